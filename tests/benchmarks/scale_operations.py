@@ -18,7 +18,7 @@ from tests.services import services
 from tests.unit.replication.replica_nodes import (
     TOPIC,
     TOPIC_ID,
-    Node,
+    ReplicaNode,
     batch,
     dialer_of,
     newer,
@@ -64,12 +64,12 @@ class ScaleOperation:
 
 
 @asynccontextmanager
-async def _pair(folder: Path, count: int) -> AsyncIterator[tuple[Node, Node]]:
+async def _pair(folder: Path, count: int) -> AsyncIterator[tuple[ReplicaNode, ReplicaNode]]:
     """Broker 1 leads, broker 2 follows, in one topic."""
-    one, two = Node(1, folder), Node(2, folder)
+    one, two = ReplicaNode(1, folder), ReplicaNode(2, folder)
     try:
         for item in (one, two):
-            await item.told(*(row(partition=number) for number in range(count)), full=True)
+            await item.receive(*(row(partition=number) for number in range(count)), full=True)
         yield one, two
     finally:
         await one.stop()
@@ -79,7 +79,7 @@ async def _pair(folder: Path, count: int) -> AsyncIterator[tuple[Node, Node]]:
 class Line:
     """A connection without a socket: everything is encoded and decoded as on one."""
 
-    def __init__(self, leader: Node) -> None:
+    def __init__(self, leader: ReplicaNode) -> None:
         self._leader = leader
 
     async def request(self, request: Any, response_type: type[Any], _: float) -> Any:
@@ -91,7 +91,7 @@ class Line:
         return decode_response(response_type, answer)[1]
 
 
-def _fetcher(two: Node) -> ReplicaFetcher:
+def _fetcher(two: ReplicaNode) -> ReplicaFetcher:
     fetcher = ReplicaFetcher(
         1,
         node_id=2,
@@ -140,7 +140,7 @@ async def _changed_row(folder: Path, count: int) -> AsyncIterator[Work]:
 
         async def work() -> None:
             rows.append(newer(rows[-1]))
-            await one.told(rows[-1])
+            await one.receive(rows[-1])
 
         yield work
 
@@ -204,7 +204,7 @@ async def _raised_log_start(folder: Path, count: int) -> AsyncIterator[Work]:
         writing.cancel()
 
 
-def _hosted(node: Node, number: int) -> Partition:
+def _hosted(node: ReplicaNode, number: int) -> Partition:
     found = node.manager.get(TOPIC, number)
     assert found is not None
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_listener import KafkaListener
-from tests.unit.replication.replica_nodes import Node
+from tests.unit.replication.replica_nodes import ReplicaNode
 from tests.unit.replication.test_full_disk import FAILED, full_disk, refused
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
@@ -29,7 +29,7 @@ async def test_failure_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.M
             answer = control.BrokerStatusResponse(error_code=0)
             connection.write(encode_response(answer, peek_request(frame)[2]))
 
-    one = Node(1, tmp_path)
+    one = ReplicaNode(1, tmp_path)
     await one.lead(1)
     listener = await KafkaListener(serve).start("127.0.0.1", 0)
     connection = await KafkaConnection.connect("127.0.0.1", listener.port, client_id="broker-1")

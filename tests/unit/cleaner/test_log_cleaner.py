@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.log.conftest import LogBench
-from tests.unit.replication.replica_nodes import T0, Node
+from tests.unit.replication.replica_nodes import T0, ReplicaNode
 from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.cleaner.throttle import IoThrottle
 from tidemark_broker.config import BrokerConfig, parse
@@ -22,8 +22,8 @@ COMPACT = LogConfig(segment_bytes=300, cleanup_policy=frozenset({"compact"}))
 
 @pytest.fixture
 async def node(tmp_path: Path) -> Any:
-    made = Node(1, tmp_path)
-    await made.told_alone(1)
+    made = ReplicaNode(1, tmp_path)
+    await made.lead_alone(1)
     yield made
     await made.stop()
 
@@ -41,7 +41,7 @@ def config(**entries: str) -> BrokerConfig:
     return parse(MappingProxyType(needed | named))
 
 
-def cleaner(node: Node, **entries: str) -> LogCleaner:
+def cleaner(node: ReplicaNode, **entries: str) -> LogCleaner:
     return LogCleaner(
         config(**entries),
         lambda: node.manager.partitions,
@@ -58,7 +58,9 @@ def figures(of: LogCleaner) -> dict[str, float]:
     }
 
 
-async def test_a_log_that_is_dirty_enough_is_compacted_and_then_left_alone(node: Node) -> None:
+async def test_a_log_that_is_dirty_enough_is_compacted_and_then_left_alone(
+    node: ReplicaNode,
+) -> None:
     await node.append(40)
     found = cleaner(node)
     assert not await found.clean_one()  # its policy is delete
@@ -80,7 +82,9 @@ async def test_a_log_that_is_dirty_enough_is_compacted_and_then_left_alone(node:
     assert await found.clean_one()
 
 
-async def test_a_log_that_cannot_be_compacted_is_set_aside_for_ever_longer(node: Node) -> None:
+async def test_a_log_that_cannot_be_compacted_is_set_aside_for_ever_longer(
+    node: ReplicaNode,
+) -> None:
     await node.append(40)
     node.partition.log.config = COMPACT
     await node.append(10)
@@ -107,7 +111,7 @@ async def test_a_log_that_cannot_be_compacted_is_set_aside_for_ever_longer(node:
 
 
 async def test_a_log_with_doubtful_files_is_reported(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: ReplicaNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.append(40)
     node.partition.log.config = COMPACT
@@ -128,7 +132,7 @@ async def test_a_log_with_doubtful_files_is_reported(
     assert LogBench(node.log_folder, config=COMPACT).check(node.partition.log)
 
 
-async def test_a_cleaner_that_stops_begins_nothing_and_ends_what_it_does(node: Node) -> None:
+async def test_a_cleaner_that_stops_begins_nothing_and_ends_what_it_does(node: ReplicaNode) -> None:
     await node.append(40)
     node.partition.log.config = COMPACT
     await node.append(10)
@@ -139,7 +143,7 @@ async def test_a_cleaner_that_stops_begins_nothing_and_ends_what_it_does(node: N
     assert len(node.bytes()) <= len(before)
 
 
-async def test_a_log_with_a_part_in_the_tier_is_left_alone(node: Node) -> None:
+async def test_a_log_with_a_part_in_the_tier_is_left_alone(node: ReplicaNode) -> None:
     await node.append(40)
     partition: Partition = node.partition
     partition.log.config = COMPACT
@@ -149,7 +153,7 @@ async def test_a_log_with_a_part_in_the_tier_is_left_alone(node: Node) -> None:
     assert not await cleaner(node).clean_one()
 
 
-async def test_no_thread_no_compaction(node: Node) -> None:
+async def test_no_thread_no_compaction(node: ReplicaNode) -> None:
     await cleaner(node, log_cleaner_threads="0").run()
     await cleaner(node, log_cleaner_enable="false").run()
 

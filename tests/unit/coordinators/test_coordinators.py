@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.control_messages import partition_states, topic_state
-from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, row
+from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, ReplicaNode, row
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
 from tidemark_broker.coordinators.coordinators import Coordinators
@@ -75,7 +75,7 @@ class World:
     """One broker, or two with one topic of one partition, and the coordinators of the first."""
 
     def __init__(self, folder: Path) -> None:
-        self.node, self.other = Node(1, folder), Node(2, folder)
+        self.node, self.other = ReplicaNode(1, folder), ReplicaNode(2, folder)
         self.wanted: list[str] = []
         self.coordinators = Coordinators(
             TOPIC,
@@ -89,7 +89,7 @@ class World:
 
     async def alone(self, epoch: int, leader: int = 1) -> None:
         """A partition with one replica: what is appended is committed."""
-        await self.node.told(
+        await self.node.receive(
             row(
                 leader=leader,
                 leader_epoch=epoch,
@@ -203,8 +203,8 @@ async def test_a_topic_whose_Topic_was_lost_is_wanted_and_still_served(tmp_path:
 
 async def test_nothing_is_answered_before_it_is_committed(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        await made.node.told(row(leader_epoch=1, partition_epoch=1))
-        await made.other.told(row(leader_epoch=1, partition_epoch=1))
+        await made.node.receive(row(leader_epoch=1, partition_epoch=1))
+        await made.other.receive(row(leader_epoch=1, partition_epoch=1))
         table = await made.active()
         waits = table.log.committed(table.put(b"a", b"1"))
         await asyncio.sleep(0.01)
@@ -216,7 +216,7 @@ async def test_nothing_is_answered_before_it_is_committed(tmp_path: Path) -> Non
 
 async def test_what_cannot_be_committed_fails_with_the_leadership(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        await made.node.told(row(leader_epoch=1, partition_epoch=1))
+        await made.node.receive(row(leader_epoch=1, partition_epoch=1))
         table = await made.active()
         waits = table.log.committed(table.put(b"a", b"1"))
         await made.node.follow(2, epoch=2)
@@ -227,21 +227,21 @@ async def test_what_cannot_be_committed_fails_with_the_leadership(tmp_path: Path
 
 async def test_what_a_new_leader_found_must_be_committed_first(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        await made.node.told(row(leader_epoch=1, partition_epoch=1))
-        await made.other.told(row(leader_epoch=1, partition_epoch=1))
+        await made.node.receive(row(leader_epoch=1, partition_epoch=1))
+        await made.other.receive(row(leader_epoch=1, partition_epoch=1))
         table = await made.active()
         table.put(b"a", b"1")
-        await made.node.told(row(leader_epoch=2, partition_epoch=2))
+        await made.node.receive(row(leader_epoch=2, partition_epoch=2))
         await asyncio.sleep(0.05)
         assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
-        await made.other.told(row(leader_epoch=2, partition_epoch=2))
+        await made.other.receive(row(leader_epoch=2, partition_epoch=2))
         await made.other.catch_up(made.node)
         assert (await made.active()).values == {b"a": b"1"}
 
 
 async def test_too_few_replicas_change_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        await made.node.told(row(leader_epoch=1, partition_epoch=1, isr=(1,)))
+        await made.node.receive(row(leader_epoch=1, partition_epoch=1, isr=(1,)))
         table = await made.active()
         partition = made.node.partition
         partition.log.config = partition.log.config.__class__(min_insync_replicas=2)

@@ -16,7 +16,7 @@ from tests.answers import room
 from tests.control_messages import partition_states, topic_state
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.members import SETTINGS
-from tests.unit.replication.replica_nodes import T0, Node
+from tests.unit.replication.replica_nodes import T0, ReplicaNode
 from tests.user_states import user, user_states
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
 from tidemark.wire import control
@@ -65,7 +65,7 @@ class Broker:
     """One that coordinates all groups, and its clients' requests."""
 
     def __init__(self, folder: Path, users: UserStore | None = None, **changes: Any) -> None:
-        self.node, self.wall_ms = Node(1, folder), T0
+        self.node, self.wall_ms = ReplicaNode(1, folder), T0
         context = self.node.context
         self.groups = GroupCoordinator(
             settings(**changes),

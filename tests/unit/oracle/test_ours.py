@@ -18,7 +18,7 @@ from tests.conformance.oracle.sides import SideWorld
 from tests.control_messages import partition_states, topic_state
 from tests.services import services
 from tests.unit.api import api_requests as kafka
-from tests.unit.replication.replica_nodes import Node
+from tests.unit.replication.replica_nodes import ReplicaNode
 from tidemark.wire import control
 from tidemark.wire.framing import FrameError, decode_response, encode_request
 from tidemark_broker.api.client import Client
@@ -120,7 +120,7 @@ SESSIONS = {
 class Ours:
     """A broker's handlers over real replicas."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ReplicaNode) -> None:
         shared = services(
             node.context.metadata, replicas=node.manager, purgatory=node.context.purgatory
         )
@@ -141,7 +141,7 @@ class Ours:
 @pytest.fixture
 async def ours(tmp_path: Path) -> Any:
     """Run a broker that leads the table's topics; the one that is read has three records."""
-    node = Node(1, tmp_path)
+    node = ReplicaNode(1, tmp_path)
     endpoint = control.Endpoint(name=LISTENER, host="127.0.0.1", port=9)
     topics = [
         topic_state(

@@ -1,4 +1,5 @@
-"""Brokers' replicas without sockets: real logs in folders, requests handed over in process."""
+"""Replicas of several brokers without sockets: real logs in folders, and requests passed in
+process."""
 
 import uuid
 from dataclasses import replace
@@ -31,7 +32,7 @@ T0 = 1_700_000_000_000
 
 
 def row(**changes: Any) -> control.PartitionState:
-    """Brokers 1 and 2, 1 leads."""
+    """Return a row of brokers 1 and 2, led by 1."""
     values: dict[str, Any] = {
         "partition": 0,
         "leader": 1,
@@ -69,7 +70,7 @@ def states(
 
 
 def batch(count: int = 1) -> bytes:
-    """One batch of small records."""
+    """Return one batch of small records."""
     return build_batch([Record(b"k", bytes(30), (), T0)] * count)
 
 
@@ -78,14 +79,15 @@ def dialer_of(node_id: int) -> Dialer:
     return Dialer(files=TlsFiles(Path("none")), expected=TlsIdentity("c", node_id))
 
 
-class Node:
-    """One broker's storage and replicas; :meth:`stop` ends it."""
+class ReplicaNode:
+    """Storage and replicas of one broker. :meth:`stop` ends it."""
 
     def __init__(self, node_id: int, folder: Path) -> None:
         self.node_id = node_id
         self.folder = folder / f"broker-{node_id}"
         self.now_s = 1000.0
         self.losses = 0
+        # The address of the controller is never dialed: tests push its states.
         config = parse(
             {
                 "node.id": str(node_id),
@@ -98,6 +100,8 @@ class Node:
         )
         self.log_directory = LogDirectory.open(config)
         metadata, purgatory = MetadataCache("c"), Purgatory()
+        # Time stands still unless a test moves it, and proposals for the ISR are dropped unless a
+        # test collects them.
         self.context = ReplicaContext(
             node_id=node_id,
             metadata=metadata,
@@ -139,17 +143,17 @@ class Node:
     def log_folder(self) -> Path:
         return self.folder / f"{TOPIC}-0"
 
-    async def told(self, *rows: control.PartitionState, **more: Any) -> list[Any]:
-        """Apply a change; the errors that are answered."""
-        return await self.manager.apply(states(*rows, **more))
+    async def receive(self, *rows: control.PartitionState, **options: Any) -> list[Any]:
+        """Apply a change that a controller pushes. Return the reported errors."""
+        return await self.manager.apply(states(*rows, **options))
 
     async def lead(self, epoch: int) -> None:
-        """Become the leader under that epoch (which is the partition's epoch, too)."""
-        await self.told(row(leader=self.node_id, leader_epoch=epoch, partition_epoch=epoch))
+        """Become the leader in that epoch, which is also the partition epoch."""
+        await self.receive(row(leader=self.node_id, leader_epoch=epoch, partition_epoch=epoch))
 
-    async def told_alone(self, partition_epoch: int) -> None:
+    async def lead_alone(self, partition_epoch: int) -> None:
         """Make the node lead in epoch 1 with an ISR of itself."""
-        await self.told(
+        await self.receive(
             row(
                 leader=self.node_id,
                 leader_epoch=1,
@@ -159,40 +163,42 @@ class Node:
         )
 
     def fence(self, node_id: int, fenced: bool = True) -> None:
-        """As the controller would say in a change of the brokers."""
+        """Fence or unfence a broker in the node's metadata."""
         metadata = self.context.metadata
         changed = replace(metadata.brokers[node_id], fenced=fenced)
         metadata.brokers = {**metadata.brokers, node_id: changed}
 
     async def follow(self, leader: int, epoch: int) -> None:
-        await self.told(row(leader=leader, leader_epoch=epoch, partition_epoch=epoch))
+        await self.receive(row(leader=leader, leader_epoch=epoch, partition_epoch=epoch))
 
     async def append(self, count: int = 1) -> None:
         for _ in range(count):
             result = await produce.append(self.partition, batch(), acks=1, timeout_ms=0)
             assert result.error.name == "none", result
 
-    async def fetch_once(self, leader: "Node") -> FetchOutcome:
-        """One round of a fetcher."""
-        asked = next_request(self.partition, 1 << 20)
-        return await apply_answer(self.partition, asked, await self.fetch_result(leader))
+    async def fetch_once(self, leader: "ReplicaNode") -> FetchOutcome:
+        """Run one round of a fetcher: request, response, append."""
+        partition_request = next_request(self.partition, 1 << 20)
+        return await apply_answer(
+            self.partition, partition_request, await self.fetch_result(leader)
+        )
 
-    async def fetch_result(self, leader: "Node") -> ReplicaFetchResult:
-        """Return the leader's answer to the node's next fetch."""
-        asked = next_request(self.partition, 1 << 20)
+    async def fetch_result(self, leader: "ReplicaNode") -> ReplicaFetchResult:
+        """Return the leader's response to the node's next fetch."""
+        partition_request = next_request(self.partition, 1 << 20)
         request = ReplicaFetchRequest(
             replica_id=self.node_id,
             broker_epoch=self.node_id,
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=1 << 20,
-            partitions=(asked,),
+            partitions=(partition_request,),
         )
         answer = await leader.service.handle(request, TlsIdentity("c", request.replica_id), room())
         return answer.partitions[0]
 
-    async def catch_up(self, leader: "Node", rounds: int = 30) -> None:
-        """Fetch until the log is the leader's."""
+    async def catch_up(self, leader: "ReplicaNode", rounds: int = 30) -> None:
+        """Fetch until the log equals the leader's."""
         for _ in range(rounds):
             outcome = await self.fetch_once(leader)
             assert outcome is not FetchOutcome.BACK_OFF
@@ -202,7 +208,7 @@ class Node:
         assert self.partition.next_offset == leader.partition.next_offset
 
     def bytes(self) -> bytes:
-        """The whole local log."""
+        """Return the complete local log."""
         return b"".join(path.read_bytes() for path in sorted(self.log_folder.glob("*.log")))
 
     async def stop(self) -> bool:
@@ -212,5 +218,5 @@ class Node:
 
 
 def newer(known: control.PartitionState, **changes: Any) -> control.PartitionState:
-    """A row one partition epoch later."""
+    """Return the row of the next partition epoch."""
     return replace(known, partition_epoch=known.partition_epoch + 1, **changes)

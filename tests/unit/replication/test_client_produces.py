@@ -1,8 +1,5 @@
-"""Answers to a client's Produce by the handler over real replicas.
-
-The tests cover topics by name and by id, the index of the faulty record, and records refused
-although the header is right.
-"""
+"""Produce requests of clients, handled over real replicas. The tests cover topics by name and by
+id, the index of the invalid record, and records that are rejected although the header is valid."""
 
 import asyncio
 import threading
@@ -15,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.answers import room
 from tests.services import services
 from tests.unit.api import api_requests as kafka
-from tests.unit.replication.replica_nodes import T0, TOPIC, TOPIC_ID, Node, row
+from tests.unit.replication.replica_nodes import T0, TOPIC, TOPIC_ID, ReplicaNode, row
 from tidemark.records.batch import CRC_COVERS_FROM, compute_crc
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import decode_response, encode_response_pieces
@@ -25,13 +22,13 @@ from tidemark_broker.api.table import Call
 from tidemark_broker.log import FIRST_BATCHES, LogConfig, is_sampled
 from tidemark_broker.replication.threads import in_record_thread
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 
 
-class Producer:
+class ProducerConnection:
     """One connection to a broker."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ReplicaNode) -> None:
         self.shared = services(
             node.context.metadata, replicas=node.manager, purgatory=node.context.purgatory
         )
@@ -40,24 +37,29 @@ class Producer:
     async def send(
         self, *records: bytes | None, version: int = 9, topic: str = TOPIC, topic_id: Any = TOPIC_ID
     ) -> Any:
-        """The answer's partitions, as a client reads them."""
-        asked = kafka.produce(
+        """Send the records in one request. Return the response's partitions as a client decodes
+        them."""
+        body = kafka.produce(
             version, topic, *records, acks=1, topic_id=topic_id if version >= 13 else None
         )
-        request = kafka.request_as(produce.API.request_type(version), asked)
+        request = kafka.request_as(produce.API.request_type(version), body)
         call = Call(self.shared, version, self.client, room())
         answer = await produce.handle(request, call)
         frame = b"".join(encode_response_pieces(answer, 1, produce.API.answer_type(version)))
         _, read = decode_response(kafka.answer_type(0, version), frame[4:])
-        (told,) = read.responses
-        assert (told.topic_id == topic_id) if version >= 13 else (told.name == topic)
-        return told.partition_responses
+        (topic_response,) = read.responses
+        assert (
+            (topic_response.topic_id == topic_id)
+            if version >= 13
+            else (topic_response.name == topic)
+        )
+        return topic_response.partition_responses
 
 
 @pytest.fixture
-async def leader(node: Nodes) -> Node:
+async def leader(node: Nodes) -> ReplicaNode:
     one = node(1)
-    await one.told(row(leader=1, leader_epoch=1, partition_epoch=1, isr=(1,)))
+    await one.receive(row(leader=1, leader_epoch=1, partition_epoch=1, isr=(1,)))
     return one
 
 
@@ -66,32 +68,35 @@ def records(*keys: bytes | None, value: bytes = b"value") -> bytes:
 
 
 def poisoned(data: bytes) -> bytes:
-    """The last value is longer than its record; the CRC is right."""
-    whole = bytearray(data)
-    whole[-7] = 0x7E
-    whole[17:21] = compute_crc(whole, CRC_COVERS_FROM, len(whole)).to_bytes(4, "big")
-    return bytes(whole)
+    """Return the batch with a last value that exceeds its record, and a valid CRC."""
+    poison = bytearray(data)
+    poison[-7] = 0x7E
+    poison[17:21] = compute_crc(poison, CRC_COVERS_FROM, len(poison)).to_bytes(4, "big")
+    return bytes(poison)
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-async def test_every_version(leader: Node, version: int) -> None:
-    (part,) = await Producer(leader).send(records(b"k"), version=version)
+async def test_every_version_appends_and_rejects(leader: ReplicaNode, version: int) -> None:
+    (part,) = await ProducerConnection(leader).send(records(b"k"), version=version)
     assert (part.error_code, part.base_offset) == (ErrorCode.none, 0)
-    (refused,) = await Producer(leader).send(b"", version=version)
+    (refused,) = await ProducerConnection(leader).send(b"", version=version)
     assert (refused.error_code, refused.base_offset) == (ErrorCode.invalid_record, -1)
 
 
 @pytest.mark.parametrize("topic_id", [None, "00000000-0000-0000-0000-000000000005"])
-async def test_an_unknown_id(leader: Node, topic_id: str | None) -> None:
+async def test_an_unknown_topic_id_is_rejected(leader: ReplicaNode, topic_id: str | None) -> None:
     unknown = None if topic_id is None else type(TOPIC_ID)(topic_id)
-    (part,) = await Producer(leader).send(records(b"k"), version=13, topic="", topic_id=unknown)
+    (part,) = await ProducerConnection(leader).send(
+        records(b"k"), version=13, topic="", topic_id=unknown
+    )
     assert part.error_code is ErrorCode.unknown_topic_id
 
 
+# Up to 8 records are decoded on the event loop, more in a thread.
 @pytest.mark.parametrize("count", [1, 9])
-async def test_poison_is_refused(leader: Node, count: int) -> None:
+async def test_an_invalid_batch_is_rejected(leader: ReplicaNode, count: int) -> None:
     data = records(*[b"k"] * count)
-    producer = Producer(leader)
+    producer = ProducerConnection(leader)
     (refused,) = await producer.send(poisoned(data))
     assert refused.error_code is ErrorCode.invalid_record
     assert "cannot be read" in refused.error_message
@@ -100,10 +105,12 @@ async def test_poison_is_refused(leader: Node, count: int) -> None:
     assert (taken.error_code, taken.base_offset) == (ErrorCode.none, 0)
 
 
-async def test_which_batches_of_a_connection_are_read(leader: Node) -> None:
-    """The first batches are read, and then one in each interval."""
+async def test_early_batches_of_a_connection_are_inspected_and_later_ones_sampled(
+    leader: ReplicaNode,
+) -> None:
+    # Every batch is invalid, so a rejected one was inspected and an accepted one was not.
     batches = [poisoned(records(*[b"k"] * 9, value=b"%05d" % n)) for n in range(400)]
-    producer, unread = Producer(leader), 0
+    producer, unread = ProducerConnection(leader), 0
     for number, data in enumerate(batches):
         (part,) = await producer.send(data)
         refused = part.error_code is ErrorCode.invalid_record
@@ -112,13 +119,17 @@ async def test_which_batches_of_a_connection_are_read(leader: Node) -> None:
     assert 300 < unread < 400 - FIRST_BATCHES
 
 
-async def test_nothing_is_read_on_suspicion_while_much_is_being_read(leader: Node) -> None:
-    """Others' first batches are not held up; what must be read is."""
+async def test_optional_inspection_is_skipped_while_the_threads_are_busy(
+    leader: ReplicaNode,
+) -> None:
+    """Inspection must not delay other clients' first batches. Small batches
+    are always inspected."""
     over = threading.Event()
+    # Occupy all threads that decode records, and fill their queue.
     busy = [asyncio.ensure_future(in_record_thread(over.wait)) for _ in range(40)]
     await asyncio.sleep(0)
     try:
-        producer = Producer(leader)
+        producer = ProducerConnection(leader)
         (taken,) = await producer.send(poisoned(records(*[b"k"] * 9)))
         (refused,) = await producer.send(poisoned(records(b"k")))
     finally:
@@ -126,24 +137,29 @@ async def test_nothing_is_read_on_suspicion_while_much_is_being_read(leader: Nod
         await asyncio.gather(*busy)
     assert taken.error_code is ErrorCode.none
     assert refused.error_code is ErrorCode.invalid_record
+    # With free threads the same batch is inspected and rejected.
     (refused,) = await producer.send(poisoned(records(*[b"k"] * 9)))
     assert refused.error_code is ErrorCode.invalid_record
 
 
-async def test_which_records_have_no_key(leader: Node) -> None:
+async def test_a_compacted_topic_reports_each_record_without_a_key(leader: ReplicaNode) -> None:
     leader.partition.log.config = LogConfig.of({"cleanup.policy": "compact"})
     for keys, at_fault in (((b"k", None), [1]), ((None,) * 9, list(range(9)))):
-        (part,) = await Producer(leader).send(records(*keys))
+        (part,) = await ProducerConnection(leader).send(records(*keys))
         assert part.error_code is ErrorCode.invalid_record
         assert [record_error.batch_index for record_error in part.record_errors] == at_fault
-    (part,) = await Producer(leader).send(records(*[b"k"] * 9))
+    (part,) = await ProducerConnection(leader).send(records(*[b"k"] * 9))
     assert part.error_code is ErrorCode.none
 
 
-async def test_a_wrong_largest_timestamp_is_corrected(leader: Node) -> None:
-    whole = bytearray(records(b"k", b"k"))
-    whole[35:43] = (T0 - 1000).to_bytes(8, "big")
-    whole[17:21] = compute_crc(whole, CRC_COVERS_FROM, len(whole)).to_bytes(4, "big")
-    (part,) = await Producer(leader).send(bytes(whole))
+async def test_a_wrong_largest_timestamp_is_corrected(leader: ReplicaNode) -> None:
+    # maxTimestamp is at byte 35 of the batch. Below the base timestamp it cannot be right, so the
+    # leader computes it from the records.
+    understated = bytearray(records(b"k", b"k"))
+    understated[35:43] = (T0 - 1000).to_bytes(8, "big")
+    understated[17:21] = compute_crc(understated, CRC_COVERS_FROM, len(understated)).to_bytes(
+        4, "big"
+    )
+    (part,) = await ProducerConnection(leader).send(bytes(understated))
     assert part.error_code is ErrorCode.none
     assert leader.bytes()[35:43] == T0.to_bytes(8, "big")

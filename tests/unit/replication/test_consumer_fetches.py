@@ -1,8 +1,5 @@
-"""Answers to a consumer's Fetch by the handler over real replicas.
-
-The tests cover errors with offsets, diverging logs, permitted replicas (KIP-392), and the preferred
-replica.
-"""
+"""Fetch requests of consumers, handled over real replicas. The tests cover errors with offsets,
+diverging logs, follower fetching (KIP-392), and the preferred replica."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from tests.answers import room
 from tests.services import services
 from tests.unit.api import api_requests as kafka
-from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, newer, row
+from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, ReplicaNode, newer, row
 from tidemark.configuration.broker_keys import RACK_AWARE_SELECTOR
 from tidemark.tiering import TieringState
 from tidemark.wire import control
@@ -29,13 +26,13 @@ from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.partition.isr import FollowerProgress
 from tidemark_broker.replication.remote import RemoteEnd
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 LISTENER = "PLAINTEXT"
-#: Of an answer that tells nothing.
+#: Offsets of a response with an error.
 NO_OFFSETS = (-1, -1, -1)
 
 
-def call(node: Node, version: int, selector: str = "") -> Call:
+def call(node: ReplicaNode, version: int, selector: str = "") -> Call:
     shared = services(
         node.context.metadata,
         replicas=node.manager,
@@ -45,8 +42,8 @@ def call(node: Node, version: int, selector: str = "") -> Call:
     return Call(shared, version, Client("10.0.0.1:1", LISTENER), room())
 
 
-async def ask(
-    node: Node,
+async def fetch_partition(
+    node: ReplicaNode,
     version: int = 12,
     offset: int = 0,
     *,
@@ -56,8 +53,8 @@ async def ask(
     partition_max_bytes: int = 1 << 20,
     **values: Any,
 ) -> Any:
-    """The answer to a Fetch of the one partition."""
-    asked = kafka.fetch(
+    """Fetch the one partition. Return its part of the response."""
+    body = kafka.fetch(
         version,
         TOPIC,
         offset,
@@ -67,7 +64,7 @@ async def ask(
         partition_max_bytes=partition_max_bytes,
         **values,
     )
-    frame = kafka.request_as(fetch.API.request_type(version), asked)
+    frame = kafka.request_as(fetch.API.request_type(version), body)
     answer = await fetch.handle(frame, call(node, version, selector))
     assert answer.error_code is ErrorCode.none
     return answer.responses[0].partitions[0]
@@ -78,31 +75,33 @@ def offsets(part: Any) -> tuple[int, int, int]:
 
 
 @pytest.fixture
-async def pair(node: Nodes) -> tuple[Node, Node]:
-    """Node 1 leads in epoch 1 with three records of it, node 2 has them all."""
+async def pair(node: Nodes) -> tuple[ReplicaNode, ReplicaNode]:
+    """Return leader 1 in epoch 1 with three records, and follower 2 that has all of them."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
     await one.append(3)
     await two.catch_up(one)
+    # This fetch tells the leader that the follower has everything, so the records are committed
+    # on both.
     await two.fetch_once(one)
     return one, two
 
 
 @pytest.mark.parametrize("offset", [-1, 4])
 async def test_an_out_of_range_fetch_is_answered_without_offsets(
-    pair: tuple[Node, Node], offset: int
+    pair: tuple[ReplicaNode, ReplicaNode], offset: int
 ) -> None:
-    part = await ask(pair[0], offset=offset)
+    part = await fetch_partition(pair[0], offset=offset)
     assert (part.error_code, part.records) == (ErrorCode.offset_out_of_range, b"")
     assert offsets(part) == NO_OFFSETS
 
 
 @pytest.mark.parametrize("partition_max_bytes", [0, 1])
-async def test_the_first_batch_is_returned_whatever_the_limit(
-    pair: tuple[Node, Node], partition_max_bytes: int
+async def test_the_first_batch_is_returned_regardless_of_the_limit(
+    pair: tuple[ReplicaNode, ReplicaNode], partition_max_bytes: int
 ) -> None:
-    part = await ask(pair[0], partition_max_bytes=partition_max_bytes)
+    part = await fetch_partition(pair[0], partition_max_bytes=partition_max_bytes)
     assert len(part.records) == len(pair[0].bytes()) // 3
 
 
@@ -115,11 +114,11 @@ async def test_the_first_batch_is_returned_whatever_the_limit(
         ({"max_bytes": -1}, 3, ErrorCode.none),
     ],
 )
-async def test_less_than_nothing_cannot_be_read(
-    pair: tuple[Node, Node], limits: dict[str, int], offset: int, error: ErrorCode
+async def test_a_negative_limit_is_an_error_if_there_are_records(
+    pair: tuple[ReplicaNode, ReplicaNode], limits: dict[str, int], offset: int, error: ErrorCode
 ) -> None:
-    """Kafka's LogSegment throws, where there is something to read."""
-    part = await ask(pair[0], offset=offset, **limits)
+    """Kafka's LogSegment.read throws for a negative size, but only if it has records to read."""
+    part = await fetch_partition(pair[0], offset=offset, **limits)
     assert part.error_code is error
     assert bool(part.records) is (error is ErrorCode.none and offset == 0)
 
@@ -128,35 +127,37 @@ async def test_less_than_nothing_cannot_be_read(
     ("epoch", "offset", "error", "diverging"),
     [
         (1, 3, ErrorCode.none, None),
+        # Behind the leader's end in its own epoch, and an epoch that the leader never had: both
+        # diverge. A newer epoch is unknown to the leader, so the range decides.
         (1, 4, ErrorCode.none, (1, 3)),
         (0, 2, ErrorCode.none, (0, 0)),
         (2, 2, ErrorCode.offset_out_of_range, None),
         (0, -1, ErrorCode.offset_out_of_range, None),
     ],
 )
-async def test_where_a_consumers_log_parts_from_the_leaders(
-    pair: tuple[Node, Node],
+async def test_a_diverging_epoch_is_reported_before_range_errors(
+    pair: tuple[ReplicaNode, ReplicaNode],
     epoch: int,
     offset: int,
     error: ErrorCode,
     diverging: tuple[int, int] | None,
 ) -> None:
-    """KIP-595's order: the epoch comes before the range, the log start before the epoch's end."""
-    part = await ask(pair[0], offset=offset, part={"last_fetched_epoch": epoch})
+    """KIP-595 checks the epoch before the range, and the log start before the epoch's end."""
+    part = await fetch_partition(pair[0], offset=offset, part={"last_fetched_epoch": epoch})
     assert part.error_code is error
-    told = (part.diverging_epoch.epoch, part.diverging_epoch.end_offset)
-    assert told == (diverging or (-1, -1))
+    reported = (part.diverging_epoch.epoch, part.diverging_epoch.end_offset)
+    assert reported == (diverging or (-1, -1))
     assert (offsets(part) == NO_OFFSETS) is (error is not ErrorCode.none)
 
 
 @pytest.mark.parametrize(
     ("version", "error"), [(10, ErrorCode.not_leader_or_follower), (11, ErrorCode.none)]
 )
-async def test_a_follower_serves_consumers_that_know_of_follower_fetching(
-    pair: tuple[Node, Node], version: int, error: ErrorCode
+async def test_a_follower_serves_fetches_from_version_11_on(
+    pair: tuple[ReplicaNode, ReplicaNode], version: int, error: ErrorCode
 ) -> None:
     one, two = pair
-    part = await ask(two, version)
+    part = await fetch_partition(two, version)
     assert part.error_code is error
     if error is ErrorCode.none:
         assert part.records == one.bytes()
@@ -168,40 +169,43 @@ async def test_a_follower_serves_consumers_that_know_of_follower_fetching(
     [
         (0, 0, ErrorCode.fenced_leader_epoch),
         (0, 2, ErrorCode.unknown_leader_epoch),
+        # Offset 4 may exist on the leader, but -1 is below every log start.
         (4, 1, ErrorCode.not_leader_or_follower),
         (-1, 1, ErrorCode.offset_out_of_range),
     ],
 )
-async def test_a_follower_sends_to_the_leader_what_it_cannot_answer(
-    pair: tuple[Node, Node], offset: int, epoch: int, error: ErrorCode
+async def test_a_follower_names_the_leader_if_it_cannot_serve_a_fetch(
+    pair: tuple[ReplicaNode, ReplicaNode], offset: int, epoch: int, error: ErrorCode
 ) -> None:
-    part = await ask(pair[1], 16, offset, part={"current_leader_epoch": epoch})
+    part = await fetch_partition(pair[1], 16, offset, part={"current_leader_epoch": epoch})
     assert part.error_code is error
+    # KIP-951: the response names the current leader.
     hinted = error in (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
     assert part.current_leader.leader_id == (1 if hinted else -1)
 
 
 async def test_a_follower_serves_committed_records_and_wakes_waiting_fetches(
-    pair: tuple[Node, Node],
+    pair: tuple[ReplicaNode, ReplicaNode],
 ) -> None:
     one, two = pair
     await one.append()
-    await two.fetch_once(one)  # brings the record
-    part = await ask(two, offset=3)
+    await two.fetch_once(one)  # returns the record, not yet committed
+    part = await fetch_partition(two, offset=3)
     assert (part.records, part.high_watermark) == (b"", 3)
+    # A consumer waits on the follower for the record to be committed.
     handled = call(two, 12)
     request = kafka.request_as(fetch.API.request_type(12), kafka.fetch(12, TOPIC, 3, wait_ms=9000))
     waiting = asyncio.ensure_future(fetch.handle(request, handled))
     while not two.context.purgatory.size:  # noqa: ASYNC110 - until it waits
         await asyncio.sleep(0)
-    await two.fetch_once(one)  # and this one that it is committed
+    await two.fetch_once(one)  # raises the follower's high watermark
     async with asyncio.timeout(5):
         answer = await waiting
     assert answer.responses[0].partitions[0].records
 
 
-def located(node: Node, **racks: str) -> None:
-    """As the controller would say where brokers are: ``_1="a"``."""
+def set_racks(node: ReplicaNode, **racks: str) -> None:
+    """Set racks and listeners of the brokers in the node's metadata: ``_1="a"``."""
     metadata = node.context.metadata
     listener = control.Endpoint(name=LISTENER, host="h", port=9)
     metadata.brokers = {
@@ -211,6 +215,8 @@ def located(node: Node, **racks: str) -> None:
 
 
 @pytest.mark.parametrize(
+    # Broker 2 is in rack b. Rack a is the leader's own, broker 3 in c has no replica, and the
+    # last consumer names no rack.
     ("selector", "rack_id", "version", "sent_to"),
     [
         (RACK_AWARE_SELECTOR, "b", 11, 2),
@@ -220,39 +226,40 @@ def located(node: Node, **racks: str) -> None:
         ("", "b", 11, -1),
     ],
 )
-async def test_a_consumer_is_sent_to_its_rack(
-    pair: tuple[Node, Node], selector: str, rack_id: str, version: int, sent_to: int
+async def test_a_consumer_is_redirected_to_a_replica_in_its_rack(
+    pair: tuple[ReplicaNode, ReplicaNode], selector: str, rack_id: str, version: int, sent_to: int
 ) -> None:
     one, _ = pair
-    located(one, _1="a", _2="b", _3="c")
-    part = await ask(one, version, selector=selector, rack_id=rack_id)
+    set_racks(one, _1="a", _2="b", _3="c")
+    part = await fetch_partition(one, version, selector=selector, rack_id=rack_id)
     assert part.preferred_read_replica == sent_to
+    # A redirect carries no records (ReplicaSelector, KIP-392).
     assert bool(part.records) is (sent_to == -1)
     assert offsets(part) == (3, 3, 0)
 
 
-async def test_the_cluster_decides_whether_consumers_fetch_from_their_rack(
-    pair: tuple[Node, Node],
+async def test_the_replica_selector_is_a_cluster_wide_setting(
+    pair: tuple[ReplicaNode, ReplicaNode],
 ) -> None:
     one, _ = pair
-    located(one, _1="a", _2="b")
+    set_racks(one, _1="a", _2="b")
     one.context.metadata.cluster_config = {"replica.selector.class": RACK_AWARE_SELECTOR}
-    assert (await ask(one, rack_id="b")).preferred_read_replica == 2
+    assert (await fetch_partition(one, rack_id="b")).preferred_read_replica == 2
 
 
-@pytest.mark.parametrize("what", ["fenced", "out of the ISR"])
+@pytest.mark.parametrize("obstacle", ["fenced", "out of the ISR"])
 async def test_no_consumer_is_redirected_to_a_replica_that_may_lag(
-    pair: tuple[Node, Node], what: str
+    pair: tuple[ReplicaNode, ReplicaNode], obstacle: str
 ) -> None:
     one, _ = pair
-    if what == "out of the ISR":
+    if obstacle == "out of the ISR":
         known = one.partition.row
         assert known is not None
-        await one.told(newer(known, isr=(1,)))
-    located(one, _1="a", _2="b")
-    if what == "fenced":
+        await one.receive(newer(known, isr=(1,)))
+    set_racks(one, _1="a", _2="b")
+    if obstacle == "fenced":
         one.fence(2)
-    part = await ask(one, selector=RACK_AWARE_SELECTOR, rack_id="b")
+    part = await fetch_partition(one, selector=RACK_AWARE_SELECTOR, rack_id="b")
     assert part.preferred_read_replica == -1
 
 
@@ -268,6 +275,7 @@ def at(next_offset: int, local_start: int = 0, caught_up_s: float = 0.0) -> Foll
         ({2: at(50), 3: at(60)}, 3),
         ({2: at(60, caught_up_s=2.0), 3: at(60, caught_up_s=1.0)}, 2),
         ({2: at(60), 3: at(60)}, 3),
+        # Broker 9 is in another rack, the next ones lack offset 10 locally.
         ({2: at(50), 9: at(99)}, 2),
         ({2: at(9)}, NONE),
         ({2: at(60, local_start=11)}, NONE),
@@ -276,14 +284,18 @@ def at(next_offset: int, local_start: int = 0, caught_up_s: float = 0.0) -> Foll
     ],
     ids=["most", "newest", "largest id", "elsewhere", "behind", "in the tier", "unknown", "none"],
 )
-def test_which_replica_of_the_rack(followers: dict[int, FollowerProgress], chosen: int) -> None:
+def test_the_preferred_replica_is_the_most_caught_up_in_the_rack(
+    followers: dict[int, FollowerProgress], chosen: int
+) -> None:
     racks = {2: "b", 3: "b", 9: "z"}
     assert preferred("b", 10, leader_rack="a", racks=racks, followers=followers) == chosen
     assert preferred("b", 10, leader_rack="b", racks=racks, followers=followers) == NONE
 
 
 @pytest.mark.parametrize("asks_for", ["all", "one", "none"])
-async def test_what_the_log_directory_holds(pair: tuple[Node, Node], asks_for: str) -> None:
+async def test_describe_log_dirs_reports_the_requested_replicas(
+    pair: tuple[ReplicaNode, ReplicaNode], asks_for: str
+) -> None:
     one, _ = pair
     version = 5
     topics = {"all": None, "none": ()}.get(
@@ -298,15 +310,17 @@ async def test_what_the_log_directory_holds(pair: tuple[Node, Node], asks_for: s
     assert (answer.error_code, result.error_code) == (ErrorCode.none, ErrorCode.none)
     assert result.log_dir == str(one.folder)
     assert result.total_bytes >= result.usable_bytes > 0
-    held = [
+    described = [
         (topic.name, part.partition_index, part.partition_size, part.offset_lag)
         for topic in result.topics
         for part in topic.partitions
     ]
-    assert held == ([] if asks_for == "none" else [(TOPIC, 0, len(one.bytes()), 0)])
+    assert described == ([] if asks_for == "none" else [(TOPIC, 0, len(one.bytes()), 0)])
 
 
-async def test_a_missing_log_directory(pair: tuple[Node, Node], tmp_path: Path) -> None:
+async def test_a_missing_log_directory_is_a_storage_error(
+    pair: tuple[ReplicaNode, ReplicaNode], tmp_path: Path
+) -> None:
     handled = call(pair[0], 5)
     settings = replace(handled.services.settings, log_dir=tmp_path / "gone")
     handled.services = replace(handled.services, settings=settings)
@@ -323,23 +337,26 @@ async def test_a_missing_log_directory(pair: tuple[Node, Node], tmp_path: Path) 
     ],
     ids=["not tiered", "nothing copied", "copied"],
 )
-async def test_the_earliest_offset_that_is_not_in_the_tier(
+async def test_the_earliest_pending_upload_offset(
     node: Nodes, is_tiered: bool, end: RemoteEnd | None, offset: int
 ) -> None:
     one = node(1)
     tiering = {"tiering_state": int(TieringState.ENABLED), "tiered_epoch": 1} if is_tiered else {}
-    await one.told(row(leader=1, leader_epoch=1, partition_epoch=1), **tiering)
+    await one.receive(row(leader=1, leader_epoch=1, partition_epoch=1), **tiering)
     await one.append(3)
+    # ListOffsets -6 (KIP-1023): one above the copied offsets, -1 without tiering.
     one.partition.remote_end = end
     found = await consumer_reads.list_offset(one.partition, consumer_reads.EARLIEST_PENDING_UPLOAD)
     assert (found.error, found.offset) == (ErrorCode.none, offset)
     assert found.leader_epoch == (1 if offset >= 0 else -1)
 
 
-async def test_a_log_that_begins_in_a_tier_of_which_nothing_is_known(node: Nodes) -> None:
+async def test_the_earliest_pending_upload_offset_is_unknown_before_the_tier_is_read(
+    node: Nodes,
+) -> None:
     one = node(1)
     tiering = {"tiering_state": int(TieringState.ENABLED), "tiered_epoch": 1}
-    await one.told(row(leader=1, leader_epoch=1, partition_epoch=1), **tiering)
+    await one.receive(row(leader=1, leader_epoch=1, partition_epoch=1), **tiering)
     await one.append(3)
     state = one.partition.log.state
     state.bounds = state.bounds._replace(local_start=2)

@@ -1,5 +1,5 @@
-"""Fetch sessions of followers (KIP-227): a round costs what has changed, and says what a full one
-does."""
+"""Fetch sessions of followers (KIP-227): a round costs only what has changed, and conveys the same
+as a full fetch."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from tests.answers import room
 from tests.unit.replication.replica_nodes import (
     TOPIC,
     TOPIC_ID,
-    Node,
+    ReplicaNode,
     batch,
     dialer_of,
     row,
@@ -44,14 +44,14 @@ from tidemark_broker.replication.partition import (
 from tidemark_broker.replication.partition.isr import FollowerProgress
 from tidemark_broker.replication.threads import in_read_thread
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 PARTITIONS = 20
 
 
-class Line:
-    """The leader's service where a follower has its connection; what passes is kept."""
+class RecordedLink:
+    """Connection of a follower to the leader's service. It records requests and responses."""
 
-    def __init__(self, leader: Node) -> None:
+    def __init__(self, leader: ReplicaNode) -> None:
         self.leader = leader
         self.requests: list[ReplicaFetchRequest] = []
         self.answers: list[ReplicaFetchResponse] = []
@@ -64,21 +64,21 @@ class Line:
 
     @property
     def named(self) -> list[int]:
-        """The partitions that the last request named."""
+        """Partitions that the last request named."""
         return [partition.partition for partition in self.requests[-1].partitions]
 
     @property
     def answered(self) -> list[int]:
-        """Those that the last answer spoke of."""
+        """Partitions in the last response."""
         return [partition.partition for partition in self.answers[-1].partitions]
 
 
-class Pair:
-    """Node 1 leads all partitions, node 2 follows them through a real fetcher."""
+class FetcherPair:
+    """Node 1 leads all partitions. Node 2 follows them through a real fetcher."""
 
-    def __init__(self, one: Node, two: Node) -> None:
+    def __init__(self, one: ReplicaNode, two: ReplicaNode) -> None:
         self.one, self.two = one, two
-        self.line = Line(one)
+        self.line = RecordedLink(one)
         self.fetcher = ReplicaFetcher(
             1,
             node_id=2,
@@ -90,10 +90,10 @@ class Pair:
             from_tier=FromTier(),
         )
 
-    async def start(self, count: int = PARTITIONS) -> "Pair":
+    async def start(self, count: int = PARTITIONS) -> "FetcherPair":
         rows = [row(partition=number) for number in range(count)]
-        await self.one.told(*rows, full=True)
-        await self.two.told(*rows, full=True)
+        await self.one.receive(*rows, full=True)
+        await self.two.receive(*rows, full=True)
         for partition in self.two.manager.partitions:
             self.fetcher.add(partition)
         await self.settle()
@@ -103,7 +103,7 @@ class Pair:
         await self.fetcher._round(self.line)
 
     async def settle(self) -> None:
-        """Rounds until one has nothing to say."""
+        """Run rounds until one conveys nothing."""
         await self.round()
         while self.line.answered or self.line.named:
             await self.round()
@@ -123,7 +123,7 @@ class Pair:
         return leader.progress()[2]
 
 
-def hosted(node: Node, number: int) -> Partition:
+def hosted(node: ReplicaNode, number: int) -> Partition:
     found = node.manager.get(TOPIC, number)
     assert found is not None
     return found
@@ -137,9 +137,12 @@ async def append(partition: Partition) -> None:
 # ---------------------------------------------------------------- what a round costs
 
 
-async def test_a_round_names_and_answers_what_has_changed_and_nothing_else(node: Nodes) -> None:
-    pair = await Pair(node(1), node(2)).start()
+async def test_a_round_conveys_only_changed_partitions(node: Nodes) -> None:
+    pair = await FetcherPair(node(1), node(2)).start()
+    # The first request creates the session with all partitions. The second one names none.
     assert [len(request.partitions) for request in pair.line.requests[:2]] == [PARTITIONS, 0]
+    # One record takes two rounds: one returns it, the next confirms it and returns the high
+    # watermark.
     await append(pair.led(7))
     await pair.round()
     assert (pair.line.named, pair.line.answered) == ([], [7])
@@ -151,8 +154,8 @@ async def test_a_round_names_and_answers_what_has_changed_and_nothing_else(node:
 
 
 async def test_leader_state_without_new_records_reaches_the_follower(node: Nodes) -> None:
-    """No other part announces the end of the tier: the leader finds it by looking."""
-    pair = await Pair(node(1), node(2)).start()
+    """The end of the tier is not announced by an event: the leader finds it in a periodic check."""
+    pair = await FetcherPair(node(1), node(2)).start()
     remote_end.note(pair.led(3), 41, 0)
     await pair.led(3).write_changes()
     pair.at(pair.one.now_s + service.CHECK_INTERVAL_S)
@@ -161,8 +164,8 @@ async def test_leader_state_without_new_records_reaches_the_follower(node: Nodes
     assert pair.followed(3).log.highest_remote_offset == 41
 
 
-async def test_what_changes_on_the_follower_without_an_answer_is_named(node: Nodes) -> None:
-    pair = await Pair(node(1), node(2)).start()
+async def test_a_follower_reports_its_own_changes(node: Nodes) -> None:
+    pair = await FetcherPair(node(1), node(2)).start()
     await append(pair.led(5))
     await pair.settle()
     log_start.raise_to(pair.followed(5), 1)
@@ -177,9 +180,10 @@ async def test_what_changes_on_the_follower_without_an_answer_is_named(node: Nod
 
 
 async def test_partitions_that_are_not_named_count_as_fetched(node: Nodes) -> None:
-    """Idle for longer than the lag, then records come: the follower is not out of sync for it."""
+    """A partition is idle for longer than replica.lag.time.max.ms, then receives records. The
+    follower must stay in sync."""
     proposed: list[Any] = []
-    pair = await Pair(node(1), node(2)).start(2)
+    pair = await FetcherPair(node(1), node(2)).start(2)
     pair.one.context.propose_isr = lambda partition, change: proposed.append(change)
     start_s = pair.one.now_s
     for number in range(1, 9):
@@ -192,13 +196,13 @@ async def test_partitions_that_are_not_named_count_as_fetched(node: Nodes) -> No
     assert pair.progress(1).last_caught_up_s == start_s + 80
     assert not proposed
 
-    pair.at(start_s + 111)  # it fetches no more: 31 s behind
+    pair.at(start_s + 111)  # no fetch since 80 s: 31 s behind
     isr_maintenance.shrink_isr(pair.led(1))
     assert [change.new_isr for change in proposed] == [(1,)]
 
 
-async def test_a_partition_that_the_follower_gave_up_does_not_count(node: Nodes) -> None:
-    pair = await Pair(node(1), node(2)).start()
+async def test_a_forgotten_partition_does_not_count_as_fetched(node: Nodes) -> None:
+    pair = await FetcherPair(node(1), node(2)).start()
     start_s = pair.one.now_s
     pair.fetcher.remove(pair.followed(4).tp)
     pair.at(start_s + 0.5)
@@ -211,16 +215,18 @@ async def test_a_partition_that_the_follower_gave_up_does_not_count(node: Nodes)
 
 
 async def test_a_leader_reports_another_epoch_of_an_idle_partition(node: Nodes) -> None:
-    pair = await Pair(node(1), node(2)).start()
-    await pair.one.told(row(partition=6, leader_epoch=1, partition_epoch=1))
+    pair = await FetcherPair(node(1), node(2)).start()
+    await pair.one.receive(row(partition=6, leader_epoch=1, partition_epoch=1))
     await pair.round()
+    # The session's partition has the old epoch: the leader fences it although the request does
+    # not name it.
     (result,) = pair.line.answers[-1].partitions
     assert (result.partition, result.error_code) == (6, int(ErrorCode.fenced_leader_epoch.value))
     leader = pair.led(6).leader
     assert leader is not None
     assert leader.progress()[2].next_offset == -1
     # The follower backs off, receives the epoch itself, and fetches in it.
-    await pair.two.told(row(partition=6, leader_epoch=1, partition_epoch=1))
+    await pair.two.receive(row(partition=6, leader_epoch=1, partition_epoch=1))
     pair.fetcher.add(pair.followed(6))
     await pair.settle()
     assert pair.progress(6).next_offset == 0
@@ -228,8 +234,8 @@ async def test_a_leader_reports_another_epoch_of_an_idle_partition(node: Nodes) 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_session_conveys_the_same_as_a_full_fetch(node: Nodes, seed: int) -> None:
-    """Followers 2 (in a session) and 3 (without one) fetch at the same moments: the leader knows
-    the same of both after every step, so it decides the same about their place in the ISR."""
+    """Follower 2 uses a session and follower 3 none, and both fetch at the same times. After every
+    step the leader knows the same of both, so it decides the same about the ISR."""
     chance = random.Random(seed)
     steps = [
         (chance.choices(("append", "round", "lead"), (10, 20, 1))[0], chance.randrange(3))
@@ -238,14 +244,15 @@ async def test_a_session_conveys_the_same_as_a_full_fetch(node: Nodes, seed: int
     await _compare([node(number) for number in (1, 2, 3)], steps)
 
 
-async def _compare(nodes: list[Node], steps: list[tuple[str, int]]) -> None:
+async def _compare(nodes: list[ReplicaNode], steps: list[tuple[str, int]]) -> None:
     one, two, three = nodes
     rows = {n: row(partition=n, replicas=(1, 2, 3), isr=(1, 2, 3)) for n in range(3)}
-    pair, line = Pair(one, two), Line(one)
+    pair, line = FetcherPair(one, two), RecordedLink(one)
     for node in nodes:
-        await node.told(*rows.values(), full=True)
+        await node.receive(*rows.values(), full=True)
     for partition in two.manager.partitions:
         pair.fetcher.add(partition)
+    # The session of this fetcher is reset before each round, so every request is a full fetch.
     full = ReplicaFetcher(
         1,
         node_id=3,
@@ -265,10 +272,11 @@ async def _compare(nodes: list[Node], steps: list[tuple[str, int]]) -> None:
             epoch = rows[value].leader_epoch + 1
             rows[value] = replace(rows[value], leader_epoch=epoch, partition_epoch=epoch)
             for node in nodes:
-                await node.told(rows[value])
+                await node.receive(rows[value])
             pair.fetcher.add(hosted(two, value))
             full.add(hosted(three, value))
         else:
+            # Rounds are 0.1 to 0.8 s apart, sometimes beyond the check interval.
             one.now_s = two.now_s = three.now_s = one.now_s + 0.1 + value / 3
             full._handler.reset()
             await pair.fetcher._round(pair.line)
@@ -277,15 +285,17 @@ async def _compare(nodes: list[Node], steps: list[tuple[str, int]]) -> None:
             leader = hosted(one, number).leader
             assert leader is not None
             known = leader.progress()
+            # Only the broker epochs differ, which are the brokers' ids here.
             assert known[2]._replace(broker_epoch=0) == known[3]._replace(broker_epoch=0)
 
 
 # ---------------------------------------------------------------- what ends a session
 
 
-async def test_a_lost_answer_leads_to_a_full_fetch_and_nothing_is_missed(node: Nodes) -> None:
-    pair = await Pair(node(1), node(2)).start()
+async def test_a_lost_response_leads_to_a_full_fetch(node: Nodes) -> None:
+    pair = await FetcherPair(node(1), node(2)).start()
     await append(pair.led(2))
+    # The leader handles the request, but its response never arrives.
     lost = pair.fetcher._request()
     await pair.one.service.handle(lost, TlsIdentity("c", lost.replica_id), room())
     await pair.fetcher._round(pair.line)  # continues from the last answered request's epoch
@@ -296,7 +306,7 @@ async def test_a_lost_answer_leads_to_a_full_fetch_and_nothing_is_missed(node: N
     assert pair.followed(2).next_offset == 1
 
 
-def fetch(pair: Pair, **changes: Any) -> ReplicaFetchRequest:
+def fetch(pair: FetcherPair, **changes: Any) -> ReplicaFetchRequest:
     handler = pair.fetcher._handler
     request = ReplicaFetchRequest(
         replica_id=2,
@@ -314,20 +324,22 @@ def fetch(pair: Pair, **changes: Any) -> ReplicaFetchRequest:
 async def test_only_the_next_request_of_the_same_registration_continues_a_session(
     node: Nodes,
 ) -> None:
-    pair = await Pair(node(1), node(2)).start()
+    pair = await FetcherPair(node(1), node(2)).start()
     handler = pair.fetcher._handler
 
     async def answered(**changes: int) -> ErrorCode:
         answer = await pair.one.service.handle(fetch(pair, **changes), TlsIdentity("c", 2), room())
         return ErrorCode(answer.error_code)
 
+    # A wrong session id, then a broker epoch that the leader does not know yet.
     unknown = await answered(session_id=handler.session_id ^ 1)
     assert unknown is ErrorCode.fetch_session_id_not_found
     assert await answered(broker_epoch=3) is ErrorCode.stale_broker_epoch  # not known yet
-    await pair.one.told(registered={2: 3})
+    # The follower has registered again: its session belongs to the former registration.
+    await pair.one.receive(registered={2: 3})
     assert await answered() is ErrorCode.stale_broker_epoch
     assert await answered(broker_epoch=3) is ErrorCode.invalid_fetch_session_epoch
-    # the one before has ended it
+    # The failed request has ended the session.
     assert await answered(broker_epoch=3) is ErrorCode.fetch_session_id_not_found
 
 
@@ -363,8 +375,8 @@ def test_sessions_and_their_partitions_are_limited() -> None:
     def begin(replica_id: int, *numbers: int, now_s: float = 0.0) -> int:
         session = cache.of(request_of(replica_id, *numbers), now_s)
         assert not isinstance(session, ErrorCode)
-        for wanted in request_of(replica_id, *numbers).partitions:
-            session.name(wanted)
+        for partition in request_of(replica_id, *numbers).partitions:
+            session.name(partition)
         return session.session_id
 
     assert begin(1, 0, 1, 2, 3) == 0, "more partitions than all sessions may have"
@@ -381,20 +393,21 @@ def test_sessions_and_their_partitions_are_limited() -> None:
     assert begin(4, now_s=1000.0) != 0, "unused sessions make room"
 
 
-def test_a_sessions_epoch_begins_again_at_one() -> None:
+def test_a_session_epoch_wraps_to_one() -> None:
     assert (after(0), after(1), after(2**31 - 1)) == (1, 2, 1)
 
 
-async def test_a_follower_that_forgets_what_it_still_waits_for(
+async def test_a_session_survives_overlapping_requests(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two requests of a session at once: ours never does that, and the session stands it."""
-    pair = await Pair(node(1), node(2)).start(2)
+    """Two requests of one session at the same time. The project's own follower never sends them."""
+    pair = await FetcherPair(node(1), node(2)).start(2)
     serve, led = pair.one.service, pair.led()
     key = (TOPIC_ID, 0)
-    wanted = pair.fetcher._handler.session_partitions[key]
+    partition_request = pair.fetcher._handler.session_partitions[key]
     await append(led)
 
+    # Nothing is in the page cache, so the first request reads in a thread.
     def not_cached(*_: object, **__: object) -> None:
         raise NotCached
 
@@ -403,7 +416,7 @@ async def test_a_follower_that_forgets_what_it_still_waits_for(
         pair.line.requests[-1],
         session_id=pair.fetcher._handler.session_id,
         session_epoch=pair.fetcher._handler.epoch,
-        partitions=(wanted,),
+        partitions=(partition_request,),
         max_wait_ms=0,
     )
     second = replace(
@@ -413,6 +426,8 @@ async def test_a_follower_that_forgets_what_it_still_waits_for(
         forgotten=(ForgottenPartition(topic_id=TOPIC_ID, partition=0),),
     )
     over = threading.Event()
+    # All read threads are occupied: the first request waits, and the second one forgets its
+    # partition.
     busy = [asyncio.ensure_future(in_read_thread(over.wait)) for _ in range(4)]
     await asyncio.sleep(0)
     slow = asyncio.ensure_future(serve.handle(first, TlsIdentity("c", 2), room()))
@@ -421,24 +436,29 @@ async def test_a_follower_that_forgets_what_it_still_waits_for(
     over.set()
     assert (await slow).partitions == ()
     await asyncio.gather(*busy)
+    # The late result of the first request must not bring the partition back.
     session = serve._sessions._by_replica[2]
     assert [cached.key for cached in session.due if cached.key == key] == []
 
 
-async def test_a_follower_is_given_no_more_than_an_answer_may_hold(
+async def test_a_response_to_a_follower_is_limited_by_the_leader(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is read on the loop and into memory, so the request's limit does not apply."""
+    """The response is read on the event loop and kept in memory, so the request's own limit does
+    not suffice."""
     monkeypatch.setattr(service, "RESPONSE_BYTES_MAX", 3 * len(batch()))
-    pair = await Pair(node(1), node(2)).start(2)
-    wanted = [
+    pair = await FetcherPair(node(1), node(2)).start(2)
+    partition_requests = [
         replace(session_partition, max_bytes=2**31 - 1)
         for session_partition in pair.fetcher._handler.session_partitions.values()
     ]
     for number in (0, 0, 1, 1):
         await append(pair.led(number))
     request = replace(
-        pair.line.requests[0], partitions=tuple(wanted), max_bytes=2**31 - 1, session_epoch=-1
+        pair.line.requests[0],
+        partitions=tuple(partition_requests),
+        max_bytes=2**31 - 1,
+        session_epoch=-1,
     )
     answer = await pair.one.service.handle(request, TlsIdentity("c", request.replica_id), room())
     assert [len(partition.records) // len(batch()) for partition in answer.partitions] == [2, 1]

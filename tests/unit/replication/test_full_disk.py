@@ -1,4 +1,4 @@
-"""A full disk: replicas reported to the controller, their remaining work, and recovery."""
+"""A full disk: replicas are reported to the controller, give up leadership, and recover."""
 
 import asyncio
 import resource
@@ -7,19 +7,19 @@ from contextlib import contextmanager
 
 from kio.schema.errors import ErrorCode
 
-from tests.unit.replication.replica_nodes import TOPIC_ID, Node, batch, row
+from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, batch, row
 from tidemark.wire import control
 from tidemark_broker.replication.following.follower import FetchOutcome
 from tidemark_broker.replication.partition import Role, produce
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 STORAGE_ERROR = int(ErrorCode.kafka_storage_error.value)
 FAILED = (control.TopicPartitions(topic_id=TOPIC_ID, partitions=(0,)),)
 
 
 @contextmanager
 def full_disk(room: int = 0) -> Iterator[None]:
-    """The kernel refuses to make any file larger than that (EFBIG), as a full disk does."""
+    """Let the kernel refuse files larger than ``room`` bytes (EFBIG), as a full disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
@@ -28,39 +28,42 @@ def full_disk(room: int = 0) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def refused(node: Node) -> None:
+async def refused(node: ReplicaNode) -> None:
     result = await produce.append(node.partition, batch(), acks=1, timeout_ms=0)
     assert result.error is ErrorCode.kafka_storage_error
 
 
-async def test_a_leader_that_can_write_nothing_gives_up_what_another_is_to_lead(
+async def test_a_leader_on_a_full_disk_obeys_a_new_leader(
     node: Nodes,
 ) -> None:
     one = node(1)
     await one.lead(1)
+    # A producer waits for the ISR when the controller elects another leader.
     waiting = asyncio.create_task(
         produce.append(one.partition, batch(), acks=-1, timeout_ms=60_000)
     )
     await asyncio.sleep(0)
     with full_disk():
-        [error] = await one.told(row(leader=2, leader_epoch=2, partition_epoch=2))
+        [error] = await one.receive(row(leader=2, leader_epoch=2, partition_epoch=2))
+        # The state cannot be persisted, but serving as leader would violate the new epoch.
         assert error.error_code == STORAGE_ERROR
         async with asyncio.timeout(5):
             assert (await waiting).error is ErrorCode.not_leader_or_follower
         late = await produce.append(one.partition, batch(), acks=1, timeout_ms=0)
         assert late.error is ErrorCode.not_leader_or_follower
         assert one.manager.failed_replicas() == FAILED
+    # With space again the role is persisted and applied. 40 s are more than the longest pause.
     one.now_s += 40
     await one.manager.retry()
     assert one.partition.role is Role.FOLLOWER
     assert one.partition.leader_epoch == 2
 
 
-async def test_a_leader_continues_when_only_its_isr_changes(node: Nodes) -> None:
+async def test_a_leader_on_a_full_disk_continues_if_only_its_isr_changes(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
     with full_disk():
-        [_] = await one.told(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
+        [_] = await one.receive(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
         assert one.partition.is_leader
 
 
@@ -79,11 +82,12 @@ async def test_a_replica_without_disk_space_is_reported_and_recovers_by_itself(n
     await one.manager.retry()
     assert one.manager.failed_replicas() == ()
     assert one.log_directory.error() == ""
+    # The probe file of the retries was deleted.
     assert list(one.folder.glob("*.tmp")) == []
     await one.append(1)
 
 
-async def test_room_for_a_few_bytes_is_no_room(node: Nodes) -> None:
+async def test_a_probe_needs_more_than_a_few_free_bytes(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
     with full_disk():
@@ -94,9 +98,10 @@ async def test_room_for_a_few_bytes_is_no_room(node: Nodes) -> None:
     assert one.manager.failed_replicas() == FAILED
 
 
-async def test_a_disk_that_is_full_again_is_looked_at_less_often(node: Nodes) -> None:
+async def test_retries_on_a_full_disk_back_off_up_to_30_seconds(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
+    # The disk always has space for the probe, and is full again for the next append.
     healed_s = []
     for _ in range(100):
         if not one.manager.failed_replicas():
@@ -122,21 +127,23 @@ async def test_a_follower_without_disk_space_is_reported(node: Nodes) -> None:
     assert two.manager.failed_replicas() == ()
 
 
-async def test_a_follower_removed_from_the_isr_blocks_nothing(node: Nodes) -> None:
-    """A caught-up follower is waited for because it is about to join.
-
-    A follower that the controller has removed is not, although it is alive and continues to fetch.
-    """
+async def test_a_follower_removed_from_the_isr_does_not_block_the_high_watermark(
+    node: Nodes,
+) -> None:
+    """The leader waits for a caught-up follower that is about to join. It does not wait for one
+    that the controller has removed, although that one is alive and fetches."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
     await one.append(1)
+    # With space again it catches up.
     await two.catch_up(one)
     await one.append(5)
     with full_disk():
         assert await two.fetch_once(one) is FetchOutcome.BACK_OFF
+    # The follower is in the ISR and cannot append, so nothing more is committed.
     assert one.partition.high_watermark == 1
-    await one.told(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
+    await one.receive(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
     assert one.partition.high_watermark == 6
     await one.append(1)
     with full_disk():
@@ -146,24 +153,25 @@ async def test_a_follower_removed_from_the_isr_blocks_nothing(node: Nodes) -> No
     assert two.partition.next_offset == 7
 
 
-async def test_nor_does_its_first_fetch_after_that(node: Nodes) -> None:
-    """The first fetch after the removal does not prove that the follower is in sync: it requests
-    the end that the follower had before.
-    """
+async def test_the_first_fetch_after_removal_from_the_isr_does_not_block_the_high_watermark(
+    node: Nodes,
+) -> None:
+    """That fetch requests the follower's former end. It does not prove that the follower is in
+    sync."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
     await one.append(1)
     await two.catch_up(one)
     await one.append(5)
-    await one.told(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
+    await one.receive(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
     with full_disk():
         assert await two.fetch_once(one) is FetchOutcome.BACK_OFF
     await one.append(1)
     assert one.partition.high_watermark == 7
 
 
-async def test_a_disk_without_room_is_the_directorys_fault_until_there_is_some(node: Nodes) -> None:
+async def test_a_full_disk_is_an_error_of_the_directory(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
     with full_disk():

@@ -1,4 +1,4 @@
-"""The leader's decisions about its followers."""
+"""Decisions of a leader about its ISR, as pure rules."""
 
 import uuid
 from dataclasses import replace
@@ -55,7 +55,7 @@ def view(
     )
 
 
-def seen(offset: int, *, leader: int, now_s: float) -> FollowerFetch:
+def fetch_at(offset: int, *, leader: int, now_s: float) -> FollowerFetch:
     return FollowerFetch(
         fetch_offset=offset,
         log_start_offset=0,
@@ -79,9 +79,9 @@ def test_the_high_watermark_does_not_advance_below_min_isr() -> None:
 
 
 def test_the_high_watermark_does_not_advance_while_the_row_has_eligible_leaders() -> None:
-    """Whatever the leader believes min.insync.replicas to be (KIP-966)."""
-    looked_at = view(hw=10, members=(1,), min_isr=1)._replace(has_eligible_leaders=True)
-    assert isr.high_watermark(looked_at) == 10
+    """KIP-966 requires it independently of the min.insync.replicas that the leader knows."""
+    state = view(hw=10, members=(1,), min_isr=1)._replace(has_eligible_leaders=True)
+    assert isr.high_watermark(state) == 10
 
 
 def test_a_lone_leader_commits_its_own_end() -> None:
@@ -90,49 +90,54 @@ def test_a_lone_leader_commits_its_own_end() -> None:
 
 def test_a_member_being_added_holds_the_high_watermark_back() -> None:
     late = follower(60, caught_up_s=float("-inf"))
-    looked_at = view(members=(1,), followers={2: late}, eligible=frozenset())
-    assert isr.high_watermark(looked_at) == 100
-    assert isr.high_watermark(looked_at._replace(maximal_isr=frozenset({1, 2}))) == 60
+    state = view(members=(1,), followers={2: late}, eligible=frozenset())
+    assert isr.high_watermark(state) == 100
+    # KIP-497: while a proposal is pending, the maximal ISR counts.
+    assert isr.high_watermark(state._replace(maximal_isr=frozenset({1, 2}))) == 60
 
 
-def test_a_caught_up_follower_outside_the_isr_is_waited_for() -> None:
+def test_the_high_watermark_waits_for_a_caught_up_follower_outside_the_isr() -> None:
     assert isr.high_watermark(view(members=(1,), followers={2: follower(70)})) == 70
 
 
-def test_a_fenced_follower_outside_the_isr_is_not_waited_for() -> None:
-    looked_at = view(members=(1,), followers={2: follower(70)}, eligible=frozenset())
-    assert isr.high_watermark(looked_at) == 100
+def test_the_high_watermark_does_not_wait_for_a_fenced_follower_outside_the_isr() -> None:
+    state = view(members=(1,), followers={2: follower(70)}, eligible=frozenset())
+    assert isr.high_watermark(state) == 100
 
 
 def test_a_follower_joins_only_at_the_high_watermark_and_in_the_current_epoch() -> None:
-    looked_at = view(members=(1,), hw=90, followers={2: follower(90)}, epoch_start=90)
-    assert isr.may_join(looked_at, 2)
-    assert not isr.may_join(looked_at._replace(high_watermark=91), 2)
-    assert not isr.may_join(looked_at._replace(epoch_start_offset=91), 2)
-    assert not isr.may_join(looked_at._replace(eligible=frozenset({3})), 2)
-    assert not isr.may_join(looked_at._replace(maximal_isr=frozenset({1, 2})), 2)
-    assert isr.may_join(looked_at._replace(log_start_offset=5), 2)
-    assert not isr.may_join(looked_at._replace(log_start_offset=6), 2)
+    state = view(members=(1,), hw=90, followers={2: follower(90)}, epoch_start=90)
+    assert isr.may_join(state, 2)
+    # Kafka's isFollowerInSync: at the high watermark, and at the start of the leader's epoch. The
+    # follower must also be alive and not proposed already.
+    assert not isr.may_join(state._replace(high_watermark=91), 2)
+    assert not isr.may_join(state._replace(epoch_start_offset=91), 2)
+    assert not isr.may_join(state._replace(eligible=frozenset({3})), 2)
+    assert not isr.may_join(state._replace(maximal_isr=frozenset({1, 2})), 2)
+    # The follower's durable log start is 5. A lower one than the leader's would move the log
+    # start back.
+    assert isr.may_join(state._replace(log_start_offset=5), 2)
+    assert not isr.may_join(state._replace(log_start_offset=6), 2)
 
 
 def test_a_follower_that_lags_too_long_is_out_of_sync() -> None:
-    looked_at = view(
-        followers={2: follower(50, caught_up_s=69.0), 3: follower(50, caught_up_s=71.0)}
-    )
-    assert isr.out_of_sync(looked_at) == frozenset({2})
+    state = view(followers={2: follower(50, caught_up_s=69.0), 3: follower(50, caught_up_s=71.0)})
+    assert isr.out_of_sync(state) == frozenset({2})
 
 
 def test_an_idle_follower_with_the_same_end_stays_in_sync() -> None:
-    looked_at = view(members=(1, 2), followers={2: follower(100, caught_up_s=float("-inf"))})
-    assert isr.out_of_sync(looked_at) == frozenset()
+    state = view(members=(1, 2), followers={2: follower(100, caught_up_s=float("-inf"))})
+    assert isr.out_of_sync(state) == frozenset()
 
 
 def test_caught_up_time_follows_the_previous_fetch() -> None:
-    first = isr.after_fetch(FollowerProgress(), seen(50, leader=100, now_s=10.0))
+    first = isr.after_fetch(FollowerProgress(), fetch_at(50, leader=100, now_s=10.0))
     assert first.last_caught_up_s == float("-inf")
-    second = isr.after_fetch(first, seen(100, leader=200, now_s=11.0))
+    # Kafka's Replica.updateFetchState: a fetch at the leader's end of the previous fetch was
+    # caught up at that earlier time.
+    second = isr.after_fetch(first, fetch_at(100, leader=200, now_s=11.0))
     assert second.last_caught_up_s == 10.0
-    third = isr.after_fetch(second, seen(200, leader=200, now_s=12.0))
+    third = isr.after_fetch(second, fetch_at(200, leader=200, now_s=12.0))
     assert third.last_caught_up_s == 12.0
 
 
@@ -157,17 +162,17 @@ def test_effective_min_isr_is_bounded_by_the_replication_factor() -> None:
 def test_every_isr_member_has_all_committed_records(
     hw: int, ends: dict[int, int], members: set[int], min_isr: int
 ) -> None:
-    looked_at = view(
+    state = view(
         hw=hw,
         members=(1, *sorted(members)),
         followers={node: follower(ends.get(node, -1)) for node in (2, 3, 4)},
         min_isr=min_isr,
         eligible=frozenset({2, 3, 4}),
     )
-    committed = isr.high_watermark(looked_at)
+    committed = isr.high_watermark(state)
     assert committed >= hw
     if committed > hw:
-        assert len(looked_at.isr) >= min_isr
+        assert len(state.isr) >= min_isr
         assert all(ends.get(node, -1) >= committed for node in members)
 
 
@@ -193,6 +198,8 @@ CHANGE = control.IsrChange(
 @pytest.mark.parametrize(
     ("pending", "change", "epochs", "expected"),
     [
+        # A newer partition epoch is adopted, whichever proposal it answers. The same epoch only
+        # settles the pending proposal. An older one, or another leader epoch, is ignored.
         ((1, 2), CHANGE, (5, 11), AlterPartitionAnswer.ADOPT),
         (None, replace(CHANGE, partition_epoch=9), (5, 11), AlterPartitionAnswer.ADOPT),
         ((1, 2), CHANGE, (5, 10), AlterPartitionAnswer.SETTLED),

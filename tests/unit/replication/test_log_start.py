@@ -1,16 +1,16 @@
-"""The log start that clients see never goes back (invariant 2)."""
+"""The log start that clients see never moves back (invariant 2)."""
 
 from collections.abc import Callable
 
-from tests.unit.replication.replica_nodes import Node, newer
+from tests.unit.replication.replica_nodes import ReplicaNode, newer
 from tidemark_broker.replication.partition import consumer_reads, isr_maintenance, log_start
 from tidemark_broker.replication.partition.consumer_reads import EARLIEST
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 
 
-async def seen_by_clients(one: Node) -> int:
-    """Fetch, ListOffsets and the replica agree on it."""
+async def visible_log_start(one: ReplicaNode) -> int:
+    """Return the log start. Fetch, ListOffsets and the replica must agree on it."""
     partition = one.partition
     start = (await consumer_reads.list_offset(partition, EARLIEST)).offset
     first = consumer_reads.fetch(partition, start, max_bytes=1000, min_one=True)
@@ -19,18 +19,20 @@ async def seen_by_clients(one: Node) -> int:
     return start
 
 
-async def test_a_raised_log_start_is_shown_once_a_crash_cannot_take_it_back(node: Nodes) -> None:
+async def test_a_raised_log_start_is_visible_once_it_is_durable(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
     await one.append(10)
-    await one.told_alone(2)
+    # No other replica counts, so only the leader's own checkpoint is needed.
+    await one.lead_alone(2)
     one.fence(2)
     isr_maintenance.after_change(one.partition)
     assert log_start.delete_records(one.partition, 6).low_watermark == 0
-    assert await seen_by_clients(one) == 0
+    assert await visible_log_start(one) == 0
     await one.upkeep.checkpoint()
-    assert await seen_by_clients(one) == 6
+    assert await visible_log_start(one) == 6
     assert log_start.low_watermark(one.partition) == 6
+    # A lower request does not move it back.
     assert log_start.delete_records(one.partition, 4).low_watermark == 6
 
 
@@ -43,6 +45,7 @@ async def test_a_follower_reports_a_log_start_only_once_it_is_durable(node: Node
     await two.fetch_once(one)
     log_start.delete_records(one.partition, 6)
     await one.upkeep.checkpoint()
+    # The follower knows the new start from its fetches, but a crash could still undo it there.
     for _ in range(3):
         await two.fetch_once(one)
     assert log_start.low_watermark(one.partition) == two.partition.log_start_offset == 0
@@ -55,8 +58,8 @@ async def test_a_follower_reports_a_log_start_only_once_it_is_durable(node: Node
 async def test_an_acknowledged_log_start_does_not_move_back_with_the_next_leader(
     node: Nodes,
 ) -> None:
-    """Replica 2 was away when the deletion was acknowledged: it is not in the ISR before its own
-    checkpoint has that log start."""
+    """Replica 2 was fenced when the deletion was acknowledged. It may join the ISR only when its
+    own checkpoint has this log start."""
     one, two = node(1), node(2)
     proposals = []
     one.context.propose_isr = lambda _, change: proposals.append(change)
@@ -64,12 +67,13 @@ async def test_an_acknowledged_log_start_does_not_move_back_with_the_next_leader
     await two.follow(1, 1)
     await one.append(10)
     await two.catch_up(one)
-    await one.told_alone(2)
+    await one.lead_alone(2)
     one.fence(2)
     isr_maintenance.after_change(one.partition)
     log_start.delete_records(one.partition, 6)
     await one.upkeep.checkpoint()
     assert log_start.low_watermark(one.partition) == 6
+    # Broker 2 returns and catches up with the records first.
     one.fence(2, fenced=False)
     await two.follow(1, 1)
     for _ in range(3):
@@ -81,8 +85,8 @@ async def test_an_acknowledged_log_start_does_not_move_back_with_the_next_leader
     assert proposals[-1].new_isr == (1, 2)
 
 
-async def test_a_member_of_the_isr_counts_though_it_is_not_alive(node: Nodes) -> None:
-    """The controller may elect it before removing it from the ISR."""
+async def test_the_low_watermark_waits_for_a_fenced_isr_member(node: Nodes) -> None:
+    """The controller may elect the replica before it removes it from the ISR."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
@@ -94,13 +98,11 @@ async def test_a_member_of_the_isr_counts_though_it_is_not_alive(node: Nodes) ->
     assert log_start.low_watermark(one.partition) == 0
 
 
-async def test_an_eligible_leader_counts_though_it_is_neither_alive_nor_in_the_isr(
+async def test_the_low_watermark_waits_for_eligible_leaders(
     node: Nodes,
 ) -> None:
-    """The controller may elect it without a return to the ISR (KIP-966).
-
-    The leader does not know the eligible replicas, so all of them count.
-    """
+    """The controller may elect one of them without a return to the ISR (KIP-966). The leader does
+    not know which replicas are eligible, so all of them count."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
@@ -109,12 +111,12 @@ async def test_an_eligible_leader_counts_though_it_is_neither_alive_nor_in_the_i
     known = one.partition.row
     assert known is not None
     alone = newer(known, isr=(1,), has_eligible_leaders=True)
-    await one.told(alone)
+    await one.receive(alone)
     one.fence(2)
     log_start.delete_records(one.partition, 6)
     await one.upkeep.checkpoint()
     assert one.partition.log_start_offset == 6
     assert log_start.low_watermark(one.partition) == 0
-    await one.told(newer(alone, has_eligible_leaders=False))
+    await one.receive(newer(alone, has_eligible_leaders=False))
     one.fence(2)
     assert log_start.low_watermark(one.partition) == 6

@@ -1,5 +1,5 @@
-"""ListOffsets of Kafka's debugging replica id: where a replica's own log begins and ends, on the
-leader and on a follower, from which its lag follows."""
+"""ListOffsets with Kafka's debugging replica id: start and end of a replica's own log, on the
+leader and on followers. Their difference is the lag."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,35 +10,35 @@ from kio.schema.errors import ErrorCode
 from tests.answers import room
 from tests.services import services
 from tests.unit.api import api_requests as kafka
-from tests.unit.replication.replica_nodes import TOPIC, Node
+from tests.unit.replication.replica_nodes import TOPIC, ReplicaNode
 from tidemark_broker.api import list_offsets
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import consumer_reads
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 VERSION = 9
 CONSUMER, DEBUGGING = -1, -2
 
 
-async def ask(node: Node, timestamp: int, replica_id: int, **part: Any) -> tuple[ErrorCode, int]:
-    asked = kafka.list_offsets(VERSION, TOPIC, timestamp, replica_id=replica_id, **part)
+async def list_offset(
+    node: ReplicaNode, timestamp: int, replica_id: int, **part: Any
+) -> tuple[ErrorCode, int]:
+    body = kafka.list_offsets(VERSION, TOPIC, timestamp, replica_id=replica_id, **part)
     shared = services(
         node.context.metadata, replicas=node.manager, purgatory=node.context.purgatory
     )
     call = Call(shared, VERSION, Client("10.0.0.1:1", "PLAINTEXT"), room())
-    frame = kafka.request_as(list_offsets.API.request_type(VERSION), asked)
+    frame = kafka.request_as(list_offsets.API.request_type(VERSION), body)
     (topic,) = (await list_offsets.handle(frame, call)).topics
-    (told,) = topic.partitions
-    return told.error_code, told.offset
+    (partition_response,) = topic.partitions
+    return partition_response.error_code, partition_response.offset
 
 
 @pytest.fixture
-async def behind(node: Nodes) -> tuple[Node, Node]:
-    """Return a leader in epoch 1 with five records, and a follower with three.
-
-    The follower knows no committed record.
-    """
+async def lagging_pair(node: Nodes) -> tuple[ReplicaNode, ReplicaNode]:
+    """Return a leader in epoch 1 with five records, and a follower with three. The follower knows
+    of no committed record."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
@@ -48,22 +48,26 @@ async def behind(node: Nodes) -> tuple[Node, Node]:
     return one, two
 
 
-async def test_the_end_of_a_log_is_answered_by_any_replica(behind: tuple[Node, Node]) -> None:
-    one, two = behind
-    assert await ask(one, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 5)
-    assert await ask(two, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 3)
-    assert await ask(two, consumer_reads.EARLIEST_LOCAL, DEBUGGING) == (ErrorCode.none, 0)
-    assert (await ask(one, consumer_reads.LATEST, CONSUMER))[1] < 5, (
+async def test_any_replica_answers_for_its_own_log(
+    lagging_pair: tuple[ReplicaNode, ReplicaNode],
+) -> None:
+    one, two = lagging_pair
+    assert await list_offset(one, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 5)
+    assert await list_offset(two, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 3)
+    assert await list_offset(two, consumer_reads.EARLIEST_LOCAL, DEBUGGING) == (ErrorCode.none, 0)
+    assert (await list_offset(one, consumer_reads.LATEST, CONSUMER))[1] < 5, (
         "of the leader: the high watermark"
     )
 
 
-async def test_consumers_and_times_stay_with_the_leader(behind: tuple[Node, Node]) -> None:
-    _, two = behind
+async def test_only_the_leader_answers_consumers_and_timestamps(
+    lagging_pair: tuple[ReplicaNode, ReplicaNode],
+) -> None:
+    _, two = lagging_pair
     refused = (ErrorCode.not_leader_or_follower, -1)
-    assert await ask(two, consumer_reads.LATEST, CONSUMER) == refused
-    assert await ask(two, 0, DEBUGGING) == refused
-    assert await ask(two, consumer_reads.LATEST_TIERED, DEBUGGING) == refused
+    assert await list_offset(two, consumer_reads.LATEST, CONSUMER) == refused
+    assert await list_offset(two, 0, DEBUGGING) == refused
+    assert await list_offset(two, consumer_reads.LATEST_TIERED, DEBUGGING) == refused
 
 
 @pytest.mark.parametrize(
@@ -71,8 +75,10 @@ async def test_consumers_and_times_stay_with_the_leader(behind: tuple[Node, Node
     [(0, ErrorCode.fenced_leader_epoch), (2, ErrorCode.unknown_leader_epoch)],
     ids=["older", "newer"],
 )
-async def test_another_leader_epoch_is_refused(
-    behind: tuple[Node, Node], epoch: int, error: ErrorCode
+async def test_another_leader_epoch_is_rejected(
+    lagging_pair: tuple[ReplicaNode, ReplicaNode], epoch: int, error: ErrorCode
 ) -> None:
-    told, _ = await ask(behind[1], consumer_reads.LATEST, DEBUGGING, current_leader_epoch=epoch)
-    assert told is error
+    reported, _ = await list_offset(
+        lagging_pair[1], consumer_reads.LATEST, DEBUGGING, current_leader_epoch=epoch
+    )
+    assert reported is error

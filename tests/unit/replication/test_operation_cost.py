@@ -1,8 +1,6 @@
-"""The cost of an operation does not grow with the number of other objects.
-
-Costs are counted in calls, not by a clock. The operations are those of ``make bench-scale``, which
-measures their CPU time.
-"""
+"""The cost of an operation does not grow with the number of other objects. Costs are counted in
+function calls, not in time. The operations are those of ``make bench-scale``, which measures
+their CPU time."""
 
 import asyncio
 from collections import Counter
@@ -14,28 +12,28 @@ import pytest
 
 from tests.benchmarks.scale_operations import OPERATIONS, ScaleOperation
 from tests.counted_calls import counted_calls, dearer
-from tests.unit.replication.replica_nodes import TOPIC, Node, batch, newer, row, states
+from tests.unit.replication.replica_nodes import TOPIC, ReplicaNode, batch, newer, row, states
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.partition import produce
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 
 FEW, MANY = 5, 50
 #: Operations bounded by tests of another module, or deliberately linear and cheap.
-ELSEWHERE = {
+NOT_COUNTED = {
     "status report, nothing new",
     "a raised log start made durable",
     "a copied segment",
     "log.size_bytes",
     "opening a log at start",
 }
-COUNTED = [item for item in OPERATIONS if item.name not in ELSEWHERE]
+COUNTED = [item for item in OPERATIONS if item.name not in NOT_COUNTED]
 
 
 async def calls(work: Callable[[], Awaitable[object]]) -> Counter[str]:
-    """Return how often each function of ours is entered on this thread."""
+    """Return how often each function of the broker is entered on this thread."""
     with counted_calls("tidemark_broker") as found:
         await work()
     return found
@@ -49,7 +47,7 @@ async def cost(operation: ScaleOperation, folder: Path, size: int) -> Counter[st
 
 
 @pytest.mark.parametrize("operation", COUNTED, ids=lambda item: item.name)
-async def test_ten_times_as_many_do_not_make_one_dearer(
+async def test_an_operation_costs_the_same_with_ten_times_as_many_objects(
     operation: ScaleOperation, tmp_path: Path
 ) -> None:
     few = await cost(operation, tmp_path / "few", FEW)
@@ -58,22 +56,22 @@ async def test_ten_times_as_many_do_not_make_one_dearer(
     assert many.total() <= 1.5 * few.total(), dearer(few, many)
 
 
-async def leading(node: Nodes, count: int = MANY) -> Node:
+async def leading(node: Nodes, count: int = MANY) -> ReplicaNode:
     one = node(1)
-    await one.told(*(row(partition=number) for number in range(count)), full=True)
+    await one.receive(*(row(partition=number) for number in range(count)), full=True)
     return one
 
 
 def topic_change(**changes: object) -> control.PartitionStatesRequest:
-    """A delta about the topic itself, without a row."""
-    whole = states(row())
-    topic = replace(whole.topics[0], partitions=(), **changes)
-    return replace(whole, topics=(topic,))
+    """Return a delta of the topic itself, without a row."""
+    request = states(row())
+    topic = replace(request.topics[0], partitions=(), **changes)
+    return replace(request, topics=(topic,))
 
 
-async def test_of_a_changed_row_only_its_partition_is_applied(node: Nodes) -> None:
+async def test_a_changed_row_applies_only_to_its_partition(node: Nodes) -> None:
     one = await leading(node)
-    found = await calls(lambda: one.told(newer(row(partition=7), isr=(1,))))
+    found = await calls(lambda: one.receive(newer(row(partition=7), isr=(1,))))
     assert found["StoredState.of"] == 1
     partition = one.manager.get(TOPIC, 7)
     assert partition is not None
@@ -87,6 +85,7 @@ async def test_a_change_of_the_topic_reaches_all_its_partitions(node: Nodes) -> 
     assert {partition.log.config.retention_ms for partition in one.manager.partitions} == {77}
     await one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
     assert {partition.tiering.epoch for partition in one.manager.partitions} == {4}
+    # The same state once more changes nothing, so no partition is touched.
     again = await calls(
         lambda: one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
     )
@@ -97,6 +96,7 @@ async def test_a_change_of_brokers_reaches_the_leaders_of_their_replicas(node: N
     one = await leading(node)
     brokers = states().brokers
     third = replace(brokers[1], broker_id=3, broker_epoch=3)
+    # Broker 3 has no replica, so no leader is concerned. Broker 2 has one of every partition.
     joins = await calls(lambda: one.manager.apply(replace(states(), brokers=(*brokers, third))))
     assert "after_change" not in joins
     fenced = (brokers[0], replace(brokers[1], fenced=True), third)
@@ -105,13 +105,13 @@ async def test_a_change_of_brokers_reaches_the_leaders_of_their_replicas(node: N
 
 
 async def test_an_isr_change_wakes_no_fetch(node: Nodes) -> None:
-    """A Fetch and a produce wait; another row of the same leader concerns neither."""
+    """A Fetch and a Produce wait. A new row with the same leader concerns neither."""
     one = await leading(node, 1)
-    looked_at: list[str] = []
+    checked: list[str] = []
 
     def waiter(kind: str) -> "asyncio.Task[bool]":
         def look() -> bool:
-            looked_at.append(kind)
+            checked.append(kind)
             return False
 
         purgatory = one.context.purgatory
@@ -127,15 +127,16 @@ async def test_an_isr_change_wakes_no_fetch(node: Nodes) -> None:
     ]
     while one.context.purgatory.size < 3:  # noqa: ASYNC110 - until all of them wait
         await asyncio.sleep(0)
-    looked_at.clear()
-    await one.told(newer(row(), isr=(1,)))
+    # Each waiter is checked once when it starts to wait. Only later checks count.
+    checked.clear()
+    await one.receive(newer(row(), isr=(1,)))
     await asyncio.sleep(0)
-    assert looked_at == [PartitionChange.LOW_WATERMARK]
+    assert checked == [PartitionChange.LOW_WATERMARK]
     for task in waiting:
         task.cancel()
 
 
-async def test_a_report_puts_together_the_figures_of_what_moved(node: Nodes) -> None:
+async def test_a_status_report_collects_only_changed_partitions(node: Nodes) -> None:
     one = await leading(node)
     reporter = StatusReporter(one.manager, str)
 
@@ -143,6 +144,7 @@ async def test_a_report_puts_together_the_figures_of_what_moved(node: Nodes) -> 
         for item in reporter._changed():
             reporter._acknowledged[item.topic_id, item.partition] = item
 
+    # The first report sends everything, the second finds nothing to send.
     await report()
     await report()
     assert "partition_status" not in await calls(report)

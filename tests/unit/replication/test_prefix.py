@@ -1,6 +1,5 @@
-"""The prefix rule: which replicas read the tier before leading, and how far local retention
-trusts it.
-"""
+"""The prefix rule: which replicas read the tier before they lead, and up to which offset local
+retention trusts the tier."""
 
 import dataclasses
 
@@ -24,7 +23,7 @@ def epochs(*starts: tuple[int, int]) -> LeaderEpochs:
     return LeaderEpochs(tuple(EpochEntry(epoch, start) for epoch, start in starts))
 
 
-STANDING = PrefixState(
+TRUSTED_STATE = PrefixState(
     has_manifest=True,
     recovering=False,
     tiering=Tiering(TieringState.ENABLED, 0),
@@ -35,36 +34,39 @@ STANDING = PrefixState(
 )
 
 
-def asked(**changes: object) -> bool:
-    return bool(prefix_rule.question(dataclasses.replace(STANDING, **changes)))  # type: ignore[arg-type]
+def must_read_tier(**changes: object) -> bool:
+    return bool(prefix_rule.question(dataclasses.replace(TRUSTED_STATE, **changes)))  # type: ignore[arg-type]
 
 
 def test_a_leader_with_proof_leads_without_the_tier() -> None:
-    assert not asked()
-    assert not asked(end=None)
-    assert not asked(end=RemoteEnd(-1, -1))
+    assert not must_read_tier()
+    assert not must_read_tier(end=None)
+    assert not must_read_tier(end=RemoteEnd(-1, -1))
 
 
 def test_a_leader_without_proof_reads_the_tier_first() -> None:
-    assert asked(doubt=prefix_rule.UNCLEAN_SHUTDOWN)
-    assert asked(recovering=True)
-    assert asked(next_offset=99)
-    assert asked(epochs=epochs((5, 0)))
+    assert must_read_tier(doubt=prefix_rule.UNCLEAN_SHUTDOWN)
+    assert must_read_tier(recovering=True)
+    # The tier ends at 99 in epoch 4: a log that ends there lacks the last record, and one that
+    # starts in epoch 5 has other records.
+    assert must_read_tier(next_offset=99)
+    assert must_read_tier(epochs=epochs((5, 0)))
 
 
-def test_the_tier_is_read_only_where_it_can_have_an_answer() -> None:
-    assert not asked(doubt=prefix_rule.UNCLEAN_SHUTDOWN, has_manifest=False)
-    assert not asked(doubt=prefix_rule.UNCLEAN_SHUTDOWN, tiering=NEVER_TIERED)
-    assert asked(doubt=REFUTED, has_manifest=False)
+def test_the_tier_is_read_only_if_it_can_settle_the_doubt() -> None:
+    assert not must_read_tier(doubt=prefix_rule.UNCLEAN_SHUTDOWN, has_manifest=False)
+    assert not must_read_tier(doubt=prefix_rule.UNCLEAN_SHUTDOWN, tiering=NEVER_TIERED)
+    assert must_read_tier(doubt=REFUTED, has_manifest=False)
 
 
-def test_delete_needs_the_question_until_it_is_done() -> None:
-    """Deleted offsets are not given out again: every acknowledged log start is durable then."""
+def test_the_tier_is_read_until_a_delete_is_complete() -> None:
+    """After a completed Delete every acknowledged log start is durable, so no deleted offset is
+    given out again."""
     doubt = prefix_rule.UNCLEAN_SHUTDOWN
-    assert asked(doubt=doubt, tiering=DELETING)
-    assert not asked(doubt=doubt, tiering=DELETED)
-    assert asked(doubt=doubt, tiering=RETAINED)
-    assert asked(doubt=REFUTED, tiering=DELETED)
+    assert must_read_tier(doubt=doubt, tiering=DELETING)
+    assert not must_read_tier(doubt=doubt, tiering=DELETED)
+    assert must_read_tier(doubt=doubt, tiering=RETAINED)
+    assert must_read_tier(doubt=REFUTED, tiering=DELETED)
 
 
 def row(**changes: object) -> PartitionState:
@@ -80,16 +82,18 @@ def row(**changes: object) -> PartitionState:
     return PartitionState(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_only_the_leader_that_it_follows_takes_a_replica_in() -> None:
+def test_only_the_followed_leader_proves_a_replica_complete_by_its_isr() -> None:
     joined = row(partition_epoch=8, isr=(1, 2))
     assert prefix_rule.joined_isr(row(), joined, 2)
     assert not prefix_rule.joined_isr(None, joined, 2)
-    assert not prefix_rule.joined_isr(row(isr=(1, 2)), joined, 2), "it may be older than the crash"
-    elsewhere = row(leader=2, leader_epoch=4, partition_epoch=9, isr=(2,))
-    assert not prefix_rule.joined_isr(row(), elsewhere, 2)
+    assert not prefix_rule.joined_isr(row(isr=(1, 2)), joined, 2), (
+        "this ISR may be older than the crash"
+    )
+    other_leader = row(leader=2, leader_epoch=4, partition_epoch=9, isr=(2,))
+    assert not prefix_rule.joined_isr(row(), other_leader, 2)
 
 
-def test_a_log_that_lacks_the_tiers_last_record_contradicts_it() -> None:
+def test_a_log_without_the_tiers_last_record_contradicts_it() -> None:
     end = RemoteEnd(99, 4)
     assert prefix_rule.contradicts(end, epochs(), next_offset=99)
     assert prefix_rule.contradicts(end, epochs((5, 0)), next_offset=100)
@@ -100,12 +104,14 @@ def test_a_log_that_lacks_the_tiers_last_record_contradicts_it() -> None:
     assert not prefix_rule.contradicts(None, epochs(), next_offset=0)
 
 
-def test_a_log_lacks_what_the_tier_has_and_what_was_deleted_from_it() -> None:
+def test_a_log_must_reach_the_tiers_end_and_its_log_start() -> None:
     tier = TierEnd(RemoteEnd(99, 4), log_start_offset=40)
     assert tier.next_offset == 100
     assert prefix_rule.lacks(tier, epochs((4, 0)), next_offset=99)
     assert prefix_rule.lacks(tier, epochs((3, 0)), next_offset=120)
     assert not prefix_rule.lacks(tier, epochs((4, 0)), next_offset=100)
+    # An empty tier with a log start: everything below 40 was deleted and must not be given out
+    # again.
     deleted = TierEnd(RemoteEnd(-1, -1), log_start_offset=40)
     assert deleted.next_offset == 40
     assert prefix_rule.lacks(deleted, epochs(), next_offset=39)
@@ -115,10 +121,14 @@ def test_a_log_lacks_what_the_tier_has_and_what_was_deleted_from_it() -> None:
 @pytest.mark.parametrize(
     ("own", "next_offset", "trusted"),
     [
+        # The tier ends at offset 99 in epoch 4. The log has this epoch completely, or ends
+        # before.
         (epochs((4, 0)), 120, 99),
         (epochs((4, 0)), 80, 79),
         (epochs((2, 0), (4, 60), (6, 110)), 120, 99),
+        # Epoch 4 ends at 79 here: the tier's records from 80 on are another leader's.
         (epochs((2, 0), (4, 60), (6, 80)), 120, 79),
+        # Without epoch 4 at offset 99 or below nothing proves a common history.
         (epochs((2, 0), (6, 80)), 120, -1),
         (epochs((2, 0)), 120, -1),
         (epochs((6, 0)), 120, -1),
@@ -127,7 +137,7 @@ def test_a_log_lacks_what_the_tier_has_and_what_was_deleted_from_it() -> None:
         (epochs(), 0, -1),
     ],
 )
-def test_an_end_is_trusted_as_far_as_the_log_is_of_its_history(
+def test_the_tiers_end_is_trusted_up_to_the_common_history(
     own: LeaderEpochs, next_offset: int, trusted: int
 ) -> None:
     end = RemoteEnd(99, 4)
@@ -141,6 +151,7 @@ def test_the_known_end_of_the_tier_only_grows() -> None:
     assert end == RemoteEnd(9, 1)
     assert prefix_rule.later(end, 5, 2) == end
     assert prefix_rule.later(end, 12, 2) == RemoteEnd(12, 2)
+    # An empty tier is knowledge too, and contradicts no log.
     empty = prefix_rule.later(None, -1, -1)
     assert empty == RemoteEnd(-1, -1)
     assert prefix_rule.later(empty, 3, 0) == RemoteEnd(3, 0)

@@ -1,8 +1,5 @@
-"""Idempotent and transactional producers as clients see them.
-
-The tests cover duplicates, the last stable offset, aborted transactions (KIP-98), and the producers
-in DescribeProducers.
-"""
+"""Idempotent and transactional producers as clients see them. The tests cover duplicates, the last
+stable offset, aborted transactions (KIP-98), and DescribeProducers."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.answers import room
 from tests.services import services
 from tests.unit.api import api_requests as kafka
-from tests.unit.replication.replica_nodes import T0, TOPIC, Node
+from tests.unit.replication.replica_nodes import T0, TOPIC, ReplicaNode
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
 from tidemark_broker.api import describe_producers, fetch
@@ -24,13 +21,13 @@ from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import consumer_reads, produce
 from tidemark_broker.replication.types import ProduceResult
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 COMMITTED = 1
 
 
 @pytest.fixture
-async def pair(node: Nodes) -> tuple[Node, Node]:
-    """Node 1 leads, node 2 follows and has fetched nothing yet."""
+async def pair(node: Nodes) -> tuple[ReplicaNode, ReplicaNode]:
+    """Return leader 1 and follower 2, which has not fetched yet."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
@@ -48,7 +45,7 @@ def batch(producer: int, sequence: int, *, transactional: bool = False, epoch: i
 
 
 async def send(
-    node: Node, data: bytes, *, acks: int = 1, timeout_ms: int = 10_000
+    node: ReplicaNode, data: bytes, *, acks: int = 1, timeout_ms: int = 10_000
 ) -> ProduceResult:
     log = node.partition.log
     guard = log.begin_verification(data, T0, supports_epoch_bump=False)
@@ -56,7 +53,7 @@ async def send(
 
 
 async def finish(
-    node: Node, producer: int, *, commit: bool, epoch: int = 0, timeout_ms: int = 0
+    node: ReplicaNode, producer: int, *, commit: bool, epoch: int = 0, timeout_ms: int = 0
 ) -> ProduceResult:
     appended = produce.begin_marker(
         node.partition,
@@ -68,23 +65,25 @@ async def finish(
     return await produce.acknowledged(node.partition, appended, acks=-1, timeout_ms=timeout_ms)
 
 
-async def replicate(one: Node, two: Node) -> None:
-    """The follower has everything, and the leader knows."""
+async def replicate(one: ReplicaNode, two: ReplicaNode) -> None:
+    """Let the follower fetch everything and tell the leader so with another fetch."""
     await two.catch_up(one)
     await two.fetch_once(one)
 
 
-def call(node: Node, version: int) -> Call:
+def call(node: ReplicaNode, version: int) -> Call:
     shared = services(
         node.context.metadata, replicas=node.manager, purgatory=node.context.purgatory
     )
     return Call(shared, version, Client("10.0.0.1:1", "PLAINTEXT"), room())
 
 
-async def ask(node: Node, offset: int = 0, *, isolation_level: int = COMMITTED, **more: Any) -> Any:
-    asked = kafka.fetch(12, TOPIC, offset, **{"wait_ms": 0} | more)
-    asked = replace(asked, isolation_level=isolation_level)
-    frame = kafka.request_as(fetch.API.request_type(12), asked)
+async def fetch_partition(
+    node: ReplicaNode, offset: int = 0, *, isolation_level: int = COMMITTED, **options: Any
+) -> Any:
+    body = kafka.fetch(12, TOPIC, offset, **{"wait_ms": 0} | options)
+    body = replace(body, isolation_level=isolation_level)
+    frame = kafka.request_as(fetch.API.request_type(12), body)
     answer = await fetch.handle(frame, call(node, 12))
     return answer.responses[0].partitions[0]
 
@@ -99,9 +98,12 @@ def aborted(part: Any) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------- idempotence
 
 
-async def test_a_batch_that_comes_again_waits_for_the_same_offset(pair: tuple[Node, Node]) -> None:
+async def test_a_retried_batch_waits_for_its_original_offset(
+    pair: tuple[ReplicaNode, ReplicaNode],
+) -> None:
     one, two = pair
     first = asyncio.create_task(send(one, batch(1, 0), acks=-1))
+    # The client lost its connection and retries while the first request still waits for the ISR.
     again = asyncio.create_task(send(one, batch(1, 0), acks=-1))
     await asyncio.sleep(0)
     assert one.partition.next_offset == 1
@@ -112,8 +114,11 @@ async def test_a_batch_that_comes_again_waits_for_the_same_offset(pair: tuple[No
     assert [(result.error, result.base_offset) for result in results] == [(ErrorCode.none, 0)] * 2
 
 
-async def test_another_leader_knows_what_was_appended_before(pair: tuple[Node, Node]) -> None:
+async def test_a_new_leader_detects_duplicates_of_replicated_batches(
+    pair: tuple[ReplicaNode, ReplicaNode],
+) -> None:
     one, two = pair
+    # Retries with the new leader return the offsets of the old one.
     for sequence in range(3):
         await send(one, batch(1, sequence))
     await replicate(one, two)
@@ -137,23 +142,25 @@ async def test_another_leader_knows_what_was_appended_before(pair: tuple[Node, N
     ],
     ids=["a gap", "a new epoch", "an old epoch"],
 )
-async def test_what_is_refused(pair: tuple[Node, Node], data: bytes, error: ErrorCode) -> None:
+async def test_gaps_and_old_epochs_of_a_producer_are_rejected(
+    pair: tuple[ReplicaNode, ReplicaNode], data: bytes, error: ErrorCode
+) -> None:
     one, _ = pair
     await send(one, batch(1, 0))
     await send(one, batch(2, 0, epoch=4))
     assert (await send(one, data)).error is error
 
 
-async def test_an_unverified_transaction_is_refused(pair: tuple[Node, Node]) -> None:
+async def test_an_unverified_transaction_is_rejected(pair: tuple[ReplicaNode, ReplicaNode]) -> None:
     data = batch(1, 0, transactional=True)
     result = await produce.append(pair[0].partition, data, acks=1, timeout_ms=0)
     assert result.error is ErrorCode.invalid_txn_state
 
 
-async def test_a_producer_that_writes_nothing_is_forgotten(pair: tuple[Node, Node]) -> None:
+async def test_an_idle_producer_expires(pair: tuple[ReplicaNode, ReplicaNode]) -> None:
     one, _ = pair
     await send(one, batch(1, 0))
-    for idle_ms in (0, 1):  # it has written before the first look
+    for idle_ms in (0, 1):  # it has written before the first check
         await one.upkeep.expire_producers(idle_ms)
     assert one.partition.log.producer_count == 1
     await one.upkeep.expire_producers(0)
@@ -164,18 +171,20 @@ async def test_a_producer_that_writes_nothing_is_forgotten(pair: tuple[Node, Nod
 # ---------------------------------------------------------------- read_committed
 
 
-async def test_an_open_transaction_is_not_read(pair: tuple[Node, Node]) -> None:
+async def test_an_open_transaction_is_not_read(pair: tuple[ReplicaNode, ReplicaNode]) -> None:
     one, two = pair
     await one.append(1)
     await send(one, batch(1, 0, transactional=True))
     await one.append(1)
     await replicate(one, two)
-    part = await ask(one)
+    # Three records are committed by replication, but the transaction at offset 1 is open.
+    part = await fetch_partition(one)
     assert (part.high_watermark, part.last_stable_offset) == (3, 1)
-    assert len(part.records) < len((await ask(one, isolation_level=0)).records)
+    assert len(part.records) < len((await fetch_partition(one, isolation_level=0)).records)
     assert aborted(part) == []
-    assert (await ask(one, isolation_level=0)).aborted_transactions is None
-    assert (await ask(one, 1)).records == b""
+    assert (await fetch_partition(one, isolation_level=0)).aborted_transactions is None
+    assert (await fetch_partition(one, 1)).records == b""
+    # ListOffsets answers with the last stable offset for read_committed, else the high watermark.
     found = await consumer_reads.list_offset(
         one.partition, consumer_reads.LATEST, read_committed=True
     )
@@ -184,16 +193,17 @@ async def test_an_open_transaction_is_not_read(pair: tuple[Node, Node]) -> None:
 
 
 async def test_a_waiting_fetch_reads_a_transaction_once_its_marker_is_committed(
-    pair: tuple[Node, Node],
+    pair: tuple[ReplicaNode, ReplicaNode],
 ) -> None:
     one, two = pair
     await send(one, batch(1, 0, transactional=True))
     await replicate(one, two)
-    waiting = asyncio.create_task(ask(one, wait_ms=10_000))
+    waiting = asyncio.create_task(fetch_partition(one, wait_ms=10_000))
     await asyncio.sleep(0)
     await send(one, batch(9, 0))
-    await replicate(one, two)  # more is committed, and not stable
+    await replicate(one, two)  # more records are committed, but they are not stable
     assert not waiting.done()
+    # The marker is appended, but the follower has not replicated it yet.
     marker = asyncio.create_task(finish(one, 1, commit=True, timeout_ms=10_000))
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -204,7 +214,9 @@ async def test_a_waiting_fetch_reads_a_transaction_once_its_marker_is_committed(
     assert part.records
 
 
-async def test_aborted_transactions_are_returned_with_the_records(pair: tuple[Node, Node]) -> None:
+async def test_aborted_transactions_are_returned_with_the_records(
+    pair: tuple[ReplicaNode, ReplicaNode],
+) -> None:
     one, two = pair
     await send(one, batch(1, 0, transactional=True))
     await send(one, batch(2, 0, transactional=True))
@@ -213,17 +225,19 @@ async def test_aborted_transactions_are_returned_with_the_records(pair: tuple[No
     await send(one, batch(1, 1, transactional=True))
     await finish(one, 1, commit=False)
     await replicate(one, two)
-    assert aborted(await ask(one)) == [(1, 0), (1, 4)]
-    assert aborted(await ask(one, 3)) == [(1, 4)]
-    one_batch = await ask(one, partition_max_bytes=1)
+    # Two transactions of producer 1 were aborted, at 0 and 4. A fetch gets those that overlap its
+    # records.
+    assert aborted(await fetch_partition(one)) == [(1, 0), (1, 4)]
+    assert aborted(await fetch_partition(one, 3)) == [(1, 4)]
+    one_batch = await fetch_partition(one, partition_max_bytes=1)
     assert aborted(one_batch) == [(1, 0)]
     assert two.partition.log.aborted_transactions(0, 6) == (
         one.partition.log.aborted_transactions(0, 6)
     )
 
 
-async def test_many_aborted_transactions_are_looked_for_in_a_thread(
-    pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+async def test_many_aborted_transactions_are_collected_in_a_thread(
+    pair: tuple[ReplicaNode, ReplicaNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = pair
     monkeypatch.setattr(consumer_reads, "_ABORTED_MAX", 1)
@@ -231,14 +245,14 @@ async def test_many_aborted_transactions_are_looked_for_in_a_thread(
         await send(one, batch(1, number, transactional=True))
         await finish(one, 1, commit=False)
     await replicate(one, two)
-    assert aborted(await ask(one)) == [(1, 0), (1, 2), (1, 4)]
+    assert aborted(await fetch_partition(one)) == [(1, 0), (1, 2), (1, 4)]
     assert consumer_reads.fetch(
         one.partition, 0, max_bytes=1 << 20, min_one=True, read_committed=True
     ).from_disk is not None  # fmt: skip
 
 
-async def test_a_former_leaders_open_transaction_is_unstable_under_the_next(
-    pair: tuple[Node, Node],
+async def test_an_open_transaction_stays_unstable_under_a_new_leader(
+    pair: tuple[ReplicaNode, ReplicaNode],
 ) -> None:
     one, two = pair
     await send(one, batch(1, 0, transactional=True))
@@ -256,16 +270,19 @@ async def test_a_former_leaders_open_transaction_is_unstable_under_the_next(
 # ---------------------------------------------------------------- DescribeProducers
 
 
-async def test_the_producers_of_a_partition_are_described(pair: tuple[Node, Node]) -> None:
+async def test_the_producers_of_a_partition_are_described(
+    pair: tuple[ReplicaNode, ReplicaNode],
+) -> None:
     one, two = pair
     await send(one, batch(1, 0))
+    # A marker alone creates a producer entry: no sequence number yet.
     await finish(one, 2, commit=True, epoch=4)
     await send(one, batch(2, 0, epoch=4, transactional=True))
     request: Any = describe_producers.DescribeProducersRequest
     topic: Any = request.__dataclass_fields__["topics"].type.__args__[0]
-    asked = request(topics=(topic(name=TOPIC, partition_indexes=(0, 7)),))
-    [told] = (await describe_producers.handle(asked, call(one, 0))).topics
-    first, absent = told.partitions
+    body = request(topics=(topic(name=TOPIC, partition_indexes=(0, 7)),))
+    [topic_response] = (await describe_producers.handle(body, call(one, 0))).topics
+    first, absent = topic_response.partitions
     assert absent.error_code is ErrorCode.unknown_topic_or_partition
     assert [
         (producer.producer_id, producer.producer_epoch, producer.last_sequence,
@@ -275,5 +292,5 @@ async def test_the_producers_of_a_partition_are_described(pair: tuple[Node, Node
     # A follower answers from its own knowledge, as in Kafka: kafka-transactions.sh find-hanging
     # queries a broker for all of its replicas, and gives up at the first that is missing.
     await replicate(one, two)
-    [elsewhere] = (await describe_producers.handle(asked, call(two, 0))).topics
-    assert elsewhere.partitions[0] == first
+    [followers] = (await describe_producers.handle(body, call(two, 0))).topics
+    assert followers.partitions[0] == first

@@ -1,5 +1,5 @@
-"""The controller's record deletions on a leader: what an offset or a time means, and that nothing
-is deleted which was not meant (invariants 12 to 14)."""
+"""Record deletions of the controller on a leader: the offset that a point means, and protection of
+records that were not deletion_point (invariants 12 to 14)."""
 
 import asyncio
 import uuid
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.replication.replica_nodes import T0, TOPIC_ID, Node, row
+from tests.unit.replication.replica_nodes import T0, TOPIC_ID, ReplicaNode, row
 from tidemark.tiering import Tiering, TieringState
 from tidemark.wire import control
 from tidemark.wire import deletions as wire
@@ -24,43 +24,43 @@ from tidemark_broker.replication.hosting import deletions
 from tidemark_broker.replication.partition import consumer_reads, log_start
 from tidemark_broker.replication.remote import RemoteEnd, RemoteUnavailable
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 ALONE = row(replicas=(1,), isr=(1,), leader_epoch=4)
 OTHER_TOPIC = uuid.UUID(int=99)
 
 
-async def led(node: Nodes, records: int = 10) -> Node:
+async def led(node: Nodes, records: int = 10) -> ReplicaNode:
     one = node(1)
-    await one.told(ALONE)
+    await one.receive(ALONE)
     await one.append(records)
     return one
 
 
-async def next_epoch(one: Node, leader_epoch: int) -> None:
-    await one.told(replace(ALONE, leader_epoch=leader_epoch, partition_epoch=leader_epoch))
+async def next_epoch(one: ReplicaNode, leader_epoch: int) -> None:
+    await one.receive(replace(ALONE, leader_epoch=leader_epoch, partition_epoch=leader_epoch))
 
 
-async def meant(
-    one: Node,
+async def deletion_point(
+    one: ReplicaNode,
     *,
     before_offset: int = -1,
     before_time_ms: int = -1,
     leader_epoch: int = 4,
     topic_id: uuid.UUID = TOPIC_ID,
 ) -> wire.WireDeletionPoint:
-    asked = wire.WireDeletionPointQuery(
+    query = wire.WireDeletionPointQuery(
         partition=0,
         leader_epoch=leader_epoch,
         before_offset=before_offset,
         before_time_ms=before_time_ms,
     )
-    request = wire.DeletionPointsRequest(controller_epoch=1, topic_id=topic_id, partitions=(asked,))
+    request = wire.DeletionPointsRequest(controller_epoch=1, topic_id=topic_id, partitions=(query,))
     (point,) = await deletion_points(one.manager, request)
     return point
 
 
 async def delete(
-    one: Node,
+    one: ReplicaNode,
     offset: int,
     *,
     last_epoch: int = 4,
@@ -82,57 +82,59 @@ def error(answer: wire.WireDeletionPoint | wire.WirePartitionDeletionResult) -> 
     return ErrorCode(answer.error_code)
 
 
-# ---------------------------------------------------------------- what is meant
+# ---------------------------------------------------------------- what is deletion_point
 
 
-async def test_an_offset_means_itself_and_none_the_high_watermark(node: Nodes) -> None:
+async def test_a_point_defaults_to_the_high_watermark(node: Nodes) -> None:
     one = await led(node)
-    point = await meant(one, before_offset=6)
+    point = await deletion_point(one, before_offset=6)
     assert (point.log_start_offset, point.offset, point.high_watermark) == (0, 6, 10)
     assert (point.last_epoch, point.error_code) == (4, 0)
-    assert (await meant(one)).offset == 10
-    beyond = await meant(one, before_offset=11)
-    assert (beyond.offset, beyond.high_watermark) == (11, 10), "the controller refuses it"
+    assert (await deletion_point(one)).offset == 10
+    beyond = await deletion_point(one, before_offset=11)
+    assert (beyond.offset, beyond.high_watermark) == (11, 10), "the controller rejects it"
 
 
 async def test_the_epoch_is_that_of_the_last_record_below(node: Nodes) -> None:
-    """A leader of a later epoch is queried for it, whichever broker leads."""
+    """A leader of a later epoch answers the same."""
     one = await led(node)
     await next_epoch(one, 7)
     await one.append(5)
-    assert (await meant(one, before_offset=10, leader_epoch=7)).last_epoch == 4
-    assert (await meant(one, before_offset=11, leader_epoch=7)).last_epoch == 7
-    assert (await meant(one, before_offset=0, leader_epoch=7)).last_epoch == 7, "its own"
+    assert (await deletion_point(one, before_offset=10, leader_epoch=7)).last_epoch == 4
+    assert (await deletion_point(one, before_offset=11, leader_epoch=7)).last_epoch == 7
+    assert (await deletion_point(one, before_offset=0, leader_epoch=7)).last_epoch == 7, (
+        "the leader's own epoch"
+    )
 
 
 @pytest.mark.parametrize(
     ("before_time_ms", "offset"), [(T0 - 1, 0), (T0 + 1, 10)], ids=["no record", "all of them"]
 )
-async def test_a_time_means_the_first_record_that_is_not_before_it(
+async def test_a_timestamp_means_the_first_record_not_older_than_it(
     node: Nodes, before_time_ms: int, offset: int
 ) -> None:
     one = await led(node)
-    assert (await meant(one, before_time_ms=before_time_ms)).offset == offset
+    assert (await deletion_point(one, before_time_ms=before_time_ms)).offset == offset
 
 
-async def test_records_appended_during_a_timestamp_look_up_are_ignored(
+async def test_records_appended_during_a_timestamp_lookup_are_ignored(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No record was that late; those that come now are."""
-    one, look_up = await led(node), consumer_reads.list_offset
+    """No record was that late when the lookup began."""
+    one, real_lookup = await led(node), consumer_reads.list_offset
 
-    async def slow(partition: Any, timestamp: int, **which: Any) -> Any:
-        found = await look_up(partition, timestamp, **which)
+    async def slow(partition: Any, timestamp: int, **options: Any) -> Any:
+        found = await real_lookup(partition, timestamp, **options)
         if timestamp >= 0:
             await one.append(5)
         return found
 
     monkeypatch.setattr(consumer_reads, "list_offset", slow)
-    assert (await meant(one, before_time_ms=T0 + 1)).offset == 10
+    assert (await deletion_point(one, before_time_ms=T0 + 1)).offset == 10
 
 
 @pytest.mark.parametrize(
-    ("asked", "refused"),
+    ("query", "expected"),
     [
         ({"topic_id": OTHER_TOPIC}, ErrorCode.unknown_topic_id),
         ({"leader_epoch": 3}, ErrorCode.fenced_leader_epoch),
@@ -142,49 +144,49 @@ async def test_records_appended_during_a_timestamp_look_up_are_ignored(
     ids=["another topic", "a former leader", "a leader to be", "any leader"],
 )
 async def test_no_replica_answers_for_another_topic_or_epoch(
-    node: Nodes, asked: dict[str, Any], refused: ErrorCode
+    node: Nodes, query: dict[str, Any], expected: ErrorCode
 ) -> None:
     one = await led(node)
-    assert error(await meant(one, **asked)) is refused
-    assert error(await delete(one, 6, **asked)) is refused
+    assert error(await deletion_point(one, **query)) is expected
+    assert error(await delete(one, 6, **query)) is expected
     assert one.partition.log_start_offset == 0
 
 
-async def test_what_cannot_be_looked_up_in_time_is_said_of_its_partition(
+async def test_a_slow_timestamp_lookup_times_out(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, look_up = await led(node), consumer_reads.list_offset
+    one, real_lookup = await led(node), consumer_reads.list_offset
 
-    async def hangs(partition: Any, timestamp: int, **which: Any) -> Any:
+    async def hangs(partition: Any, timestamp: int, **options: Any) -> Any:
         if timestamp >= 0:
             await asyncio.Event().wait()
-        return await look_up(partition, timestamp, **which)
+        return await real_lookup(partition, timestamp, **options)
 
     monkeypatch.setattr(consumer_reads, "list_offset", hangs)
     monkeypatch.setattr(record_deletions, "_LOOKUPS_S", 0.01)
-    assert error(await meant(one, before_time_ms=T0)) is ErrorCode.request_timed_out
+    assert error(await deletion_point(one, before_time_ms=T0)) is ErrorCode.request_timed_out
 
 
-async def test_a_leader_deposed_during_a_look_up_returns_an_error(
+async def test_a_leader_deposed_during_a_lookup_returns_an_error(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, look_up = await led(node), consumer_reads.list_offset
+    one, real_lookup = await led(node), consumer_reads.list_offset
 
-    async def overtaken(partition: Any, timestamp: int, **which: Any) -> Any:
-        found = await look_up(partition, timestamp, **which)
+    async def list_offset_with_new_epoch(partition: Any, timestamp: int, **options: Any) -> Any:
+        found = await real_lookup(partition, timestamp, **options)
         if timestamp >= 0:
             await next_epoch(one, 5)
         return found
 
-    monkeypatch.setattr(consumer_reads, "list_offset", overtaken)
-    assert error(await meant(one, before_time_ms=T0)) is ErrorCode.fenced_leader_epoch
+    monkeypatch.setattr(consumer_reads, "list_offset", list_offset_with_new_epoch)
+    assert error(await deletion_point(one, before_time_ms=T0)) is ErrorCode.fenced_leader_epoch
 
 
 # ---------------------------------------------------------------- bytes
 
 
-class Tier:
-    """A tier that has the log up to its end."""
+class CompleteTier:
+    """Tier that contains the log up to ``remote_end``."""
 
     def __init__(self, size_bytes: int | None) -> None:
         self.size_bytes = size_bytes
@@ -195,8 +197,9 @@ class Tier:
         return self.size_bytes
 
 
-async def segments(one: Node) -> list[int]:
-    """Three closed segments of ten records each, and some in the active one."""
+async def segments(one: ReplicaNode) -> list[int]:
+    """Append three closed segments of ten records each and a few to the active one. Return their
+    sizes."""
     for _ in range(3):
         await one.append(10)
         assert one.partition.log.roll(T0)
@@ -204,13 +207,15 @@ async def segments(one: Node) -> list[int]:
     return [segment.size_bytes for segment in one.partition.log.segments()]
 
 
-async def test_bytes_are_those_of_the_segments_wholly_below(node: Nodes) -> None:
+async def test_deleted_bytes_are_those_of_complete_segments_below_the_point(node: Nodes) -> None:
     one = await led(node, records=0)
     first, second, third, _ = await segments(one)
-    assert (await meant(one, before_offset=9)).size_bytes == 0
-    assert (await meant(one, before_offset=25)).size_bytes == first + second
-    assert (await meant(one)).size_bytes == first + second + third, "the active one stays"
-    assert (await meant(one, before_offset=99)).size_bytes == first + second + third
+    assert (await deletion_point(one, before_offset=9)).size_bytes == 0
+    assert (await deletion_point(one, before_offset=25)).size_bytes == first + second
+    assert (await deletion_point(one)).size_bytes == first + second + third, (
+        "the active segment stays"
+    )
+    assert (await deletion_point(one, before_offset=99)).size_bytes == first + second + third
 
 
 @pytest.mark.parametrize("tiered", [1000, None], ids=["in both tiers", "the store is away"])
@@ -221,11 +226,13 @@ async def test_bytes_in_both_tiers_count_once(
     _, second, third, _ = await segments(one)
     partition = one.partition
     assert partition.stored is not None
+    # Offsets 0 to 9, the first segment, are in the tier and still local.
     partition.stored = replace(partition.stored, tiering=Tiering(TieringState.ENABLED, 1))
     partition.remote_end = RemoteEnd(9, 4)
     with monkeypatch.context() as patch:
-        patch.setattr(partition.context, "remote", Tier(tiered))
-        point = await meant(one)
+        patch.setattr(partition.context, "remote", CompleteTier(tiered))
+        point = await deletion_point(one)
+    # An unreachable store makes the number of bytes unknown, not the request fail.
     expected = -1 if tiered is None else tiered + second + third
     assert (point.offset, point.size_bytes) == (33, expected)
 
@@ -234,7 +241,7 @@ async def test_bytes_in_both_tiers_count_once(
 
 
 async def test_a_deletion_is_exact_and_may_be_repeated(node: Nodes) -> None:
-    """Also while the first one is not durable yet."""
+    """It may also be repeated while the first one is not durable yet."""
     one = await led(node)
     for _ in range(2):
         log_start.delete_intended(one.partition, 6, leader_epoch=4, last_epoch=4)
@@ -243,16 +250,17 @@ async def test_a_deletion_is_exact_and_may_be_repeated(node: Nodes) -> None:
     assert one.partition.log_start_offset == 6
     again = await delete(one, 6)
     assert (again.error_code, again.low_watermark) == (0, 6)
+    # A lower offset is already deleted: the answer is the current log start.
     less = await delete(one, 3)
     assert (less.error_code, less.low_watermark) == (0, 6)
 
 
-async def test_records_that_are_already_deleted_need_no_epoch(node: Nodes) -> None:
+async def test_repeating_a_complete_deletion_needs_no_matching_epoch(node: Nodes) -> None:
     one = await led(node)
     await delete(one, 6)
     await next_epoch(one, 7)
-    gone = await delete(one, 6, last_epoch=5, leader_epoch=7)
-    assert (gone.error_code, gone.low_watermark) == (0, 6)
+    repeated = await delete(one, 6, last_epoch=5, leader_epoch=7)
+    assert (repeated.error_code, repeated.low_watermark) == (0, 6)
 
 
 @pytest.mark.parametrize(
@@ -265,22 +273,23 @@ async def test_records_that_are_already_deleted_need_no_epoch(node: Nodes) -> No
         "the log ends before them",
     ],
 )
-async def test_what_took_the_place_of_lost_records_is_kept(
+async def test_records_that_replaced_lost_ones_are_not_deleted(
     node: Nodes, last_epoch: int, offset: int, lost_from: int
 ) -> None:
-    """A log of records 0 to 9 in epoch 4 and 10 to 14 in epoch 7; its leader was elected uncleanly,
-    in epoch 8."""
+    """The log has records 0 to 9 of epoch 4 and 10 to 14 of epoch 7. Its leader was elected
+    uncleanly in epoch 8."""
     one = await led(node)
     await next_epoch(one, 7)
     await one.append(5)
     await next_epoch(one, 8)
     lost = await delete(one, offset, last_epoch=last_epoch, leader_epoch=8)
     assert error(lost) is ErrorCode.offset_out_of_range
+    # The answer names the first lost offset, as far as the epochs tell.
     assert lost.lost_from_offset == lost_from
     assert one.partition.log_start_offset == 0
 
 
-async def test_a_leader_that_does_not_know_what_is_committed_deletes_later(node: Nodes) -> None:
+async def test_a_leader_without_a_high_watermark_defers_a_deletion(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
     await one.append(10)
@@ -291,19 +300,16 @@ async def test_a_leader_that_does_not_know_what_is_committed_deletes_later(node:
     assert one.partition.log_start_offset == 0
 
 
-async def test_a_pending_deletion_waits_for_the_same_topic_id(node: Nodes) -> None:
-    """Another topic took its name.
-
-    Its log may never reach the requested offset; or it reaches it, and nothing of the former topic
-    was acknowledged.
-    """
+async def test_a_pending_deletion_fails_if_another_topic_takes_the_name(node: Nodes) -> None:
+    """The new topic's log may never reach the requested offset. If it does, nothing of the former
+    topic was acknowledged by that."""
     one = await led(node)
     pending = deletions.begun(one.partition, log_start.delete_records(one.partition, 6))
     assert pending.pending
     # The new topic's log passes the offset that was requested of the former one.
-    gone = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=-1)
-    await one.told(removals=(gone,))
-    await one.told(ALONE, topic_id=OTHER_TOPIC)
+    removal = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=-1)
+    await one.receive(removals=(removal,))
+    await one.receive(ALONE, topic_id=OTHER_TOPIC)
     await one.append(10)
     log_start.delete_records(one.partition, 8)
     await one.upkeep.checkpoint()
@@ -317,8 +323,9 @@ async def test_a_pending_deletion_waits_for_the_same_topic_id(node: Nodes) -> No
 # ---------------------------------------------------------------- over the command connection
 
 
-class Connection:
-    """Gives the frames of some requests, then ends; keeps what is written."""
+class ScriptedConnection:
+    """Connection that delivers the frames of some requests and then ends. It records what is
+    written."""
 
     peer = "controller"
 
@@ -347,15 +354,15 @@ class Connection:
             self._answered.set()
 
 
-async def told(one: Node, *requests: Any) -> dict[int, bytes]:
-    """The answers of a broker that has obeyed the controller of epoch 3."""
+async def answers_of(one: ReplicaNode, *requests: Any) -> dict[int, bytes]:
+    """Return the answers of a broker that has accepted the controller of epoch 3."""
     epoch = ControllerEpoch(one.folder / "controller-epoch")
     await epoch.accept(3)
-    nobody: Any = None
+    unused: Any = None
     commands = CommandServer(
-        one.manager, epoch, nobody, serve_kafka=nobody, snapshot_applied=nobody, users=nobody
+        one.manager, epoch, unused, serve_kafka=unused, snapshot_applied=unused, users=unused
     )
-    connection: Any = Connection(*requests)
+    connection: Any = ScriptedConnection(*requests)
     with pytest.raises(ConnectionClosed):
         async with asyncio.timeout(5):
             await commands.run(connection, 7)
@@ -364,18 +371,18 @@ async def told(one: Node, *requests: Any) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize(("controller_epoch", "code"), [(3, 0), (2, 11)], ids=["its own", "older"])
-async def test_only_the_present_controller_is_obeyed(
+async def test_commands_of_a_former_controller_are_rejected(
     node: Nodes, controller_epoch: int, code: int
 ) -> None:
     one = await led(node)
-    asked = wire.WireDeletionPointQuery(
+    query = wire.WireDeletionPointQuery(
         partition=0, leader_epoch=4, before_offset=6, before_time_ms=-1
     )
     below = wire.WirePartitionDeletion(partition=0, leader_epoch=4, offset=6, last_epoch=4)
-    answers = await told(
+    answers = await answers_of(
         one,
         wire.DeletionPointsRequest(
-            controller_epoch=controller_epoch, topic_id=TOPIC_ID, partitions=(asked,)
+            controller_epoch=controller_epoch, topic_id=TOPIC_ID, partitions=(query,)
         ),
         wire.DeleteTopicRecordsRequest(
             controller_epoch=controller_epoch, topic_id=TOPIC_ID, timeout_ms=0, partitions=(below,)
@@ -399,4 +406,4 @@ async def test_a_dry_run_reports_refusals_of_a_compacted_topic(node: Nodes) -> N
         one.partition.log.config, cleanup_policy=frozenset({"compact"})
     )
     assert (await delete(one, 3)).error_code == int(ErrorCode.policy_violation.value)
-    assert (await meant(one)).error_code == int(ErrorCode.policy_violation.value)
+    assert (await deletion_point(one)).error_code == int(ErrorCode.policy_violation.value)

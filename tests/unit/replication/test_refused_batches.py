@@ -1,8 +1,6 @@
-"""Consecutive batches of a producer that the log does not know.
-
-The first one is refused, and its cause disappears before the second one is read. The client would
-take the second one's success for the first one's.
-"""
+"""Consecutive batches of a producer that the log does not know. The first one is rejected, and the
+cause disappears before the second one is handled. If the second one were appended, the producer
+would lose the first one's place in the order."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.replication.replica_nodes import T0, TOPIC, Node, row
+from tests.unit.replication.replica_nodes import T0, TOPIC, ReplicaNode, row
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.log import LogConfig, producer_states
 from tidemark_broker.log.producer_states import ProducerLimit
@@ -18,7 +16,7 @@ from tidemark_broker.replication.partition import produce, refused_batches
 from tidemark_broker.replication.partition.refused_batches import KEPT_S, RefusedBatches
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 TP = TopicPartition(TOPIC, 0)
 PRODUCER = 77
 LAST = 2**31 - 1
@@ -33,36 +31,39 @@ def batch(sequence: int, *, producer_id: int = PRODUCER, epoch: int = 0) -> byte
     )
 
 
-async def send(node: Node, sequence: int, *, epoch: int = 0, acks: int = 1) -> ProduceResult:
+async def send(node: ReplicaNode, sequence: int, *, epoch: int = 0, acks: int = 1) -> ProduceResult:
     data = batch(sequence, epoch=epoch)
     return await produce.append(node.partition, data, acks=acks, timeout_ms=1000)
 
 
-async def follows(node: Node) -> None:
-    await node.told(row(leader=2, leader_epoch=1, partition_epoch=1))
+async def follows(node: ReplicaNode) -> None:
+    await node.receive(row(leader=2, leader_epoch=1, partition_epoch=1))
 
 
-async def leads(node: Node) -> None:
-    await node.told(row(leader=1, leader_epoch=2, partition_epoch=2, isr=(1,)))
+async def leads(node: ReplicaNode) -> None:
+    await node.receive(row(leader=1, leader_epoch=2, partition_epoch=2, isr=(1,)))
 
 
 async def test_the_second_batch_does_not_overtake_the_first(node: Nodes) -> None:
     one = node(1)
     await follows(one)
     assert (await send(one, 0)).error is ErrorCode.not_leader_or_follower
+    # The broker becomes leader between the two batches. An unknown producer may begin with any
+    # sequence number, so only the memory of the rejection can catch the gap.
     await leads(one)
-    refused = await send(one, 1)
-    assert refused.error is ErrorCode.out_of_order_sequence_number
-    assert "sequence number 0" in (refused.message or "")
+    rejected = await send(one, 1)
+    assert rejected.error is ErrorCode.out_of_order_sequence_number
+    assert "sequence number 0" in (rejected.message or "")
+    # The client retries both in order.
     results = [await send(one, sequence) for sequence in (0, 1)]
     assert [(result.error, result.base_offset) for result in results] == [
         (ErrorCode.none, 0),
         (ErrorCode.none, 1),
     ]
-    assert not one.context.refused
+    assert not one.context.rejected
 
 
-async def test_the_isr_is_large_enough_again(node: Nodes) -> None:
+async def test_a_batch_rejected_for_a_small_isr_is_required_first(node: Nodes) -> None:
     one = node(1)
     await leads(one)
     config = one.partition.log.config
@@ -73,7 +74,9 @@ async def test_the_isr_is_large_enough_again(node: Nodes) -> None:
     assert (await send(one, 5)).error is ErrorCode.none
 
 
-async def test_a_disk_that_failed(node: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_rejected_for_a_failed_disk_is_required_first(
+    node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = node(1)
     await leads(one)
     may_try = one.context.failures.may_try
@@ -84,17 +87,18 @@ async def test_a_disk_that_failed(node: Nodes, monkeypatch: pytest.MonkeyPatch) 
     assert (await send(one, 0)).error is ErrorCode.none
 
 
-async def test_of_a_known_producer_its_sequence_numbers_tell(node: Nodes) -> None:
+async def test_rejections_of_known_producers_are_not_recorded(node: Nodes) -> None:
+    """The sequence numbers in the log detect the gap."""
     one = node(1)
     await leads(one)
     assert (await send(one, 0)).error is ErrorCode.none
-    await one.told(row(leader=2, leader_epoch=3, partition_epoch=3))
+    await one.receive(row(leader=2, leader_epoch=3, partition_epoch=3))
     assert (await send(one, 1)).error is ErrorCode.not_leader_or_follower
     assert not one.context.refused
 
 
-async def test_a_batch_of_another_epoch_is_not_refused(node: Nodes) -> None:
-    """The client has given the first one up."""
+async def test_a_batch_of_a_new_producer_epoch_is_accepted(node: Nodes) -> None:
+    """A new epoch means that the client has given up the first batch."""
     one = node(1)
     await follows(one)
     await send(one, 0)
@@ -102,7 +106,7 @@ async def test_a_batch_of_another_epoch_is_not_refused(node: Nodes) -> None:
     assert (await send(one, 0, epoch=1)).error is ErrorCode.none
 
 
-async def test_batches_of_no_producer_are_not_looked_at(node: Nodes) -> None:
+async def test_batches_without_a_producer_are_not_recorded(node: Nodes) -> None:
     one = node(1)
     await follows(one)
     for data in (b"", batch(-1, producer_id=-1), b"x" * 200):
@@ -122,11 +126,14 @@ def unknown(_: int) -> bool:
         ([3, 1, 2], 2, 1),
         ([3], 2, None),
         ([LAST], 0, LAST),
+        # Sequence numbers wrap after 2^31 - 1, so LAST precedes 0.
         ([0, LAST], 1, LAST),
         ([0], LAST, None),
     ],
 )
-def test_what_has_to_come_before(refused: list[int], sent: int, missing: int | None) -> None:
+def test_the_missing_sequence_number_before_a_batch(
+    refused: list[int], sent: int, missing: int | None
+) -> None:
     batches = RefusedBatches()
     for sequence in refused:
         batches.note(TP, batch(sequence), 10.0, unknown)
@@ -134,8 +141,8 @@ def test_what_has_to_come_before(refused: list[int], sent: int, missing: int | N
     assert len(batches) == (missing is not None)
 
 
-def test_it_is_forgotten_in_time() -> None:
-    """A client may continue after the batch that it gave up."""
+def test_a_rejection_expires() -> None:
+    """A client may continue after a batch that it has given up."""
     batches = RefusedBatches()
     batches.note(TP, batch(0), 10.0, unknown)
     assert batches.before(TP, batch(1), 10.0 + KEPT_S - 1, unknown) == 0
@@ -143,24 +150,27 @@ def test_it_is_forgotten_in_time() -> None:
     assert not batches
 
 
-def test_it_is_over_once_the_log_knows_the_producer() -> None:
+def test_a_rejection_is_dropped_once_the_log_knows_the_producer() -> None:
     batches = RefusedBatches()
     batches.note(TP, batch(0), 10.0, unknown)
     assert batches.before(TP, batch(1), 10.0, {PRODUCER}.__contains__) is None
     assert not batches
 
 
-def test_the_oldest_are_forgotten_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_rejections_are_dropped_beyond_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(refused_batches, "REFUSED_MAX", 3)
     batches = RefusedBatches()
+    # Producer 1 is rejected twice, so producer 2 is the oldest when the fourth one comes.
     for producer_id in (1, 2, 1, 3, 4):
         batches.note(TP, batch(0, producer_id=producer_id), 10.0, unknown)
     found = [batches.before(TP, batch(1, producer_id=n), 10.0, unknown) for n in range(1, 5)]
     assert found == [0, None, 0, 0]
 
 
-async def test_behind_a_batch_that_waits_for_a_thread(node: Nodes) -> None:
-    """Both had begun before the first one was refused."""
+async def test_pipelined_batches_are_rejected_together(node: Nodes) -> None:
+    """Both batches were accepted for inspection before the first one is rejected."""
     one = node(1)
     await leads(one)
     turn = one.partition.turns.take("c")
@@ -171,7 +181,7 @@ async def test_behind_a_batch_that_waits_for_a_thread(node: Nodes) -> None:
         asyncio.ensure_future(produce.acknowledged(one.partition, item, acks=1, timeout_ms=1000))
         for item in begun
     ]
-    await one.told(row(leader=2, leader_epoch=3, partition_epoch=3))
+    await one.receive(row(leader=2, leader_epoch=3, partition_epoch=3))
     turn.end()
     first = await ends[0]
     assert first.error is ErrorCode.not_leader_or_follower
@@ -179,7 +189,7 @@ async def test_behind_a_batch_that_waits_for_a_thread(node: Nodes) -> None:
     assert len(one.context.refused) == 1
 
 
-async def test_first_batch_of_a_producer_beyond_the_limit_can_be_retried(
+async def test_a_new_producer_beyond_the_limit_can_retry_its_first_batch(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = node(1)
@@ -191,6 +201,7 @@ async def test_first_batch_of_a_producer_beyond_the_limit_can_be_retried(
     assert refused.error is ErrorCode.not_enough_replicas
     assert "tidemark.producer.ids.max" in (refused.message or "")
     assert one.context.refused.of_new_producers == 1
+    # Another producer has expired, so there is room for this one.
     monkeypatch.setattr(states, "_limit", ProducerLimit(1))
     assert (await send(one, 1)).error is ErrorCode.out_of_order_sequence_number
     results = [await send(one, sequence) for sequence in (0, 1)]

@@ -17,11 +17,13 @@ SUSPENDED = TieredRetention(highest_remote_offset=50, copy_enabled=False, suspen
         (TieringState.DISABLING, DisablePolicy.RETAIN, 0, SUSPENDED),
         (TieringState.DISABLING, DisablePolicy.DELETE, 99, SUSPENDED),
         (TieringState.DISABLED, DisablePolicy.RETAIN, 0, SUSPENDED),
+        # The tier ends at 50: once the log start is above it nothing is left there, and the log
+        # is an ordinary one.
         (TieringState.DISABLED, DisablePolicy.RETAIN, 51, None),
         (TieringState.DISABLED, DisablePolicy.DELETE, 0, None),
     ],
 )
-def test_modes(
+def test_local_retention_by_tiering_state(
     state: TieringState, policy: DisablePolicy, start: int, expected: TieredRetention | None
 ) -> None:
     mode = retention_mode(

@@ -1,4 +1,4 @@
-"""Low watermark, prefix rule, effective configuration, the state file, metadata."""
+"""Low watermark, state file, and metadata cache."""
 
 import dataclasses
 import json
@@ -23,6 +23,7 @@ TOPIC = uuid.UUID("12345678-1234-5678-1234-567812345678")
 def test_the_low_watermark_waits_for_every_alive_follower() -> None:
     assert smallest(10, {2: 5, 3: 7}, {2, 3}) == 5
     assert smallest(10, {2: 5, 3: 7}, {3}) == 7
+    # Follower 2 has not reported its log start yet, so the low watermark is unknown.
     assert smallest(10, {3: 12}, {2, 3}) == -1
     assert smallest(10, {}, ()) == 10
 
@@ -40,7 +41,7 @@ def row(**changes: object) -> control.PartitionState:
     return control.PartitionState(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_the_state_file_comes_back() -> None:
+def test_the_state_file_round_trips() -> None:
     state = StoredState(
         topic="flights",
         topic_id=TOPIC,
@@ -57,7 +58,7 @@ def test_the_state_file_comes_back() -> None:
     assert state_file.from_json(data) == state
 
 
-def test_a_state_file_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
+def test_a_state_file_without_leader_recovery_state_reads_as_recovered() -> None:
     view = TopicMetadata(topic_id=TOPIC, name="t", config={}, tiering=UNTIERED)
     state = StoredState.of(view, row(), 1)
     old = json.loads(json.dumps(state_file.to_json(state)))
@@ -72,7 +73,7 @@ def test_a_state_file_of_before_the_leader_recovery_state_reads_as_recovered() -
     "change",
     [{"version": 2}, {"topicId": "no"}, {"row": {"partition": 0}}, {"tieringState": "MAYBE"}],
 )
-def test_a_state_file_that_does_not_fit_is_refused(change: dict[str, object]) -> None:
+def test_an_invalid_state_file_is_rejected(change: dict[str, object]) -> None:
     state = StoredState(
         topic="t",
         topic_id=TOPIC,
@@ -92,7 +93,7 @@ def request(
     return partition_states(topic, full=full, cluster_id="x")
 
 
-def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
+def test_a_delta_merges_and_never_lowers_an_epoch() -> None:
     cache = MetadataCache("x")
     cache.apply(request(full=True, rows=(row(), row(partition=1))))
     cache.apply(request(full=False, rows=(row(leader_epoch=4, partition_epoch=8, leader=2),)))
@@ -102,8 +103,8 @@ def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
 
 
 def test_a_late_alter_partition_answer_does_not_restore_ended_moves() -> None:
-    """The commit that takes the last replica of a move into the ISR ends the move; the leader's
-    answer tells of the ISR alone, and may come before that row or behind it."""
+    """The commit that adds the last replica of a move to the ISR ends the move. The leader's answer
+    has only the ISR, and may arrive before or after that row."""
     moving, ended = row(adding=(2,)), row(partition_epoch=8, replicas=(1, 2))
     answered = dataclasses.replace(moving, partition_epoch=8)
     for answer_first in (True, False):
@@ -117,8 +118,8 @@ def test_a_late_alter_partition_answer_does_not_restore_ended_moves() -> None:
         assert cache.topics["flights"].partitions[0] == ended
 
 
-def test_a_changed_row_is_all_that_changes_of_its_topic() -> None:
-    """No copy of the other rows is made; a topic's own change makes another view of it."""
+def test_a_changed_row_does_not_copy_the_topic() -> None:
+    """The other rows are not copied. Only a change of the topic itself makes a new view."""
     cache = MetadataCache("x")
     cache.apply(request(full=True, rows=(row(partition=2), row(partition=1))))
     view = cache.topics["flights"]
@@ -131,6 +132,7 @@ def test_a_changed_row_is_all_that_changes_of_its_topic() -> None:
         3: row().leader,
     }
     assert list(view.partitions) == [0, 1, 2, 3]
+    # The tiered epoch belongs to the topic: the next view keeps all rows.
     whole = request(full=False, rows=())
     topic = dataclasses.replace(whole.topics[0], tiered_epoch=5)
     cache.apply(dataclasses.replace(whole, topics=(topic,)))
@@ -138,10 +140,10 @@ def test_a_changed_row_is_all_that_changes_of_its_topic() -> None:
     assert list(cache.topics["flights"].partitions) == [0, 1, 2, 3]
 
 
-def test_a_delta_without_brokers_leaves_them_as_they_were_and_a_snapshot_does_not() -> None:
+def test_a_delta_without_brokers_keeps_them_and_a_snapshot_replaces_them() -> None:
     cache, live = MetadataCache("x"), broker_state(1)
-    whole = dataclasses.replace(request(full=True, rows=(row(),)), brokers=(live,))
-    cache.apply(whole)
+    snapshot = dataclasses.replace(request(full=True, rows=(row(),)), brokers=(live,))
+    cache.apply(snapshot)
     cache.apply(request(full=False, rows=(row(partition=1),)))
     assert cache.brokers == {1: live}
     fenced = dataclasses.replace(live, fenced=True)
@@ -157,41 +159,41 @@ def broker_state(broker_id: int) -> control.BrokerState:
     )
 
 
-def test_a_manifest_is_news_in_the_same_epochs() -> None:
+def test_a_new_manifest_flag_is_newer_in_the_same_epochs() -> None:
     assert is_newer(row(manifest=True), row())
     assert not is_newer(row(), row(manifest=True))
     assert is_newer(row(partition_epoch=8), row(manifest=True))
 
 
 def test_topics_deleted_while_the_controller_was_unreachable() -> None:
-    """Listeners with data of a topic receive its tombstone.
-
-    A topic whose name another one has, or that a snapshot does not name, is deleted only once the
-    controller knows all topics.
-    """
-    cache, told = MetadataCache("c"), list[tuple[str, uuid.UUID]]()
-    cache.deleted.append(lambda view: told.append((view.name, view.topic_id)))
-    a, b, c, d, again = (uuid.UUID(int=number) for number in range(1, 6))
+    """Listeners with data of a topic receive its tombstone. A topic whose name another one has, or
+    that a snapshot does not name, counts as deleted only once the controller knows all topics."""
+    cache, tombstones = MetadataCache("c"), list[tuple[str, uuid.UUID]]()
+    cache.deleted.append(lambda view: tombstones.append((view.name, view.topic_id)))
+    a, b, c, d, recreated_id = (uuid.UUID(int=number) for number in range(1, 6))
     former = [
         topic_state(item, name, partitions=(row(),))
         for item, name in zip((a, b, c, d), "abcd", strict=True)
     ]
     cache.apply(partition_states(*former, full=True))
     tombstone = control.Removal(topic_id=b, partition=-1, partition_epoch=0)
-    present = topic_state(again, "a", partitions=(row(),))
+    present = topic_state(recreated_id, "a", partitions=(row(),))
+    # While the broker was cut off, b was deleted and a was deleted and created again. The
+    # snapshot says nothing about c, and d is not served yet.
     cache.apply(partition_states(present, full=True, removals=(tombstone,)))
-    assert told == [("b", b)]
+    assert tombstones == [("b", b)]
     assert not any(cache.is_deleted(name, 0) for name in "abcd")
-    stray = control.UnservedTopic(name="d", topic_id=d, is_stray=False)
-    cache.apply(partition_states(knows_all=True, unserved=(stray,)))
-    assert told == [("b", b), ("a", a), ("c", c)]
+    unserved_topic = control.UnservedTopic(name="d", topic_id=d, is_stray=False)
+    # Now the controller knows all topics: the former a and c are deleted, d still is not.
+    cache.apply(partition_states(knows_all=True, unserved=(unserved_topic,)))
+    assert tombstones == [("b", b), ("a", a), ("c", c)]
     assert [cache.is_deleted(name, 0) for name in "abcd"] == [False, True, True, False]
     cache.apply(partition_states(knows_all=True))
-    assert told[3:] == [("d", d)]
+    assert tombstones[3:] == [("d", d)]
 
 
 def test_a_recorded_deletion_does_not_concern_a_later_topic_of_that_name() -> None:
-    """A backup brings back the tombstone of a former topic and knows nothing of the present one."""
+    """A backup restores the tombstone of a former topic and does not have the present one."""
     cache = MetadataCache("c")
     former, present = uuid.UUID(int=1), uuid.UUID(int=2)
     tombstone = control.Removal(topic_id=former, partition=-1, partition_epoch=0)
@@ -207,7 +209,7 @@ def test_a_recorded_deletion_does_not_concern_a_later_topic_of_that_name() -> No
     assert not cache.is_deleted("t", 0)
 
 
-def test_a_partition_that_the_present_topic_does_not_have_is_deleted() -> None:
+def test_a_partition_beyond_the_partition_count_is_deleted() -> None:
     cache = MetadataCache("c")
     smaller = topic_state(uuid.UUID(int=2), "t", partitions=(row(),), partition_count=1)
     cache.apply(partition_states(smaller, full=True))
@@ -217,7 +219,7 @@ def test_a_partition_that_the_present_topic_does_not_have_is_deleted() -> None:
     assert not cache.is_deleted("t", 0)
 
 
-def test_a_partition_in_doubt_keeps_its_place_and_the_row_that_was_known() -> None:
+def test_a_partition_in_doubt_keeps_its_last_known_row() -> None:
     cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
     rows = tuple(row(partition=number, partition_epoch=4) for number in range(3))
     cache.apply(partition_states(topic_state(topic_id, "t", partitions=rows), full=True))
@@ -228,6 +230,7 @@ def test_a_partition_in_doubt_keeps_its_place_and_the_row_that_was_known() -> No
     )
     view = cache.topics["t"]
     assert [*view.partitions] == [0, 1, 2, 3, 4]
+    # The snapshot has only partition 1 of five. Known rows stay, unknown ones have no leader.
     assert view.partitions[0] is rows[0]
     assert (view.partitions[4].leader, view.partitions[4].leader_epoch) == (-1, -1)
     assert [cache.is_in_doubt(topic_id, number) for number in range(5)] == [
@@ -240,7 +243,7 @@ def test_a_partition_in_doubt_keeps_its_place_and_the_row_that_was_known() -> No
 
 
 def test_a_topic_never_has_fewer_partitions_than_before() -> None:
-    """A backup from before the topic grew counts fewer of them."""
+    """A backup from before the topic grew has fewer partitions."""
     cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
     rows = tuple(row(partition=number) for number in range(4))
     cache.apply(partition_states(topic_state(topic_id, "t", partitions=rows), full=True))
@@ -249,10 +252,11 @@ def test_a_topic_never_has_fewer_partitions_than_before() -> None:
     assert [*cache.topics["t"].partitions] == [0, 1, 2, 3]
 
 
-def test_a_topic_whose_Topic_was_lost_is_shown_as_before() -> None:
+def test_a_topic_without_its_resource_stays_visible() -> None:
     cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
     cache.apply(partition_states(topic_state(topic_id, "t", partitions=(row(),)), full=True))
     stray = control.UnservedTopic(name="t", topic_id=topic_id, is_stray=True)
+    # The Topic resource was lost, but brokers still have replicas of the topic.
     for _ in range(2):
         cache.apply(partition_states(full=True, unserved=(stray,), knows_all=True))
         assert [*cache.topics["t"].partitions] == [0]
@@ -262,8 +266,8 @@ def test_a_topic_whose_Topic_was_lost_is_shown_as_before() -> None:
     assert not cache.is_deleted("t", 0)
 
 
-def test_a_topic_that_the_controller_sees_only_after_its_snapshot_is_shown_again() -> None:
-    """A restored controller knows of it once the first broker with a replica has registered."""
+def test_a_topic_discovered_after_the_snapshot_is_visible_again() -> None:
+    """A restored controller discovers the topic when the first broker with a replica registers."""
     cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
     rows = (row(), row(partition=1))
     cache.apply(partition_states(topic_state(topic_id, "t", partitions=rows), full=True))

@@ -1,15 +1,16 @@
-"""A leader that hung for longer than its session is silent until it receives a new state."""
+"""A leader that was paused for longer than its session serves nothing until the controller confirms
+its state."""
 
 from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 
-from tests.unit.replication.replica_nodes import Node, batch
+from tests.unit.replication.replica_nodes import ReplicaNode, batch
 from tidemark_broker.replication.partition import consumer_reads, log_start, produce
 from tidemark_broker.replication.partition.consumer_reads import EARLIEST
 from tidemark_broker.replication.stall_detection import Stall
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 SESSION_S = 9.0
 
 
@@ -20,9 +21,11 @@ def awake_at(now_s: float) -> Stall:
     return stall
 
 
-def test_it_is_silent_from_the_turn_in_which_it_wakes_up() -> None:
+def test_a_leader_is_silent_from_the_turn_in_which_it_wakes_up() -> None:
     stall = awake_at(100.0)
     assert not stall.must_be_silent(100.0 + SESSION_S)
+    # The loop wakes up at 109.5 after a turn at 100. Requests of this very turn must already be
+    # rejected.
     assert stall.must_be_silent(109.5)
     stall.turned(109.5)
     assert stall.must_be_silent(109.6)
@@ -30,9 +33,11 @@ def test_it_is_silent_from_the_turn_in_which_it_wakes_up() -> None:
     assert stall.must_be_silent(109.7)
 
 
-def test_only_a_session_that_began_afterwards_is_believed() -> None:
+def test_only_a_session_that_started_after_the_stall_confirms_the_state() -> None:
     stall = awake_at(100.0)
     stall.turned(110.0)
+    # The confirmation is as old as its session's start. Before the stall the controller could not
+    # know of it.
     assert not stall.confirmed(90.0)
     assert stall.must_be_silent(110.1)
     assert stall.confirmed(110.1)
@@ -42,7 +47,7 @@ def test_only_a_session_that_began_afterwards_is_believed() -> None:
     assert not stall.confirmed(110.1)
 
 
-def test_without_a_session_or_a_loop_nothing_is_a_stall() -> None:
+def test_nothing_is_a_stall_before_a_session_and_a_turn() -> None:
     stall = Stall()
     assert not stall.must_be_silent(1e9)
     stall.turned(0.0)
@@ -50,7 +55,7 @@ def test_without_a_session_or_a_loop_nothing_is_a_stall() -> None:
     assert stall.confirmed(0.0)
 
 
-def test_the_turn_before_its_first_session_counts() -> None:
+def test_the_turn_before_the_first_session_counts() -> None:
     stall = Stall()
     stall.turned(100.0)
     stall.session_of(SESSION_S)
@@ -69,13 +74,14 @@ async def test_a_stalled_leader_serves_no_request(node: Nodes) -> None:
     stall = one.context.stall
     stall.session_of(SESSION_S)
     stall.turned(one.now_s)
+    # The process was stopped for longer than its session. Another broker may lead by now.
     one.now_s += SESSION_S + 1
-    partition, refused = one.partition, ErrorCode.not_leader_or_follower
-    assert (await produce.append(partition, batch(), acks=1, timeout_ms=0)).error is refused
-    assert consumer_reads.fetch(partition, 0, max_bytes=1000, min_one=True).error is refused
-    assert (await consumer_reads.list_offset(partition, EARLIEST)).error is refused
-    assert log_start.delete_records(partition, 1).error is refused
-    assert (await two.fetch_result(one)).error_code == refused.value
+    partition, expected = one.partition, ErrorCode.not_leader_or_follower
+    assert (await produce.append(partition, batch(), acks=1, timeout_ms=0)).error is expected
+    assert consumer_reads.fetch(partition, 0, max_bytes=1000, min_one=True).error is expected
+    assert (await consumer_reads.list_offset(partition, EARLIEST)).error is expected
+    assert log_start.delete_records(partition, 1).error is expected
+    assert (await two.fetch_result(one)).error_code == expected.value
     assert partition.next_offset == 3
     stall.turned(one.now_s)
     assert stall.confirmed(one.now_s)

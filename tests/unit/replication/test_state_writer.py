@@ -1,4 +1,4 @@
-"""State files that follow in the background: few writes, none lost, none held up by a full disk."""
+"""State files are written in the background: few writes, none lost, none blocked by a full disk."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.unit.replication.replica_nodes import TOPIC_ID, Node, row
+from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, row
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.partition import remote_end
@@ -14,13 +14,13 @@ from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.partition.state_writer import StateWriter
 from tidemark_broker.replication.remote import RemoteEnd
 
-Nodes = Callable[[int], Node]
+Nodes = Callable[[int], ReplicaNode]
 
 
-class Disk:
-    """Persists really, once it is let; ``fails`` first."""
+class GatedDisk:
+    """Persistence that waits for ``ready`` and fails ``fails`` times first."""
 
-    def __init__(self, node: Node, fails: int = 0) -> None:
+    def __init__(self, node: ReplicaNode, fails: int = 0) -> None:
         self.ready = asyncio.Event()
         self.ready.set()
         self.fails = fails
@@ -36,10 +36,10 @@ class Disk:
         self.written.append(state)
 
 
-async def test_many_changes_are_one_write(node: Nodes) -> None:
+async def test_many_changes_are_coalesced_into_few_writes(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
-    disk = Disk(one)
+    disk = GatedDisk(one)
     disk.ready.clear()
     for offset in range(100):
         remote_end.note_head(one.partition, 0, offset, 1)
@@ -47,6 +47,7 @@ async def test_many_changes_are_one_write(node: Nodes) -> None:
     assert one.partition.durable_remote_end is None
     disk.ready.set()
     await one.context.states.written()
+    # One write was in progress when the later changes came. They share the next one.
     assert len(disk.written) <= 2
     assert one.partition.durable_remote_end == RemoteEnd(99, 1)
 
@@ -55,7 +56,7 @@ async def test_a_failure_is_retried(node: Nodes) -> None:
     one = node(1)
     one.context.states = StateWriter(retry_s=0.0)
     await one.lead(1)
-    disk = Disk(one, fails=2)
+    disk = GatedDisk(one, fails=2)
     remote_end.note_head(one.partition, 0, 7, 1)
     async with asyncio.timeout(5):
         while not disk.written:  # noqa: ASYNC110 - nothing to await
@@ -65,10 +66,10 @@ async def test_a_failure_is_retried(node: Nodes) -> None:
     assert one.context.failures.total == 2
 
 
-async def test_closing_writes_what_waits_and_then_nothing(node: Nodes) -> None:
+async def test_closing_writes_pending_states_and_no_later_ones(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
-    disk = Disk(one)
+    disk = GatedDisk(one)
     remote_end.note_head(one.partition, 0, 7, 1)
     await one.context.states.close()
     assert one.partition.durable_remote_end == RemoteEnd(7, 1)
@@ -77,20 +78,21 @@ async def test_closing_writes_what_waits_and_then_nothing(node: Nodes) -> None:
     assert len(disk.written) == 1
 
 
-async def test_a_removal_waits_for_the_file_that_is_being_written(node: Nodes) -> None:
-    """Folders are found by name: a later write would end in the folder of the next topic of that
-    name, or fail and be reported as a storage failure.
-    """
+async def test_a_removal_waits_for_a_write_in_progress(node: Nodes) -> None:
+    """Directories are found by name. A later write would end in the directory of the next topic of
+    that name, or fail and be reported as a storage failure."""
     one, other_id = node(1), uuid.UUID(int=0x88)
     one.context.states = StateWriter(retry_s=0.0)
     await one.lead(1)
-    disk = Disk(one)
+    disk = GatedDisk(one)
     disk.ready.clear()
     remote_end.note_head(one.partition, 0, 7, 1)
     await asyncio.sleep(0)  # its write has begun
     asyncio.get_running_loop().call_later(0.1, disk.ready.set)
+    # One request removes the topic and creates another one of its name, while the write still
+    # waits.
     removal = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=0)
-    assert await one.told(row(), topic_id=other_id, removals=(removal,)) == []
+    assert await one.receive(row(), topic_id=other_id, removals=(removal,)) == []
     await one.context.states.written()
     assert one.partition.topic_id == other_id
     assert json.loads((one.log_folder / "partition.state").read_bytes())["topicId"] == str(other_id)

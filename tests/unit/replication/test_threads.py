@@ -1,4 +1,4 @@
-"""Blocking work runs in pools that do not wait for each other."""
+"""Blocking work runs in thread pools that do not wait for each other."""
 
 import asyncio
 import itertools
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.unit.replication.replica_nodes import T0, Node, row
+from tests.unit.replication.replica_nodes import T0, ReplicaNode, row
 from tidemark.records.batch import iter_headers, parse_header
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.log import FEW_RECORDS
@@ -23,14 +23,14 @@ from tidemark_broker.replication.threads import (
 from tidemark_broker.replication.types import ProduceResult
 
 MANY = 64
-#: More than are read on the loop.
+#: More records than are decoded on the event loop.
 MANY_RECORDS = FEW_RECORDS + 1
 ALONE = row(replicas=(1,), isr=(1,))
 
 
 @asynccontextmanager
 async def _occupied(pool: ThreadPool, calls: int) -> AsyncIterator[None]:
-    """``calls`` of that pool are under way or wait, until the end."""
+    """Let ``calls`` calls of the pool run or wait until the end."""
     over = threading.Event()
     waiting = [asyncio.ensure_future(pool(over.wait)) for _ in range(calls)]
     await asyncio.sleep(0)
@@ -41,8 +41,8 @@ async def _occupied(pool: ThreadPool, calls: int) -> AsyncIterator[None]:
         await asyncio.gather(*waiting)
 
 
-async def test_a_role_change_waits_for_no_upkeep_and_no_look_up(
-    node: Callable[[int], Node],
+async def test_a_role_change_waits_for_no_upkeep_and_no_lookup(
+    node: Callable[[int], ReplicaNode],
 ) -> None:
     one = node(1)
     await one.lead(0)
@@ -54,9 +54,9 @@ async def test_a_role_change_waits_for_no_upkeep_and_no_look_up(
         assert one.partition.log.epochs.latest_epoch == 1
 
 
-async def test_a_look_up_waits_for_no_upkeep(node: Callable[[int], Node]) -> None:
+async def test_a_lookup_waits_for_no_upkeep(node: Callable[[int], ReplicaNode]) -> None:
     one = node(1)
-    await one.told(ALONE)
+    await one.receive(ALONE)
     await one.append(3)
     async with _occupied(in_thread, MANY):
         async with asyncio.timeout(20):
@@ -64,11 +64,11 @@ async def test_a_look_up_waits_for_no_upkeep(node: Callable[[int], Node]) -> Non
         assert (found.error.name, found.offset) == ("none", 0)
 
 
-async def test_look_ups_beyond_the_limit_are_refused_and_may_be_tried_again(
-    node: Callable[[int], Node],
+async def test_lookups_beyond_the_limit_time_out_and_can_be_retried(
+    node: Callable[[int], ReplicaNode],
 ) -> None:
     one = node(1)
-    await one.told(ALONE)
+    await one.receive(ALONE)
     await one.append()
     async with _occupied(in_lookup_thread, 102):
         found = await consumer_reads.list_offset(one.partition, T0)
@@ -88,10 +88,13 @@ async def test_a_cancelled_caller_waits_for_its_thread() -> None:
 
     task = asyncio.ensure_future(pool(work))
     await begun.wait()
+    # One call runs and one waits, which is the limit of the pool.
     second = asyncio.ensure_future(pool(over.wait))
     await asyncio.sleep(0)
     with pytest.raises(ThreadsBusy):
         await pool(over.wait)
+    # A thread cannot be cancelled. Its caller must not release the log before the thread has
+    # ended.
     task.cancel()
     await asyncio.sleep(0)
     assert not task.done()
@@ -102,23 +105,23 @@ async def test_a_cancelled_caller_waits_for_its_thread() -> None:
     assert await second
 
 
-async def test_abandoned_look_ups_are_not_made(
-    node: Callable[[int], Node],
+async def test_abandoned_lookups_are_not_executed(
+    node: Callable[[int], ReplicaNode],
 ) -> None:
-    """A client that requests, disconnects, reconnects and requests again does not block others."""
+    """A client that repeatedly requests and disconnects must not block other clients."""
     one = node(1)
-    await one.told(ALONE)
+    await one.receive(ALONE)
     await one.append()
     async with _occupied(in_lookup_thread, 2):
-        asked = [
+        lookups = [
             asyncio.ensure_future(consumer_reads.list_offset(one.partition, T0)) for _ in range(100)
         ]
         await asyncio.sleep(0)
         # The clients leave before a thread has started their look-ups.
-        for item in asked:
+        for item in lookups:
             item.cancel()
         async with asyncio.timeout(20):
-            await asyncio.wait(asked)
+            await asyncio.wait(lookups)
         # A new look-up still waits for one of the occupied threads.
         other = asyncio.ensure_future(consumer_reads.list_offset(one.partition, T0))
         await asyncio.sleep(0)
@@ -126,11 +129,12 @@ async def test_abandoned_look_ups_are_not_made(
     assert (await other).offset == 0
 
 
-async def test_batches_that_are_looked_into_first_keep_their_place(
-    node: Callable[[int], Node],
+async def test_batches_that_need_inspection_keep_their_order(
+    node: Callable[[int], ReplicaNode],
 ) -> None:
     one = node(1)
-    await one.told(ALONE)
+    await one.receive(ALONE)
+    # Records without timestamps need an inspection, which runs in a thread. Plain batches do not.
     odd = build_batch([Record(b"odd", b"v", (), -1)] * MANY_RECORDS)
     plain = build_batch([Record(b"plain", b"v", (), T0)])
     sent = [plain, odd, plain, plain, odd, odd, plain]
@@ -149,10 +153,13 @@ async def test_batches_that_are_looked_into_first_keep_their_place(
     ]
 
 
-async def test_no_client_waits_for_the_batches_of_another(node: Callable[[int], Node]) -> None:
-    """However many of one client are looked into first; a client's own keep their order."""
+async def test_no_client_waits_for_the_batches_of_another(
+    node: Callable[[int], ReplicaNode],
+) -> None:
+    """Any number of one client's batches may need inspection. A client's own batches keep their
+    order."""
     one = node(1)
-    await one.told(ALONE)
+    await one.receive(ALONE)
     odd = build_batch([Record(b"odd", b"v", (), -1)] * MANY_RECORDS)
     plain = build_batch([Record(b"plain", b"v", (), T0)])
 
@@ -162,11 +169,11 @@ async def test_no_client_waits_for_the_batches_of_another(node: Callable[[int], 
         )
 
     async with _occupied(in_record_thread, 2):
-        held = [append(data, "a") for data in (odd, odd, plain)]
+        waiting = [append(data, "a") for data in (odd, odd, plain)]
         async with asyncio.timeout(20):
             assert (await append(plain, "b")).base_offset == 0
-        assert not any(item.done() for item in held)
-    assert [(await item).base_offset for item in held] == [
+        assert not any(item.done() for item in waiting)
+    assert [(await item).base_offset for item in waiting] == [
         1,
         1 + MANY_RECORDS,
         1 + 2 * MANY_RECORDS,
@@ -174,14 +181,15 @@ async def test_no_client_waits_for_the_batches_of_another(node: Callable[[int], 
     assert len(one.partition.turns) == 0
 
 
-async def test_a_batch_that_was_looked_into_is_not_appended_by_a_leader_that_was(
-    node: Callable[[int], Node],
+async def test_an_inspected_batch_is_not_appended_by_a_former_leader(
+    node: Callable[[int], ReplicaNode],
 ) -> None:
     one = node(1)
-    await one.told(ALONE)
+    await one.receive(ALONE)
     odd = build_batch([Record(b"odd", b"v", (), -1)] * MANY_RECORDS)
     async with _occupied(in_record_thread, 2):
         append = asyncio.ensure_future(produce.append(one.partition, odd, acks=-1, timeout_ms=1000))
-        await one.told(row(leader=2, leader_epoch=1, partition_epoch=1))
+        # The broker is deposed while the batch waits for its inspection.
+        await one.receive(row(leader=2, leader_epoch=1, partition_epoch=1))
     assert (await append).error.name == "not_leader_or_follower"
     assert one.partition.next_offset == 0

@@ -141,7 +141,7 @@ TAKEN = {
         + "test_the_second_of_two_objects_with_one_node_id_is_marked_and_takes_over_later",
         "BrokerUnreachable": _UNREACHED,
         "LogDirectoryFailed": "unit/replication/test_full_disk.py::"
-        "test_a_disk_without_room_is_the_directorys_fault_until_there_is_some",
+        "test_a_full_disk_is_an_error_of_the_directory",
         "ReplicasFailed": "unit/replication/test_repair.py::"
         "test_a_failure_to_create_a_replica_is_forgotten_with_its_topic",
         "ReplicasCannotMove": _DRAINING + "test_following_the_message_completes_the_drain",

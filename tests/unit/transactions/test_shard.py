@@ -14,7 +14,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.control_messages import partition_states, topic_state
-from tests.unit.replication.replica_nodes import TOPIC, Node, dialer_of, row
+from tests.unit.replication.replica_nodes import TOPIC, ReplicaNode, dialer_of, row
 from tests.unit.transactions.transaction_worlds import T0, T1, TIMEOUT_MS
 from tidemark.wire import control
 from tidemark_broker.coordinators.errors import CoordinatorError
@@ -38,7 +38,7 @@ class World:
     ``written`` once ``markers_may_be_written``."""
 
     def __init__(self, folder: Path, bytes_max: int = 10_000_000) -> None:
-        self.node = Node(1, folder)
+        self.node = ReplicaNode(1, folder)
         self.wall_ms = 1_000_000
         self.node.context.wall_ms = lambda: self.wall_ms
         self.node.context.monotonic = time.monotonic
@@ -66,7 +66,7 @@ class World:
         first = row(
             leader=leader, leader_epoch=epoch, partition_epoch=epoch, replicas=(1, 2), isr=isr
         )
-        await self.node.told(first, row(partition=1, leader=1, leader_epoch=0, replicas=(2,)))
+        await self.node.receive(first, row(partition=1, leader=1, leader_epoch=0, replicas=(2,)))
 
     async def shard(self) -> TransactionShard:
         """Return the shard once it is active."""
@@ -193,11 +193,11 @@ async def test_uncommitted_decisions_are_never_announced_nor_withdrawn(
         await made.leads(4, isr=(1, 2))
         with pytest.raises(CoordinatorError):
             made.coordinator.shard_of(ID)
-        await made.node.told(
+        await made.node.receive(
             row(leader=1, leader_epoch=4, partition_epoch=5, replicas=(1, 2), isr=(1,))
         )
         shard = await made.shard()
-        await made.node.told(
+        await made.node.receive(
             row(leader=1, leader_epoch=4, partition_epoch=6, replicas=(1, 2), isr=(1, 2))
         )
         ending = asyncio.create_task(shard.end(ID, producer=producer, commit=True, version=2))
@@ -208,7 +208,7 @@ async def test_uncommitted_decisions_are_never_announced_nor_withdrawn(
         assert other.error is ErrorCode.concurrent_transactions
         ending.cancel()  # the client has gone
         await asyncio.gather(ending, return_exceptions=True)
-        await made.node.told(
+        await made.node.receive(
             row(leader=1, leader_epoch=4, partition_epoch=7, replicas=(1, 2), isr=(1,))
         )
         await until(lambda: state(shard) is COMMITTED)
@@ -228,13 +228,13 @@ async def test_a_coordinator_that_takes_over_writes_no_marker_that_all_have(
         made.marker_error = ErrorCode.not_leader_or_follower
         await shard.end(ID, producer=producer, commit=True, version=0)
         held = row(leader=1, leader_epoch=3, partition_epoch=4, replicas=(1, 2), isr=(1, 2))
-        await made.node.told(held)  # broker 2 does not fetch
+        await made.node.receive(held)  # broker 2 does not fetch
         made.marker_error = ErrorCode.none
         await until(lambda: not made.coordinator.markers.unfinished)
         assert len(made.written) == 2
         shard.loaded(made.coordinator.now_s())
         await asyncio.sleep(0.05)
-        await made.node.told(replace(held, partition_epoch=5, isr=(1,)))
+        await made.node.receive(replace(held, partition_epoch=5, isr=(1,)))
         await until(lambda: state(shard) is COMMITTED)
         assert len(made.written) == 2
 
@@ -417,7 +417,7 @@ async def test_a_marker_is_sent_to_the_current_leader(
         await made.leads(3)
         shard = await made.shard()
         away = row(partition=1, leader=2, leader_epoch=1, partition_epoch=1, replicas=(2,))
-        await made.node.told(away)
+        await made.node.receive(away)
         producer = await opened(shard)
         await shard.end(ID, producer=producer, commit=True, version=2)
         await until(lambda: made.written)
@@ -427,7 +427,7 @@ async def test_a_marker_is_sent_to_the_current_leader(
         left = made.coordinator.describe(ID)
         assert left is not None
         assert left.partitions == {T1}
-        await made.node.told(replace(away, leader=1, leader_epoch=2, partition_epoch=2))
+        await made.node.receive(replace(away, leader=1, leader_epoch=2, partition_epoch=2))
         await until(lambda: state(shard) is COMMITTED)
         assert [item.partition for item in made.written] == [0, 1]
 

@@ -15,7 +15,7 @@ from tests.control_messages import partition_states, topic_state
 from tests.services import services
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.members import SETTINGS
-from tests.unit.replication.replica_nodes import Node, dialer_of, row
+from tests.unit.replication.replica_nodes import ReplicaNode, dialer_of, row
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import decode_response, encode_request
@@ -46,7 +46,7 @@ class TransactionBroker:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.node = Node(1, folder)
+        self.node = ReplicaNode(1, folder)
         self.users = UserStore()
         self.producer_ids = ProducerIds()
         context = self.node.context
