@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.unit.tier.conftest import MemoryStore, Place
+from tests.unit.tier.conftest import MemoryStore, TierPartition
 from tests.unit.tier.test_topic_restore import described, only, stored
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
@@ -11,7 +11,7 @@ from tidemark_cli.commands.restore import others
 
 
 def in_the_tier() -> Restorable:
-    place, memory = Place(), MemoryStore()
+    place, memory = TierPartition(), MemoryStore()
     stored(place, memory, 1)
     described(place, memory)
     return only(memory)

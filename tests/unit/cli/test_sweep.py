@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tests.unit.tier.conftest import Place
+from tests.unit.tier.conftest import TierPartition
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.identity import ensure_identity
 from tidemark.tier.manifest import ManifestStore
@@ -18,8 +18,8 @@ from tidemark_cli.main import app
 def tier_with_an_orphan(path: Path) -> tuple[DirectoryStore, str]:
     store = DirectoryStore(path)
     ensure_identity(store, "c", "")
-    ManifestStore(store).create(Place().head())
-    key = Place().segment(0, 9).log_key
+    ManifestStore(store).create(TierPartition().head())
+    key = TierPartition().segment(0, 9).log_key
     store.put(key, b"12345")
     store.put(f"data/photos/{uuid.UUID(int=1)}.jpeg", b"x")
     return store, key

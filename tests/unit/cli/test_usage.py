@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tests.unit.tier.conftest import TOPIC, Place
+from tests.unit.tier.conftest import TOPIC, TierPartition
 from tidemark.tier import transitions
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.head import Claim
@@ -20,7 +20,7 @@ from tidemark_cli.main import app
 def tier_of_one_segment(path: Path, *, name: str = TOPIC) -> Path:
     """Create a tier with one segment of 100 bytes, 130 with its indexes."""
     path.mkdir(exist_ok=True)
-    store, place = DirectoryStore(path), Place()
+    store, place = DirectoryStore(path), TierPartition()
     ensure_identity(store, "c", "")
     TopicCatalog(store).put(
         TopicObject(topic_id=place.topic_id, name=name, cluster_id="c", partitions=4)
@@ -81,10 +81,10 @@ def test_what_is_not_understood_is_refused_with_what_is(tmp_path: Path) -> None:
 
 def test_figures_that_are_too_low_end_with_another_status(tmp_path: Path) -> None:
     path = tier_of_one_segment(tmp_path)
-    (path / head_key(Place().topic_id, 3)).write_text("torn")
+    (path / head_key(TierPartition().topic_id, 3)).write_text("torn")
     code, output = run("--path", str(path))
     assert code == 3
-    assert f"not included: {head_key(Place().topic_id, 3)}" in output
+    assert f"not included: {head_key(TierPartition().topic_id, 3)}" in output
 
 
 def test_names_of_control_characters_are_shown_as_text(tmp_path: Path) -> None:

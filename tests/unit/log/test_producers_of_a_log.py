@@ -1,5 +1,4 @@
-"""A log's producers and transactions: what its files say is what its batches say, whatever
-happened."""
+"""Producers and transactions of a log: its files agree with its batches after any history."""
 
 import random
 from collections.abc import Callable
@@ -22,7 +21,7 @@ def produce(
     log: PartitionLog, producer: int, sequence: int, count: int = 1, *, epoch: int = 0,
     transactional: bool = False,
 ) -> int:  # fmt: skip
-    """The base offset that is answered."""
+    """Append one batch of the producer. Return the base offset in the answer."""
     batch = build_batch(
         [Record(b"k", bytes(20), (), T0 + log.next_offset)] * count,
         producer_id=producer,
@@ -60,7 +59,7 @@ def test_a_marker_without_a_producer_is_rejected(bench: LogBench) -> None:
     assert log.next_offset == 0
 
 
-def test_a_duplicate_is_answered_with_its_offset_and_not_appended(bench: LogBench) -> None:
+def test_a_duplicate_returns_its_offset_and_is_not_appended(bench: LogBench) -> None:
     log = bench.create()
     assert [produce(log, 1, 0, 2), produce(log, 1, 2)] == [0, 2]
     assert produce(log, 1, 0, 2) == 0
@@ -71,7 +70,7 @@ def test_a_duplicate_is_answered_with_its_offset_and_not_appended(bench: LogBenc
     assert bench.check(log) == [0, 2]
 
 
-def test_a_failed_write_leaves_the_producer_as_it_was(
+def test_a_failed_write_does_not_change_the_producer_state(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = bench.create()
@@ -84,6 +83,7 @@ def test_a_failed_write_leaves_the_producer_as_it_was(
         patch.setattr("os.pwritev", refuse)
         with pytest.raises(errors.StorageError):
             produce(log, 1, 1)
+    # The retry of the failed batch is neither a duplicate nor a gap.
     assert produce(log, 1, 1) == 1
 
 
@@ -99,13 +99,15 @@ def test_a_failed_write_leaves_the_producer_as_it_was(
     ],
     ids=["sequence", "transactional", "control"],
 )
-def test_a_client_may_not_send(bench: LogBench, fields: dict[str, int], message: str) -> None:
+def test_invalid_producer_fields_are_rejected(
+    bench: LogBench, fields: dict[str, int], message: str
+) -> None:
     batch = build_batch([Record(b"k", b"v", (), T0)], **fields)  # type: ignore[arg-type]
     with pytest.raises(InvalidRecords, match=message):
         bench.create().append_as_leader(batch, leader_epoch=0, now_ms=T0)
 
 
-def test_a_snapshot_of_each_roll_is_of_that_offset(bench: LogBench) -> None:
+def test_each_roll_writes_a_snapshot_of_its_offset(bench: LogBench) -> None:
     log = bench.create()
     for sequence in range(30):
         produce(log, 1, sequence)
@@ -125,6 +127,7 @@ def test_the_last_stable_offset_stops_at_an_open_transaction(bench: LogBench) ->
     log.advance_high_watermark(5)
     assert (log.last_stable_offset, log.high_watermark) == (2, 5)
     finish(log, 1, commit=True)
+    # The marker is at offset 5, which is not committed yet.
     assert log.last_stable_offset == 2
     log.advance_high_watermark(6)
     assert log.last_stable_offset == 6
@@ -138,7 +141,7 @@ def test_a_log_start_within_an_open_transaction_is_stable(bench: LogBench) -> No
     assert log.last_stable_offset == 2
 
 
-def test_aborted_transactions_are_found_over_segments(bench: LogBench) -> None:
+def test_aborted_transactions_are_found_across_segments(bench: LogBench) -> None:
     log = bench.create()
     produce(log, 1, 0, transactional=True)
     bench.fill(log, [1] * 20)
@@ -147,20 +150,24 @@ def test_aborted_transactions_are_found_over_segments(bench: LogBench) -> None:
     bench.fill(log, [1] * 20)
     finish(log, 1, commit=False)
     assert len(log.segments()) > 2
-    one, other = AbortedTxn(2, 21, 22, 0), AbortedTxn(1, 0, 43, 44)
+    # Producer 2 aborts within the transaction of producer 1. Entries are in the order of their
+    # markers.
+    first, second = AbortedTxn(2, 21, 22, 0), AbortedTxn(1, 0, 43, 44)
+    # From memory first, then from the .txnindex files that the flush writes.
     for flushed in (False, True):
         if flushed:
             log.flush()
-        assert aborted_of(log) == [one, other]
-        assert log.aborted_transactions(5, 20) == [other]
-        assert log.aborted_transactions(23, 44) == [other]
-        assert log.aborted_transactions(21, 22) == [one, other]
+        assert aborted_of(log) == [first, second]
+        # A range gets the transactions that overlap it.
+        assert log.aborted_transactions(5, 20) == [second]
+        assert log.aborted_transactions(23, 44) == [second]
+        assert log.aborted_transactions(21, 22) == [first, second]
         assert (log.aborted_count(0), log.aborted_count(43)) == (2, 1)
     files = sorted(bench.directory.glob("*.txnindex"))
-    assert [list(decode_aborted(path.read_bytes())) for path in files] == [[one], [other]]
+    assert [list(decode_aborted(path.read_bytes())) for path in files] == [[first], [second]]
 
 
-def test_deleted_segments_take_their_transaction_index_along(bench: LogBench) -> None:
+def test_retention_deletes_transaction_indexes_with_their_segments(bench: LogBench) -> None:
     log = bench.create()
     produce(log, 1, 0, transactional=True)
     finish(log, 1, commit=False)
@@ -173,24 +180,26 @@ def test_deleted_segments_take_their_transaction_index_along(bench: LogBench) ->
     assert aborted_of(log) == []
 
 
-def test_a_log_that_starts_behind_the_tier_takes_its_producers_from_there(bench: LogBench) -> None:
+def test_a_log_that_restarts_beyond_the_tier_uses_the_tiers_producers(bench: LogBench) -> None:
     log = bench.create()
     for sequence in range(3):
         produce(log, 1, sequence)
+    # This snapshot stands for the one in the tier. Producer 2 is not in it.
     snapshot = log.state.producers.snapshot()
     produce(log, 2, 0)
     log.truncate_fully_and_start_at(100, log_start_offset=0, epochs=(), producer_snapshot=snapshot)
     assert [item.producer_id for item in known(log)] == [1]
     bench.crash(log)
-    again = bench.open(log_start_offset=0, recovery_point=100)
-    assert [item.producer_id for item in known(again)] == [1]
-    assert produce(again, 1, 3) == 100
+    reopened = bench.open(log_start_offset=0, recovery_point=100)
+    assert [item.producer_id for item in known(reopened)] == [1]
+    # The sequence continues where the tier's snapshot ended.
+    assert produce(reopened, 1, 3) == 100
 
 
-def test_a_replica_that_dies_as_it_starts_from_the_tier_knows_its_producers(
+def test_a_crash_during_a_restart_from_the_tier_keeps_the_producers(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Should it lead, a batch that comes again is not appended again."""
+    """If this replica leads later, it must still detect duplicates."""
 
     class Died(BaseException):
         pass
@@ -201,6 +210,7 @@ def test_a_replica_that_dies_as_it_starts_from_the_tier_knows_its_producers(
     log = bench.create()
     produce(log, 1, 0)
     snapshot = log.state.producers.snapshot()
+    # The process dies after the files were replaced and before the bounds are set.
     with monkeypatch.context() as patch:
         patch.setattr("tidemark_broker.log.truncation.LogBounds.empty", dies)
         with pytest.raises(Died):
@@ -213,20 +223,21 @@ def test_a_replica_that_dies_as_it_starts_from_the_tier_knows_its_producers(
     assert [item.producer_id for item in known(log)] == [1]
 
 
-def test_a_torn_snapshot_gives_way_to_the_one_before(bench: LogBench) -> None:
+def test_a_torn_snapshot_falls_back_to_the_previous_one(bench: LogBench) -> None:
     log = bench.create()
     for sequence in range(30):
         produce(log, 1, sequence)
     log.close()
     paths = sorted(bench.directory.glob("*.snapshot"))
+    # The last two snapshots are torn. Recovery reads the batches since the third last.
     for path in paths[-2:]:
         path.write_bytes(path.read_bytes()[:9])
-    again = bench.open(recovery_point=30, clean_shutdown=True)
-    assert again.active_producers()[0].last_sequence == 29
-    assert produce(again, 1, 27) == 27  # known from the batches, not only the last one
+    reopened = bench.open(recovery_point=30, clean_shutdown=True)
+    assert reopened.active_producers()[0].last_sequence == 29
+    assert produce(reopened, 1, 27) == 27  # all five last batches are known, not only the last one
 
 
-class Model:
+class ProducerModel:
     """Random producers of one log, some of them transactional."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -247,7 +258,8 @@ class Model:
         if transactional:
             self.open.add(producer)
 
-    def after_a_cut(self, log: PartitionLog) -> None:
+    def after_truncation(self, log: PartitionLog) -> None:
+        """Take the producers from the log, which may have lost their last batches."""
         self.next_sequence = {
             active_producer.producer_id: active_producer.last_sequence + 1
             for active_producer in log.active_producers()
@@ -260,7 +272,7 @@ class Model:
 
 
 def replayed(bench: LogBench, log: PartitionLog, directory: Path) -> PartitionLog:
-    """A follower's log of the same batches, from the first one on."""
+    """Return a follower's log of the same batches, from the first one on."""
     other = LogBench(directory, config=bench.config)
     made = other.create()
     made.append_as_follower(bench.read_all(log), now_ms=T0)
@@ -270,14 +282,15 @@ def replayed(bench: LogBench, log: PartitionLog, directory: Path) -> PartitionLo
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_a_log_knows_what_its_batches_tell(
+def test_producer_state_agrees_with_the_batches_after_any_history(
     bench: LogBench, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
-    log, model, flushed = bench.create(), Model(rng), 0
+    log, model, flushed = bench.create(), ProducerModel(rng), 0
     for number in range(8):
         for _ in range(rng.randrange(1, 25)):
             model.step(log)
+        # A random part is committed, and one of five events happens.
         log.advance_high_watermark(rng.randrange(log.next_offset + 1))
         action = rng.choice(["flush", "crash", "close", "cut", "roll"])
         if action == "flush":
@@ -296,7 +309,8 @@ def test_whatever_happens_a_log_knows_what_its_batches_tell(
                 clean_shutdown=action == "close",
                 high_watermark=committed,
             )
-        model.after_a_cut(log)
+        model.after_truncation(log)
+        # A follower builds its state from the batches alone. Both must agree.
         same = replayed(bench, log, tmp_path / f"replayed-{number}" / "t-0")
         assert known(log) == known(same)
         assert aborted_of(log) == aborted_of(same)
@@ -309,7 +323,7 @@ def test_whatever_happens_a_log_knows_what_its_batches_tell(
     [lambda data: data[:-3], lambda data: data[:-34] + b"\x07" + data[-33:]],
     ids=["torn", "another version"],
 )
-def test_a_damaged_transaction_index_is_replaced_by_the_batches(
+def test_a_damaged_transaction_index_is_rebuilt_from_the_batches(
     bench: LogBench, damage: Callable[[bytes], bytes]
 ) -> None:
     log = bench.create()
@@ -322,16 +336,17 @@ def test_a_damaged_transaction_index_is_replaced_by_the_batches(
     assert len(expected) == 4
     path = sorted(bench.directory.glob("*.txnindex"))[1]
     path.write_bytes(damage(path.read_bytes()))
+    # The first opening rebuilds the file, the second one reads it.
     for _ in range(2):
         log = bench.open(recovery_point=100, clean_shutdown=True, high_watermark=100)
         assert aborted_of(log) == expected
         log.close()
 
 
-def test_no_reader_sees_a_half_rebuilt_log(
+def test_the_last_stable_offset_is_constant_while_producers_are_rebuilt(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last stable offset is read without the lock: by followers' consumers during a cut."""
+    """Fetches read the last stable offset without the lock, also during a truncation."""
     log = bench.create()
     bench.fill(log, [2])
     produce(log, 1, 0, transactional=True)
@@ -346,6 +361,7 @@ def test_no_reader_sees_a_half_rebuilt_log(
 
     monkeypatch.setattr(producer_replay, "walk_produced", spied)
     log.flush()
+    # Without snapshots the truncation must replay every batch.
     for path in bench.directory.glob("*.snapshot"):
         path.unlink()
     log.truncate_to(55)
@@ -354,10 +370,9 @@ def test_no_reader_sees_a_half_rebuilt_log(
 
 
 @pytest.mark.parametrize("roll", [False, True])
-def test_after_a_clean_end_all_batches_that_may_come_again_are_known(
-    bench: LogBench, roll: bool
-) -> None:
+def test_a_clean_shutdown_preserves_duplicate_detection(bench: LogBench, roll: bool) -> None:
     log = bench.create()
+    # Producer 1 stays in its epoch, producer 2 begins a new one with each batch.
     for sequence in range(40):
         produce(log, 1, sequence)
         produce(log, 2, 0, epoch=sequence)
@@ -368,10 +383,13 @@ def test_after_a_clean_end_all_batches_that_may_come_again_are_known(
     end = log.next_offset
     log.close()
     log = bench.open(recovery_point=end, clean_shutdown=True, high_watermark=end)
+    # The last five batches are duplicates, the sixth last is out of order.
     for sequence in range(35, 40):
         assert produce(log, 1, sequence) == 2 * sequence
     with pytest.raises(errors.OutOfOrderSequence):
         produce(log, 1, 34)
+    # Only the newest epoch of producer 2 is known, and the marker has fenced epoch 0 of producer
+    # 3.
     assert produce(log, 2, 0, epoch=39) == 79
     with pytest.raises(errors.InvalidProducerEpoch):
         produce(log, 2, 0, epoch=38)
@@ -381,21 +399,20 @@ def test_after_a_clean_end_all_batches_that_may_come_again_are_known(
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_retried_batches_of_many_idle_producers_are_not_appended_again(
-    bench: LogBench, clean: bool
-) -> None:
-    """More producers than are kept as objects; before and after the log is opened again."""
+def test_retries_of_packed_producers_are_detected(bench: LogBench, clean: bool) -> None:
+    """There are more producers than the log keeps as objects. Retries come before and after a
+    restart."""
     bench.config = LogConfig(segment_bytes=40_000)
     log, count = bench.create(), 1_000
     for number in range(count):
         assert produce(log, number, 0) == number
-    again = range(0, count, 100)
-    assert [produce(log, number, 0) for number in again] == [*again]
+    retried = range(0, count, 100)
+    assert [produce(log, number, 0) for number in retried] == [*retried]
     log.flush()
     end = log.next_offset
     if clean:
         log.close()
     log = bench.open(recovery_point=end if clean else 0, clean_shutdown=clean, high_watermark=end)
-    assert [produce(log, number, 0) for number in again] == [*again]
+    assert [produce(log, number, 0) for number in retried] == [*retried]
     assert log.next_offset == end == count
     assert log.producer_count == count

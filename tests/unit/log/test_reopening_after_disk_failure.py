@@ -1,4 +1,4 @@
-"""A log whose disk failed refuses everything, and continues once its files were checked again."""
+"""A log whose disk failed rejects everything until its files were reopened and checked."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ Bench = Any  # the LogBench of conftest.py
 
 
 @contextmanager
-def refusing(monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator[None]:
-    """The kernel answers that call with an I/O error."""
+def failing(monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator[None]:
+    """Let this system call fail with an I/O error."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -27,14 +27,15 @@ def refusing(monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator[None]:
 
 
 def _after_a_failed_fsync(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Offsets 0 to 19 in several segments, epochs 1 and 2, the high watermark at 15."""
+    """Return a log with offsets 0 to 19 in several segments, epochs 1 and 2, the high watermark at
+    15, and a failed fsync."""
     log = bench.create()
     bench.fill(log, [1] * 12, epoch=1)
     log.flush()
     bench.fill(log, [1] * 8, epoch=2)
     log.advance_high_watermark(15)
     log.raise_log_start(3)
-    with refusing(monkeypatch, "fdatasync"), pytest.raises(StorageError, match="cannot be synced"):
+    with failing(monkeypatch, "fdatasync"), pytest.raises(StorageError, match="cannot be synced"):
         log.flush()
     return log
 
@@ -46,6 +47,7 @@ def test_a_log_continues_if_no_record_was_lost(
     epochs, before = log.epochs, bench.bytes_on_disk()
     with pytest.raises(StorageError, match="opened again"):
         log.read(3, max_bytes=100, up_to_offset=15, min_one=True)
+    # A failed log must not be flushed again: after a failed fsync the kernel drops dirty pages.
     assert not log.needs_flush
     assert log.reopen()
     assert log.failure is None
@@ -61,6 +63,7 @@ def test_records_that_the_disk_lost_are_reported(
 ) -> None:
     log = _after_a_failed_fsync(bench, monkeypatch)
     path = sorted(bench.directory.glob("*.log"))[-1]
+    # One byte of the last batch was not written back.
     os.truncate(path, path.stat().st_size - 1)
     assert not log.reopen()
     assert log.next_offset == 19
@@ -69,13 +72,16 @@ def test_records_that_the_disk_lost_are_reported(
     bench.check(log)
 
 
-def test_bounds_above_what_is_left_come_down(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_above_the_remaining_records_are_lowered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = bench.create()
     bench.fill(log, [1] * 6)
     log.advance_high_watermark(6)
     log.raise_log_start(4)
-    with refusing(monkeypatch, "fdatasync"), pytest.raises(StorageError):
+    with failing(monkeypatch, "fdatasync"), pytest.raises(StorageError):
         log.flush()
+    # The disk lost every record. The log start stays, because clients have seen it.
     os.truncate(bench.directory / f"{0:020d}.log", 0)
     assert not log.reopen()
     assert (log.log_start_offset, log.high_watermark, log.next_offset) == (4, 4, 4)
@@ -83,7 +89,9 @@ def test_bounds_above_what_is_left_come_down(bench: Bench, monkeypatch: pytest.M
     bench.check(log)
 
 
-def test_it_refuses_until_opening_works(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_rejects_requests_until_a_reopen_succeeds(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = _after_a_failed_fsync(bench, monkeypatch)
     metadata = bench.directory / "partition.metadata"
     hidden = metadata.rename(metadata.with_name("hidden"))
@@ -108,7 +116,7 @@ def test_it_refuses_until_opening_works(bench: Bench, monkeypatch: pytest.Monkey
         ),
     ],
 )
-def test_a_truncation_that_failed_half_way(
+def test_a_failed_truncation_can_be_repeated_after_a_reopen(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     shorten: Callable[[Any], object],
@@ -116,11 +124,11 @@ def test_a_truncation_that_failed_half_way(
 ) -> None:
     log = bench.create()
     bench.fill(log, [1] * 20)
-    with refusing(monkeypatch, call), pytest.raises(StorageError):
+    with failing(monkeypatch, call), pytest.raises(StorageError):
         shorten(log)
     with pytest.raises(StorageError, match="opened again"):
         bench.fill(log, [1])
-    assert log.reopen()  # what went was to go
+    assert log.reopen()  # only records above the truncation are lost
     shorten(log)
     bench.fill(log, [1])
     bench.check(log)
@@ -138,10 +146,8 @@ def test_a_failed_log_is_never_closed_cleanly(
             log.close()
 
 
-def test_opening_again_that_fails_late_is_tried_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The producers are read last. A log that is closed and not failed stays closed."""
+def test_a_reopen_that_fails_late_is_retried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers are read last. A log that is closed without a failure would stay closed."""
     log = _after_a_failed_fsync(bench, monkeypatch)
     real = log.state.reload_producers
 
@@ -158,10 +164,8 @@ def test_opening_again_that_fails_late_is_tried_again(
     bench.check(log)
 
 
-def test_a_full_disk_keeps_no_log_from_being_opened_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reopening makes snapshots of producers; on a full disk they are kept in memory."""
+def test_a_log_reopens_on_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reopen makes producer snapshots. On a full disk they stay in memory."""
     log = _after_a_failed_fsync(bench, monkeypatch)
 
     def full(*_: object) -> None:

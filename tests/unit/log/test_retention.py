@@ -1,4 +1,4 @@
-"""Local retention: the rules as a pure decision, then their effect on a log's files."""
+"""Local retention: the rules as a pure decision, and their effect on a log's files."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ Bench = Any  # the LogBench of conftest.py
 
 
 def _segments(ends: Sequence[int], *, size: int = 100, start: int = 0) -> tuple[SegmentInfo, ...]:
-    """Segments that end at ``ends``; the largest timestamp of each is T0 + its end."""
+    """Return segments that end at ``ends``. The largest timestamp of each is T0 plus its end."""
     bases = [start, *ends[:-1]]
     return tuple(
         SegmentInfo(
@@ -42,6 +42,7 @@ def _plan(
     local_start: int | None = None,
     tiered: TieredRetention | None = None,
 ) -> RetentionPlan:
+    # Four segments of ten offsets and 100 bytes each, unless a test says otherwise.
     return plan_retention(
         RetentionInput(
             segments=_segments(ends),
@@ -68,12 +69,13 @@ LOCAL_SIZE = LogConfig(retention_ms=-1, local_retention_bytes=250)
 
 
 def test_time_retention_is_strict_and_deletes_the_oldest_first() -> None:
+    # The first segment's newest record is from T0 + 10: older than 5 ms only from T0 + 16 on.
     assert _plan(BY_TIME, now_ms=T0 + 15) == NOTHING
     assert _plan(BY_TIME, now_ms=T0 + 16) == RetentionPlan(delete=1, log_start_offset=10)
     assert _plan(BY_TIME, now_ms=T0 + 26) == RetentionPlan(delete=2, log_start_offset=20)
 
 
-def test_size_keeps_at_least_the_limit() -> None:
+def test_size_retention_keeps_at_least_the_limit() -> None:
     assert _plan(BY_SIZE) == RetentionPlan(delete=1, log_start_offset=10)
     assert _plan(LogConfig(retention_bytes=400)) == NOTHING
     assert _plan(LogConfig(retention_bytes=300)) == RetentionPlan(delete=1, log_start_offset=10)
@@ -81,11 +83,12 @@ def test_size_keeps_at_least_the_limit() -> None:
     assert _plan(LogConfig(retention_bytes=0)) == everything
 
 
-def test_segments_wholly_below_the_log_start_are_deleted_under_any_policy() -> None:
+def test_segments_below_the_log_start_are_deleted_under_any_policy() -> None:
     config = LogConfig(cleanup_policy=frozenset({"compact"}), retention_ms=0)
     assert _plan(config, now_ms=T0 + 10**6) == NOTHING
     assert _plan(config, log_start=19) == RetentionPlan(delete=1, log_start_offset=19)
     assert _plan(config, log_start=20) == RetentionPlan(delete=2, log_start_offset=20)
+    # The active segment stays, although it is below the log start as well.
     assert _plan(config, log_start=40).delete == 3
 
 
@@ -94,32 +97,38 @@ def test_nothing_above_the_high_watermark_is_deleted() -> None:
     assert _plan(BY_TIME, now_ms=T0 + 10**6, high_watermark=39).delete == 3
 
 
-def test_before_all_segments_are_deleted_a_new_empty_one_is_created() -> None:
+def test_a_roll_precedes_the_deletion_of_all_segments() -> None:
     everything = RetentionPlan(delete=4, roll_active=True, log_start_offset=40)
     assert _plan(BY_TIME, now_ms=T0 + 10**6) == everything
+    # An empty active segment is there already, or is all there is.
     assert _plan(BY_TIME, ends=(10, 20, 20), now_ms=T0 + 10**6, high_watermark=20).delete == 2
     assert _plan(BY_TIME, ends=(0,), now_ms=T0 + 10**6, high_watermark=0) == NOTHING
 
 
 @pytest.mark.parametrize(("config", "now_ms"), [(LOCAL_TIME, T0 + 26), (LOCAL_SIZE, T0)])
 def test_a_tiered_log_deletes_only_records_in_the_tier(config: LogConfig, now_ms: int) -> None:
-    wanted = 2 if config is LOCAL_TIME else 1
-    for highest, goes in ((-1, 0), (8, 0), (9, 1), (18, 1), (19, 2), (39, 2)):
+    expired = 2 if config is LOCAL_TIME else 1
+    # A segment may go once its last offset is in the tier: 9, 19, and so on.
+    for highest, deleted in ((-1, 0), (8, 0), (9, 1), (18, 1), (19, 2), (39, 2)):
         plan = _plan(config, now_ms=now_ms, tiered=_remote(highest))
-        goes = min(goes, wanted)
+        deleted = min(deleted, expired)
         assert plan == (
-            RetentionPlan(delete=goes, local_log_start_offset=10 * goes) if goes else NOTHING
+            RetentionPlan(delete=deleted, local_log_start_offset=10 * deleted)
+            if deleted
+            else NOTHING
         )
     assert _plan(config, now_ms=now_ms, tiered=_remote(39, suspended=True)) == NOTHING
 
 
-def test_below_the_log_start_a_tiered_log_needs_no_copy() -> None:
+def test_segments_below_the_log_start_need_no_copy() -> None:
     plan = _plan(LOCAL_TIME, log_start=20, tiered=_remote(-1))
     assert plan == RetentionPlan(delete=2, local_log_start_offset=20)
 
 
-def test_local_limits_default_to_the_total_ones_and_hold_only_while_copying() -> None:
+def test_local_limits_default_to_the_total_limits_and_apply_only_while_copying() -> None:
     assert _plan(BY_TIME, now_ms=T0 + 16, tiered=_remote(39)).delete == 1
+    # KIP-950: with copying stopped the log is the only place for new records, so retention.*
+    # applies.
     stopped = _remote(39, copy_enabled=False)
     assert _plan(LOCAL_TIME, now_ms=T0 + 10**6, tiered=stopped) == NOTHING
     assert _plan(BY_TIME, now_ms=T0 + 16, tiered=stopped) == RetentionPlan(
@@ -136,10 +145,9 @@ def test_a_tiered_active_segment_is_rolled_and_deleted_later() -> None:
 
 @pytest.mark.parametrize("dated_ms", [T0 + 3_000_000, YEAR_2100_MS], ids=["50min", "2100"])
 @pytest.mark.parametrize("number", range(4))
-def test_a_record_dated_in_the_future_keeps_nothing_local_that_is_in_the_tier(
-    number: int, dated_ms: int
-) -> None:
-    """The last append bounds the age; without a tier timestamps decide, as in Kafka."""
+def test_a_future_timestamp_does_not_keep_tiered_segments_local(number: int, dated_ms: int) -> None:
+    """The time of the last append bounds the age. Without a tier the timestamps decide, as in
+    Kafka."""
     segments = list(_segments((10, 20, 30, 40)))
     segments[number] = replace(segments[number], largest_timestamp_ms=dated_ms)
 
@@ -156,15 +164,17 @@ def test_a_record_dated_in_the_future_keeps_nothing_local_that_is_in_the_tier(
             )
         )
 
+    # Tiered: all three copied segments go, whichever of the four has the future timestamp. Not
+    # tiered: deletion stops at that segment.
     assert plan(_remote(29)) == RetentionPlan(delete=3, roll_active=True, local_log_start_offset=30)
     assert plan(None).delete == number
 
 
 @pytest.mark.parametrize(("config", "now_ms"), [(LOCAL_TIME, T0 + 46), (BY_TIME, T0 + 46)])
-def test_a_tiered_active_segment_is_rolled_once_it_is_breached_that_it_can_be_copied(
+def test_an_expired_active_segment_is_rolled_so_that_it_can_be_copied(
     config: LogConfig, now_ms: int
 ) -> None:
-    """A quiet partition: nothing else would ever roll it."""
+    """In an idle partition no append would ever roll the segment."""
     alone = {"ends": (40,), "log_start": 30, "local_start": 30}
     roll = RetentionPlan(roll_active=True)
     assert _plan(config, now_ms=now_ms, tiered=_remote(29), ends=(40,)) == roll
@@ -173,16 +183,18 @@ def test_a_tiered_active_segment_is_rolled_once_it_is_breached_that_it_can_be_co
         delete=3, roll_active=True, local_log_start_offset=30
     )
     assert _plan(config, now_ms=now_ms, tiered=_remote(19)).roll_active is False
+    # Uncommitted records and a suspended tier prevent the roll.
     for kept in (
         {"high_watermark": 39, "tiered": _remote(29)},
         {"tiered": _remote(29, suspended=True)},
     ):
         assert _plan(config, now_ms=now_ms, **(alone | kept)) == NOTHING  # type: ignore[arg-type]
+    # An empty active segment is never rolled.
     empty = _plan(config, now_ms=now_ms, tiered=_remote(39), ends=(40, 40))
     assert empty == RetentionPlan(delete=1, local_log_start_offset=40)
 
 
-def test_a_tiered_active_segment_is_rolled_when_all_of_it_is_above_the_size() -> None:
+def test_a_tiered_active_segment_above_the_size_limit_is_rolled() -> None:
     for limit, rolls in ((0, True), (1, False)):
         config = LogConfig(retention_ms=-1, local_retention_bytes=limit)
         assert _plan(config, ends=(40,), tiered=_remote(-1)).roll_active is rolls
@@ -197,7 +209,9 @@ def test_records_without_timestamps_age_by_their_segment() -> None:
         modified_ms=T0,
         is_active=True,
     )
-    for now_ms, goes in ((T0 + 5, 0), (T0 + 6, 1)):
+    # Without timestamps the modification time of the segment counts, as in Kafka's
+    # LogSegment.largestTimestamp.
+    for now_ms, deleted in ((T0 + 5, 0), (T0 + 6, 1)):
         plan = plan_retention(
             RetentionInput(
                 segments=[segment],
@@ -209,7 +223,7 @@ def test_records_without_timestamps_age_by_their_segment() -> None:
                 tiered=None,
             )
         )
-        assert plan.delete == goes
+        assert plan.delete == deleted
 
 
 @given(
@@ -221,9 +235,10 @@ def test_records_without_timestamps_age_by_their_segment() -> None:
     highest=st.none() | st.integers(-1, 200),
     copy=st.booleans(),
 )
-def test_offsets_stay_in_order_whatever_is_removed(
+def test_bounds_stay_in_order_after_any_deletion(
     ends: list[int], high: int, start: int, age: int, size: int, highest: int | None, copy: bool
 ) -> None:
+    # Clamp the drawn offsets to a state that a log can be in.
     high, start = min(high, ends[-1]), min(start, high, ends[-1])
     tiered = None if highest is None else _remote(min(highest, high - 1), copy_enabled=copy)
     plan = _plan(
@@ -240,6 +255,7 @@ def test_offsets_stay_in_order_whatever_is_removed(
     assert start <= new_start <= local <= high
     if plan.delete:
         assert local >= ends[plan.delete - 1]
+    # With copying enabled only the local start moves, and never beyond the copied records.
     if tiered is not None and copy:
         assert new_start == start
         assert local <= max(tiered.highest_remote_offset + 1, start)
@@ -249,11 +265,12 @@ def test_untiered_segments_are_deleted_from_the_disk(bench: Bench) -> None:
     bench.config = LogConfig(segment_bytes=500, retention_bytes=1200)
     log = bench.create()
     bench.fill(log, [1] * 30, epoch=1)
+    # Nothing is committed yet.
     assert log.apply_retention(T0, tiered=None) == []
     log.advance_high_watermark(30)
     before = log.segments()
-    gone = log.apply_retention(T0, tiered=None)
-    assert [s.base_offset for s in gone] == [s.base_offset for s in before[: len(gone)]]
+    removed = log.apply_retention(T0, tiered=None)
+    assert [s.base_offset for s in removed] == [s.base_offset for s in before[: len(removed)]]
     assert 1200 <= log.size_bytes < 1700
     first = log.segments()[0].base_offset
     assert log.log_start_offset == log.local_log_start_offset == first
@@ -262,11 +279,11 @@ def test_untiered_segments_are_deleted_from_the_disk(bench: Bench) -> None:
     assert not list(bench.directory.glob("*.deleted"))
     bench.check(log)
     bench.crash(log)
-    again = bench.open(high_watermark=30)
-    assert (again.log_start_offset, again.next_offset) == (first, 30)
+    reopened = bench.open(high_watermark=30)
+    assert (reopened.log_start_offset, reopened.next_offset) == (first, 30)
 
 
-def test_a_log_may_lose_all_its_records(bench: Bench) -> None:
+def test_retention_can_delete_every_record(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 25)
     log.config = LogConfig(retention_ms=1)
@@ -284,19 +301,21 @@ def test_segments_are_deleted_once_the_new_start_is_on_disk(bench: Bench) -> Non
     log = bench.create()
     bench.fill(log, [1] * 30)
     log.advance_high_watermark(30)
-    asked = []
+    recorded = []
 
+    # Stands for the journal of log starts. Nothing may be deleted before it returns.
     def record(starts: Starts) -> None:
         assert log.local_log_start_offset == 0
         assert log.segments()[0].base_offset == 0
-        asked.append(starts)
+        recorded.append(starts)
 
     log.state.record_starts = record
     highest = log.segments()[2].next_base_offset - 1
-    gone = log.apply_retention(T0, tiered=_remote(highest))
-    assert asked == [Starts(0, highest + 1)]
-    assert len(gone) == 3
+    deleted = log.apply_retention(T0, tiered=_remote(highest))
+    assert recorded == [Starts(0, highest + 1)]
+    assert len(deleted) == 3
     assert (log.log_start_offset, log.local_log_start_offset) == (0, highest + 1)
+    # Suspended: the tier's content is uncertain, so local retention stops.
     assert log.apply_retention(T0, tiered=_remote(29, suspended=True)) == []
     bench.check(log)
 
@@ -309,7 +328,7 @@ def test_records_below_the_log_start_are_deleted_by_segment(bench: Bench) -> Non
     log.advance_high_watermark(30)
     second = log.segments()[1]
     log.raise_log_start(second.base_offset + 1)
-    gone = log.apply_retention(T0, tiered=None)
-    assert [s.base_offset for s in gone] == [0]
+    deleted = log.apply_retention(T0, tiered=None)
+    assert [s.base_offset for s in deleted] == [0]
     assert log.log_start_offset == second.base_offset + 1
     assert log.segments()[0].base_offset == second.base_offset

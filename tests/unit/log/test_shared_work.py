@@ -1,4 +1,4 @@
-"""Work that several threads request runs once for all that wait together."""
+"""Work that several threads request at the same time runs once for all of them."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from tidemark_broker.lock_order import LockRank
 from tidemark_broker.log.shared_work import SharedWork
 
 
-class Counted:
+class GatedWork:
     """Work that waits at a gate and may fail."""
 
     def __init__(self) -> None:
@@ -43,31 +43,33 @@ def _threads(work: SharedWork, count: int, failed: list[BaseException]) -> list[
     return threads
 
 
-def _all_wait(shared: SharedWork, asked: int) -> None:
+def _all_wait(shared: SharedWork, requests: int) -> None:
     deadline_s = time.monotonic() + 5
-    while shared._requests < asked:
+    while shared._requests < requests:
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
 
 
 @pytest.mark.parametrize(("fails_at", "runs"), [(-1, 2), (1, 2), (2, 3)])
 def test_callers_during_a_run_share_the_next_run(fails_at: int, runs: int) -> None:
-    work, failed = Counted(), list[BaseException]()
+    work, failed = GatedWork(), list[BaseException]()
     work.fails_at = fails_at
     shared = SharedWork(work, LockRank.CHECKPOINTS)
     first = _threads(shared, 1, failed)
     assert work.begun.wait(5)
-    rest = _threads(shared, 7, failed)
+    # Seven threads request the work during the first run. One second run serves all of them, and
+    # a third one retries a failure.
+    waiting = _threads(shared, 7, failed)
     _all_wait(shared, 8)
     work.gate.set()
-    for thread in first + rest:
+    for thread in first + waiting:
         thread.join(5)
     assert work.runs == runs
     assert len(failed) == (fails_at > 0)  # only the caller that ran it sees the failure
 
 
-def test_a_failure_is_the_next_ones_to_make_good() -> None:
-    work = Counted()
+def test_a_failed_run_is_repeated_by_the_next_caller() -> None:
+    work = GatedWork()
     work.gate.set()
     work.fails_at = 1
     shared = SharedWork(work, LockRank.CHECKPOINTS)

@@ -1,4 +1,5 @@
-"""The logs of a broker are closed several at a time, and the proof of it is written last."""
+"""The logs of a broker are closed several at a time, and the clean
+shutdown marker is written last."""
 
 import asyncio
 import threading
@@ -36,7 +37,7 @@ def manager(tmp_path: Path) -> LogManager:
 
 @pytest.fixture
 def in_thread() -> Iterator[InThread]:
-    """More threads than logs may be under way."""
+    """Run calls in twice as many threads as logs may be closed at once."""
     with ThreadPoolExecutor(2 * AT_ONCE_MAX) as threads:
 
         def run(call: Callable[..., Any], *args: Any) -> Any:
@@ -45,8 +46,8 @@ def in_thread() -> Iterator[InThread]:
         yield run
 
 
-class Watched:
-    """Counts who closes; the first ones wait for each other."""
+class ConcurrentCloses:
+    """Counter of concurrent closes. The first ones wait for each other."""
 
     def __init__(self) -> None:
         self.real = PartitionLog.close
@@ -70,56 +71,58 @@ class Watched:
                 self.closed[log.partition] += 1
 
 
-async def test_as_many_as_may_are_closed_at_once_and_no_more(
+async def test_logs_are_closed_concurrently_up_to_the_limit(
     manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched, marker = Watched(), manager.directory / CLEAN_SHUTDOWN_MARKER
-    monkeypatch.setattr(PartitionLog, "close", lambda log: watched.close(log))  # noqa: PLW0108
+    closes, marker = ConcurrentCloses(), manager.directory / CLEAN_SHUTDOWN_MARKER
+    monkeypatch.setattr(PartitionLog, "close", lambda log: closes.close(log))  # noqa: PLW0108
     checkpointed: list[tuple[int, bool]] = []
     real = manager.checkpoint
 
-    def noting() -> None:
-        checkpointed.append((watched.closed.total(), marker.exists()))
+    def record_checkpoint() -> None:
+        checkpointed.append((closes.closed.total(), marker.exists()))
         real()
 
-    monkeypatch.setattr(manager, "checkpoint", noting)
+    monkeypatch.setattr(manager, "checkpoint", record_checkpoint)
     assert await manager.close(3, in_thread)
-    assert watched.most == AT_ONCE_MAX
-    assert watched.closed == Counter(range(COUNT))
+    assert closes.most == AT_ONCE_MAX
+    assert closes.closed == Counter(range(COUNT))
+    # One checkpoint after the last close, and the marker only after that.
     assert checkpointed == [(COUNT, False)]
     assert marker.exists()
 
 
-async def test_one_that_does_not_close_keeps_no_other_from_it(
+async def test_a_log_that_fails_to_close_does_not_stop_the_others(
     manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[int] = []
     real = PartitionLog.close
 
-    def refusing(log: PartitionLog) -> None:
+    def close_with_failure(log: PartitionLog) -> None:
         real(log)
         if log.partition == 1:
             raise StorageError("no")
         closed.append(log.partition)
 
-    monkeypatch.setattr(PartitionLog, "close", refusing)
+    monkeypatch.setattr(PartitionLog, "close", close_with_failure)
     assert not await manager.close(3, in_thread)
     assert sorted(closed) == [0, *range(2, COUNT)]
+    # The shutdown is not clean, so there is no marker, and the next run recovers all logs.
     assert not (manager.directory / CLEAN_SHUTDOWN_MARKER).exists()
     monkeypatch.undo()
-    again = LogManager.open(manager.directory, node_id=1, cluster_id="c")
-    assert not again.open_all()
-    assert again.previous_broker_epoch is None
-    assert await again.close(4, in_thread)
+    next_run = LogManager.open(manager.directory, node_id=1, cluster_id="c")
+    assert not next_run.open_all()
+    assert next_run.previous_broker_epoch is None
+    assert await next_run.close(4, in_thread)
 
 
 async def test_an_unexpected_error_is_raised_once_no_thread_uses_a_log(
     manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory is released too, so that the next process recovers it."""
+    """The lock of the directory is released too, so that the next process can recover it."""
     running, real = set(), PartitionLog.close
 
-    def failing(log: PartitionLog) -> None:
+    def close_with_failure(log: PartitionLog) -> None:
         running.add(log.partition)
         try:
             real(log)
@@ -128,12 +131,13 @@ async def test_an_unexpected_error_is_raised_once_no_thread_uses_a_log(
         finally:
             running.discard(log.partition)
 
-    monkeypatch.setattr(PartitionLog, "close", failing)
+    monkeypatch.setattr(PartitionLog, "close", close_with_failure)
     with pytest.raises(MemoryError):
         await manager.close(3, in_thread)
+    # close() has waited for all threads before it raised.
     assert running == set()
     monkeypatch.undo()
-    again = LogManager.open(manager.directory, node_id=1, cluster_id="c")
-    assert not again.clean_shutdown
-    again.open_all()
-    assert await again.close(4, in_thread)
+    next_run = LogManager.open(manager.directory, node_id=1, cluster_id="c")
+    assert not next_run.clean_shutdown
+    next_run.open_all()
+    assert await next_run.close(4, in_thread)

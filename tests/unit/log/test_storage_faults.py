@@ -1,4 +1,5 @@
-"""A refusing disk: no part of a failed append is visible, and the log continues when it can."""
+"""A failing disk: no part of a failed append is visible, and the log
+continues as soon as it can."""
 
 import errno
 import os
@@ -18,7 +19,8 @@ Bench = Any  # the LogBench of conftest.py
 
 @contextmanager
 def _files_at_most(size_bytes: int) -> Iterator[None]:
-    """The kernel writes up to the limit and refuses the rest (EFBIG), as a full disk does."""
+    """Limit the size of files. The kernel writes up to the limit and refuses the rest (EFBIG), as a
+    full disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -27,6 +29,7 @@ def _files_at_most(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+# Cut within the header (61 bytes), at its end, and one byte before the end of the batch.
 @pytest.mark.parametrize("spare", [0, 1, 60, 61, 62, 98])
 def test_an_append_that_does_not_fit_leaves_no_trace(bench: Bench, spare: int) -> None:
     bench.config = LogConfig(index_interval_bytes=100)
@@ -39,33 +42,35 @@ def test_an_append_that_does_not_fit_leaves_no_trace(bench: Bench, spare: int) -
         log.append_as_leader(data, leader_epoch=0, now_ms=T0)
     assert path.stat().st_size == log.size_bytes == size
     assert log.next_offset == 3
+    # The torn tail was cut off, so a second failure leaves no trace either.
     with pytest.raises(StorageError), _files_at_most(size + spare):
         log.append_as_leader(data, leader_epoch=0, now_ms=T0)
     bench.fill(log, [2, 1])
     log.advance_high_watermark(6)
     assert bench.check(log) == [0, 1, 2, 3, 5]
     log.close()
-    again = bench.open(recovery_point=6, clean_shutdown=True, high_watermark=6)
-    assert bench.check(again) == [0, 1, 2, 3, 5]
+    reopened = bench.open(recovery_point=6, clean_shutdown=True, high_watermark=6)
+    assert bench.check(reopened) == [0, 1, 2, 3, 5]
 
 
-def test_a_followers_append_that_does_not_fit(bench: Bench, tmp_path: Path) -> None:
+def test_a_failed_append_of_a_follower_leaves_no_trace(bench: Bench, tmp_path: Path) -> None:
     leader = bench.create()
     bench.fill(leader, [1] * 6)
     data = bench.read_all(leader)
-    copy = type(bench)(tmp_path / "copy-0")
-    follower = copy.create()
+    follower_bench = type(bench)(tmp_path / "follower_bench-0")
+    follower = follower_bench.create()
     with _files_at_most(len(data) - 1), pytest.raises(StorageError):
         follower.append_as_follower(data)
     assert (follower.next_offset, follower.size_bytes) == (0, 0)
     follower.append_as_follower(data)
-    assert copy.read_all(follower) == data
+    assert follower_bench.read_all(follower) == data
 
 
-def test_a_roll_that_fails_is_tried_again(bench: Bench) -> None:
+def test_a_failed_roll_is_retried_by_the_next_append(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 10)
     assert len(log.segments()) == 1
+    # A directory with the name of the next segment makes every roll fail.
     blocker = bench.directory / f"{10:020d}.log"
     blocker.mkdir()
     for _ in range(2):
@@ -79,7 +84,7 @@ def test_a_roll_that_fails_is_tried_again(bench: Bench) -> None:
     bench.check(log)
 
 
-def test_a_tail_that_cannot_be_cut_off_is_cut_later(
+def test_a_torn_tail_that_cannot_be_truncated_is_truncated_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = bench.create()
@@ -91,12 +96,14 @@ def test_a_tail_that_cannot_be_cut_off_is_cut_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "ftruncate", refuse)
+        # 50 bytes of the batch reach the file, and the truncation that should remove them fails.
         with _files_at_most(size + 50), pytest.raises(StorageError):
             bench.fill(log, [1])
         path = bench.directory / f"{0:020d}.log"
         assert path.stat().st_size == size + 50
         with pytest.raises(StorageError, match="torn tail"):
             log.flush()
+    # ftruncate works again: the flush removes the tail first.
     assert log.flush() == 2
     assert path.stat().st_size == size
     bench.fill(log, [1])
@@ -104,7 +111,7 @@ def test_a_tail_that_cannot_be_cut_off_is_cut_later(
     bench.check(log)
 
 
-def test_after_a_failed_fsync_the_log_takes_nothing_until_it_is_opened_again(
+def test_after_a_failed_fsync_a_log_rejects_appends_until_it_is_reopened(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = bench.create()
@@ -118,39 +125,44 @@ def test_after_a_failed_fsync_the_log_takes_nothing_until_it_is_opened_again(
         with pytest.raises(StorageError, match="cannot be synced"):
             log.flush()
     assert log.recovery_point == 0
+    # A later fsync could succeed although pages were dropped (the fsyncgate problem), so nothing
+    # is retried on these descriptors.
     for attempt in (log.flush, log.close, lambda: bench.fill(log, [1])):
         with pytest.raises(StorageError, match="cannot be synced"):
             attempt()
-    again = bench.open(high_watermark=2)
-    bench.fill(again, [1])
-    bench.check(again)
+    reopened = bench.open(high_watermark=2)
+    bench.fill(reopened, [1])
+    bench.check(reopened)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 10, 30])
-def test_a_full_disk_does_not_keep_a_log_from_opening(bench: Bench, size_bytes: int) -> None:
+def test_a_log_opens_on_a_full_disk(bench: Bench, size_bytes: int) -> None:
     bench.config = LogConfig(segment_bytes=100_000, index_interval_bytes=100)
     log = bench.create()
     for epoch in (1, 2, 3):
         bench.fill(log, [1] * 10, epoch=epoch)
     before, epochs = bench.read_all(log), log.epochs
     bench.crash(log)
+    # Nothing was flushed, so the opening would have to write epochs and indexes. It keeps them in
+    # memory.
     assert not (bench.directory / "leader-epoch-checkpoint").exists()
     with _files_at_most(size_bytes):
         log = bench.open(high_watermark=30)
         assert bench.read_all(log) == before
         assert log.epochs == epochs
+        # With space again the log continues and is closed cleanly.
         for attempt in (log.flush, lambda: bench.fill(log, [1], epoch=3)):
             with pytest.raises(StorageError):
                 attempt()
     bench.fill(log, [1], epoch=3)
     log.close()
-    again = bench.open(recovery_point=31, clean_shutdown=True, high_watermark=31)
-    assert not again.truncated_at_open
-    assert (again.next_offset, again.epochs) == (31, epochs)
-    bench.check(again)
+    reopened = bench.open(recovery_point=31, clean_shutdown=True, high_watermark=31)
+    assert not reopened.truncated_at_open
+    assert (reopened.next_offset, reopened.epochs) == (31, epochs)
+    bench.check(reopened)
 
 
-def test_a_closed_log_refuses(bench: Bench) -> None:
+def test_a_closed_log_rejects_every_operation(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1])
     log.close()

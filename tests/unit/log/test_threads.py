@@ -1,4 +1,4 @@
-"""Work in threads (flush, retention, lookups) concurrent with the loop's appends and reads."""
+"""Threads that flush, delete and look up, concurrent with appends and reads on the event loop."""
 
 import threading
 import time
@@ -20,6 +20,7 @@ Bench = Any  # the LogBench of conftest.py
 
 
 def test_appends_and_reads_continue_beside_flush_retention_and_lookups(bench: Bench) -> None:
+    # Small segments and limits, so that 1,500 appends cause many rolls and deletions.
     bench.config = LogConfig(
         segment_bytes=2000, index_interval_bytes=100, retention_ms=-1, local_retention_bytes=9000
     )
@@ -31,7 +32,7 @@ def test_appends_and_reads_continue_beside_flush_retention_and_lookups(bench: Be
             try:
                 while not done.is_set():
                     work()
-                    time.sleep(0.0001)  # a thread that spins would keep the interpreter to itself
+                    time.sleep(0.0001)  # a spinning thread would hold the GIL
             except Exception as error:  # noqa: BLE001 - carried to the test's own thread
                 errors.append(error)
 
@@ -55,6 +56,7 @@ def test_appends_and_reads_continue_beside_flush_retention_and_lookups(bench: Be
             log.advance_high_watermark(log.next_offset - 1)
             try:
                 read = log.read(offset, max_bytes=700, up_to_offset=log.next_offset, min_one=True)
+            # Retention has deleted the segment, so the reader continues at the local start.
             except OffsetOutOfRange:
                 offset = log.local_log_start_offset
                 continue
@@ -65,21 +67,22 @@ def test_appends_and_reads_continue_beside_flush_retention_and_lookups(bench: Be
         for thread in threads:
             thread.join()
     assert errors == []
+    # After the race the log is consistent, on the disk as well.
     assert log.flush() == 1500
     retain()
     assert log.log_start_offset == 0 < log.local_log_start_offset
     bench.check(log)
     epochs = log.epochs
     bench.crash(log)
-    again = bench.open(recovery_point=1500, log_start_offset=0, high_watermark=1500)
-    assert (again.next_offset, again.epochs) == (1500, epochs)
+    reopened = bench.open(recovery_point=1500, log_start_offset=0, high_watermark=1500)
+    assert (reopened.next_offset, reopened.epochs) == (1500, epochs)
 
 
 def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
     start: Callable[[], LogManager],
 ) -> None:
-    """A truncation waits for the checkpoint, which looks at every log: it must not hold the lock
-    that the checkpoint needs."""
+    """A truncation waits for a checkpoint, which visits every log. It must not hold the lock that
+    the checkpoint needs."""
     manager = start()
     errors: list[BaseException] = []
     done = threading.Event()
@@ -98,6 +101,8 @@ def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
         thread.start()
         return thread
 
+    # Odd partitions truncate, even ones restart beyond the tier. Both lower a recovery point,
+    # which writes a checkpoint.
     def cut(number: int) -> Callable[[], object]:
         log = manager.create(
             topic="t", topic_id=uuid.UUID(int=number + 1), partition=number, config=CONFIG
@@ -117,6 +122,7 @@ def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
         return work
 
     threads = [repeat(cut(number), 60) for number in range(3)]
+    # Checkpoints run all the time, until the test sets ``done``.
     checkpoints = repeat(manager.checkpoint, 1_000_000)
     try:
         for thread in threads:
@@ -132,19 +138,20 @@ def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
 def test_a_restarting_log_can_be_inspected_without_its_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Upkeep checks each log for a pending flush, also while a follower starts from the tier."""
+    """Maintenance checks each log for a pending flush, also while a follower restarts from the
+    tier."""
     log = bench.create()
     bench.fill(log, [1] * 30)
     log.advance_high_watermark(30)
-    looked: list[bool] = []
+    checked: list[bool] = []
     real = Segment.create
 
-    def looking(directory: Path, base_offset: int, *, created_ms: int) -> Segment:
-        looked.append(log.needs_flush or log.size_bytes > 0 or log.active_base_offset >= 0)
+    def create_with_check(directory: Path, base_offset: int, *, created_ms: int) -> Segment:
+        checked.append(log.needs_flush or log.size_bytes > 0 or log.active_base_offset >= 0)
         return real(directory, base_offset, created_ms=created_ms)
 
-    monkeypatch.setattr(Segment, "create", looking)
+    monkeypatch.setattr(Segment, "create", create_with_check)
     log.truncate_fully_and_start_at(100, log_start_offset=0, epochs=())
-    assert looked == [True]
+    assert checked == [True]
     assert (log.size_bytes, log.active_base_offset) == (0, 100)
     bench.fill(log, [1])

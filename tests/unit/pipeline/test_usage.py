@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_tier import BY, SmallTier
 
-from tests.unit.tier.conftest import MemoryStore, Place
+from tests.unit.tier.conftest import MemoryStore, TierPartition
 from tests.unit.tier.conftest import memory as memory  # noqa: PLC0414 - a fixture
 from tests.unit.tier.conftest import place as place  # noqa: PLC0414 - a fixture
 from tests.unit.tier.test_manifest import ONE, manifests, start
@@ -146,7 +146,7 @@ def test_a_marked_segment_frees_space_only_once_it_is_deleted(paged: SmallTier) 
 
 def test_a_copy_under_way_is_counted_and_has_no_bytes_yet(paged: SmallTier) -> None:
     paged.copy(VALUES)
-    entry = Place(topic="t", topic_id=paged.topic_id, partition=0).segment(9, 17)
+    entry = TierPartition(topic="t", topic_id=paged.topic_id, partition=0).segment(9, 17)
     paged.tier.manifests.commit(paged.loaded, lambda head: transitions.start_copy(head, BY, entry))
     (topic,) = measured(paged).topics
     assert sum(bucket.copying for bucket in topic.buckets.values()) == 1
@@ -222,7 +222,7 @@ METADATA = {
 
 @pytest.mark.parametrize("name", METADATA)
 def test_custom_metadata_that_does_not_tell_counts_as_the_log(
-    name: str, memory: MemoryStore, place: Place
+    name: str, memory: MemoryStore, place: TierPartition
 ) -> None:
     metadata, (bucket, stored, unmeasured) = METADATA[name]
     usage = of_memory(memory, place, [metadata])
@@ -231,7 +231,9 @@ def test_custom_metadata_that_does_not_tell_counts_as_the_log(
     assert (figures[1].stored_bytes, figures[1].unmeasured) == (stored, unmeasured)
 
 
-def of_memory(memory: MemoryStore, place: Place, metadata: list[bytes], **options: Any) -> Usage:
+def of_memory(
+    memory: MemoryStore, place: TierPartition, metadata: list[bytes], **options: Any
+) -> Usage:
     """Return the usage of segments of 100 bytes with this custom metadata."""
     store = manifests(memory)
     loaded = store.create(place.head())
@@ -249,7 +251,7 @@ def of_memory(memory: MemoryStore, place: Place, metadata: list[bytes], **option
 
 
 def test_rows_and_buckets_beyond_the_limit_are_summed(
-    memory: MemoryStore, place: Place, monkeypatch: pytest.MonkeyPatch
+    memory: MemoryStore, place: TierPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage_figures, "ROWS_MAX", 4)
     monkeypatch.setattr(usage_figures, "BUCKETS_MAX", 2)
@@ -298,7 +300,7 @@ def test_programs_get_the_same_figures(paged: SmallTier) -> None:
 def test_two_topics_of_one_name_are_one_sample_and_two_rows(memory: MemoryStore) -> None:
     topics = []
     for number in (1, 2):
-        one = Place(topic_id=uuid.UUID(int=number), partition=0)
+        one = TierPartition(topic_id=uuid.UUID(int=number), partition=0)
         usage = of_memory(memory, one, [encode_custom_metadata("b", number * 10)])
         topics += usage.topics
     usage.topics = topics

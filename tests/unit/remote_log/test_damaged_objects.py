@@ -1,4 +1,4 @@
-"""Damaged objects in the status of a partition, and for how long they are reported."""
+"""Damaged objects in a partition's status, and how long they are reported."""
 
 import uuid
 from dataclasses import replace
@@ -31,6 +31,7 @@ def segment(start: int) -> SegmentEntry:
 
 
 def message(damages: Damages, live_from: int = 0, key: tuple[uuid.UUID, int] = KEY) -> str:
+    """Return the reported message while segments from ``live_from`` on are live."""
     failure = damages.failure(key, lambda entry: entry.end_offset_inclusive >= live_from)
     assert failure is None or failure.reason == "TierIntegrity"
     return "" if failure is None else failure.message
@@ -45,7 +46,8 @@ def damages() -> Damages:
     return made
 
 
-def test_it_stays_until_that_place_is_read_soundly(damages: Damages) -> None:
+def test_damage_is_reported_until_its_offset_is_read_successfully(damages: Damages) -> None:
+    # The read ends before the damaged offset 13, or is of another segment.
     damages.sound(KEY, segment(10), 10, 13)
     damages.sound(KEY, segment(0), 0, 100)
     assert message(damages) == "ten"
@@ -56,21 +58,23 @@ def test_it_stays_until_that_place_is_read_soundly(damages: Damages) -> None:
     assert message(damages) == ""
 
 
-def test_it_goes_with_the_records(damages: Damages) -> None:
+def test_damage_is_no_longer_reported_once_its_records_are_deleted(damages: Damages) -> None:
     assert message(damages, live_from=20) == "twenty"
     assert message(damages, live_from=30) == ""
+    # The entry was removed, not only hidden.
     assert message(damages) == ""
 
 
-def test_it_goes_with_the_replica(damages: Damages) -> None:
+def test_damage_is_forgotten_with_its_replica(damages: Damages) -> None:
     damages.forget(KEY)
     assert message(damages) == ""
 
 
-def test_what_is_remembered_has_a_limit(damages: Damages) -> None:
+def test_the_number_of_remembered_damages_is_limited(damages: Damages) -> None:
     for start in range(100, 1100, 10):
         damages.add(KEY, segment(start), start, str(start))
     assert message(damages) == "940"
     for number in range(2000):
+        # Partitions are limited too: the oldest one is dropped.
         damages.add((TOPIC_ID, number + 1), segment(0), 0, "other")
     assert message(damages) == ""

@@ -1,4 +1,4 @@
-"""Which remote segments expire, and which local one is copied next: pure rules."""
+"""Expiry of remote segments and the choice of the next segment to copy, as pure rules."""
 
 import uuid
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ def entry(start: int, *, records: int = 10, size: int = 100, newest_ms: int = 0)
         max_timestamp_ms=newest_ms,
         size_bytes=size,
         broker_id=1,
+        # The copy was made on day 5, which matters only for records without timestamps.
         event_time_ms=5 * DAY_MS,
         leader_epochs=[(1, 0)],
         leader_epoch=1,
@@ -51,6 +52,7 @@ def expired(live: list[SegmentEntry], now_ms: int = 0, local: int = 0, **limits:
 def test_time_retention_deletes_the_oldest_segments_up_to_the_first_that_stays() -> None:
     live = [entry(n * 10, newest_ms=ms) for n, ms in enumerate((10, 20, 90, 30))]
     assert expired(live, now_ms=110, retention_ms=100) is None
+    # The first two are older than 100 ms. The fourth would be soon, but it is behind the third.
     assert expired(live, now_ms=121, retention_ms=100) == 20
     assert expired(live, now_ms=1000, retention_ms=100) == 40
     assert expired(live, now_ms=DAY_MS, retention_ms=-1) is None
@@ -63,7 +65,8 @@ def test_records_without_timestamps_are_as_old_as_their_copy() -> None:
     assert expired(live, now_ms=8 * DAY_MS, retention_ms=2 * DAY_MS) == 10
 
 
-def test_size_retention_deletes_only_segments_wholly_beyond_the_limit() -> None:
+def test_size_retention_deletes_only_complete_segments_above_the_limit() -> None:
+    # 400 bytes are remote, and 50 exist locally only.
     live = [entry(n * 10) for n in range(4)]
     assert expired(live, local=50, retention_bytes=351) is None
     assert expired(live, local=50, retention_bytes=350) == 10
@@ -87,17 +90,18 @@ def test_a_topic_that_does_not_delete_expires_nothing() -> None:
     limit=st.integers(0, 300),
     local=st.integers(0, 100),
 )
-def test_size_retention_keeps_as_much_as_it_must(sizes: list[int], limit: int, local: int) -> None:
+def test_size_retention_keeps_at_least_the_limit(sizes: list[int], limit: int, local: int) -> None:
     live = [entry(n * 10, size=size) for n, size in enumerate(sizes)]
     start = expired(live, local=local, retention_bytes=limit) or 0
     kept = sum(sizes[start // 10 :]) + local
     assert kept >= min(limit, sum(sizes) + local)
-    left = sizes[start // 10 :]
-    assert not left or kept - left[0] < limit
+    remaining = sizes[start // 10 :]
+    # Nor does it keep more: without the oldest segment less than the limit would remain.
+    assert not remaining or kept - remaining[0] < limit
 
 
 def local(*bases: int) -> list[SegmentInfo]:
-    """Segments between the bases; the last one is active and holds 3 records."""
+    """Return segments between the bases. The last one is active and has 3 records."""
     ends = [*bases[1:], bases[-1] + 3]
     return [
         SegmentInfo(
@@ -122,51 +126,54 @@ def following(segments: list[SegmentInfo], copied_up_to: int, start: int, stable
     return found if isinstance(found, Blocked) else found.base_offset
 
 
-def test_the_next_segment_to_copy() -> None:
+def test_the_next_segment_to_copy_is_closed_and_stable() -> None:
     segments = local(0, 10, 20, 30)
     assert following(segments, 0, 0, 10) == 0
+    # KIP-405: a segment is copied only below the last stable offset.
     assert following(segments, 0, 0, 9) is Blocked.NOT_STABLE
     assert following(segments, 10, 0, 33) == 10
-    assert following(segments, 15, 0, 33) == 10  # other boundaries: the whole, and trimmed later
+    assert (
+        following(segments, 15, 0, 33) == 10
+    )  # another leader's boundaries: copied completely, trimmed by the manifest
     assert following(segments, 30, 0, 33) is Blocked.NOTHING_CLOSED
     assert following(segments, 99, 0, 33) is Blocked.NOTHING_CLOSED
 
 
-def test_a_hole_is_not_hidden_by_a_copy() -> None:
+def test_a_gap_between_copies_is_reported() -> None:
     segments = local(20, 30, 40)
     assert following(segments, 10, 0, 43) is Blocked.HOLE
-    assert following(segments, 10, 20, 43) == 20  # deleted records leave no hole
+    assert following(segments, 10, 20, 43) == 20  # below the log start there is no gap
     assert eligibility.stable_from(segments, 10) == 30
     assert eligibility.stable_from(segments, 40) is None
 
 
-def test_lag_is_what_is_closed_and_not_copied() -> None:
+def test_the_lag_counts_closed_segments_that_are_not_copied() -> None:
     lag = eligibility.lag(local(0, 10, 30, 40), 10)
     assert (lag.segments, lag.size_bytes) == (2, 30)
     assert expiry.local_only_bytes(local(0, 10, 30, 40), 9) == 33
 
 
-class Counting(Sequence[SegmentInfo]):
-    """Segments that count how often one is looked at."""
+class CountingSegments(Sequence[SegmentInfo]):
+    """Segments that count accesses."""
 
     def __init__(self, segments: Sequence[SegmentInfo]) -> None:
         self._segments = segments
-        self.looks = 0
+        self.accesses = 0
 
     def __len__(self) -> int:
         return len(self._segments)
 
     def __getitem__(self, index: Any) -> Any:
-        self.looks += 1
+        self.accesses += 1
         return self._segments[index]
 
 
 @pytest.mark.parametrize("count", [10, 1_000, 100_000])
-def test_a_copy_costs_little_more_in_a_long_log(count: int) -> None:
-    """Looks at segments for each copied one: as many as a bisection needs."""
-    segments = Counting(local(*range(0, 10 * count + 10, 10)))
+def test_choosing_a_segment_takes_a_bisection(count: int) -> None:
+    """The number of accesses for each copied segment is logarithmic."""
+    segments = CountingSegments(local(*range(0, 10 * count + 10, 10)))
     for at in (0, count // 2, count - 2):
-        before = segments.looks
+        before = segments.accesses
         found = eligibility.next_segment(
             segments,
             next_copy_offset=10 * at,
@@ -176,8 +183,8 @@ def test_a_copy_costs_little_more_in_a_long_log(count: int) -> None:
         assert isinstance(found, SegmentInfo)
         assert found.base_offset == 10 * at
         assert eligibility.stable_from(segments, 10 * at) == 10 * at + 10
-        assert segments.looks - before <= 2 * (count.bit_length() + 2)
-    before = segments.looks
+        assert segments.accesses - before <= 2 * (count.bit_length() + 2)
+    before = segments.accesses
     assert eligibility.lag(segments, 10 * (count - 2)).segments == 2
     assert expiry.local_only_bytes(segments, 10 * (count - 2) - 1) > 0
-    assert segments.looks - before <= 2 * (count.bit_length() + 6)
+    assert segments.accesses - before <= 2 * (count.bit_length() + 6)

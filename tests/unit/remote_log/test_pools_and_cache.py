@@ -1,4 +1,4 @@
-"""State shared by several threads: pools with limits, a cache that loads once."""
+"""State that several threads share: thread pools with limits, and a cache that loads once."""
 
 import asyncio
 import threading
@@ -29,6 +29,7 @@ async def test_a_cancelled_caller_waits_for_the_end_of_its_call() -> None:
     caller = asyncio.create_task(pool.run_to_end(work))
     await asyncio.to_thread(began.wait, 5)
     caller.cancel()
+    # The thread cannot be cancelled. Its caller must still be waiting when it ends.
     asyncio.get_running_loop().call_later(0.05, release.set)
     with pytest.raises(asyncio.CancelledError):
         await caller
@@ -36,8 +37,9 @@ async def test_a_cancelled_caller_waits_for_the_end_of_its_call() -> None:
     await pool.close()
 
 
-async def test_a_pool_refuses_beyond_its_queue_and_after_its_end() -> None:
+async def test_a_pool_rejects_calls_beyond_its_queue_and_after_its_end() -> None:
     pool, release = Pool("p", threads=1, pending_max=1), threading.Event()
+    # One call runs and one waits in the queue of one.
     calls = [pool.submit(release.wait, 5) for _ in range(2)]
     assert (pool.queue_size, pool.has_idle_thread) == (1, False)
     with pytest.raises(PoolFull):
@@ -53,12 +55,13 @@ async def test_a_pool_refuses_beyond_its_queue_and_after_its_end() -> None:
         pool.submit(release.wait, 5)
 
 
-def test_a_cache_keeps_to_its_limit_and_forgets_the_least_used() -> None:
+def test_a_cache_evicts_the_least_recently_used_entry() -> None:
     cache: ByteCache[int, bytes] = ByteCache(10, len)
     for key in (1, 2, 1, 3):
         assert cache.get(key, lambda: bytes(4)) == bytes(4)
     assert (1 in cache, 2 in cache, 3 in cache) == (True, False, True)
     assert (cache.size_bytes, len(cache), cache.hits, cache.misses) == (8, 2, 1, 3)
+    # A value above the limit is returned, but it must not evict everything else.
     assert len(cache.get(4, lambda: bytes(11))) == 11
     assert (4 in cache, cache.size_bytes) == (False, 8)
     cache.forget(lambda key: key == 1)
@@ -79,10 +82,10 @@ def test_many_threads_load_once_and_a_failure_is_not_cached() -> None:
         raise OSError("gone")
 
     with ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(cache.get, 1, load) for _ in range(3)]
+        calls = [threads.submit(cache.get, 1, load) for _ in range(3)]
         inside.wait(5)
         release.set()
-        assert [future.result(5) for future in asked] == [b"data"] * 3
+        assert [future.result(5) for future in calls] == [b"data"] * 3
     assert len(loads) == 1
     with pytest.raises(OSError, match="gone"):
         cache.get(2, fail)
@@ -90,13 +93,13 @@ def test_many_threads_load_once_and_a_failure_is_not_cached() -> None:
     assert cache.get(2, lambda: b"after all") == b"after all"
 
 
-def test_what_is_missing_of_many_is_loaded_by_one_call() -> None:
+def test_missing_entries_are_loaded_by_one_call() -> None:
     cache: ByteCache[int, bytes] = ByteCache(100, len)
-    asked: list[tuple[int, ...]] = []
+    loaded_keys: list[tuple[int, ...]] = []
     other_loads, release = threading.Event(), threading.Event()
 
     def load(keys: Sequence[int]) -> list[bytes]:
-        asked.append(tuple(keys))
+        loaded_keys.append(tuple(keys))
         return [b"%d" % key for key in keys]
 
     def slowly() -> bytes:
@@ -104,6 +107,7 @@ def test_what_is_missing_of_many_is_loaded_by_one_call() -> None:
         release.wait(5)
         return b"3, by another"
 
+    # Of four keys, 2 is in the cache and 3 is being loaded by another thread.
     cache.get(2, lambda: b"2, kept")
     with ThreadPoolExecutor(2) as threads:
         other = threads.submit(cache.get, 3, slowly)
@@ -112,13 +116,14 @@ def test_what_is_missing_of_many_is_loaded_by_one_call() -> None:
         release.set()
         assert many.result(5) == [b"1", b"2, kept", b"3, by another", b"4"]
         assert other.result(5) == b"3, by another"
-    assert asked == [(1, 4)]
+    assert loaded_keys == [(1, 4)]
 
     def fail(keys: Sequence[int]) -> list[bytes]:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
         cache.get_many((4, 5, 6), fail)
+    # A failure leaves no entry, so the next request loads again.
     assert (4 in cache, 5 in cache, 6 in cache) == (True, False, False)
 
 

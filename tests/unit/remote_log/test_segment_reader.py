@@ -1,4 +1,4 @@
-"""Ranged reads of one copied segment: few requests of the store, and nothing that is damaged."""
+"""Ranged reads of one copied segment: few requests to the store, and no damaged data."""
 
 import uuid
 from collections.abc import Sequence
@@ -32,28 +32,30 @@ ABORTED = (
 
 
 class CountingStorage(RemoteStorageManager):
-    """``asked``: (first chunk, chunks) of each ranged read."""
+    """Storage that records (first chunk, number of chunks) of each ranged read in ``reads``."""
 
-    asked: list[tuple[int, int]]
+    reads: list[tuple[int, int]]
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
         data = super().fetch(entry, start, end_exclusive)
-        self.asked.append((start // PIECE_BYTES, -(-len(data) // PIECE_BYTES)))
+        self.reads.append((start // PIECE_BYTES, -(-len(data) // PIECE_BYTES)))
         return data
 
 
 @dataclass
-class Segment:
-    """About 1.5 MB, six chunks of one piece each, every fourth batch in the index."""
+class CopiedSegment:
+    """Segment of about 1.5 MB in six chunks of one piece each. Every fourth
+    batch is in the index."""
 
     folder: Path
     entry: SegmentEntry = field(init=False)
     positions: Sequence[int] = field(init=False)
     tier: Tier = field(init=False)
     caches: Caches = field(init=False)
-    asked: list[tuple[int, int]] = field(default_factory=list)
+    reads: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        # 20 batches of 5 records with timestamps that equal their offsets.
         log = b"".join(self._batch(number) for number in range(BATCHES))
         index = OffsetIndex(FIRST)
         found = list(iter_headers(log))
@@ -78,6 +80,7 @@ class Segment:
             leader_epoch=3,
             tiered_epoch=0,
         )
+        # A chunk is one piece of the digests, so a damaged byte spoils one chunk only.
         aux = Aux(
             offset_index=index.to_bytes(),
             time_index=b"",
@@ -89,7 +92,7 @@ class Segment:
         copied = self.tier.segments.copy_segment(entry, data)
         self.entry = replace(entry, custom_metadata=copied.custom_metadata, digests=copied.digests)
         storage = CountingStorage(self.tier.segments._buckets)
-        storage.asked = self.asked
+        storage.reads = self.reads
         self.tier = replace(self.tier, segments=storage)
         self.caches = Caches(RemoteSettings(chunk_bytes=1))
         assert self.caches.chunk_bytes == PIECE_BYTES
@@ -101,7 +104,7 @@ class Segment:
         return build_batch(records, base_offset=base, leader_epoch=3)
 
     def read(self, offset: int, max_bytes: int) -> list[int]:
-        """Base offsets of the batches."""
+        """Return the base offsets of the batches read."""
         data, next_offset, _ = SegmentReader(self.tier, self.caches, self.entry).read(
             offset, max_bytes
         )
@@ -109,8 +112,9 @@ class Segment:
         assert headers[-1].next_offset == next_offset
         return [header.base_offset for header in headers]
 
-    def lie(self, largest_ms: int, *, readable: bool = True) -> None:
-        """Each batch's header names this as its largest timestamp; its records may be none."""
+    def set_largest_timestamp(self, largest_ms: int, *, readable: bool = True) -> None:
+        """Name this largest timestamp in each batch's header. ``readable`` False also damages the
+        records."""
         path = self.folder / "log"
         log = bytearray(path.read_bytes())
         for position, header in iter_headers(bytes(log)):
@@ -130,16 +134,17 @@ class Segment:
 
 
 @pytest.fixture
-def segment(tmp_path: Path) -> Segment:
-    return Segment(tmp_path)
+def segment(tmp_path: Path) -> CopiedSegment:
+    return CopiedSegment(tmp_path)
 
 
-def test_adjacent_indexes_are_read_in_one_request(segment: Segment) -> None:
+def test_adjacent_chunks_are_read_in_one_request(segment: CopiedSegment) -> None:
     size = segment.entry.size_bytes
     assert segment.read(FIRST, size) == list(range(FIRST, FIRST + 100, RECORDS))
-    assert segment.asked == [(0, 6)]
+    assert segment.reads == [(0, 6)]
     assert segment.read(FIRST + 50, size)[0] == FIRST + 50
-    assert segment.asked == [(0, 6)]
+    # The second read finds all chunks in the cache.
+    assert segment.reads == [(0, 6)]
 
 
 @pytest.mark.parametrize(
@@ -152,37 +157,38 @@ def test_adjacent_indexes_are_read_in_one_request(segment: Segment) -> None:
     ],
 )
 def test_aborted_transactions_are_returned_for_the_records_read(
-    segment: Segment, start: int, end: int, found: list[int]
+    segment: CopiedSegment, start: int, end: int, found: list[int]
 ) -> None:
     reader = SegmentReader(segment.tier, segment.caches, segment.entry)
     assert [item.producer_id for item in reader.aborted(start, end)] == found
 
 
-def test_only_missing_parts_are_requested(segment: Segment) -> None:
+def test_only_missing_chunks_are_requested(segment: CopiedSegment) -> None:
+    # A batch in the middle: its chunks are cached and split the missing ones into two ranges.
     middle = FIRST + (2 * PIECE_BYTES // (segment.entry.size_bytes // BATCHES) + 1) * RECORDS
     segment.read(middle, 1)
-    before = len(segment.asked)
+    before = len(segment.reads)
     segment.read(FIRST, segment.entry.size_bytes)
     chunks = {
-        number for first, count in segment.asked[:before] for number in range(first, first + count)
+        number for first, count in segment.reads[:before] for number in range(first, first + count)
     }
-    again = [
-        number for first, count in segment.asked[before:] for number in range(first, first + count)
+    requested = [
+        number for first, count in segment.reads[before:] for number in range(first, first + count)
     ]
-    assert sorted([*chunks, *again]) == list(range(6))
+    assert sorted([*chunks, *requested]) == list(range(6))
 
 
 @pytest.mark.parametrize("from_offset", [FIRST + 20, FIRST + 22])
-def test_a_trimmed_segment_is_read_from_where_it_answers(
-    segment: Segment, from_offset: int
+def test_a_trimmed_segment_is_read_from_its_first_valid_offset(
+    segment: CopiedSegment, from_offset: int
 ) -> None:
-    """Its log begins below that, and is checked from its own beginning."""
+    """Its log starts below that offset, and is verified from its own start."""
     segment.entry = replace(segment.entry, from_offset=from_offset)
     assert segment.read(from_offset, 100_000) == [FIRST + 20]
     assert segment.read(FIRST + 99, 1) == [FIRST + 95]
 
 
-def test_beside_a_damaged_piece_the_others_are_read(segment: Segment) -> None:
+def test_undamaged_pieces_of_a_segment_stay_readable(segment: CopiedSegment) -> None:
     segment.damage(segment.positions[10] + 100)
     damaged_chunk = (segment.positions[10] + 100) // PIECE_BYTES
     with pytest.raises(ObjectDamaged, match=f"differs at byte {damaged_chunk * PIECE_BYTES}\\."):
@@ -191,17 +197,18 @@ def test_beside_a_damaged_piece_the_others_are_read(segment: Segment) -> None:
     assert segment.read(FIRST + 95, 1) == [FIRST + 95]
 
 
-def test_nothing_of_a_damaged_piece_stays_in_memory(segment: Segment) -> None:
+def test_a_damaged_piece_is_not_cached(segment: CopiedSegment) -> None:
     segment.damage(100)
     with pytest.raises(ObjectDamaged):
         segment.read(FIRST, 1)
     assert len(segment.caches.chunks) == 0
+    # The same flip again restores the byte: the reader must fetch it from the store.
     segment.damage(100)
     assert segment.read(FIRST, 1) == [FIRST]
 
 
-def test_an_index_of_another_log_is_found_out(segment: Segment) -> None:
-    """The manifest has no digest of the index."""
+def test_an_index_of_another_log_is_detected(segment: CopiedSegment) -> None:
+    """The manifest of the first format has no digest of the index."""
     other = OffsetIndex(FIRST)
     other.append(FIRST + 11, segment.positions[2])
     aux = Aux(
@@ -210,32 +217,36 @@ def test_an_index_of_another_log_is_found_out(segment: Segment) -> None:
     data = SegmentData(segment.folder / "log", segment.entry.size_bytes, aux)
     segment.tier.segments.copy_segment(segment.entry, data)
     segment.entry = replace(segment.entry, digests=None)
+    # A read that does not use the wrong entry succeeds.
     assert segment.read(FIRST, 1) == [FIRST]
     with pytest.raises(ObjectDamaged, match=f"ends with offset {FIRST + 14}, its index says"):
         segment.read(FIRST + 30, 1)
 
 
-def test_a_look_up_by_time_keeps_no_more_of_a_segment_than_it_looks_at(segment: Segment) -> None:
-    """A header says that something newer is in the first batch; nothing is, up to the end."""
-    segment.lie(FIRST + BATCHES * RECORDS)
+def test_a_lookup_by_time_keeps_few_chunks_in_memory(segment: CopiedSegment) -> None:
+    """The header of the first batch claims newer records. There are none up to the end."""
+    segment.set_largest_timestamp(FIRST + BATCHES * RECORDS)
     reader = SegmentReader(segment.tier, segment.caches, segment.entry)
     assert reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST, unpack_limits()) is None
     assert len(reader._chunks) <= 2
 
 
-def test_a_look_up_by_time_unpacks_no_more_than_one_of_local_segments(segment: Segment) -> None:
+def test_a_lookup_by_time_has_the_limits_of_local_lookups(segment: CopiedSegment) -> None:
+    # Two batches of 75,000 bytes exceed the limit of bytes: the answer is the next batch's first
+    # offset.
     limits = UnpackLimits(bytes_left=100_000, records_left=1000)
-    segment.lie(FIRST + BATCHES * RECORDS)
+    segment.set_largest_timestamp(FIRST + BATCHES * RECORDS)
     reader = SegmentReader(segment.tier, segment.caches, segment.entry)
     found = reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST, limits)
     assert found == RemoteOffset(FIRST + 2 * RECORDS, FIRST + BATCHES * RECORDS, 3)
+    # Three batches and four records are within the limit of records.
     limits = UnpackLimits(bytes_left=10**9, records_left=3 * RECORDS + 4)
     found = reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST, limits)
     assert found == RemoteOffset(FIRST + 3 * RECORDS, FIRST + BATCHES * RECORDS, 3)
 
 
-def test_records_that_a_client_wrote_so_are_no_damage(segment: Segment) -> None:
-    segment.lie(FIRST + BATCHES * RECORDS, readable=False)
+def test_unreadable_records_of_a_client_are_not_damage(segment: CopiedSegment) -> None:
+    segment.set_largest_timestamp(FIRST + BATCHES * RECORDS, readable=False)
     reader = SegmentReader(segment.tier, segment.caches, segment.entry)
     found = reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST + 1, unpack_limits())
     assert found == RemoteOffset(FIRST + 1, FIRST + BATCHES * RECORDS, 3)

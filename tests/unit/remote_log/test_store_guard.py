@@ -1,5 +1,5 @@
-"""The one store of a broker: nothing touches it before its identity is known, and whenever that
-does not answer, or is another's, it is unavailable and never empty."""
+"""The store of a broker is not used before its identity is known. A store that does not answer, or
+belongs to another cluster, is unavailable and never empty."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ from tidemark_broker.remote_log.store import StoreGuard
 CLUSTER = "cluster-a"
 
 
-class Watched:
-    """A guard that looks often, and how often it has said that its store is usable."""
+class WatchedGuard:
+    """Guard with short check intervals, and a counter of the times it became usable."""
 
     def __init__(self) -> None:
         self.usable = 0
@@ -35,7 +35,7 @@ class Watched:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110  the guard looks by itself
+            while not condition():  # noqa: ASYNC110  the guard checks by itself
                 await asyncio.sleep(0.005)
 
     async def verified(self) -> str:
@@ -50,9 +50,9 @@ class Watched:
 
 
 @pytest.fixture
-async def watched(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+async def watched(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WatchedGuard]:
     monkeypatch.setattr(store, "_CHECK_PAUSE_S", 0.005)
-    made = Watched()
+    made = WatchedGuard()
     yield made
     await made.guard.close()
 
@@ -68,13 +68,15 @@ def _identity(folder: Path) -> Path:
     return folder / IDENTITY_KEY
 
 
-async def test_none_configured_is_no_error_of_the_broker(watched: Watched) -> None:
+async def test_a_broker_without_a_store_has_no_error(watched: WatchedGuard) -> None:
     assert watched.guard.status().error == ""
     with pytest.raises(StoreUnavailable, match="no remote storage is configured"):
         watched.guard.tier()
 
 
-async def test_nothing_is_used_before_its_identity_is_known(watched: Watched, folder: Path) -> None:
+async def test_a_store_is_not_used_before_its_identity_is_known(
+    watched: WatchedGuard, folder: Path
+) -> None:
     watched.configure(folder)
     for use in (watched.guard.tier, lambda: watched.guard.verify(watched.guard.tier())):
         with pytest.raises(StoreUnavailable, match="not verified yet"):
@@ -85,16 +87,18 @@ async def test_nothing_is_used_before_its_identity_is_known(watched: Watched, fo
     assert (watched.usable, watched.guard.status().error) == (1, "")
 
 
-async def test_the_accepted_identity_is_expected_and_never_made(
-    watched: Watched, folder: Path
-) -> None:
+async def test_an_accepted_identity_is_never_created(watched: WatchedGuard, folder: Path) -> None:
+    # An empty directory, for example an unmounted volume, must not become the store of a cluster
+    # that has one.
     watched.configure(folder, store_id="the-accepted-one")
     await watched.failed("WrongStore")
     assert not _identity(folder).exists()
     assert watched.usable == 0
 
 
-async def test_another_clusters_store_is_refused(watched: Watched, folder: Path) -> None:
+async def test_the_store_of_another_cluster_is_rejected(
+    watched: WatchedGuard, folder: Path
+) -> None:
     watched.configure(folder)
     store_id = await watched.verified()
     watched.configure(folder, store_id, cluster="cluster-b")
@@ -104,13 +108,14 @@ async def test_another_clusters_store_is_refused(watched: Watched, folder: Path)
 
 
 async def test_a_missing_store_is_unavailable_until_it_returns(
-    watched: Watched, folder: Path
+    watched: WatchedGuard, folder: Path
 ) -> None:
     watched.configure(folder)
     store_id = await watched.verified()
     away = folder.rename(folder.with_name("away"))
     watched.guard.suspect()
     await watched.failed("StoreDirectoryMissing")
+    # An empty directory in its place is another store.
     folder.mkdir()
     await watched.failed("WrongStore")
     folder.rmdir()
@@ -120,7 +125,9 @@ async def test_a_missing_store_is_unavailable_until_it_returns(
     watched.guard.tier()
 
 
-async def test_a_replaced_store_is_noticed_while_unused(watched: Watched, folder: Path) -> None:
+async def test_a_replaced_store_is_noticed_while_unused(
+    watched: WatchedGuard, folder: Path
+) -> None:
     watched.configure(folder)
     await watched.verified()
     fields = json.loads(_identity(folder).read_text())
@@ -128,10 +135,11 @@ async def test_a_replaced_store_is_noticed_while_unused(watched: Watched, folder
     await watched.failed("WrongStore")
 
 
-async def test_what_was_accepted_already_is_not_looked_at_again(
-    watched: Watched, folder: Path
+async def test_a_repeated_configuration_is_not_verified_again(
+    watched: WatchedGuard, folder: Path
 ) -> None:
-    """The controller repeats it with every snapshot, then with the identity that was found."""
+    """The controller repeats the configuration with every snapshot, later with the identity that
+    was found."""
     watched.configure(folder)
     store_id = await watched.verified()
     tier = watched.guard.tier()
@@ -141,7 +149,9 @@ async def test_what_was_accepted_already_is_not_looked_at_again(
     assert watched.usable == 1
 
 
-async def test_without_configuration_again_nothing_is_used(watched: Watched, folder: Path) -> None:
+async def test_a_removed_configuration_disables_the_store(
+    watched: WatchedGuard, folder: Path
+) -> None:
     watched.configure(folder)
     await watched.verified()
     watched.guard.configure("", "", CLUSTER)

@@ -1,4 +1,4 @@
-"""Whatever goes wrong with a partition's tier has a reason that the page on conditions explains."""
+"""Every failure of a partition's tier has a reason that the reference of conditions explains."""
 
 import pytest
 
@@ -36,13 +36,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("reason", CASES)
-def test_every_error_has_a_reason_that_is_explained(reason: str) -> None:
+def test_every_error_has_a_documented_reason(reason: str) -> None:
     failure = failure_of(CASES[reason])
     assert (failure.reason, failure.message) == (reason, "x")
     assert reason in {row.name for row in TIER}
 
 
-def test_an_error_of_the_disk_is_the_disks() -> None:
+def test_an_os_error_is_a_storage_error() -> None:
     assert failure_of(OSError(28, "No space left on device")).reason == "StorageError"
 
 
@@ -50,7 +50,7 @@ def test_an_error_without_a_message_shows_its_class() -> None:
     assert failure_of(ZeroDivisionError()).message == "ZeroDivisionError"
 
 
-def test_pauses_differ_and_stay_near() -> None:
+def test_pauses_vary_by_the_jitter() -> None:
     pauses = {jittered(10.0, 0.2) for _ in range(50)}
     assert len(pauses) > 1
     assert all(8.0 <= pause <= 12.0 for pause in pauses)

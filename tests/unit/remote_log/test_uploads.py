@@ -1,4 +1,4 @@
-"""An upload that was given up leaves nothing behind, and takes nothing away (invariant 10)."""
+"""An abandoned upload leaves nothing behind and deletes nothing else (invariant 10)."""
 
 import asyncio
 import threading
@@ -30,8 +30,8 @@ AUX = Aux(offset_index=b"", time_index=b"", leader_epochs=b"0\n0\n", producer_sn
 
 
 @dataclass
-class Place:
-    """A partition with a head, and a segment of it that is to be copied."""
+class UploadPartition:
+    """Partition with a head, and one of its segments that is being copied."""
 
     root: Path
     tier: Tier
@@ -52,8 +52,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    """Its copy has begun, and its objects are in the store."""
+def place(tmp_path: Path) -> UploadPartition:
+    """Return a partition whose copy was started and whose objects are in the store."""
     root = tmp_path / "tier"
     root.mkdir()
     store = DirectoryStore(root)
@@ -89,32 +89,33 @@ def place(tmp_path: Path) -> Place:
     )
     log = tmp_path / "00.log"
     log.write_bytes(LOG)
-    made = Place(root, tier, loaded, entry, SegmentData(log, len(LOG), AUX))
+    made = UploadPartition(root, tier, loaded, entry, SegmentData(log, len(LOG), AUX))
     made.commit(lambda head: start_copy(head, BY, entry))
     segments.copy_segment(entry, made.data)
+    # The log and the auxiliary object. The manifest has the segment as COPY_STARTED.
     assert made.stored() == 2
     return made
 
 
-def test_marked_segments_are_deleted_at_once(place: Place) -> None:
+def test_objects_of_an_abandoned_copy_are_deleted(place: UploadPartition) -> None:
     place.commit(lambda head: abandon_copy(head, BY, place.entry, now_ms=5))
     assert drop_if_unreferenced(place.upload)
     assert place.stored() == 0
 
 
-def test_what_the_manifest_has_forgotten_is_deleted(place: Place) -> None:
+def test_objects_without_a_manifest_entry_are_deleted(place: UploadPartition) -> None:
     place.commit(lambda head: replace(head, entries=()))
     assert drop_if_unreferenced(place.upload)
     assert place.stored() == 0
 
 
-def test_what_still_counts_as_being_copied_is_left_to_the_next_claim(place: Place) -> None:
+def test_objects_of_a_copy_in_progress_are_left_to_the_next_claim(place: UploadPartition) -> None:
     assert not drop_if_unreferenced(place.upload)
     assert place.stored() == 2
 
 
-def test_what_is_finished_stays(place: Place) -> None:
-    """Its commit had landed although its writer received an error."""
+def test_objects_of_a_finished_copy_are_kept(place: UploadPartition) -> None:
+    """The commit succeeded although its writer received an error."""
     copied = place.tier.segments.copy_segment(place.entry, place.data)
     place.commit(
         lambda head: finish_copy(head, BY, place.entry, copied.custom_metadata, copied.digests)
@@ -123,16 +124,17 @@ def test_what_is_finished_stays(place: Place) -> None:
     assert place.stored() == 2
 
 
-def test_without_an_answer_nothing_is_deleted(place: Place) -> None:
+def test_nothing_is_deleted_while_the_manifest_cannot_be_read(place: UploadPartition) -> None:
     away = place.root.rename(place.root.with_name("away"))
     assert not drop_if_unreferenced(place.upload)
     away.rename(place.root)
     assert place.stored() == 2
 
 
-async def test_a_cancelled_caller_leaves_the_upload_to_end_and_to_be_looked_at(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+async def test_a_cancelled_upload_is_cleaned_up_when_its_thread_ends(
+    place: UploadPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The broker has lost the leadership: the copy is abandoned while its thread still uploads.
     place.commit(lambda head: abandon_copy(head, BY, place.entry, now_ms=5))
     begun, may_end = threading.Event(), threading.Event()
     copy = place.tier.segments.copy_segment
@@ -150,7 +152,7 @@ async def test_a_cancelled_caller_leaves_the_upload_to_end_and_to_be_looked_at(
         await asyncio.to_thread(begun.wait)
         caller.cancel()
         await asyncio.gather(caller, return_exceptions=True)
-        assert place.entry.segment_id in uploads  # so no cleanup deletes its objects meanwhile
+        assert place.entry.segment_id in uploads  # no cleanup may delete its objects before it ends
         may_end.set()
         while place.entry.segment_id in uploads or place.stored():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -100,7 +100,7 @@ class ReplicaNode:
         )
         self.log_directory = LogDirectory.open(config)
         metadata, purgatory = MetadataCache("c"), Purgatory()
-        # Time stands still unless a test moves it, and proposals for the ISR are dropped unless a
+        # Time does not advance unless a test moves it. Proposals for the ISR are dropped unless a
         # test collects them.
         self.context = ReplicaContext(
             node_id=node_id,

@@ -60,7 +60,7 @@ async def test_the_second_batch_does_not_overtake_the_first(node: Nodes) -> None
         (ErrorCode.none, 0),
         (ErrorCode.none, 1),
     ]
-    assert not one.context.rejected
+    assert not one.context.refused
 
 
 async def test_a_batch_rejected_for_a_small_isr_is_required_first(node: Nodes) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of the tier's unit tests: a topic, its segments, and a store whose n-th call fails."""
+"""Fixtures for unit tests of the tier: a topic, its segments, and a store whose n-th call fails."""
 
 import hashlib
 import itertools
@@ -33,14 +33,14 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Place:
-    """The partition that the tests work on, and makers of what belongs to it."""
+class TierPartition:
+    """Partition that the tests work on, and factories of its heads and segments."""
 
     topic: str = TOPIC
     topic_id: uuid.UUID = TOPIC_ID
     partition: int = 3
     cluster_id: str = CLUSTER
-    #: Ids of segments are the same in every run: they decide the bucket of a segment.
+    #: Segment ids are the same in every run, because they determine the bucket of a segment.
     _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
 
     def head(self, leader_epoch: int = 1, tiered_epoch: int = 0, log_start: int = 0) -> Head:
@@ -82,7 +82,8 @@ class Place:
 
 
 class MemoryStore:
-    """The port in a dict, for tests that make thousands of calls (a directory fsyncs each)."""
+    """Object store in a dict, for tests that make thousands of calls (a directory store fsyncs
+    each)."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -141,7 +142,7 @@ def _version(data: bytes) -> Version:
 
 
 class FaultyStore:
-    """A store whose calls can be made to fail, before they take effect or after."""
+    """Store whose calls can fail, before or after they take effect."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -150,8 +151,8 @@ class FaultyStore:
         self.trace: list[tuple[str, str]] = []
 
     def fail(self, decide: Callable[[int, str, str], str | None]) -> None:
-        """``decide(n, operation, key)`` says "before", "after" or None for the n-th call from
-        now."""
+        """Let ``decide(n, operation, key)`` return "before", "after" or None for the n-th call from
+        now on."""
         self._calls = itertools.count(1)
         self._fails = decide
         self.trace = []
@@ -159,6 +160,7 @@ class FaultyStore:
     def _call(self, operation: str, key: str, call: Callable[[], _Result]) -> _Result:
         self.trace.append((operation, key))
         when = self._fails(next(self._calls), operation, key)
+        # "after" is the harder case: the call took effect, but its caller received an error.
         if when == "before":
             raise _error(operation)
         result = call()
@@ -204,8 +206,8 @@ def _error(operation: str) -> StoreUnavailable:
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place()
+def place() -> TierPartition:
+    return TierPartition()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The record of audits: what is written is read, and what is anything else is not believed."""
+"""The record of audits in the store: it round-trips, and anything else is rejected."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ def audit(number: int = 7, *, damaged: int = 0, **fields: Any) -> TopicAudit:
     return dataclasses.replace(made, **fields)
 
 
-def test_what_is_written_is_read(memory: Any) -> None:
+def test_an_audit_record_round_trips(memory: Any) -> None:
     assert read_record(memory) == AuditRecord()
     assert write_record(memory, [audit(7), audit(8, damaged=2)], whole=True) == 0
     assert read_record(memory).topics == {
@@ -60,7 +60,7 @@ def test_what_is_written_is_read(memory: Any) -> None:
     }
 
 
-def test_an_audit_of_one_topic_keeps_the_others_and_one_of_all_forgets_deleted_topics(
+def test_a_partial_audit_keeps_other_topics_and_a_full_one_replaces_all(
     memory: Any,
 ) -> None:
     write_record(memory, [audit(7), audit(8)], whole=True)
@@ -73,24 +73,25 @@ def test_an_audit_of_one_topic_keeps_the_others_and_one_of_all_forgets_deleted_t
     assert list(read_record(memory).topics) == [uuid.UUID(int=9)]
 
 
-def test_the_same_outcome_twice_is_two_bodies(memory: Any) -> None:
-    """Equal ones would have equal versions, and a compare-and-set would not tell them apart."""
+def test_equal_audits_have_different_bodies(memory: Any) -> None:
+    """Equal bodies would have equal versions, and compare-and-set could not distinguish them."""
     write_record(memory, [audit()], whole=True)
     first = memory.objects[AUDIT_KEY]
     write_record(memory, [audit()], whole=True)
     assert memory.objects[AUDIT_KEY] != first
 
 
-def test_of_two_that_write_at_once_both_are_kept(memory: Any) -> None:
+def test_concurrent_audits_are_both_recorded(memory: Any) -> None:
     replace_ = memory.replace
     write_record(memory, [audit(1)], whole=True)
 
-    def overtaken(*args: Any) -> Any:
+    def replace_after_other(*args: Any) -> Any:
         memory.replace = replace_
         write_record(memory, [audit(2)], whole=False)
         return replace_(*args)
 
-    memory.replace = overtaken
+    # Another audit writes between the read and the compare-and-set of this one.
+    memory.replace = replace_after_other
     write_record(memory, [audit(3)], whole=False)
     assert {topic.int for topic in read_record(memory).topics} == {1, 2, 3}
 
@@ -150,8 +151,9 @@ SPOILT: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("name", SPOILT)
-def test_a_record_with_one_wrong_field_is_not_believed(name: str) -> None:
+def test_a_record_with_one_invalid_field_is_rejected(name: str) -> None:
     fields = json.loads(encode(AuditRecord({ID: audit(damaged=1)})))
+    # Everyone with access to the store can write this object, and its fields are shown to users.
     SPOILT[name](fields)
     with pytest.raises(AuditUnreadable, match=r"^it is no record of an audit$"):
         decode(json.dumps(fields).encode())
@@ -167,7 +169,7 @@ TORN = {
 
 
 @pytest.mark.parametrize("name", TORN)
-def test_an_invalid_record_is_reported_in_our_own_words_and_rewritten(
+def test_an_invalid_record_is_reported_with_a_fixed_message_and_rewritten(
     name: str, memory: Any
 ) -> None:
     memory.objects[AUDIT_KEY] = TORN[name]
@@ -177,7 +179,7 @@ def test_an_invalid_record_is_reported_in_our_own_words_and_rewritten(
     assert list(read_record(memory).topics) == [ID]
 
 
-def test_a_record_that_is_cut_anywhere_is_not_believed() -> None:
+def test_a_truncated_record_is_rejected() -> None:
     data = encode(AuditRecord({ID: audit(damaged=1)}))
     for end in range(len(data)):
         with pytest.raises(AuditUnreadable):
@@ -190,18 +192,17 @@ def test_a_newer_format_is_named() -> None:
         decode(data)
 
 
-def test_an_oversized_value_is_read_only_as_far_as_needed(memory: Any) -> None:
+def test_an_oversized_record_is_read_only_up_to_the_limit(memory: Any) -> None:
     memory.objects[AUDIT_KEY] = b"[" + b"0," * BYTES_MAX
-    asked = []
-    memory.get_range = lambda key, start, end: asked.append((start, end)) or b"0" * (end - start)
+    ranges = []
+    memory.get_range = lambda key, start, end: ranges.append((start, end)) or b"0" * (end - start)
     with pytest.raises(AuditUnreadable, match=rf"more than {BYTES_MAX} bytes"):
         read_record(memory)
-    assert asked == [(0, BYTES_MAX + 1)]
+    assert ranges == [(0, BYTES_MAX + 1)]
 
 
-def test_the_largest_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every number and every name as long as it can be, of as many topics as there may be: what one
-    such row comes to, and how many are described."""
+def test_the_largest_record_is_below_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All numbers and names have their maximum length, and there are as many topics as allowed."""
     name, most = "n" * 249, 2**63 - 1
     kinds = {kind: most for kind in FindingKind if kind.is_damage}
     worst = Worst(FindingKind.DAMAGED, 2**31, key_of(ID, name), most, most)
@@ -216,16 +217,19 @@ def test_the_largest_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         counts=kinds,
         worst=(worst,) * 5,
     )
+    # Size of one row with its findings described, and with only their number.
     described = len(encode(AuditRecord({ID: row})))
     counted = len(encode(AuditRecord({ID: dataclasses.replace(row, worst=())})))
     assert TOPICS_MAX * counted + DESCRIBED_MAX * (described - counted) < BYTES_MAX
     monkeypatch.setattr(audit_record, "DESCRIBED_MAX", 4)
     rows = {uuid.UUID(int=number): row for number in range(3)}
-    told = [len(load["worst"]) for load in json.loads(encode(AuditRecord(rows)))["topics"]]
-    assert told == [3, 1, 0]
+    described_counts = [
+        len(load["worst"]) for load in json.loads(encode(AuditRecord(rows)))["topics"]
+    ]
+    assert described_counts == [3, 1, 0]
 
 
-def test_where_there_is_no_room_those_with_findings_stay_then_the_latest(
+def test_beyond_the_limit_topics_with_findings_and_the_latest_stay(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_record, "TOPICS_MAX", 3)
@@ -234,7 +238,7 @@ def test_where_there_is_no_room_those_with_findings_stay_then_the_latest(
     assert {topic.int for topic in read_record(memory).topics} == {1, 4, 5}
 
 
-def test_a_topic_with_an_unreadable_name_spoils_no_other(memory: Any) -> None:
+def test_a_topic_with_an_invalid_name_does_not_affect_others(memory: Any) -> None:
     """Any client with access to the store can write a topic object and a manifest."""
     stranger = Worst(FindingKind.MISSING, 0, "data/elsewhere", 1, 2)
     odd = audit(8, name="no topic's name")

@@ -1,4 +1,4 @@
-"""Heads, pages and topic objects as JSON: byte for byte back, and nothing unknown let in."""
+"""JSON of heads, pages and topic objects: round trips, and rejection of anything unknown."""
 
 import json
 import uuid
@@ -37,7 +37,8 @@ def reference(number: int) -> PageRef:
     )
 
 
-def test_a_full_head_comes_back(place: Any) -> None:
+def test_a_full_head_round_trips(place: Any) -> None:
+    # Every optional field has a value that differs from its default.
     entry = replace(
         place.segment(5, 9, epochs=((1, 2), (4, 8))),
         from_offset=7,
@@ -90,21 +91,23 @@ def test_the_first_format_is_read_and_the_second_written() -> None:
     (entry,) = head.entries
     assert (entry.end_offset_inclusive, entry.custom_metadata) == (19, b'{"n":123}')
     assert entry.digests is None
+    # Only the version number changes: a head without digests stays without.
     for old, new in ((FIRST_HEAD, encode_head(head)), (FIRST_PAGE, encode_page(page))):
         assert json.loads(new) == {**json.loads(old), "formatVersion": 2}
     assert decode_head(encode_head(head), "head") == head
 
 
 @given(data=st.none() | st.binary(max_size=200))
-def test_custom_metadata_comes_back_byte_for_byte(place: Any, data: bytes | None) -> None:
+def test_custom_metadata_round_trips(place: Any, data: bytes | None) -> None:
     head = replace(place.head(), entries=(replace(place.segment(0, 9), custom_metadata=data),))
     (entry,) = decode_head(encode_head(head), "head").entries
     assert entry.custom_metadata == data
 
 
-def test_what_is_unknown_is_refused(place: Any) -> None:
+def test_unknown_and_invalid_manifests_are_rejected(place: Any) -> None:
     good = json.loads(encode_head(replace(place.head(), entries=(place.segment(0, 9),))))
     bad: list[bytes] = [b"", b"[]", b"{}", b"\xff"]
+    # Other versions, unknown fields, wrong types, and values out of range.
     changes: tuple[dict[str, object], ...] = (
         {"formatVersion": 0},
         {"formatVersion": 3},
@@ -131,7 +134,8 @@ def test_what_is_unknown_is_refused(place: Any) -> None:
 
 
 def test_the_head_of_a_hundred_thousand_segments_stays_small(place: Any) -> None:
-    """A copy costs two writes of the head, whatever the length of the log."""
+    """A copy writes the head twice, for any length of the log."""
+    # One full page in the head, and all other segments in pages.
     entries = tuple(
         replace(
             place.segment(10**11 + n, 10**11 + n, epochs=((1000, 10**11),)),
@@ -145,7 +149,7 @@ def test_the_head_of_a_hundred_thousand_segments_stays_small(place: Any) -> None
     assert len(encode_head(replace(place.head(), entries=entries, pages=pages))) < 190_000
 
 
-def test_keys_are_the_layouts() -> None:
+def test_keys_follow_the_documented_layout() -> None:
     topic_id, segment_id = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)
     zeros, ones = "A" * 22, "_" * 21 + "w"
     assert segment_key("t.x", topic_id, 4, 17, segment_id) == (
@@ -156,22 +160,23 @@ def test_keys_are_the_layouts() -> None:
 
 
 @given(st.uuids())
-def test_ids_come_back(value: uuid.UUID) -> None:
+def test_ids_round_trip(value: uuid.UUID) -> None:
     assert parse_id(id_text(value)) == value
 
 
 @pytest.mark.parametrize("text", ["", "AAAA", "A" * 23, "!" * 22, "A" * 21 + "\n"])
-def test_other_texts_are_no_ids(text: str) -> None:
+def test_other_texts_are_not_ids(text: str) -> None:
     with pytest.raises(ValueError, match="22 base64url"):
         parse_id(text)
 
 
-NOT_WHOLE = (2**63, -(2**63) - 1, 10**30)
+NOT_INT64 = (2**63, -(2**63) - 1, 10**30)
 
 
-@pytest.mark.parametrize("number", NOT_WHOLE)
-def test_a_number_that_no_field_of_kafka_holds_is_no_manifest(place: Any, number: int) -> None:
-    """Such a number would break the code that sends it on: the status, the answer to a follower."""
+@pytest.mark.parametrize("number", NOT_INT64)
+def test_numbers_above_64_bits_are_rejected(place: Any, number: int) -> None:
+    """Such a number would break code that forwards it, such as the status or a response to a
+    follower."""
     head = json.loads(encode_head(replace(place.head(), entries=(place.segment(10, 19),))))
     for name in ("logStartOffset", "leaderEpoch", "version"):
         with pytest.raises(ManifestCorrupt, match=r"heads/x .*64 bits"):
@@ -183,15 +188,15 @@ def test_a_number_that_no_field_of_kafka_holds_is_no_manifest(place: Any, number
 
 
 @pytest.mark.parametrize("size", [-1, 0, 2**31])
-def test_a_segment_is_as_large_as_a_log_file_can_be(place: Any, size: int) -> None:
+def test_a_segment_size_must_be_a_valid_log_size(place: Any, size: int) -> None:
     head = json.loads(encode_head(replace(place.head(), entries=(place.segment(10, 19),))))
     head["entries"][0]["sizeBytes"] = size
     with pytest.raises(ManifestCorrupt, match=f"heads/x .*{size} bytes"):
         decode_head(json.dumps(head).encode(), "heads/x")
 
 
-def test_endlessly_nested_input_is_no_manifest() -> None:
-    """Such input causes no unexpected program error."""
+def test_deeply_nested_input_is_rejected() -> None:
+    """The decoder's RecursionError must not escape."""
     for decode in (decode_head, decode_page):
         with pytest.raises(ManifestCorrupt, match="heads/x"):
             decode(b"[" * 100_000, "heads/x")

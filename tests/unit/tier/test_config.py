@@ -1,4 +1,4 @@
-"""Remote store configuration: its JSON, its location, and the values that are refused."""
+"""Configuration of remote stores: its JSON, its location, and invalid values."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ S3 = {
 
 
 class TestConfig:
-    def test_both_kinds_come_back(self) -> None:
+    def test_both_kinds_round_trip(self) -> None:
         for text in (json.dumps({"s3": S3}), json.dumps({"filesystem": {"path": "/srv/tier"}})):
             assert to_json(from_json(text)) == text
 
@@ -64,12 +64,12 @@ class TestConfig:
             ({"s3": {**S3, "region": 5}}, r"s3\.region must be a text"),
         ],
     )
-    def test_what_cannot_work_is_refused(self, fields: object, message: str) -> None:
+    def test_invalid_configurations_are_rejected(self, fields: object, message: str) -> None:
         text = fields if isinstance(fields, str) else json.dumps(fields)
         with pytest.raises(InvalidConfig, match=message):
             from_json(text)
 
-    def test_opening_reaches_for_nothing(self) -> None:
+    def test_opening_a_tier_makes_no_request(self) -> None:
         tier = open_tier(from_json(json.dumps({"s3": S3})))
         assert tier.store.describe() == "bucket one at http://127.0.0.1:9000, prefix a/b"
 
@@ -79,12 +79,13 @@ class TestConfig:
             names = tuple(open_stores(config))
             assert names == (config.buckets if isinstance(config, S3Config) else ("",))
 
-    def test_a_folder_is_never_made(self, tmp_path: Path) -> None:
+    def test_a_missing_directory_is_never_created(self, tmp_path: Path) -> None:
+        """A missing directory is usually an unmounted volume."""
         missing = tmp_path / "missing"
         ensure_place(FilesystemConfig(missing), create=True, in_use=False)
         assert not missing.exists()
 
-    def test_a_location_is_what_is_configured_without_credentials(self) -> None:
+    def test_a_location_has_no_credentials(self) -> None:
         for kind in KINDS.values():
             fields = dict.fromkeys((*kind.location_names, *kind.credential_names), "x")
             place = location_of({kind.kind: fields})

@@ -1,4 +1,5 @@
-"""The directory as an object store: the port's rules, compare-and-set between processes, faults."""
+"""The directory as an object store: the rules of the port, compare-and-set between processes, and
+faults."""
 
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ from tidemark.tier.objects import (
 )
 
 
-def test_objects_come_back(directory: DirectoryStore, tmp_path: Path) -> None:
+def test_objects_round_trip(directory: DirectoryStore, tmp_path: Path) -> None:
     directory.put("a/b", b"12345")
     assert directory.get("a/b").data == b"12345"
     assert directory.get_range("a/b", 1, 3) == b"23"
@@ -29,7 +30,7 @@ def test_objects_come_back(directory: DirectoryStore, tmp_path: Path) -> None:
     assert directory.get("a/b").data == b"6"
 
 
-def test_a_stream_is_stored_whole_or_not_at_all(directory: DirectoryStore) -> None:
+def test_a_stream_is_stored_completely_or_not_at_all(directory: DirectoryStore) -> None:
     directory.put_stream("x/whole", iter([b"0123", b"", b"456789"]))
     directory.put_stream("x/empty", ())
     assert directory.get("x/whole").data == b"0123456789"
@@ -44,7 +45,7 @@ def test_a_stream_is_stored_whole_or_not_at_all(directory: DirectoryStore) -> No
     assert [info.key for info in directory.list("x/")] == ["x/empty", "x/whole"]
 
 
-def test_many_are_deleted_and_a_missing_one_is_fine(directory: DirectoryStore) -> None:
+def test_deleting_many_ignores_missing_objects(directory: DirectoryStore) -> None:
     for key in ("a/b", "a/c", "d"):
         directory.put(key, b"x")
     directory.delete_many(["a/b", "a/none", "d"])
@@ -73,12 +74,13 @@ def test_compare_and_set(directory: DirectoryStore) -> None:
     assert directory.get("h/1") == type(directory.get("h/1"))(b"two", second)
 
 
-def test_listing_is_sorted_and_hides_what_is_internal(
+def test_listing_is_sorted_and_hides_internal_files(
     directory: DirectoryStore, tmp_path: Path
 ) -> None:
     for key in ("b", "a/2", "a/1", "a.x/9"):
         directory.put(key, b"12")
     directory.create("c", b"3")
+    # "a.x" sorts after "a/" as a key, although "." is smaller than "/" in the folder names.
     assert [info.key for info in directory.list("")] == ["a/1", "a/2", "a.x/9", "b", "c"]
     (info,) = directory.list("a.x/")
     assert (info.key, info.size_bytes) == ("a.x/9", 2)
@@ -98,13 +100,14 @@ def test_deleting_leaves_no_empty_folders(directory: DirectoryStore, tmp_path: P
 @pytest.mark.parametrize(
     "key", ["", "/a", "a/", "a//b", "../a", "a/./b", "a\0", ".tidemark-store/x"]
 )
-def test_keys_stay_inside(directory: DirectoryStore, key: str) -> None:
+def test_keys_outside_the_directory_are_rejected(directory: DirectoryStore, key: str) -> None:
     with pytest.raises(ValueError, match=r"key|own folder"):
         directory.put(key, b"")
 
 
 def test_a_missing_directory_is_unavailable_never_empty(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "unmounted")
+    # No call may create the directory: it is the mount point of a volume that is missing.
     calls: list[Any] = [
         lambda: store.get("a"),
         lambda: store.get_range("a", 0, 1),
@@ -135,11 +138,12 @@ def test_a_full_disk_is_unavailable(
         directory.put("a/b", b"x")
     assert caught.value.reason == "StoreFull"
     monkeypatch.undo()
+    # Neither the object nor a temporary file is left.
     assert [info.key for info in directory.list("")] == ["z"]
     assert list((tmp_path / ".tidemark-store/tmp").iterdir()) == []
 
 
-def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_writers_are_deleted_after_a_day(tmp_path: Path) -> None:
     DirectoryStore(tmp_path).put("a", b"")
     old, young = (tmp_path / ".tidemark-store/tmp" / name for name in ("old", "young"))
     for path in (old, young):
@@ -164,6 +168,7 @@ def _count(path: str, times: int) -> None:
 
 def test_compare_and_set_holds_between_processes(directory: DirectoryStore, tmp_path: Path) -> None:
     directory.create("counter", b"0")
+    # Spawned processes share no lock in memory, as brokers on different nodes.
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_count, args=(str(tmp_path), 25)) for _ in range(3)]
     for process in processes:
@@ -181,8 +186,8 @@ def test_compare_and_set_holds_between_threads(directory: DirectoryStore, tmp_pa
     assert directory.get("counter").data == b"40"
 
 
-def test_writing_and_pruning_at_once(directory: DirectoryStore) -> None:
-    """A folder that one writer empties is not taken away under another."""
+def test_concurrent_writes_and_folder_pruning(directory: DirectoryStore) -> None:
+    """A folder that one writer has emptied is not removed while another writer uses it."""
 
     def churn(name: int) -> None:
         for _ in range(40):
@@ -194,12 +199,11 @@ def test_writing_and_pruning_at_once(directory: DirectoryStore) -> None:
     assert list(directory.list("")) == []
 
 
-def test_folders_that_are_deeper_than_a_key_is_long_are_passed_over(
-    directory: DirectoryStore, tmp_path: Path
-) -> None:
-    """With more of them each sweep, and each deletion of a topic, ended in a RecursionError."""
+def test_folders_deeper_than_a_key_are_skipped(directory: DirectoryStore, tmp_path: Path) -> None:
+    """Before, such folders ended each sweep and each deletion of a topic in a RecursionError."""
     directory.put("data/a/b", b"1")
     folder = os.open(tmp_path / "data", os.O_RDONLY)
+    # The path exceeds PATH_MAX, so it can only be made relative to an open folder.
     for _ in range(600):
         os.mkdir("d", dir_fd=folder)
         inner = os.open("d", os.O_RDONLY, dir_fd=folder)

@@ -1,4 +1,4 @@
-"""Permitted destinations of the requests of a manifest's store."""
+"""Endpoints that the store of a manifest may use."""
 
 import ipaddress
 
@@ -17,7 +17,7 @@ from tidemark.tier.endpoint import hands_out_credentials, parse_endpoint
         ("HTTP://127.0.0.1", "127.0.0.1", 80, "http://127.0.0.1"),
     ],
 )
-def test_an_address_is_read(text: str, host: str, port: int, shown: str) -> None:
+def test_a_valid_endpoint_is_parsed(text: str, host: str, port: int, shown: str) -> None:
     endpoint = parse_endpoint(text)
     assert (endpoint.host, endpoint.port, str(endpoint)) == (host, port, shown)
 
@@ -50,7 +50,7 @@ def test_an_address_is_read(text: str, host: str, port: int, shown: str) -> None
         "http://minio\\@evil",
     ],
 )
-def test_what_is_more_or_less_than_an_address_is_refused(text: str) -> None:
+def test_an_invalid_endpoint_is_rejected(text: str) -> None:
     with pytest.raises(InvalidConfig, match=r"s3\.endpoint must be"):
         parse_endpoint(text)
 
@@ -63,17 +63,18 @@ def test_what_is_more_or_less_than_an_address_is_refused(text: str) -> None:
         ("fe80::1", True),
         ("fd00:ec2::254", True),
         ("::ffff:169.254.169.254", True),
+        # Metadata address of Alibaba Cloud, outside the link-local ranges.
         ("100.100.100.200", True),
         ("127.0.0.1", False),
         ("10.0.0.1", False),
         ("2001:db8::1", False),
     ],
 )
-def test_where_clouds_hand_out_credentials(text: str, hands_out: bool) -> None:
+def test_metadata_services_of_clouds_are_recognized(text: str, hands_out: bool) -> None:
     assert hands_out_credentials(ipaddress.ip_address(text)) is hands_out
 
 
 def test_a_numeric_address_is_normalized() -> None:
-    """As the resolver reads it: http://2852039166 is 169.254.169.254."""
+    """The resolver reads http://2852039166 as 169.254.169.254."""
     (address, *_) = parse_endpoint("http://2852039166").addresses()
     assert hands_out_credentials(address)

@@ -1,5 +1,5 @@
-"""A head that goes back to any earlier version is detected. It is repaired from the objects in the
-store, or nothing is written and the error names what is missing."""
+"""A head that was replaced by an earlier version is detected. It is repaired from the objects in
+the store, or nothing is written and the error names what is missing."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ SIZE = 100
 
 
 @dataclass
-class World:
+class RepairWorld:
     """One partition's tier, with every version of its head."""
 
     place: Any
@@ -64,6 +64,8 @@ class World:
         entry: SegmentEntry = self.place.segment(start, end, size_bytes=SIZE)
         self.commit(lambda head: transitions.start_copy(head, ONE, entry))
         place, version = self.place, self.loaded.head.version
+        # The auxiliary object repeats the manifest entry, which makes a repair possible without
+        # the head.
         origin = encode_origin(entry, version, place.topic, place.topic_id, place.partition)
         aux = Aux(
             offset_index=b"",
@@ -102,6 +104,8 @@ class World:
         ]
 
     def evidence(self, **known: Any) -> Evidence:
+        """Return what the leader knows: its epoch, and the newest head's bounds unless ``known``
+        says otherwise."""
         head = self.versions[-1][0]
         facts = {
             "leader_epoch": 2,
@@ -113,30 +117,36 @@ class World:
         return Evidence(**{**facts, **known})
 
     def load_knowing(self, tier: Tier) -> LoadedHead:
+        """Load the head with the position of the newest one, as a leader that has seen it does."""
         known = self.versions[-1][0].position
         return tier.manifests.load(self.place.topic_id, self.place.partition, known)
 
 
 @pytest.fixture
-def world(place: Any, memory: Any, tmp_path: Path) -> World:
-    """Build a tier with sealed, expired and dropped pages, a given-up and an unfinished copy."""
-    world = World(place, memory, tmp_path)
+def world(place: Any, memory: Any, tmp_path: Path) -> RepairWorld:
+    """Return a tier with sealed, expired and dropped pages, an abandoned copy and an unfinished
+    one."""
+    world = RepairWorld(place, memory, tmp_path)
+    # Eleven segments fill more than two pages. Expiry drops the first five and trims the sixth.
     for n in range(11):
         world.copy(n * 10, n * 10 + 9)
     world.expire(55, delete=True)
-    given_up = world.copy(110, 114, finished=False)
-    world.commit(lambda head: transitions.abandon_copy(head, ONE, given_up, now_ms=1))
+    # A copy of 110 to 114 was abandoned, and the next one covers 110 to 119.
+    abandoned_copy = world.copy(110, 114, finished=False)
+    world.commit(lambda head: transitions.abandon_copy(head, ONE, abandoned_copy, now_ms=1))
     world.copy(110, 119)
-    world.copy(115, 129)  # overlaps, as after a change of leader
+    world.copy(115, 129)  # overlaps, as after a leader change
     for n in range(13, 22):
         world.copy(n * 10, n * 10 + 9)
     world.expire(60, delete=False)
+    # The newest head has a copy in progress.
     world.copy(220, 229, finished=False)
     return world
 
 
-def test_every_earlier_version_is_noticed_and_repaired(world: World) -> None:
-    wanted, objects = world.live(), dict(world.memory.objects)
+def test_every_earlier_version_is_detected_and_repaired(world: RepairWorld) -> None:
+    live_before, objects = world.live(), dict(world.memory.objects)
+    # The leader has seen the newest version, and finds each of the earlier ones in turn.
     for head, body in world.versions[:-1]:
         world.memory.objects = {**objects, world.key: body}
         tier = tier_on(world.memory)
@@ -144,17 +154,17 @@ def test_every_earlier_version_is_noticed_and_repaired(world: World) -> None:
             world.load_knowing(tier)
         repaired = head_repair.repair(tier, old.value, world.evidence(), now_ms=9)
         assert repaired.head.version > world.versions[-1][0].version, head.version
-        assert [row[:2] for row in world.live()] == [row[:2] for row in wanted], head.version
+        assert [row[:2] for row in world.live()] == [row[:2] for row in live_before], head.version
         assert repaired.head.leader_epoch == 2
-        # Nothing that is live goes with a sweep, now or later.
+        # A sweep deletes no live object.
         sweep(world.memory, delay_ms=0)
         assert {f"{key}.log" for _, _, key in world.live()} <= set(world.memory.objects)
         # Copying continues.
         tier.manifests.commit(repaired, lambda head: head)
 
 
-def test_a_sweep_notices_every_earlier_version_that_lost_a_segment(world: World) -> None:
-    """Without a broker, and without having seen the head."""
+def test_a_sweep_deletes_nothing_live_under_an_earlier_head(world: RepairWorld) -> None:
+    """No broker runs, and the sweep has never seen the newest head."""
     objects = dict(world.memory.objects)
     named = {f"{key}.log" for _, _, key in world.live()}
     for head, body in world.versions[:-1]:
@@ -162,11 +172,12 @@ def test_a_sweep_notices_every_earlier_version_that_lost_a_segment(world: World)
         report = sweep(world.memory, delay_ms=0)
         assert named <= set(world.memory.objects), head.version
         entries = {entry.log_key for entry in head.entries}
+        # Without pages the head cannot name all live objects, so the sweep must report it.
         if head.copying is None and not named <= entries and not head.pages:
             assert any("older than its objects" in text for text in report.troubles), head.version
 
 
-def test_memory_repairs_without_objects_origin(world: World) -> None:
+def test_a_remembered_head_is_restored_as_it_was(world: RepairWorld) -> None:
     newest = world.versions[-1][0]
     world.memory.objects[world.key] = world.versions[5][1]
     tier = tier_on(world.memory)
@@ -180,10 +191,10 @@ def test_memory_repairs_without_objects_origin(world: World) -> None:
 @pytest.mark.parametrize("policy", DisablePolicy)
 @pytest.mark.parametrize("removed", [False, True], ids=["objects-there", "objects-gone"])
 @pytest.mark.parametrize("enabled", [False, True], ids=["off", "on-again"])
-def test_a_disablement_that_the_older_head_does_not_know(
-    world: World, policy: DisablePolicy, *, enabled: bool, removed: bool
+def test_a_repair_restores_a_disablement(
+    world: RepairWorld, policy: DisablePolicy, *, enabled: bool, removed: bool
 ) -> None:
-    """The repaired head is of no older tiered epoch, and calls nothing live that a Delete took."""
+    """The repaired head has no older tiered epoch, and no segment is live that a Delete removed."""
     by, cluster = Claim(1, 1), world.place.cluster_id
     tiering = Tiering(TieringState.DISABLING, 1, policy)
     if tiering.deletes:
@@ -202,12 +213,13 @@ def test_a_disablement_that_the_older_head_does_not_know(
             del world.memory.objects[key]
     else:
         world.claim(tiering)
-    newest, wanted = world.versions[-1][0], world.live()
+    newest, live_before = world.versions[-1][0], world.live()
     if enabled:
-        # It keeps the epoch, and the policy no longer holds.
+        # Enabling again keeps the epoch, and the policy no longer applies.
         tiering = Tiering(TieringState.ENABLED, 1)
         for state in (TieringState.DISABLED, TieringState.ENABLED):
             world.claim(Tiering(state, 1, policy).in_force)
+    # Versions with an empty tier, within the first page, and after the abandoned copy.
     for version in (2, 9, 30):
         world.memory.objects[world.key] = world.versions[version][1]
         tier = tier_on(world.memory)
@@ -217,12 +229,12 @@ def test_a_disablement_that_the_older_head_does_not_know(
         head = head_repair.repair(tier, old.value, evidence, now_ms=9).head
         assert (head.tiering, head.broker_id, head.claim) == (tiering, 2, Claim(2, 1))
         assert head.floor_epoch == newest.floor_epoch
-        assert [row[:2] for row in world.live()] == [row[:2] for row in wanted]
+        assert [row[:2] for row in world.live()] == [row[:2] for row in live_before]
         world.versions.append((head, world.memory.objects[world.key]))
 
 
 @pytest.mark.parametrize("suffix", [".log", ".aux"])
-def test_a_missing_object_keeps_the_head_as_it_is(world: World, suffix: str) -> None:
+def test_a_missing_object_prevents_the_repair(world: RepairWorld, suffix: str) -> None:
     _, _, key = world.live()[-3]
     del world.memory.objects[key + suffix]
     world.memory.objects[world.key] = old = world.versions[8][1]
@@ -230,6 +242,7 @@ def test_a_missing_object_keeps_the_head_as_it_is(world: World, suffix: str) -> 
     tier = tier_on(world.memory)
     with pytest.raises(HeadWentBack) as error:
         world.load_knowing(tier)
+    # Neither the objects nor a remembered head can prove a complete line.
     for evidence in (world.evidence(), world.evidence(head=world.versions[-1][0])):
         with pytest.raises(HeadWentBack, match=r"no complete copy of offset|is missing"):
             head_repair.repair(tier, error.value, evidence, now_ms=9)
@@ -237,20 +250,22 @@ def test_a_missing_object_keeps_the_head_as_it_is(world: World, suffix: str) -> 
     assert {k for k in before if k.startswith("data/")} <= set(world.memory.objects)
 
 
-def test_a_log_start_beyond_the_end_proves_an_empty_tier(world: World) -> None:
+def test_a_log_start_beyond_the_end_proves_an_empty_tier(world: RepairWorld) -> None:
     for key in [key for key in world.memory.objects if key.startswith("data/")]:
         del world.memory.objects[key]
     world.memory.objects[world.key] = world.versions[8][1]
     tier = tier_on(world.memory)
     with pytest.raises(HeadWentBack) as error:
         world.load_knowing(tier)
+    # The leader's log starts behind the last copied offset, so no remote record is needed any
+    # more.
     end = world.versions[-1][0].highest_remote_offset + 1
     evidence = world.evidence(log_start_offset=end)
     repaired = head_repair.repair(tier, error.value, evidence, now_ms=9).head
     assert (repaired.live_end, repaired.next_copy_offset) == (None, end)
 
 
-def test_another_history_is_no_proof(world: World) -> None:
+def test_a_repair_rejects_objects_of_another_history(world: RepairWorld) -> None:
     world.memory.objects[world.key] = world.versions[8][1]
     tier = tier_on(world.memory)
     with pytest.raises(HeadWentBack) as error:
@@ -259,7 +274,7 @@ def test_another_history_is_no_proof(world: World) -> None:
         head_repair.repair(tier, error.value, world.evidence(end_epoch=7), now_ms=9)
 
 
-def test_a_commit_on_a_head_that_went_back_lands_nowhere(world: World) -> None:
+def test_a_commit_on_an_older_head_is_rejected(world: RepairWorld) -> None:
     body = world.memory.objects[world.key] = world.versions[8][1]
     with pytest.raises(HeadWentBack):
         world.commit(
@@ -268,42 +283,45 @@ def test_a_commit_on_a_head_that_went_back_lands_nowhere(world: World) -> None:
     assert world.memory.objects[world.key] == body
 
 
-def test_a_restore_takes_what_the_objects_have(world: World) -> None:
+def test_a_restore_repairs_heads_from_the_objects(world: RepairWorld) -> None:
     place = world.place
     topic = TopicObject(
         topic_id=place.topic_id, name=place.topic, cluster_id=place.cluster_id, partitions=4
     )
     world.tier.topics.put(topic)
-    wanted = (229, 1)  # whole, though its copy was not finished: no other copy can exist
+    expected_end = (229, 1)  # complete, although its copy was not finished: no other copy can exist
     world.memory.objects[world.key] = world.versions[-9][1]
     (found,) = restorable(tier_on(world.memory))
-    assert found.heads[place.partition].live_end == wanted
+    assert found.heads[place.partition].live_end == expected_end
     later = next(key for key in world.memory.objects if "00000000000000000200-" in key)
+    # Without the segment at 200 the line has a gap, which a restore must not hide.
     del world.memory.objects[later]
     with pytest.raises(HeadWentBack, match="does not continue the line"):
         list(restorable(tier_on(world.memory)))
 
 
-def test_a_page_that_is_another_version_is_refused(world: World) -> None:
+def test_a_page_of_another_version_is_rejected(world: RepairWorld) -> None:
     place = world.place
     refs = world.versions[-1][0].pages
     first, second = (page_key(place.topic_id, place.partition, ref.name) for ref in refs[-2:])
     body = world.memory.objects[second]
     name = refs[-2].name.encode()
+    # The page has the expected name and another content.
     world.memory.objects[first] = body.replace(refs[-1].name.encode(), name)
     with pytest.raises(Exception, match="is not the one that the head refers to"):
         world.live()
 
 
-def test_missing_pages_read_each_segment_once(
+def test_restoring_pages_reads_each_segment_once(
     place: Any, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(place, memory, tmp_path)
+    world = RepairWorld(place, memory, tmp_path)
     for n in range(60):
         world.copy(n * 10, n * 10 + 9)
     head = world.loaded.head
     lost = {page_key(place.topic_id, place.partition, ref.name) for ref in head.pages}
     assert len(lost) > 3
+    # All pages are lost. Their entries can be read from the auxiliary objects.
     kept = {key: memory.objects.pop(key) for key in lost}
     read: list[str] = []
     get = type(memory).get
@@ -316,12 +334,12 @@ def test_missing_pages_read_each_segment_once(
     assert len(data) == len(set(data)) <= 60
 
 
-def test_an_audit_reports_a_head_that_is_older_than_its_objects(world: World) -> None:
+def test_an_audit_reports_a_head_that_is_older_than_its_objects(world: RepairWorld) -> None:
     place = world.place
     topic = TopicObject(
         topic_id=place.topic_id, name=place.topic, cluster_id=place.cluster_id, partitions=4
     )
-    # One object was only begun: the newest head is none the worse for it.
+    # The unfinished copy is no finding of the newest head.
     assert audit.plan(tier_on(world.memory), topic).findings == ()
     world.memory.objects[world.key] = world.versions[-9][1]
     (finding,) = audit.plan(tier_on(world.memory), topic).findings

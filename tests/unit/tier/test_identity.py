@@ -1,4 +1,4 @@
-"""The store's identity: created once, and anything else than it is unavailable."""
+"""Identity of a store: created once, and a store with any other identity is unavailable."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from tidemark.tier.layout import IDENTITY_KEY
 from tidemark.tier.objects import StoreUnavailable
 
 
-def test_is_created_once_and_then_expected(memory: Any) -> None:
+def test_an_identity_is_created_once_and_then_expected(memory: Any) -> None:
     store_id = ensure_identity(memory, "c1", "")
     assert ensure_identity(memory, "c1", "") == store_id
     assert ensure_identity(memory, "c1", store_id) == store_id
 
 
-def test_another_clusters_store_is_refused(memory: Any) -> None:
+def test_the_store_of_another_cluster_is_rejected(memory: Any) -> None:
     store_id = ensure_identity(memory, "c1", "")
     for expected in ("", store_id):
         with pytest.raises(
@@ -24,13 +24,13 @@ def test_another_clusters_store_is_refused(memory: Any) -> None:
             ensure_identity(memory, "c2", expected)
 
 
-def test_another_store_is_refused(memory: Any) -> None:
+def test_another_store_is_rejected(memory: Any) -> None:
     ensure_identity(memory, "c1", "")
     with pytest.raises(WrongStore, match=r"the tier's store is s-1: check endpoint, bucket"):
         ensure_identity(memory, "c1", "s-1")
 
 
-def test_none_where_one_is_expected_is_never_created(memory: Any) -> None:
+def test_a_missing_identity_is_not_created_if_one_is_expected(memory: Any) -> None:
     with pytest.raises(WrongStore, match=r"has no tidemark.json"):
         ensure_identity(memory, "c1", "s-1")
     assert memory.objects == {}
@@ -39,7 +39,7 @@ def test_none_where_one_is_expected_is_never_created(memory: Any) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"formatVersion":1,"storeId":1,"clusterId":"c"}']
 )
-def test_what_is_no_identity_is_refused(memory: Any, data: bytes) -> None:
+def test_an_invalid_identity_is_rejected(memory: Any, data: bytes) -> None:
     memory.put(IDENTITY_KEY, data)
     with pytest.raises(WrongStore):
         ensure_identity(memory, "c1", "")
@@ -47,7 +47,9 @@ def test_what_is_no_identity_is_refused(memory: Any, data: bytes) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_survives_any_single_failure(memory: Any, faulty: Any, n: int, when: str) -> None:
+def test_creation_of_an_identity_survives_any_single_failure(
+    memory: Any, faulty: Any, n: int, when: str
+) -> None:
     faulty.fail(lambda call, _op, _key: when if call == n else None)
     try:
         store_id = ensure_identity(faulty, "c1", "")

@@ -1,4 +1,4 @@
-"""A segment's object is used as a whole, exactly as it was copied, or not at all."""
+"""A segment's object is used completely as it was copied, or not at all."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,7 +46,7 @@ def test_digests_do_not_depend_on_the_parts(data: bytes, sizes: list[int]) -> No
     assert integrity.wrong_piece(data, 0, pieces) is None
 
 
-def test_pieces_of_another_length_are_refused() -> None:
+def test_digests_of_a_wrong_length_are_rejected() -> None:
     with pytest.raises(ValueError, match="33 bytes are no digests of 32"):
         integrity.split_pieces(bytes(33))
 
@@ -63,35 +63,37 @@ class TestCheckedStream:
         return CheckedStream(entry, pieces if known else (), "memory")
 
     @pytest.mark.parametrize("size", [1, 7, 16, 33, 50, 99])
-    def test_bytes_come_out_once_they_are_checked(self, place: Any, size: int) -> None:
+    def test_bytes_are_released_once_their_piece_is_verified(self, place: Any, size: int) -> None:
         stream, out = self.stream(place), b""
         for begin in range(0, 50, size):
             out += stream.feed(self.DATA[begin : begin + size])
+            # Only complete pieces are released, and at the end the rest.
             assert len(out) in (len(out) // PIECE * PIECE, 50)
         stream.finish()
         assert out == self.DATA
 
     @pytest.mark.parametrize("at", [0, 15, 16, 40, 49])
-    def test_no_byte_of_a_wrong_piece_comes_out(self, place: Any, at: int) -> None:
+    def test_no_byte_of_a_damaged_piece_is_released(self, place: Any, at: int) -> None:
         wrong = bytearray(self.DATA)
         wrong[at] ^= 1
         stream, out = self.stream(place), b""
         begun = at // PIECE * PIECE
+        # All pieces before the damaged one are released.
         for begin in range(0, begun, PIECE):
             out += stream.feed(bytes(wrong[begin : begin + PIECE]))
         assert out == self.DATA[:begun]
         with pytest.raises(ObjectDamaged, match=rf"digest differs at byte {begun}\."):
             stream.feed(bytes(wrong[begun:]))
 
-    def test_a_log_of_another_length_is_refused(self, place: Any) -> None:
+    def test_a_log_of_another_length_is_rejected(self, place: Any) -> None:
         for known in (True, False):
             stream = self.stream(place, known=known)
             stream.feed(self.DATA[:-1])
             with pytest.raises(ObjectDamaged, match="it has 49 bytes, the manifest says 50"):
                 stream.finish()
 
-    def test_digests_of_another_logs_pieces_are_refused(self, place: Any) -> None:
-        """Before anything is held against them."""
+    def test_digests_of_another_logs_pieces_are_rejected(self, place: Any) -> None:
+        """They are rejected before any data is compared with them."""
         digests = Digests(log_digest(pieces_of(self.DATA)), b"")
         entry = replace(place.segment(0, 9, size_bytes=50), digests=digests)
         for other in ((), pieces_of(self.DATA[:48]), pieces_of(b"another")):
@@ -100,7 +102,7 @@ class TestCheckedStream:
 
 
 def log_of(*batches: tuple[int, int]) -> bytearray:
-    """Batches of (base offset, records), of leader epoch 1."""
+    """Return batches of (base offset, records) in leader epoch 1."""
     return bytearray().join(
         build_batch(
             [Record(None, b"v", (), base + n) for n in range(count)],
@@ -112,7 +114,7 @@ def log_of(*batches: tuple[int, int]) -> bytearray:
 
 
 def walk(entry: SegmentEntry, data: bytes) -> None:
-    """Read the whole object."""
+    """Read and verify the complete object."""
     line = BatchLine(entry, "memory")
     for position, header in iter_headers(data):
         line.follow(header.base_offset, header.last_offset, position, header.size_bytes)
@@ -127,11 +129,11 @@ class TestBatchLine:
         entry = place.segment(10, 19, size_bytes=len(log_of(*self.BATCHES)))
         return replace(entry, digests=Digests(b"", b"")) if known else entry
 
-    def test_what_was_copied_is_fine(self, place: Any) -> None:
+    def test_an_unchanged_object_is_accepted(self, place: Any) -> None:
         for known in (True, False):
             walk(self.entry(place, known=known), log_of(*self.BATCHES))
 
-    def test_a_trimmed_segment_is_checked_as_it_was_copied(self, place: Any) -> None:
+    def test_a_trimmed_segment_is_verified_as_it_was_copied(self, place: Any) -> None:
         walk(replace(self.entry(place), from_offset=15), log_of(*self.BATCHES))
 
     @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ class TestBatchLine:
         ],
     )
     @pytest.mark.parametrize("known", [True, False])
-    def test_what_was_changed_is_refused(
+    def test_a_changed_object_is_rejected(
         self,
         place: Any,
         known: bool,
@@ -159,13 +161,15 @@ class TestBatchLine:
         entry = replace(self.entry(place, known=known), size_bytes=len(log))
         with pytest.raises(ObjectDamaged, match=message) as caught:
             walk(entry, log)
-        for words in (entry.log_key, "in memory", "RecordDeletion before offset 20"):
-            assert words in str(caught.value)
+        # The message names the object, the store, and the command that removes the lost records.
+        for fragment in (entry.log_key, "in memory", "RecordDeletion before offset 20"):
+            assert fragment in str(caught.value)
 
-    def test_a_leader_epoch_that_the_manifest_does_not_name(self, place: Any) -> None:
+    def test_an_unknown_leader_epoch_is_rejected(self, place: Any) -> None:
         log = log_of(*self.BATCHES)
         position = [position for position, _ in iter_headers(log)][1]
         restamp(log, position, 13, 2)
         with pytest.raises(ObjectDamaged, match="of leader epoch 2, the manifest names 1"):
             walk(self.entry(place), log)
+        # Entries of the first format have no digests, and their epochs were not checked.
         walk(self.entry(place, known=False), log)

@@ -1,8 +1,6 @@
-"""The compare-and-set loop, with every call of the store failing once, before or after its effect.
-
-After each anomaly the transition has been applied exactly once and the caller knows it, or the
-caller received StoreUnavailable and repeating the transition leads there.
-"""
+"""The compare-and-set loop of manifests. Every call of the store fails once, before or after its
+effect. After each fault the transition has been applied exactly once and the caller knows it, or
+the caller received StoreUnavailable and repeating the transition succeeds."""
 
 import json
 import uuid
@@ -27,8 +25,8 @@ PER_PAGE = 4
 Transition = Callable[[Head], Head]
 
 
-class Wrapper:
-    """A store whose conditional writes a test bends; everything else goes through."""
+class StoreWrapper:
+    """Store whose conditional writes a test changes. All other calls pass through."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -83,7 +81,7 @@ def test_a_missing_head_is_reported_as_missing(place: Any, memory: Any) -> None:
         manifests(memory).load(place.topic_id, place.partition)
 
 
-def test_create_returns_the_existing_object(place: Any, memory: Any) -> None:
+def test_create_returns_the_existing_head(place: Any, memory: Any) -> None:
     store = manifests(memory)
     first = store.create(place.head(leader_epoch=1))
     again = store.create(place.head(leader_epoch=2))
@@ -91,8 +89,8 @@ def test_create_returns_the_existing_object(place: Any, memory: Any) -> None:
     assert store.partitions(place.topic_id) == (place.partition,)
 
 
-def test_what_else_lies_in_the_folder_of_heads_is_passed_over(place: Any, memory: Any) -> None:
-    """Otherwise one foreign file would end an audit, and every read by Spark."""
+def test_foreign_files_among_heads_are_ignored(place: Any, memory: Any) -> None:
+    """Otherwise one foreign file would end every audit and every read by Spark."""
     store = manifests(memory)
     store.create(place.head())
     own = head_key(place.topic_id, place.partition)
@@ -111,6 +109,7 @@ def test_every_commit_raises_the_version_and_nothing_else_writes(
     assert (loaded.head.version, after.head.version) == (1, 2)
     assert loaded.head.commit_id != after.head.commit_id
     faulty.fail(lambda _n, _op, _key: None)
+    # A transition that changes nothing makes no request at all.
     assert store.commit(after, claim(Claim(2, 0))) is after
     assert faulty.trace == []
 
@@ -124,7 +123,7 @@ def test_a_stale_head_is_read_again(place: Any, memory: Any) -> None:
     assert after.head.highest_remote_offset == 9
 
 
-def test_a_superseded_leader_reads_it_from_the_head(place: Any, memory: Any) -> None:
+def test_a_superseded_leader_is_fenced_by_the_head(place: Any, memory: Any) -> None:
     store = manifests(memory)
     stale = store.create(place.head())
     store.commit(stale, claim(Claim(2, 0)))
@@ -133,8 +132,8 @@ def test_a_superseded_leader_reads_it_from_the_head(place: Any, memory: Any) -> 
 
 
 def anomalies(run: Callable[[Callable[[int, str, str], str | None]], bool]) -> int:
-    """Fail the n-th call for n = 1, 2, ... before and after its effect until none is left to fail;
-    ``run`` says whether its fault was met."""
+    """Fail the n-th call for n = 1, 2, ... before and after its effect, until ``run`` returns that
+    its fault was not reached. Return the number of faults."""
     count = 0
     for when in ("before", "after"):
         n = 1
@@ -152,6 +151,7 @@ def test_creating_survives_any_single_failure(place: Any, faulty: Any) -> None:
             loaded = store.create(place.head())
         except StoreUnavailable:
             loaded = store.create(place.head())
+        # The fault was reached if the run made at least that number of calls.
         met = any(decide(n, "", "") for n in range(1, len(faulty.trace) + 1))
         faulty.fail(lambda _n, _op, _key: None)
         assert loaded == store.load(place.topic_id, place.partition)
@@ -163,7 +163,7 @@ def test_creating_survives_any_single_failure(place: Any, faulty: Any) -> None:
 def test_copying_with_pages_survives_any_single_failure(
     place: Any, faulty: Any, memory: Any
 ) -> None:
-    """Ten segments through pages of four, then expiry and deletion of seven."""
+    """Ten segments pass through pages of four. Seven of them expire and are deleted."""
 
     def attempt(store: ManifestStore, loaded: LoadedHead, change: Transition) -> LoadedHead:
         for _ in range(3):
@@ -182,6 +182,7 @@ def test_copying_with_pages_survives_any_single_failure(
         return attempt(store, loaded, lambda head: transitions.finish_delete(head, ONE, due))
 
     def run(decide: Callable[[int, str, str], str | None]) -> bool:
+        # Each run starts with an empty store and has one fault somewhere.
         for info in list(memory.list("")):
             memory.delete(info.key)
         store = manifests(faulty)
@@ -197,11 +198,11 @@ def test_copying_with_pages_survives_any_single_failure(
             lambda head: transitions.expire_to(head, ONE, 7, now_ms=9, delete_delay_ms=0),
         )
         loaded = delete(store, loaded)
-        met = any(decide(n, "", "") for n in range(1, len(faulty.trace) + 1))
+        reached = any(decide(n, "", "") for n in range(1, len(faulty.trace) + 1))
         faulty.fail(lambda _n, _op, _key: None)
         loaded = attempt(store, loaded, lambda head: head)
         check(store, loaded)
-        return met
+        return reached
 
     def check(store: ManifestStore, loaded: LoadedHead) -> None:
         assert loaded == store.load(place.topic_id, place.partition)
@@ -214,37 +215,39 @@ def test_copying_with_pages_survives_any_single_failure(
         assert loaded.head.trash == ()
         assert len(orphans) <= 1, "only a failed deletion of an unused page may leave one"
 
+    # Guards against a run that no longer reaches its faults.
     assert anomalies(run) > 40
 
 
-class Retrying(Wrapper):
-    """Like a client that retries inside: the second try meets the first one's effect."""
+class RetryingStore(StoreWrapper):
+    """Store client that retries internally. The second attempt finds the effect of the first."""
 
     def replace(self, key: str, data: bytes, expected: Any) -> Any:
         self.store.replace(key, data, expected)
         raise PreconditionFailed("changed by another writer")
 
 
-class Late(Wrapper):
-    """The first write times out, and lands only after the head was read and found unchanged."""
+class LateStore(StoreWrapper):
+    """Store whose first write times out and takes effect only after the head was read and found
+    unchanged."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
-        self.held: list[tuple[str, bytes, Any]] = []
+        self.delayed: list[tuple[str, bytes, Any]] = []
 
     def replace(self, key: str, data: bytes, expected: Any) -> Any:
-        if not self.held:
-            self.held.append((key, data, expected))
+        if not self.delayed:
+            self.delayed.append((key, data, expected))
             raise StoreUnavailable("timed out", reason="StoreUnreachable", retriable=True)
-        self.store.replace(*self.held[0])
+        self.store.replace(*self.delayed[0])
         return self.store.replace(key, data, expected)
 
 
-@pytest.mark.parametrize("kind", [Retrying, Late])
-def test_our_own_success_is_recognised_and_not_repeated(
-    place: Any, memory: Any, kind: type[Wrapper]
+@pytest.mark.parametrize("kind", [RetryingStore, LateStore])
+def test_an_own_commit_is_recognised_and_not_repeated(
+    place: Any, memory: Any, kind: type[StoreWrapper]
 ) -> None:
-    """Even for a change that would do something else the second time."""
+    """The change is not idempotent, so a repetition would be visible."""
     loaded = manifests(memory).create(place.head())
     after = manifests(kind(memory)).commit(
         loaded, lambda head: replace(head, broker_id=head.broker_id + 1)
@@ -253,24 +256,27 @@ def test_our_own_success_is_recognised_and_not_repeated(
     assert after == manifests(memory).load(place.topic_id, place.partition)
 
 
-@pytest.mark.parametrize("kind", [Retrying, Late])
-def test_the_page_of_a_late_write_is_kept(place: Any, memory: Any, kind: type[Wrapper]) -> None:
+@pytest.mark.parametrize("kind", [RetryingStore, LateStore])
+def test_the_page_of_a_late_write_is_kept(
+    place: Any, memory: Any, kind: type[StoreWrapper]
+) -> None:
     loaded = filled(place, manifests(memory), PER_PAGE)
     entry = place.segment(PER_PAGE, PER_PAGE)
     loaded = manifests(memory).commit(loaded, start(entry))
     loaded = manifests(kind(memory)).commit(loaded, finish(entry))
+    # The retry must not delete the page that the first write's head refers to.
     assert [ref.name for ref in loaded.head.pages] == page_keys(place, memory)
     pages = manifests(memory).pages(place.topic_id, place.partition)
     assert len(list(queries.live_segments(loaded.head, pages))) == PER_PAGE + 1
 
 
-def test_fenced_while_the_outcome_was_unknown(place: Any, memory: Any) -> None:
-    """Our write landed, a newer claim followed, our answer was lost: we are fenced, and what we
-    started is marked by the claim and not deleted by us."""
+def test_a_leader_is_fenced_after_an_unknown_outcome(place: Any, memory: Any) -> None:
+    """The write succeeded, a newer claim followed, and the response was lost. The leader is fenced.
+    The claim has marked the started copy, and the fenced leader does not delete it."""
     entry = place.segment(0, 9)
     other = manifests(memory)
 
-    class Overtaken(Wrapper):
+    class Overtaken(StoreWrapper):
         def replace(self, key: str, data: bytes, expected: Any) -> Any:
             self.store.replace(key, data, expected)
             other.commit(other.load(place.topic_id, place.partition), claim(Claim(2, 0)))
@@ -283,7 +289,7 @@ def test_fenced_while_the_outcome_was_unknown(place: Any, memory: Any) -> None:
     assert [queries.state_of(head, e).name for e in head.entries] == ["DELETE_STARTED"]
 
 
-def test_a_store_that_stays_away_is_unavailable(place: Any, faulty: Any) -> None:
+def test_a_persistent_failure_is_raised(place: Any, faulty: Any) -> None:
     store = manifests(faulty)
     loaded = store.create(place.head())
     faulty.fail(lambda _n, op, _key: "before" if op == "replace" else None)
@@ -292,12 +298,13 @@ def test_a_store_that_stays_away_is_unavailable(place: Any, faulty: Any) -> None
     assert store.load(place.topic_id, place.partition) == loaded
 
 
-def test_copying_costs_the_same_however_long_the_log(place: Any, faulty: Any) -> None:
+def test_copying_costs_the_same_for_any_length_of_the_log(place: Any, faulty: Any) -> None:
     store = manifests(faulty)
     loaded = filled(place, store, 40)
     faulty.fail(lambda _n, _op, _key: None)
     copy(store, loaded, place.segment(40, 40))
     operations = [operation for operation, _ in faulty.trace]
+    # One write of the head for the start and one for the end, and at most one new page.
     assert operations.count("replace") == 2
     assert set(operations) <= {"replace", "put"}
     assert operations.count("put") <= 1
@@ -311,11 +318,13 @@ def test_dropped_pages_are_deleted_after_the_commit(place: Any, faulty: Any, mem
     loaded = store.commit(loaded, expire)
     pages = store.pages(place.topic_id, place.partition)
     due = queries.pending_deletes(loaded.head, pages, now_ms=9, delay_ms=0)
+    # The head no longer refers to the page, but its deletion fails: the name stays in the trash.
     faulty.fail(lambda _n, op, _key: "before" if op == "delete" else None)
     loaded = store.commit(loaded, lambda head: transitions.finish_delete(head, ONE, due))
     assert [op for op, _ in faulty.trace] == ["replace", "delete"]
     assert (loaded.head.trash, page_keys(place, memory)) == ((first,), [first, second])
     faulty.fail(lambda _n, _op, _key: None)
+    # The next commit empties the trash, even if it changes nothing else.
     loaded = store.commit(loaded, lambda head: head)
     assert (loaded.head.trash, page_keys(place, memory)) == ((), [second])
     with pytest.raises(PageNotFound):
@@ -344,7 +353,7 @@ def test_a_disablement_is_one_write(place: Any, faulty: Any) -> None:
     assert (head.log_start_offset, head.highest_remote_offset) == (8, -1)
 
 
-def test_a_head_of_a_newer_version_stops_everything(place: Any, memory: Any) -> None:
+def test_a_head_of_a_newer_format_is_never_written(place: Any, memory: Any) -> None:
     fields = json.loads(encode_head(place.head()))
     key = head_key(place.topic_id, place.partition)
     memory.put(key, json.dumps({**fields, "formatVersion": 3}).encode())
@@ -353,7 +362,7 @@ def test_a_head_of_a_newer_version_stops_everything(place: Any, memory: Any) -> 
 
 
 def test_the_pages_of_all_partitions_share_one_limit(place: Any, memory: Any) -> None:
-    """However many partitions a broker reads, its pages take no more memory than it was given."""
+    """The page cache has one limit for any number of partitions."""
     partitions = range(20)
     for number in partitions:
         filled(replace(place, partition=number), manifests(memory), 10)
@@ -366,8 +375,8 @@ def test_the_pages_of_all_partitions_share_one_limit(place: Any, memory: Any) ->
         assert 0 < store.page_cache_bytes <= 40_000
 
 
-def test_a_head_under_another_partitions_key_is_not_believed(place: Any, memory: Any) -> None:
-    """Its segments are sound, and not of this partition."""
+def test_a_head_under_another_partitions_key_is_rejected(place: Any, memory: Any) -> None:
+    """Its segments are intact, but they belong to another partition."""
     store = manifests(memory)
     filled(place, store, 2)
     data = memory.objects[head_key(place.topic_id, place.partition)]
@@ -381,7 +390,7 @@ def test_a_head_under_another_partitions_key_is_not_believed(place: Any, memory:
             store.load(topic_id, partition)
 
 
-def test_a_page_under_another_name_is_not_believed(place: Any, memory: Any) -> None:
+def test_a_page_under_another_name_is_rejected(place: Any, memory: Any) -> None:
     store = ManifestStore(memory, page_entries=2, sleep=lambda _: None)
     loaded = filled(place, store, 9)
     first, second = page_keys(place, memory)[:2]
@@ -393,7 +402,7 @@ def test_a_page_under_another_name_is_not_believed(place: Any, memory: Any) -> N
     assert loaded.head.pages[0].name == first
 
 
-def test_an_object_of_absurd_size_is_not_read(
+def test_an_oversized_object_is_not_read(
     place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory, "OBJECT_BYTES_MAX", 10_000)

@@ -1,4 +1,4 @@
-"""Topic objects, and a reader that needs no broker."""
+"""Topic objects, and a reader of the tier that needs no broker."""
 
 import uuid
 from functools import partial
@@ -30,7 +30,7 @@ class TestTopics:
             config={"retention.ms": "5"},
         )
 
-    def test_are_written_once_and_found(self, faulty: Any) -> None:
+    def test_topics_are_written_once_and_found(self, faulty: Any) -> None:
         catalog = TopicCatalog(faulty)
         assert catalog.put(self.topic(1)) is True
         assert catalog.put(self.topic(1)) is False
@@ -42,7 +42,7 @@ class TestTopics:
         with pytest.raises(TopicNotFound):
             catalog.get(uuid.UUID(int=1))
 
-    def test_a_name_of_two_topics_wants_an_id(self, memory: Any) -> None:
+    def test_an_ambiguous_name_needs_an_id(self, memory: Any) -> None:
         catalog = TopicCatalog(memory)
         for number in (1, 2):
             catalog.put(self.topic(number))
@@ -67,7 +67,9 @@ class TestReader:
             loaded = manifests.commit(loaded, finish)
         return manifests
 
-    def test_plans_from_head_and_pages_and_caches_them(self, place: Any, faulty: Any) -> None:
+    def test_a_plan_is_made_from_head_and_pages_and_caches_pages(
+        self, place: Any, faulty: Any
+    ) -> None:
         self.filled(place, faulty)
         reader = reader_of(faulty)
         for _ in range(2):
@@ -78,15 +80,14 @@ class TestReader:
                 *((n, n + 9) for n in (10, 20, 30, 40, 50)),
                 (60, 64),
             ]
+        # The second plan reads the head only.
         assert [op for op, _ in faulty.trace] == ["get"]
         found = snapshot.find(44)
         assert found is not None
         assert found.start_offset == 40
         assert reader.partitions(place.topic_id) == (place.partition,)
 
-    def test_a_page_dropped_meanwhile_means_reading_the_head_again(
-        self, place: Any, memory: Any
-    ) -> None:
+    def test_a_page_deleted_during_a_read_reloads_the_head(self, place: Any, memory: Any) -> None:
         manifests = self.filled(place, memory)
         reader, old = reader_of(memory), reader_of(memory).snapshot(place.topic_id, 3)
         loaded = manifests.load(place.topic_id, 3)
@@ -97,6 +98,8 @@ class TestReader:
         pages = manifests.pages(place.topic_id, 3)
         due = queries.pending_deletes(loaded.head, pages, now_ms=0, delay_ms=0)
         manifests.commit(loaded, lambda head: transitions.finish_delete(head, ONE, due))
+        # The old snapshot refers to a page that was deleted. A new plan reads the head again and
+        # reports the new log start.
         with pytest.raises(Exception, match="is not in memory"):
             old.plan(0, 100)
         with pytest.raises(TierOffsetOutOfRange) as caught:

@@ -1,4 +1,4 @@
-"""Segments in and out of buckets, the packed auxiliary object, and KIP-917's custom metadata."""
+"""Segments in buckets, the packed auxiliary object, and KIP-917's custom metadata."""
 
 import json
 from dataclasses import replace
@@ -33,13 +33,13 @@ aborted = st.builds(
 
 
 @given(st.binary(), st.binary(), st.binary(), st.binary(), aborted)
-def test_aux_comes_back(a: bytes, b: bytes, c: bytes, d: bytes, ranges: AbortedRanges) -> None:
+def test_aux_round_trips(a: bytes, b: bytes, c: bytes, d: bytes, ranges: AbortedRanges) -> None:
     aux = Aux(offset_index=a, time_index=b, leader_epochs=c, producer_snapshot=d, aborted=ranges)
     assert unpack(pack(aux), "x") == aux
 
 
 def test_the_first_version_of_aux_is_read() -> None:
-    """As it packed ``AUX``: five sections, no digests of pieces."""
+    """``AUX`` as the first version packed it: five sections, and no digests of pieces."""
     first = bytes.fromhex(
         "544d41580001000500010000000000028ff01087000200000000000000000000000300000000000"
         "42ab4b80200040000000000022cf004ac00050000000000251aa6dd61"
@@ -48,8 +48,9 @@ def test_the_first_version_of_aux_is_read() -> None:
     assert unpack(first, "x") == AUX
 
 
-def test_a_damaged_aux_is_found_at_any_byte() -> None:
+def test_damage_of_an_aux_is_detected_at_any_byte() -> None:
     data = pack(AUX)
+    # Two reserved bytes in each of the six section headers are not covered by a checksum.
     reserved = {8 + 12 * section + at for section in range(6) for at in (2, 3)}
     for position in range(len(data)):
         damaged = bytearray(data)
@@ -64,11 +65,14 @@ def test_a_damaged_aux_is_found_at_any_byte() -> None:
 @pytest.fixture
 def data(tmp_path: Path) -> SegmentData:
     log = tmp_path / "00.log"
+    # The log has grown since its size was taken: only the first 100 bytes belong to the segment.
     log.write_bytes(LOG + b"behind the end")
     return SegmentData(log, 100, AUX)
 
 
-def test_a_directory_counts_what_it_stores(place: Any, tmp_path: Path, data: SegmentData) -> None:
+def test_a_segment_is_copied_fetched_and_deleted(
+    place: Any, tmp_path: Path, data: SegmentData
+) -> None:
     (tmp_path / "tier").mkdir()
     manager = RemoteStorageManager({"": DirectoryStore(tmp_path / "tier")})
     entry, aux = place.segment(0, 9), replace(AUX, pieces=(digest_of(LOG),))
@@ -78,18 +82,20 @@ def test_a_directory_counts_what_it_stores(place: Any, tmp_path: Path, data: Seg
     assert copied.digests == Digests(digest_of(digest_of(LOG)), digest_of(pack(aux)))
     done = replace(entry, custom_metadata=custom, digests=copied.digests)
     assert manager.fetch(done, 5, 12) == b"5678901"
+    # A range beyond the end is cut, as RemoteStorageManager.fetchLogSegment does.
     assert manager.fetch(done, 95, 5000) == b"56789"
     assert manager.fetch(done, 100, 5000) == b""
     assert manager.fetch_aux(done) == aux
     assert len(list(manager.list_topic(place.topic, place.topic_id))) == 2
     manager.delete([done])
+    # Deleting twice is allowed: a retry follows an unknown outcome.
     manager.delete([done])
     assert list(manager.list_topic(place.topic, place.topic_id)) == []
     with pytest.raises(ObjectNotFound):
         manager.fetch(done, 0, 1)
 
 
-def test_a_log_that_is_shorter_than_it_should_be_is_not_copied(
+def test_a_log_shorter_than_its_segment_is_not_copied(
     place: Any, memory: Any, data: SegmentData
 ) -> None:
     manager = RemoteStorageManager({"": memory})
@@ -100,7 +106,7 @@ def test_a_log_that_is_shorter_than_it_should_be_is_not_copied(
     assert not memory.objects
 
 
-def test_a_log_that_cannot_be_read_is_no_trouble_of_the_store(
+def test_an_unreadable_log_is_not_a_failure_of_the_store(
     place: Any, directory: DirectoryStore, data: SegmentData
 ) -> None:
     unreadable = replace(data, log=Path("/proc/self/mem"))
@@ -109,10 +115,8 @@ def test_a_log_that_cannot_be_read_is_no_trouble_of_the_store(
     assert list(directory.list("data/")) == []
 
 
-def test_an_aux_that_is_not_the_one_copied_is_refused(
-    place: Any, memory: Any, data: SegmentData
-) -> None:
-    """Sound in itself, and of another segment: only the manifest's digest tells."""
+def test_an_aux_of_another_segment_is_rejected(place: Any, memory: Any, data: SegmentData) -> None:
+    """It is intact in itself. Only the manifest's digest shows that it belongs elsewhere."""
     manager = RemoteStorageManager({"": memory})
     entries = [place.segment(n, n) for n in range(2)]
     other = replace(data, aux=replace(AUX, offset_index=b"other"))
@@ -121,10 +125,12 @@ def test_an_aux_that_is_not_the_one_copied_is_refused(
     known = replace(entries[0], digests=copied[0].digests)
     with pytest.raises(ObjectDamaged, match=rf"{known.aux_key} in memory .* before offset 1$"):
         manager.fetch_aux(known)
-    assert manager.fetch_aux(entries[0]).offset_index == b"other"  # the first format cannot tell
+    assert (
+        manager.fetch_aux(entries[0]).offset_index == b"other"
+    )  # without digests it cannot be detected
 
 
-def test_an_aux_of_absurd_size_is_not_read(
+def test_an_oversized_aux_is_not_read(
     place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory, "OBJECT_BYTES_MAX", 10_000)
@@ -135,7 +141,7 @@ def test_an_aux_of_absurd_size_is_not_read(
         RemoteStorageManager({"": store}).fetch_aux(entry)
 
 
-def test_an_aux_whose_ranges_are_nested_without_end_is_damaged(
+def test_an_aux_with_deeply_nested_ranges_is_damaged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(auxiliary, "_encode_aborted", lambda _: b"[" * 100_000)
@@ -151,7 +157,7 @@ class TestBuckets:
     def stores(self, memory: Any) -> dict[str, Any]:
         return {name: type(memory)() for name in ("one", "two", "six")}
 
-    def test_segments_spread_and_are_found_again(
+    def test_segments_are_spread_over_buckets_and_found_again(
         self, place: Any, data: SegmentData, stores: dict[str, Any]
     ) -> None:
         manager = self.manager(stores, "one", "two")
@@ -161,12 +167,14 @@ class TestBuckets:
             for e in entries
         ]
         assert min(len(stores[name].objects) for name in ("one", "two")) >= 10
+        # The order of buckets changed and one was added. The custom metadata names the bucket of
+        # each segment.
         changed = self.manager(stores, "six", "two", "one")
         assert all(changed.fetch(entry, 0, 3) == b"012" for entry in done)
         changed.delete(done)
         assert not any(store.objects for store in stores.values())
 
-    def test_a_bucket_that_was_dropped_is_unavailable_not_empty(
+    def test_a_removed_bucket_is_unavailable_not_empty(
         self, place: Any, stores: dict[str, Any]
     ) -> None:
         entry = replace(place.segment(0, 9), custom_metadata=encode_custom_metadata("two", 5))
@@ -178,16 +186,17 @@ class TestBuckets:
                 call()
             assert caught.value.retriable is False
 
-    def test_a_copy_never_finished_is_deleted_wherever_it_lies(
+    def test_an_unfinished_copy_is_deleted_from_every_bucket(
         self, place: Any, data: SegmentData, stores: dict[str, Any]
     ) -> None:
         entries = [place.segment(n, n) for n in range(10)]
+        # Without custom metadata the bucket is unknown, so a deletion looks in all of them.
         for entry in entries:
             self.manager(stores, "one", "two").copy_segment(entry, data)
         self.manager(stores, "six", "two", "one").delete(entries)
         assert not any(store.objects for store in stores.values())
 
-    def test_what_no_head_names_of_a_deleted_topic_goes_from_every_bucket(
+    def test_a_deleted_topic_is_swept_from_every_bucket(
         self, place: Any, data: SegmentData, stores: dict[str, Any]
     ) -> None:
         manager = self.manager(stores, "one", "two")
@@ -195,7 +204,7 @@ class TestBuckets:
             manager.copy_segment(place.segment(number, number), data)
         stores["two"].put("data/another-topic/0/1.log", b"x")
         swept = manager.sweep_topic(place.topic, place.topic_id, 4)
-        assert swept == 8, "a bounded number of each bucket in one call"
+        assert swept == 8, "one call deletes a limited number in each bucket"
         while manager.sweep_topic(place.topic, place.topic_id, 4):
             pass
         assert [list(store.objects) for store in stores.values() if store.objects] == [
@@ -208,6 +217,7 @@ def test_custom_metadata_is_compact_and_names_the_bucket() -> None:
         "a-bucket-with-a-name-of-63-characters-which-is-the-longest-one", 2**40
     )
     assert decode_custom_metadata(custom)[1] == 2**40
+    # KIP-917 limits custom metadata to 128 bytes by default.
     assert len(custom) <= 128
     assert decode_custom_metadata(encode_custom_metadata("", 7)) == ("", 7)
     for foreign in (b"", b"\xff", b"[]", b"{}", b'{"n":"x"}', b'{"n":Infinity}'):

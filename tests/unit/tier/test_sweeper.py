@@ -1,4 +1,4 @@
-"""Findings and removals of a sweep, and above all the objects that it leaves."""
+"""Findings and deletions of a sweep, and above all the objects that it must not delete."""
 
 import uuid
 from dataclasses import replace
@@ -52,7 +52,7 @@ def data_keys(store: Any) -> list[str]:
     return sorted(key for key in store.objects if key.startswith("data/"))
 
 
-def test_what_the_manifest_names_stays_in_pages_and_head(place: Any, memory: Any) -> None:
+def test_objects_of_live_segments_are_kept(place: Any, memory: Any) -> None:
     loaded = filled(place, manifests(memory), 23)
     assert len(loaded.head.pages) > 2
     pages = manifests(memory).pages(place.topic_id, place.partition)
@@ -65,16 +65,17 @@ def test_what_the_manifest_names_stays_in_pages_and_head(place: Any, memory: Any
     assert (report.orphans.count, report.unknown, report.troubles) == (0, {}, [])
 
 
-def test_what_a_fenced_copier_left_goes(place: Any, memory: Any) -> None:
-    """Its entry was given up and forgotten by the next leader before its upload arrived."""
+def test_objects_of_a_fenced_copier_are_deleted(place: Any, memory: Any) -> None:
+    """The next leader abandoned and removed the entry before the upload arrived."""
     store = manifests(memory)
-    loaded, left = store.create(place.head()), place.segment(0, 9)
-    loaded = store.commit(loaded, start(left))
+    loaded, abandoned_copy = store.create(place.head()), place.segment(0, 9)
+    loaded = store.commit(loaded, start(abandoned_copy))
     loaded = store.commit(loaded, claim(Claim(2, 0)))
     due = queries.pending_deletes(loaded.head, {}, now_ms=100, delay_ms=0)
     by = Claim(2, 0)
     loaded = store.commit(loaded, lambda head: transitions.finish_delete(head, by, due))
-    late = put_objects(memory, left)
+    late = put_objects(memory, abandoned_copy)
+    # A dry run reports the orphans and deletes nothing.
     report = sweep(memory, delete=False)
     assert (report.orphans.count, report.orphans.size_bytes, report.removed.count) == (2, 10, 0)
     assert sorted(report.examples) == sorted(late) == data_keys(memory)
@@ -82,7 +83,7 @@ def test_what_a_fenced_copier_left_goes(place: Any, memory: Any) -> None:
     assert data_keys(memory) == []
 
 
-def test_a_copy_under_way_is_named(place: Any, memory: Any) -> None:
+def test_objects_of_a_copy_in_progress_are_kept(place: Any, memory: Any) -> None:
     store, entry = manifests(memory), place.segment(0, 9)
     store.commit(store.create(place.head()), start(entry))
     put_objects(memory, entry)
@@ -93,8 +94,8 @@ def test_a_copy_under_way_is_named(place: Any, memory: Any) -> None:
 
 
 def test_a_head_is_read_after_the_listing(place: Any, memory: Any) -> None:
-    """A copy that begins and ends between the two is not taken for an orphan: COPY_STARTED comes
-    before the upload. Were heads read first, it would be."""
+    """A copy that starts and ends during the sweep is not an orphan. COPY_STARTED is committed
+    before the upload, so heads must be read after the listing."""
     store, entry = manifests(memory), place.segment(0, 9)
     loaded = store.create(place.head())
     real = memory.list
@@ -111,7 +112,7 @@ def test_a_head_is_read_after_the_listing(place: Any, memory: Any) -> None:
     assert len(data_keys(memory)) == 2
 
 
-def test_what_is_young_is_reported_and_waits(place: Any, memory: Any) -> None:
+def test_young_orphans_are_reported_but_not_deleted(place: Any, memory: Any) -> None:
     manifests(memory).create(place.head())
     put_objects(memory, place.segment(0, 9))
     report = sweep(memory, delay_ms=NOW_MS + 1)
@@ -120,6 +121,8 @@ def test_what_is_young_is_reported_and_waits(place: Any, memory: Any) -> None:
 
 
 def test_folders_without_a_head_are_reported_and_never_swept(place: Any, memory: Any) -> None:
+    # One folder of a partition whose head is missing, and one that has nothing to do with
+    # Tidemark.
     kept = put_objects(memory, place.segment(0, 9))
     memory.put("data/photos/1.jpeg", b"x")
     memory.uploads = [UnfinishedUpload("data/photos/2.jpeg", "u", 0)]
@@ -133,9 +136,10 @@ def test_folders_without_a_head_are_reported_and_never_swept(place: Any, memory:
     assert memory.uploads
 
 
-def test_keys_that_only_look_like_ours_are_unknown(place: Any, memory: Any) -> None:
+def test_keys_that_only_resemble_the_layout_are_not_deleted(place: Any, memory: Any) -> None:
     manifests(memory).create(place.head())
     entry = place.segment(0, 9)
+    # The topic id belongs to another name, and the partition has a leading zero.
     other_name = replace(entry, key=entry.key.replace("flights", "bookings"))
     short = replace(entry, key=entry.key.replace("/3/0000", "/03/0000"))
     put_objects(memory, other_name, short)
@@ -144,18 +148,18 @@ def test_keys_that_only_look_like_ours_are_unknown(place: Any, memory: Any) -> N
     assert len(data_keys(memory)) == 4
 
 
-def test_a_manifest_that_cannot_be_read_keeps_all(place: Any, memory: Any) -> None:
+def test_an_unreadable_head_keeps_every_object(place: Any, memory: Any) -> None:
     store = manifests(memory)
     loaded = filled(place, store, 9)
     kept = put_objects(memory, *loaded.head.entries, place.segment(90, 99))
     memory.put(head_key(place.topic_id, place.partition), b"{}")
     report = sweep(memory)
-    assert report.passed_over == 2  # of data, of pages
+    assert report.passed_over == 2  # the folders of data and of pages
     assert "is no manifest" in report.troubles[0]
     assert data_keys(memory) == sorted(kept)
 
 
-def test_a_missing_page_keeps_all(place: Any, memory: Any) -> None:
+def test_a_missing_page_keeps_every_object(place: Any, memory: Any) -> None:
     loaded = filled(place, manifests(memory), 9)
     kept = put_objects(memory, place.segment(90, 99))
     memory.delete(page_key(place.topic_id, place.partition, loaded.head.pages[0].name))
@@ -165,12 +169,14 @@ def test_a_missing_page_keeps_all(place: Any, memory: Any) -> None:
 
 
 def test_a_page_is_deleted_only_once_no_head_can_name_it(place: Any, memory: Any) -> None:
-    """Its writer may be about to write the head, however long ago it wrote the page."""
+    """The page's writer may be about to write the head, however old the page is."""
     store = manifests(memory)
     loaded = filled(place, store, 4)
     late = page_key(place.topic_id, place.partition, page_name(0, uuid.UUID(int=9)))
     memory.put(late, b"{}")
     assert sweep(memory).removed.count == 0
+    # The head has moved to the next page number, so a head with page 0 would lose its
+    # compare-and-set.
     loaded = copy(store, loaded, place.segment(4, 4))
     assert loaded.head.next_page == 1
     assert sweep(memory).removed.count == 1
@@ -178,12 +184,13 @@ def test_a_page_is_deleted_only_once_no_head_can_name_it(place: Any, memory: Any
     late = page_key(place.topic_id, place.partition, page_name(1, uuid.UUID(int=9)))
     memory.put(late, b"{}")
     assert sweep(memory).removed.count == 0
+    # No head follows a tombstone, so every page can be deleted.
     store.commit(loaded, lambda head: transitions.bury(head, now_ms=5))
     assert sweep(memory).removed.count == 1
     assert late not in memory.objects
 
 
-def test_a_buried_topic_keeps_nothing(place: Any, memory: Any) -> None:
+def test_every_object_of_a_deleted_topic_is_deleted(place: Any, memory: Any) -> None:
     store = manifests(memory)
     loaded = store.create(place.head())
     store.commit(loaded, lambda head: transitions.bury(head, now_ms=5))
@@ -198,7 +205,7 @@ def test_unfinished_uploads_are_aborted(place: Any, memory: Any) -> None:
     memory.uploads = [
         UnfinishedUpload(lost.log_key, "old", 0),
         UnfinishedUpload(lost.log_key, "young", NOW_MS),
-        # Of a directory: its purpose is unknown, so it has a day.
+        # A temporary file in a directory: its purpose is unknown, so it is kept for a day.
         UnfinishedUpload("", "temporary", NOW_MS - 2 * DELAY_MS),
     ]
     report = sweep(memory)
@@ -206,10 +213,10 @@ def test_unfinished_uploads_are_aborted(place: Any, memory: Any) -> None:
     assert [upload.upload_id for upload in memory.uploads] == ["young", "temporary"]
 
 
-def test_memory_is_one_page_of_keys(
+def test_a_sweep_keeps_a_limited_number_of_keys_in_memory(
     place: Any, memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there are; and where nothing is an orphan, no page is read twice."""
+    """The limit does not depend on the number of keys. Without orphans no page is read twice."""
     monkeypatch.setattr(sweeper, "KEYS_AT_ONCE", 4)
     loaded = filled(place, manifests(memory), 21)
     pages = manifests(memory).pages(place.topic_id, place.partition)
@@ -237,11 +244,13 @@ def test_one_sweeper_at_a_time(memory: Any) -> None:
         SweptElsewhere, match="broker 1 sweeps this store: wait for it, at most 120"
     ):
         second.take()
+    # The first sweeper has not renewed its lease in time and must stop.
     now_ms += LEASE_MS
     assert not first.is_held
     second.take()
     with pytest.raises(SweptElsewhere, match="broker 2"):
         first.keep()
+    # The end of a sweeper without the lease does not count as a completed sweep.
     first.end(done=True)
     assert second.swept_ms() == 0
     second.end(done=True)
@@ -250,7 +259,7 @@ def test_one_sweeper_at_a_time(memory: Any) -> None:
 
 
 def test_objects_are_swept_without_permission_to_list_uploads(place: Any, memory: Any) -> None:
-    """Nothing at all was swept by credentials that could do all that copying needs."""
+    """Credentials that suffice for copying must suffice to sweep objects."""
     manifests(memory).create(place.head())
     put_objects(memory, place.segment(0, 9))
 
@@ -263,24 +272,26 @@ def test_objects_are_swept_without_permission_to_list_uploads(place: Any, memory
     assert (report.removed.count, report.passed_over, report.troubles) == (2, 1, ["allow them"])
 
 
-def test_names_that_cannot_be_shown_are_escaped(memory: Any) -> None:
+def test_unprintable_names_are_escaped(memory: Any) -> None:
     for name in ("data/a\nb/x", "data/\udcff/x", "data/\x1b[31m/x"):
         memory.put(name, b"")
     assert list(sweep(memory).unknown) == ["data/\\x1b[31m/", "data/a\\nb/", "data/\\udcff/"]
 
 
-def test_a_clock_that_was_far_ahead_ends_no_later_sweep(memory: Any) -> None:
-    """Its record claims that the sweep lasts for years, and afterwards that it is completed."""
+def test_a_clock_far_ahead_does_not_block_later_sweeps(memory: Any) -> None:
+    """The record of that broker claims that its sweep lasts for years, and later that it is
+    complete."""
     year_ms = 365 * 24 * 3600 * 1000
     SweepLease(memory, "ahead", lambda: NOW_MS + year_ms).take()
-    mine = SweepLease(memory, "mine", lambda: NOW_MS).take()
-    mine.end(done=True)
+    present = SweepLease(memory, "present", lambda: NOW_MS).take()
+    present.end(done=True)
     ahead = SweepLease(memory, "ahead", lambda: NOW_MS + year_ms).take()
     ahead.end(done=True)
-    assert (mine.swept_ms(), ahead.swept_ms()) == (0, NOW_MS + year_ms)
+    assert (present.swept_ms(), ahead.swept_ms()) == (0, NOW_MS + year_ms)
+    # A difference of one minute is normal and respected.
     SweepLease(memory, "a little ahead", lambda: NOW_MS + 60_000).take()
     with pytest.raises(SweptElsewhere, match="a little ahead"):
-        mine.take()
+        present.take()
 
 
 def test_a_lost_lease_ends_the_sweep_before_any_deletion(place: Any, memory: Any) -> None:
@@ -296,8 +307,8 @@ def test_a_lost_lease_ends_the_sweep_before_any_deletion(place: Any, memory: Any
     assert len(data_keys(memory)) == 2
 
 
-def test_a_lost_answer_does_not_lose_the_lease(memory: Any) -> None:
-    """The client retried inside, and its own success looks like a conflict."""
+def test_a_lost_response_does_not_lose_the_lease(memory: Any) -> None:
+    """The client retried internally, so its own success looks like a conflict."""
     lease = SweepLease(memory, "me", lambda: NOW_MS)
     real = memory.create
 
@@ -309,7 +320,7 @@ def test_a_lost_answer_does_not_lose_the_lease(memory: Any) -> None:
     assert lease.take().is_held
 
 
-def test_a_store_that_fails_ends_the_sweep(place: Any, memory: Any) -> None:
+def test_a_failing_store_ends_the_sweep(place: Any, memory: Any) -> None:
     manifests(memory).create(place.head())
     put_objects(memory, place.segment(0, 9))
 

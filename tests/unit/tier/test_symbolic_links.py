@@ -1,4 +1,4 @@
-"""A writer of a shared tier directory cannot lead a broker out of it."""
+"""A writer of a shared tier directory cannot lead a broker outside of it."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def link_in(tmp_path: Path, where: str, target: Path) -> None:
 
 
 @pytest.fixture(params=["the file", "its folder", "a folder above"])
-def led_out(request: pytest.FixtureRequest, tmp_path: Path, store: DirectoryStore) -> None:
+def link_outside(request: pytest.FixtureRequest, tmp_path: Path, store: DirectoryStore) -> None:
     outside = tmp_path / "outside"
     if request.param == "the file":
         link_in(tmp_path, KEY, outside / "1.log")
@@ -38,14 +38,14 @@ def led_out(request: pytest.FixtureRequest, tmp_path: Path, store: DirectoryStor
         link_in(tmp_path, "data/t", outside)
 
 
-@pytest.mark.usefixtures("led_out")
-def test_nothing_behind_a_link_is_read(store: DirectoryStore) -> None:
+@pytest.mark.usefixtures("link_outside")
+def test_objects_behind_a_link_are_not_read(store: DirectoryStore) -> None:
     for read in (lambda: store.get(KEY), lambda: store.get_range(KEY, 0, 6)):
         with pytest.raises(StoreUnavailable, match="behind a link"):
             read()
 
 
-def test_nothing_is_written_behind_a_link(store: DirectoryStore, tmp_path: Path) -> None:
+def test_objects_behind_a_link_are_not_written(store: DirectoryStore, tmp_path: Path) -> None:
     link_in(tmp_path, "data/t/0", tmp_path / "outside")
     for write in (lambda: store.put(KEY, b"x"), lambda: store.create(KEY, b"x")):
         with pytest.raises(StoreUnavailable, match="behind a link"):
@@ -62,7 +62,7 @@ def test_a_link_is_replaced_and_not_written_through(store: DirectoryStore, tmp_p
     assert (tmp_path / "outside" / "1.log").read_bytes() == b"secret"
 
 
-def test_links_are_not_walked_into(store: DirectoryStore, tmp_path: Path) -> None:
+def test_listing_does_not_follow_links(store: DirectoryStore, tmp_path: Path) -> None:
     store.put("data/t/1/2.log", b"x")
     link_in(tmp_path, "data/t/0", tmp_path / "outside")
     link_in(tmp_path, "data/t/1/3.log", tmp_path / "outside" / "1.log")
@@ -70,14 +70,14 @@ def test_links_are_not_walked_into(store: DirectoryStore, tmp_path: Path) -> Non
     assert list(store.list("data/t/0/")) == []
 
 
-def test_a_pipe_does_not_hold_a_reader_for_ever(store: DirectoryStore, tmp_path: Path) -> None:
+def test_a_pipe_does_not_block_a_reader(store: DirectoryStore, tmp_path: Path) -> None:
     store.put("data/t/0/0.log", b"x")
     os.mkfifo(tmp_path / "tier" / KEY)
     with pytest.raises(StoreUnavailable, match="is not a file"):
         store.get(KEY)
 
 
-def test_the_directory_itself_may_be_reached_over_a_link(tmp_path: Path) -> None:
+def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     store = DirectoryStore(tmp_path / "link")

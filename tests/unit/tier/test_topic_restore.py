@@ -1,4 +1,4 @@
-"""Topics of a lost cluster, read from the tier and claimed by a new cluster."""
+"""Topics of a lost cluster, read from the tier and claimed for a new cluster."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ from tidemark.tiering import Tiering, TieringState
 OLD, NEW = "cluster-1", "cluster-2"
 
 
-SEEN_MAX = 41
+PRODUCER_ID_MAX = 41
 ONE = Claim(1, 0)
 
 
@@ -33,10 +33,10 @@ def finish(entry: SegmentEntry) -> Transition:
 
 
 def stored(place: Any, memory: Any, count: int) -> LoadedHead:
-    """Copied segments of one record each; the logs know producers up to ``SEEN_MAX``."""
+    """Copy segments of one record each. Their producer snapshots have ids up to PRODUCER_ID_MAX."""
     store = manifests(memory)
     loaded = store.create(place.head())
-    producers = [ProducerEntry(n, 0, 0, 0, 0, 1, 0, -1) for n in (7, SEEN_MAX)]
+    producers = [ProducerEntry(n, 0, 0, 0, 0, 1, 0, -1) for n in (7, PRODUCER_ID_MAX)]
     for number in range(count):
         entry = place.segment(number, number)
         made = Aux(
@@ -81,13 +81,13 @@ def test_the_tier_describes_a_stored_topic(place: Any, memory: Any) -> None:
     assert found.offsets == {place.partition: (0, 5)}
 
 
-def test_a_topic_object_that_is_behind_its_heads(place: Any, memory: Any) -> None:
+def test_a_topic_has_at_least_the_partitions_of_its_heads(place: Any, memory: Any) -> None:
     stored(place, memory, 1)
     described(place, memory, partitions=1)
     assert only(memory).partitions == place.partition + 1
 
 
-def test_deleted_topics_are_no_more(place: Any, memory: Any) -> None:
+def test_deleted_topics_are_not_restorable(place: Any, memory: Any) -> None:
     store = manifests(memory)
     loaded = stored(place, memory, 1)
     described(place, memory)
@@ -95,8 +95,8 @@ def test_deleted_topics_are_no_more(place: Any, memory: Any) -> None:
     assert list(restorable(tier_on(memory))) == []
 
 
-def test_the_furthest_partition_determines_a_disablements_state(place: Any, memory: Any) -> None:
-    """Also if the other partitions have not received an acknowledgement."""
+def test_the_most_advanced_partition_determines_the_tiering_state(place: Any, memory: Any) -> None:
+    """The other partitions may not have received the acknowledgement."""
     store = manifests(memory)
     states = (TieringState.DISABLING, TieringState.DISABLED, TieringState.ENABLED)
     for partition, state in enumerate(states):
@@ -107,31 +107,35 @@ def test_the_furthest_partition_determines_a_disablements_state(place: Any, memo
     assert only(memory).tiering == Tiering(TieringState.DISABLED, 2).in_force
 
 
-def test_a_claim_makes_all_heads_the_new_clusters(place: Any, memory: Any) -> None:
-    """The partitions without one get one: what a row says is there has to be there."""
+def test_a_claim_moves_every_head_to_the_new_cluster(place: Any, memory: Any) -> None:
+    """Partitions without a head get one, because the row of a restored partition says that it has
+    one."""
     store = manifests(memory)
-    loaded, left = stored(place, memory, 3), place.segment(3, 9)
-    loaded = store.commit(loaded, start(left))
+    loaded, unfinished = stored(place, memory, 3), place.segment(3, 9)
+    loaded = store.commit(loaded, start(unfinished))
     described(place, memory)
     origin = claim_topic(tier_on(memory), only(memory), from_cluster=OLD, to_cluster=NEW, now_ms=9)
     assert (origin.partitions, origin.topic_id) == (4, place.topic_id)
-    assert origin.first_producer_id == SEEN_MAX + 1
+    # Ids of old producers must not be given out again: their state is in the restored logs.
+    assert origin.first_producer_id == PRODUCER_ID_MAX + 1
     heads = [store.load(place.topic_id, number).head for number in range(4)]
     assert {head.cluster_id for head in heads} == {NEW}
+    # The new cluster continues above every epoch of the old one, and an unfinished copy is
+    # abandoned.
     assert origin.leader_epoch > max(head.leader_epoch for head in heads) > 1
     moved = heads[place.partition]
     assert moved.live_end == loaded.head.live_end
-    assert [entry.state for entry in moved.entries if entry.segment_id == left.segment_id] == [
-        SegmentState.DELETE_STARTED
-    ]
+    assert [
+        entry.state for entry in moved.entries if entry.segment_id == unfinished.segment_id
+    ] == [SegmentState.DELETE_STARTED]
     assert only(memory).topic.cluster_id == NEW
-    with pytest.raises(ManifestFenced):  # what is left of the old cluster
+    with pytest.raises(ManifestFenced):  # a broker of the old cluster
         store.commit(loaded, start(place.segment(3, 9)))
     with pytest.raises((IllegalTransition, ManifestFenced)):
         store.commit(loaded, claim(Claim(origin.leader_epoch + 5, 0)))
 
 
-def test_each_restore_is_of_a_later_epoch_though_the_clock_went_back(
+def test_each_restore_has_a_later_epoch_even_if_the_clock_goes_back(
     place: Any, memory: Any
 ) -> None:
     stored(place, memory, 3)
@@ -147,7 +151,7 @@ def test_each_restore_is_of_a_later_epoch_though_the_clock_went_back(
 
 
 def test_a_claim_may_be_repeated(place: Any, memory: Any) -> None:
-    """An interrupted restore continues from where it was."""
+    """An interrupted restore continues."""
     stored(place, memory, 3)
     described(place, memory)
     first, again = (
@@ -157,18 +161,19 @@ def test_a_claim_may_be_repeated(place: Any, memory: Any) -> None:
     assert replace(first, leader_epoch=again.leader_epoch) == again
 
 
-def test_what_the_old_cluster_did_until_it_was_fenced_counts(place: Any, memory: Any) -> None:
-    """Its heads would have refused a tiered epoch that they had left behind, for ever."""
+def test_a_claim_includes_changes_made_until_the_fencing(place: Any, memory: Any) -> None:
+    """Otherwise the heads would reject the topic's older tiered epoch forever."""
     loaded = stored(place, memory, 3)
     described(place, memory)
     found = only(memory)
     tiering = Tiering(TieringState.DISABLED, 2).in_force
+    # The old cluster disables tiering after the restore has read the topic.
     manifests(memory).commit(loaded, lambda head: replace(head, tiering=tiering))
     origin = claim_topic(tier_on(memory), found, from_cluster=OLD, to_cluster=NEW, now_ms=9)
     assert origin.tiering == tiering
 
 
-def test_a_third_clusters_heads_are_refused(place: Any, memory: Any) -> None:
+def test_heads_of_a_third_cluster_are_rejected(place: Any, memory: Any) -> None:
     stored(place, memory, 3)
     described(place, memory)
     with pytest.raises(IllegalTransition, match="belongs to cluster cluster-1, not to other"):
@@ -181,6 +186,7 @@ def test_the_store_is_handed_over_with_its_id(memory: Any) -> None:
         ensure_identity(memory, NEW, "")
     with pytest.raises(WrongStore, match=f"belongs to cluster {OLD}, not to other"):
         hand_over(memory, "other", NEW)
+    # The handover can be repeated. Afterwards the old cluster is locked out.
     for _ in range(2):
         hand_over(memory, OLD, NEW)
         assert read_identity(memory) == (store_id, NEW)
@@ -189,7 +195,7 @@ def test_the_store_is_handed_over_with_its_id(memory: Any) -> None:
         ensure_identity(memory, OLD, store_id)
 
 
-def test_a_lost_answer_of_the_handover_counts(memory: Any) -> None:
+def test_a_handover_survives_a_lost_response(memory: Any) -> None:
     store_id = ensure_identity(memory, OLD, "")
     real = memory.replace
 

@@ -1,4 +1,4 @@
-"""Every transition of the head: what it does, and what it refuses."""
+"""Every transition of the head: its effect, and the cases that it rejects."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,35 +65,36 @@ def ranges(head: Head, start: int, until: int, pages: Pages | None = None) -> li
 
 
 class TestClaim:
-    def test_takes_both_epochs_state_and_broker(self, place: Any) -> None:
+    def test_a_claim_sets_both_epochs_state_and_broker(self, place: Any) -> None:
         head = claimed(place.head(), Claim(4, 2))
         assert (head.claim, head.broker_id) == (Claim(4, 2), 2)
 
     @pytest.mark.parametrize("by", [Claim(0, 5), Claim(9, 1), Claim(0, 0)])
-    def test_never_with_a_lower_epoch(self, place: Any, by: Claim) -> None:
+    def test_a_claim_with_a_lower_epoch_is_fenced(self, place: Any, by: Claim) -> None:
         with pytest.raises(ManifestFenced, match=r"flights-3: leader epoch .* superseded .* stop"):
             claimed(place.head(leader_epoch=1, tiered_epoch=2), by)
 
-    def test_again_is_no_write(self, place: Any) -> None:
+    def test_a_repeated_claim_changes_nothing(self, place: Any) -> None:
         head = claimed(place.head(), Claim(4, 2))
         assert claimed(head, Claim(4, 2)) is head
 
-    def test_other_cluster_is_refused(self, place: Any) -> None:
+    def test_a_claim_of_another_cluster_is_rejected(self, place: Any) -> None:
         head = replace(place.head(), cluster_id="another")
         with pytest.raises(IllegalTransition, match="belongs to cluster another"):
             claimed(head, Claim(4, 2))
 
-    def test_marks_what_the_fenced_copier_left(self, place: Any) -> None:
+    def test_a_claim_marks_the_copy_of_the_fenced_leader(self, place: Any) -> None:
         head = transitions.start_copy(place.head(), ONE, place.segment(0, 9))
         after = claimed(head, Claim(2, 0))
         (entry,) = after.entries
         assert (entry.state, entry.marked_at_ms) == (SegmentState.DELETE_STARTED, 50)
 
-    def test_again_by_the_same_leader_keeps_its_copy(self, place: Any) -> None:
+    def test_a_repeated_claim_keeps_the_copy_in_progress(self, place: Any) -> None:
         head = transitions.start_copy(place.head(), ONE, place.segment(0, 9))
         assert claimed(head, ONE).copying is not None
 
     def test_state_never_moves_back_within_a_tiered_epoch(self, place: Any) -> None:
+        # KIP-950's order within one tiered epoch: DISABLING, DISABLED, ENABLED.
         retain = DisablePolicy.RETAIN
         head = claimed(place.head(), Claim(1, 1), TieringState.DISABLING, retain)
         head = claimed(head, Claim(1, 1), TieringState.DISABLED, retain)
@@ -110,7 +111,7 @@ class TestClaim:
         with pytest.raises(IllegalTransition, match="a new policy needs a new tiered epoch"):
             deleted_all(head, Claim(1, 1), 5)
 
-    def test_delete_cannot_be_claimed_without_its_floor(self, place: Any) -> None:
+    def test_a_delete_needs_its_own_transition(self, place: Any) -> None:
         with pytest.raises(IllegalTransition, match="use disable_delete"):
             claimed(place.head(), Claim(1, 1), TieringState.DISABLING, DisablePolicy.DELETE)
 
@@ -140,20 +141,20 @@ class TestHolder:
             change(head, ONE, entry)
 
     @pytest.mark.parametrize("change", CHANGES[:5])
-    def test_reading_is_not_claiming(self, place: Any, change: Change) -> None:
+    def test_a_newer_leader_must_claim_the_head_first(self, place: Any, change: Change) -> None:
         by = Claim(2, 0)
         with pytest.raises(IllegalTransition, match="claim it first"):
             change(place.head(), by, place.segment(0, 9, by))
 
     @pytest.mark.parametrize("change", CHANGES)
-    def test_a_tombstone_refuses_every_leader(self, place: Any, change: Change) -> None:
+    def test_a_tombstone_rejects_every_leader(self, place: Any, change: Change) -> None:
         head = transitions.bury(place.head(), now_ms=7)
         with pytest.raises(TopicDeleted):
             change(head, ONE, place.segment(0, 9))
 
 
 class TestCopy:
-    def test_is_live_only_when_finished(self, place: Any) -> None:
+    def test_a_copy_is_live_only_when_finished(self, place: Any) -> None:
         entry = place.segment(0, 9)
         started = transitions.start_copy(place.head(), ONE, entry)
         assert (started.highest_remote_offset, started.copying) == (-1, entry)
@@ -164,16 +165,16 @@ class TestCopy:
         assert found is not None
         assert found.custom_metadata == b"\x00\xff"
 
-    def test_every_step_can_be_repeated(self, place: Any) -> None:
+    def test_every_step_of_a_copy_is_idempotent(self, place: Any) -> None:
         entry = place.segment(0, 9)
         started = transitions.start_copy(place.head(), ONE, entry)
         assert transitions.start_copy(started, ONE, entry) is started
         done = transitions.finish_copy(started, ONE, entry, b"x")
         assert transitions.finish_copy(done, ONE, entry, b"x") is done
-        gone = transitions.abandon_copy(started, ONE, entry, now_ms=9)
-        assert transitions.abandon_copy(gone, ONE, entry, now_ms=10) is gone
+        abandoned = transitions.abandon_copy(started, ONE, entry, now_ms=9)
+        assert transitions.abandon_copy(abandoned, ONE, entry, now_ms=10) is abandoned
 
-    def test_one_at_a_time(self, place: Any) -> None:
+    def test_only_one_copy_is_in_progress(self, place: Any) -> None:
         head = transitions.start_copy(place.head(), ONE, place.segment(0, 9))
         with pytest.raises(IllegalTransition, match="abandon it first"):
             transitions.start_copy(head, ONE, place.segment(0, 9))
@@ -181,63 +182,66 @@ class TestCopy:
     def test_finishing_needs_copy_started(self, place: Any) -> None:
         entry = place.segment(0, 9)
         head = transitions.start_copy(place.head(), ONE, entry)
-        gone = transitions.abandon_copy(head, ONE, entry, now_ms=9)
-        for other in (gone, place.head()):
+        abandoned = transitions.abandon_copy(head, ONE, entry, now_ms=9)
+        for other in (abandoned, place.head()):
             with pytest.raises(IllegalTransition, match="given up meanwhile"):
                 transitions.finish_copy(other, ONE, entry, None)
 
-    def test_a_finished_copy_is_not_given_up(self, place: Any) -> None:
+    def test_a_finished_copy_cannot_be_abandoned(self, place: Any) -> None:
         entry = place.segment(0, 9)
         with pytest.raises(IllegalTransition, match="only expiry removes it"):
             transitions.abandon_copy(copied(place.head(), entry), ONE, entry, now_ms=9)
 
-    def test_finishing_twice_with_other_metadata_is_refused(self, place: Any) -> None:
+    def test_finishing_twice_with_other_metadata_is_rejected(self, place: Any) -> None:
         entry = place.segment(0, 9)
         with pytest.raises(IllegalTransition, match="other custom metadata"):
             transitions.finish_copy(copied(place.head(), entry), ONE, entry, b"other")
 
-    def test_nothing_new_is_copied_while_not_enabled(self, place: Any) -> None:
+    def test_no_copy_starts_unless_tiering_is_enabled(self, place: Any) -> None:
         by = Claim(1, 1)
         head = claimed(place.head(), by, TieringState.DISABLING, DisablePolicy.RETAIN)
         with pytest.raises(IllegalTransition, match="enable it first"):
             transitions.start_copy(head, by, place.segment(0, 9, by))
 
-    def test_an_entry_of_another_claim_is_refused(self, place: Any) -> None:
+    def test_an_entry_of_another_claim_is_rejected(self, place: Any) -> None:
         with pytest.raises(IllegalTransition, match="epochs are not those of the claim"):
             transitions.start_copy(place.head(), ONE, place.segment(0, 9, Claim(0, 0)))
 
 
 class TestLine:
-    def test_a_hole_is_refused(self, place: Any) -> None:
+    def test_a_gap_is_rejected(self, place: Any) -> None:
         head = copied(place.head(), place.segment(0, 9))
         with pytest.raises(IllegalTransition, match=r"hole behind 9; copy the segment .* 10"):
             transitions.start_copy(head, ONE, place.segment(11, 20))
 
-    def test_what_is_there_already_is_refused(self, place: Any) -> None:
+    def test_an_already_copied_range_is_rejected(self, place: Any) -> None:
         head = copied(place.head(), place.segment(0, 9))
         with pytest.raises(IllegalTransition, match="copy from 10"):
             transitions.start_copy(head, ONE, place.segment(5, 9))
 
-    def test_overlap_is_trimmed_so_that_one_segment_answers(self, place: Any) -> None:
+    def test_an_overlapping_segment_is_trimmed(self, place: Any) -> None:
         head = copied(place.head(), place.segment(0, 9))
+        # The new leader's segment boundaries differ: its segment begins at 5, but 5 to 9 are
+        # copied already.
         two = Claim(2, 0)
         head = copied(claimed(head, two), place.segment(5, 14, two, ((1, 5), (2, 12))), by=two)
         assert ranges(head, 0, 100) == [(0, 9), (10, 14)]
         assert (head.highest_remote_offset, head.highest_remote_epoch) == (14, 2)
 
-    def test_the_start_may_be_below_the_log_start(self, place: Any) -> None:
+    def test_a_segment_may_start_below_the_log_start(self, place: Any) -> None:
         head = copied(place.head(log_start=7), place.segment(5, 14))
         assert head.remote_log_start_offset == 7
         assert ranges(head, 7, 100) == [(7, 14)]
 
-    def test_a_new_line_starts_where_it_likes(self, place: Any) -> None:
+    def test_a_new_line_may_start_anywhere(self, place: Any) -> None:
         head = expire(copied(place.head(), place.segment(0, 9)), ONE, 30)
         assert head.highest_remote_offset == -1
         assert head.next_copy_offset == 30
         head = copied(head, place.segment(25, 39), place.segment(40, 49))
         assert ranges(head, 30, 100) == [(30, 39), (40, 49)]
 
-    def test_what_only_brokers_have_is_not_the_tiers(self, place: Any) -> None:
+    def test_the_tier_may_start_above_the_log_start(self, place: Any) -> None:
+        # Offsets 0 to 19 exist on brokers only, for example because tiering was enabled later.
         head = copied(place.head(), place.segment(20, 29))
         assert (head.remote_log_start_offset, head.log_start_offset) == (20, 0)
         assert queries.find(head, {}, 10) is None
@@ -248,7 +252,7 @@ class TestLine:
         assert head.remote_log_start_offset == 60
         assert ranges(head, 60, 100) == [(60, 69)]
 
-    def test_an_expired_segment_is_refused(self, place: Any) -> None:
+    def test_an_expired_segment_is_rejected(self, place: Any) -> None:
         entry = place.segment(0, 9)
         head = expire(transitions.start_copy(place.head(), ONE, entry), ONE, 30)
         with pytest.raises(IllegalTransition, match="it is expired"):
@@ -258,11 +262,12 @@ class TestLine:
         ("start", "epochs"),
         [(10, ((2, 10),)), (5, ((3, 5), (4, 12))), (5, ((4, 5),)), (5, ((2, 5), (4, 12)))],
     )
-    def test_another_history_is_refused(
+    def test_a_segment_of_another_history_is_rejected(
         self, place: Any, start: int, epochs: tuple[tuple[int, int], ...]
     ) -> None:
         by = Claim(4, 0)
         head = copied(place.head(4), place.segment(0, 9, by, ((1, 0), (3, 4))), by=by)
+        # Only this segment continues the history: epoch 3 is the one that wrote offset 9.
         if epochs == ((3, 5), (4, 12)):
             assert copied(head, place.segment(start, 14, by, epochs), by=by) != head
             return
@@ -271,7 +276,7 @@ class TestLine:
 
 
 class TestExpire:
-    def test_marks_what_lies_wholly_below_and_raises_the_log_start(self, place: Any) -> None:
+    def test_expiry_marks_complete_segments_and_raises_the_log_start(self, place: Any) -> None:
         head = copied(place.head(), *(place.segment(n, n + 9) for n in (0, 10, 20)))
         head = expire(head, ONE, 15)
         states = [queries.state_of(head, entry) for entry in head.entries]
@@ -282,26 +287,29 @@ class TestExpire:
         with pytest.raises(queries.TierOffsetOutOfRange, match="the log starts at 15"):
             ranges(head, 14, 30)
 
-    def test_a_transition_never_moves_back_and_is_idempotent(self, place: Any) -> None:
+    def test_expiry_never_moves_back_and_is_idempotent(self, place: Any) -> None:
         head = expire(place.head(), ONE, 15)
         assert expire(head, ONE, 15) is head
         assert expire(head, ONE, 3) is head
 
-    def test_costs_the_same_for_any_number(self, place: Any) -> None:
+    def test_expiry_costs_the_same_for_any_number_of_segments(self, place: Any) -> None:
         head = copied(place.head(), *(place.segment(n, n) for n in range(200)))
         after = expire(head, ONE, 150)
+        # One mark covers all expired entries, none of which is rewritten.
         assert after.entries is head.entries
         assert len(after.marks) == 1
 
-    def test_continues_while_disabled(self, place: Any) -> None:
+    def test_expiry_continues_while_tiering_is_disabled(self, place: Any) -> None:
         by = Claim(1, 1)
         head = copied(place.head(), place.segment(0, 9), place.segment(10, 19))
         head = claimed(head, by, TieringState.DISABLING, DisablePolicy.RETAIN)
         assert ranges(expire(head, by, 10), 10, 99) == [(10, 19)]
 
-    def test_marks_stay_few_and_none_becomes_sooner(self, place: Any) -> None:
+    def test_marks_are_merged_without_shortening_a_delay(self, place: Any) -> None:
         head = copied(place.head(), *(place.segment(n, n) for n in range(500)))
         first_marked: dict[int, int] = {}
+        # 400 expiries at different times need more marks than a head may have, so old ones are
+        # merged.
         for step in range(1, 400):
             head = transitions.expire_to(
                 head, ONE, step, now_ms=1000 + step, delete_delay_ms=10_000
@@ -313,7 +321,7 @@ class TestExpire:
             assert since is not None
             assert since >= first_marked[entry.start_offset]
 
-    def test_busy_expiry_does_not_keep_old_entries_from_going(self, place: Any) -> None:
+    def test_frequent_expiry_does_not_delay_deletions_forever(self, place: Any) -> None:
         head = copied(place.head(), *(place.segment(n, n) for n in range(400)))
         delay, waits = 3_000_000, []
         for step in range(1, 400):
@@ -324,11 +332,12 @@ class TestExpire:
             head = transitions.finish_delete(head, ONE, due)
         assert len(waits) > 200
         assert delay <= min(waits)
+        # Merging marks may postpone a deletion, but by no more than another delay.
         assert max(waits) <= 2 * delay + 60_000
 
 
 class TestDisableDelete:
-    def test_one_commit_sets_everything(self, place: Any) -> None:
+    def test_a_delete_is_one_commit(self, place: Any) -> None:
         head = copied(place.head(), place.segment(0, 9), place.segment(10, 19))
         by = Claim(1, 1)
         head = deleted_all(head, by, 15)
@@ -340,14 +349,16 @@ class TestDisableDelete:
         assert queries.find(head, {}, 17) is None
         assert ranges(head, 15, 100) == []
 
-    def test_again_is_no_write_and_a_new_leader_may_raise_it(self, place: Any) -> None:
+    def test_a_repeated_delete_changes_nothing_and_a_new_leader_may_raise_it(
+        self, place: Any
+    ) -> None:
         head = deleted_all(copied(place.head(), place.segment(0, 9)), Claim(1, 1), 5)
         assert deleted_all(head, Claim(1, 1), 5) is head
         assert deleted_all(head, Claim(1, 1), 3) is head
         later = deleted_all(head, Claim(2, 1), 8)
         assert (later.claim, later.log_start_offset) == (Claim(2, 1), 8)
 
-    def test_a_late_request_after_reenabling_is_fenced(self, place: Any) -> None:
+    def test_a_late_delete_after_reenabling_is_fenced(self, place: Any) -> None:
         by = Claim(1, 1)
         head = deleted_all(place.head(), by, 5)
         head = claimed(head, by, TieringState.DISABLED, DisablePolicy.DELETE)
@@ -355,7 +366,7 @@ class TestDisableDelete:
         with pytest.raises(ManifestFenced):
             deleted_all(head, by, 50)
 
-    def test_reenabled_a_new_line_does_not_mix_with_the_old(self, place: Any) -> None:
+    def test_a_new_line_after_a_delete_does_not_include_the_old_one(self, place: Any) -> None:
         head = copied(place.head(), *(place.segment(n, n + 9) for n in (0, 10, 20)))
         by = Claim(1, 1)
         head = claimed(deleted_all(head, by, 15), by)
@@ -364,7 +375,7 @@ class TestDisableDelete:
         assert ranges(head, 15, 99) == [(15, 17), (18, 40)]
         assert queries.totals(head, {}) == queries.Totals(2, 200, 3, 300)
 
-    def test_after_retain_delete_needs_a_new_epoch(self, place: Any) -> None:
+    def test_a_delete_after_a_retain_needs_a_new_tiered_epoch(self, place: Any) -> None:
         head = copied(place.head(), place.segment(0, 9))
         head = claimed(head, Claim(1, 1), TieringState.DISABLED, DisablePolicy.RETAIN)
         assert ranges(head, 0, 99) == [(0, 9)]
@@ -373,12 +384,12 @@ class TestDisableDelete:
 
 
 class TestDelete:
-    def test_only_what_is_marked(self, place: Any) -> None:
+    def test_only_marked_segments_are_deleted(self, place: Any) -> None:
         head = copied(place.head(), place.segment(0, 9))
         with pytest.raises(IllegalTransition, match="not marked for deletion"):
             transitions.finish_delete(head, ONE, [transitions.PendingDelete(head.entries[0])])
 
-    def test_not_before_the_delay(self, place: Any) -> None:
+    def test_a_segment_is_not_deleted_before_the_delay(self, place: Any) -> None:
         head = expire(copied(place.head(), place.segment(0, 9)), ONE, 10)
         assert queries.pending_deletes(head, {}, now_ms=60 + 99, delay_ms=100) == ()
         (item,) = queries.pending_deletes(head, {}, now_ms=60 + 100, delay_ms=100)
@@ -386,7 +397,7 @@ class TestDelete:
         assert head.is_empty
         assert transitions.finish_delete(head, ONE, [item]) is head
 
-    def test_without_a_claim_only_in_a_tombstone(self, place: Any) -> None:
+    def test_deleting_without_a_claim_needs_a_tombstone(self, place: Any) -> None:
         head = copied(place.head(), place.segment(0, 9))
         with pytest.raises(IllegalTransition, match="only a tombstone"):
             transitions.finish_delete(head, None, [])
@@ -409,7 +420,7 @@ class TestSeal:
                 pages[page.name] = page
         return head, pages
 
-    def test_pages_hold_the_oldest_and_readers_see_one_line(self, place: Any) -> None:
+    def test_pages_contain_the_oldest_segments_and_readers_see_one_line(self, place: Any) -> None:
         head, pages = self.sealed(place, 10, 3)
         assert [ref.name for ref in head.pages] == ["p0", "p1", "p2"]
         assert len(head.entries) == 1
@@ -417,7 +428,7 @@ class TestSeal:
         assert ranges(head, 35, 52, pages) == [(35, 39), (40, 49), (50, 51)]
         assert queries.totals(head, pages) == queries.Totals(10, 1000, 0, 0)
 
-    def test_only_pages_that_are_needed_are_read(self, place: Any) -> None:
+    def test_only_needed_pages_are_read(self, place: Any) -> None:
         head, pages = self.sealed(place, 10, 3)
         assert ranges(head, 61, 100, {"p2": pages["p2"]}) == [
             (61, 69),
@@ -431,18 +442,18 @@ class TestSeal:
     @pytest.mark.parametrize(
         ("offset", "size_bytes"), [(0, 0), (45, 0), (49, 0), (50, 100), (75, 300), (100, 600)]
     )
-    def test_bytes_below_are_those_of_live_segments_wholly_below(
+    def test_bytes_below_an_offset_are_those_of_complete_live_segments(
         self, place: Any, offset: int, size_bytes: int
     ) -> None:
-        """Segments of ten offsets and 100 bytes, of which those below 40 expired."""
+        """Segments have ten offsets and 100 bytes. Those below 40 are expired."""
         head, pages = self.sealed(place, 10, 3)
         assert queries.bytes_below(head, pages, 35) == 300
         head = expire(head, ONE, 40)
         head = transitions.start_copy(head, ONE, place.segment(100, 109))
         assert queries.bytes_below(head, pages, offset) == size_bytes
-        assert queries.bytes_below(head, pages, 110) == 600, "a copy under way is none yet"
+        assert queries.bytes_below(head, pages, 110) == 600, "a copy in progress does not count"
 
-    def test_a_copy_under_way_stays_in_the_head(self, place: Any) -> None:
+    def test_a_copy_in_progress_stays_in_the_head(self, place: Any) -> None:
         head, _ = self.sealed(place, 3, 3)
         started = transitions.start_copy(head, ONE, place.segment(30, 39))
         assert transitions.seal(started, "p", 3) is None
@@ -457,6 +468,8 @@ class TestSeal:
         head = expire(head, ONE, 40)
         due = queries.pending_deletes(head, pages, now_ms=999, delay_ms=0)
         assert [item.entry.start_offset for item in due] == [0, 10, 20, 30]
+        # Segments of a page are deleted one by one. The page refers to them by a bit mask until
+        # all are deleted.
         head = transitions.finish_delete(head, ONE, [due[1], due[3]])
         assert queries.totals(head, pages) == queries.Totals(6, 600, 2, 200)
         due = queries.pending_deletes(head, pages, now_ms=999, delay_ms=0)

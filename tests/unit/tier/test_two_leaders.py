@@ -1,10 +1,8 @@
-"""Random interleavings of two leaders with old and new epochs, against a model without overlays.
-
-The model keeps one record per segment with an explicit state and the time it was marked, a set of
-objects that exist, and its own idea of who may write. Every operation is tried on the head and on
-the model; both must agree on the outcome, and the readers' views of the head (with sealed pages)
-must agree with the model after every step.
-"""
+"""Random interleavings of two leaders with old and new epochs, compared with a model. The model
+keeps one record per segment with an explicit state and the time it was marked, a set of existing
+objects, and its own rule of who may write. Every operation runs on the head and on the model.
+Both must agree on the outcome, and after every step the readers' view of the head (with sealed
+pages) must agree with the model."""
 
 import itertools
 import uuid
@@ -36,7 +34,7 @@ LEADERS = st.integers(0, 1)
 
 
 @dataclass
-class Known:
+class ModelSegment:
     """The model's record of a segment."""
 
     entry: SegmentEntry
@@ -65,7 +63,7 @@ class TwoLeaders(RuleBasedStateMachine):
         super().__init__()
         self.now = 0
         self.topic = Leader(Claim(1, 0), TieringState.ENABLED, None)
-        self.leaders = [self.learned(), Leader(Claim(0, 0), TieringState.ENABLED, None)]
+        self.leaders = [self.latest_state(), Leader(Claim(0, 0), TieringState.ENABLED, None)]
         self.head: Head = new_head(
             topic=TOPIC,
             topic_id=TOPIC_ID,
@@ -78,40 +76,43 @@ class TwoLeaders(RuleBasedStateMachine):
         )
         self.pages: dict[str, ManifestPage] = {}
         self.epochs = [(0, 0)]
-        self.known: list[Known] = []
+        self.known: list[ModelSegment] = []
         self.objects: set[uuid.UUID] = set()
-        self.held, self.log_start, self.enabled = Claim(1, 0), 0, True
+        self.holder, self.log_start, self.enabled = Claim(1, 0), 0, True
 
-    def learned(self) -> Leader:
+    def latest_state(self) -> Leader:
         return Leader(self.topic.claim, self.topic.state, self.topic.policy)
 
-    def live(self) -> list[Known]:
+    def live(self) -> list[ModelSegment]:
         return [known for known in self.known if known.state == "live"]
 
-    def mark(self, chosen: Callable[[Known], bool]) -> None:
+    def mark(self, chosen: Callable[[ModelSegment], bool]) -> None:
         for known in self.known:
             if known.marked_ms is None and chosen(known):
                 known.state, known.marked_ms = "marked", self.now
 
     def attempt(self, change: Callable[[Head], Head], expected: type[ManifestError] | None) -> bool:
-        """Apply to the head; the outcome must be the model's. Seals as the manifest store does."""
-        refused: ManifestError | None = None
+        """Apply the change to the head and compare the outcome with the model's. Seal pages as the
+        manifest store does."""
+        rejection: ManifestError | None = None
         after = self.head
         try:
             after = change(self.head)
         except ManifestError as error:
-            refused = error
-        if refused is not None:
-            assert expected is not None, f"the model allows what was refused: {refused}"
-            assert isinstance(refused, expected), f"{refused!r} instead of {expected.__name__}"
+            rejection = error
+        if rejection is not None:
+            assert expected is not None, f"the model allows what was rejection: {rejection}"
+            assert isinstance(rejection, expected), f"{rejection!r} instead of {expected.__name__}"
             return False
         assert expected is None, f"the model refuses with {expected}, the head allowed it"
+        # A commit with an unknown outcome is repeated.
         assert change(after) == after, "repeating a transition must change nothing"
         sealed = transitions.seal(after, f"p{after.next_page}", PAGE_ENTRIES)
         if sealed is not None:
             after, page = sealed
             self.pages[page.name] = decode_page(encode_page(page), "page")
         self.check_forward(after)
+        # Each state passes through the codec, so that nothing survives only in memory.
         self.head = decode_head(encode_head(after), "head")
         return True
 
@@ -120,9 +121,9 @@ class TwoLeaders(RuleBasedStateMachine):
         assert after.log_start_offset >= self.head.log_start_offset
 
     def refusal(self, by: Claim) -> type[ManifestError] | None:
-        if by == self.held:
+        if by == self.holder:
             return None
-        return ManifestFenced if by.is_older_than(self.held) else IllegalTransition
+        return ManifestFenced if by.is_older_than(self.holder) else IllegalTransition
 
     # ------------------------------------------------------------ the controller
 
@@ -130,18 +131,20 @@ class TwoLeaders(RuleBasedStateMachine):
     def elect(self, who: int) -> None:
         claim = self.topic.claim
         self.topic.claim = Claim(claim.leader_epoch + 1, claim.tiered_epoch)
-        self.leaders[who] = self.learned()
+        self.leaders[who] = self.latest_state()
+        # A new leader epoch begins at the end of the log, as far as it is copied.
         end = max((known.end for known in self.known), default=-1)
         if end + 1 > self.epochs[-1][1]:
             self.epochs.append((self.topic.claim.leader_epoch, end + 1))
 
     @rule(who=LEADERS)
-    def learn(self, who: int) -> None:
-        self.leaders[who] = self.learned()
+    def receive_state(self, who: int) -> None:
+        self.leaders[who] = self.latest_state()
 
     @rule(policy=st.sampled_from(DisablePolicy))
     def move_topic(self, policy: DisablePolicy) -> None:
-        """One step of KIP-950's states; Disabled only once the head shows the leader's part."""
+        """Take one step of KIP-950's states. DISABLED follows only when the head shows that the
+        leader has acted."""
         topic, state = self.topic, self.topic.state
         if state is TieringState.DISABLING:
             if self.head.tiering.epoch == topic.claim.tiered_epoch:
@@ -157,37 +160,39 @@ class TwoLeaders(RuleBasedStateMachine):
 
     @rule(who=LEADERS, log_start=st.integers(0, 80))
     def take_over(self, who: int, log_start: int) -> None:
-        """An election and all that follows from it, undisturbed."""
+        """Elect a leader, and let it claim the head at once."""
         self.elect(who)
         self.claim(who, log_start)
 
     @rule(who=LEADERS, lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6))
-    def copy_on(self, who: int, lengths: list[int]) -> None:
-        """A leader's copy task, undisturbed."""
+    def copy_segments(self, who: int, lengths: list[int]) -> None:
+        """Run a leader's copy task without interruption."""
         for length in lengths:
             self.start_copy(who, 0, length)
             self.finish_copy(who, b"m")
 
     @rule(who=LEADERS, length=st.integers(1, 9), to_other=st.booleans())
-    def overtaken(self, who: int, length: int, to_other: bool) -> None:
-        """An election while a copy is under way; the old leader finishes its upload afterwards."""
+    def elect_during_copy(self, who: int, length: int, to_other: bool) -> None:
+        """Elect a leader while a copy is in progress. The old leader finishes its upload
+        afterwards."""
         self.start_copy(who, 0, length)
         self.take_over(1 - who if to_other else who, 0)
         self.finish_copy(who, None)
 
     @rule(who=LEADERS)
     def enable_again(self, who: int) -> None:
-        """Repeat the controller's steps until the topic is enabled; the leader follows each one."""
+        """Repeat the controller's steps until the topic is enabled. The leader
+        follows each step."""
         while self.topic.state is not TieringState.ENABLED:
-            self.learn(who)
+            self.receive_state(who)
             self.claim(who, 0)
             self.move_topic(DisablePolicy.RETAIN)
-        self.learn(who)
+        self.receive_state(who)
         self.claim(who, 0)
 
     @rule(who=LEADERS, keep=st.integers(0, 20))
     def retain(self, who: int, keep: int) -> None:
-        """A leader's expiration task, and the deletion of all that it marks."""
+        """Run a leader's expiration task, and delete everything that it marks."""
         self.expire(who, self.head.highest_remote_offset - keep - self.log_start)
         self.tick(DELAY_MS)
         self.delete(who, 100, False)
@@ -200,12 +205,14 @@ class TwoLeaders(RuleBasedStateMachine):
             self.disable_delete(leader, log_start)
             return
         order = (TieringState.DISABLING, TieringState.DISABLED, TieringState.ENABLED)
-        back = by.tiered_epoch == self.held.tiered_epoch and order.index(
+        # The model's rules: fenced by a newer claim or by a later state, and a Delete needs its
+        # own transition.
+        back = by.tiered_epoch == self.holder.tiered_epoch and order.index(
             leader.state
         ) < order.index(self.head.tiering.state)
-        missed = delete and by.tiered_epoch > self.held.tiered_epoch
+        missed = delete and by.tiered_epoch > self.holder.tiered_epoch
         expected: type[ManifestError] | None = None
-        if by.is_older_than(self.held) or back:
+        if by.is_older_than(self.holder) or back:
             expected = ManifestFenced
         elif missed:
             expected = IllegalTransition
@@ -226,7 +233,7 @@ class TwoLeaders(RuleBasedStateMachine):
 
     def disable_delete(self, leader: Leader, log_start: int) -> None:
         by, now = leader.claim, self.now
-        back = by.tiered_epoch == self.held.tiered_epoch and (
+        back = by.tiered_epoch == self.holder.tiered_epoch and (
             self.head.tiering.state is not TieringState.DISABLING
         )
         done = self.attempt(
@@ -239,7 +246,7 @@ class TwoLeaders(RuleBasedStateMachine):
                 now_ms=now,
                 delete_delay_ms=DELAY_MS,
             ),
-            ManifestFenced if by.is_older_than(self.held) or back else None,
+            ManifestFenced if by.is_older_than(self.holder) or back else None,
         )
         if done:
             self.take(by, enabled=False)
@@ -248,20 +255,21 @@ class TwoLeaders(RuleBasedStateMachine):
             self.mark(lambda known: known.state == "live" and known.end < self.log_start)
 
     def take(self, by: Claim, *, enabled: bool) -> None:
-        if by != self.held:
+        if by != self.holder:
             self.mark(lambda known: known.state == "copying")
-        self.held, self.enabled = by, enabled
+        self.holder, self.enabled = by, enabled
 
     @rule(who=LEADERS, shift=st.sampled_from((0, 0, -1, -3, -6, 1)), length=st.integers(1, 12))
     def start_copy(self, who: int, shift: int, length: int) -> None:
         leader = self.leaders[who]
+        # Most copies continue the line, some overlap it, some leave a gap.
         start = max(0, self.head.next_copy_offset + shift)
         entry = self.segment(leader, start, start + length - 1)
         expected = self.refusal(leader.claim) or self.copy_refusal(entry)
         if any(known.state == "copying" for known in self.known):
             expected = expected or IllegalTransition
         if self.attempt(lambda head: transitions.start_copy(head, leader.claim, entry), expected):
-            self.known.append(Known(entry, entry.start_offset, leader.claim))
+            self.known.append(ModelSegment(entry, entry.start_offset, leader.claim))
             self.objects.add(entry.segment_id)
             leader.copying = entry
 
@@ -308,6 +316,7 @@ class TwoLeaders(RuleBasedStateMachine):
         )
         if done and known is not None:
             live = self.live()
+            # The segment answers from behind the last live one, as an overlap is trimmed.
             floor = live[-1].end + 1 if live else self.log_start
             known.answers_from, known.state = max(entry.start_offset, floor), "live"
             self.known.remove(known)
@@ -353,11 +362,14 @@ class TwoLeaders(RuleBasedStateMachine):
             if known.entry.segment_id in ids:
                 assert known.marked_ms is not None, "an object that is not marked would be deleted"
                 assert known.marked_ms + DELAY_MS <= self.now, "deleted sooner than the delay"
+        # Deletions may fail one by one, so some rounds leave out the first.
         chosen = due[1:] if skip else due
         if self.attempt(lambda head: transitions.finish_delete(head, by, chosen), self.refusal(by)):
-            gone = {item.entry.segment_id for item in chosen}
-            self.objects -= gone
-            self.known = [known for known in self.known if known.entry.segment_id not in gone]
+            deleted_ids = {item.entry.segment_id for item in chosen}
+            self.objects -= deleted_ids
+            self.known = [
+                known for known in self.known if known.entry.segment_id not in deleted_ids
+            ]
 
     @rule(step=st.integers(1, 40))
     def tick(self, step: int) -> None:
@@ -379,6 +391,7 @@ class TwoLeaders(RuleBasedStateMachine):
         plan = queries.plan(self.head, self.pages, start, 1 << 40) if start is not None else ()
         seen = [(r.entry.segment_id, r.from_offset, r.to_offset_inclusive) for r in plan]
         assert seen == expected
+        # Every offset of the line is served by exactly one segment, whose object exists.
         for (_, _, end), (_, begin, _) in itertools.pairwise(expected):
             assert begin == end + 1, "an offset is answered by no segment, or by two"
         assert {segment for segment, _, _ in expected} <= self.objects, "a dangling reference"
