@@ -1,5 +1,5 @@
-"""One broker's answers to Kafka's admin API, without sockets: the real metadata, purgatory and
-authorizer, and an operator that answers what is laid down."""
+"""Kafka's admin API on one broker without sockets: the real metadata, purgatory and authorizer, and
+an operator whose answers a test defines."""
 
 import dataclasses
 import uuid
@@ -30,11 +30,11 @@ NODE = 1
 ALLOW, LITERAL = 3, 3
 
 
-class Operator(ChangeForwarder):
-    """Change forwarder that records the requested changes; ``answer`` makes each result."""
+class RecordingForwarder(ChangeForwarder):
+    """Forwarder that records the requested changes. ``answer`` makes each result."""
 
     def __init__(self) -> None:
-        self.asked: list[TopicChange] = []
+        self.changes: list[TopicChange] = []
         self.requesters: list[Requester] = []
         self.answer: Callable[[TopicChange], TopicChangeResult] = lambda _: result()
 
@@ -46,7 +46,7 @@ class Operator(ChangeForwarder):
         timeout_s: float,
         validate_only: bool = False,
     ) -> list[TopicChangeResult]:
-        self.asked += changes
+        self.changes += changes
         self.requesters.append(requester)
         return [self.answer(change) for change in changes]
 
@@ -57,10 +57,11 @@ def result(code: ErrorCode = ErrorCode.none, message: str | None = None, **field
 
 
 class AdminWorld:
-    """Admin API of a broker; ``client`` sends the requests and, without ACLs, may do everything."""
+    """Admin API of a broker. ``client`` sends the requests. Without ACLs it is allowed to do
+    everything."""
 
     def __init__(self, entries: dict[str, str] | None = None) -> None:
-        self.operator = Operator()
+        self.operator = RecordingForwarder()
         self.cluster = MetadataCache("c")
         self.purgatory = Purgatory()
         self.users = UserStore()
@@ -77,14 +78,14 @@ class AdminWorld:
             groups=SimpleNamespace(settings=SETTINGS),
         )
         self.client = Client("10.0.0.7:4000", "CLIENTS")
-        #: What limits the next request.
+        #: Quotas that apply to the next request.
         self.quotas: RequestQuotas | None = None
         self._epoch = 0
         self._config: tuple[control.ConfigEntry, ...] = ()
         self._groups: tuple[control.GroupConfig, ...] = ()
 
     def allow(self, *acls: tuple[int, str, int]) -> None:
-        """From now on ACLs decide: (resource type, name, operation) that are allowed."""
+        """Enable authorization with these ACLs: (resource type, name, operation)."""
         made = tuple(
             Acl(
                 resource_type=kind,
@@ -104,24 +105,25 @@ class AdminWorld:
             quotas=(),
         )
         self.users.take(self.users.prepared(users))
+        # From here on the requests come from the user to whom the ACLs apply.
         self.client = Client("10.0.0.7:4000", "CLIENTS", self.users, principal="User:alice")
 
     def set_cluster(self, **config: str) -> None:
-        """Keys with underscores for dots."""
+        """Set the cluster's configuration. Keys have underscores for dots."""
         self._config = tuple(
             control.ConfigEntry(name=name.replace("_", "."), value=value)
             for name, value in config.items()
         )
-        self._tell()
+        self._push()
 
     def set_group(self, name: str, **config: str) -> None:
-        """The one group with a configuration."""
+        """Set the configuration of the one group that has one."""
         entries = tuple(
             control.ConfigEntry(name=key.replace("_", "."), value=value)
             for key, value in config.items()
         )
         self._groups = (control.GroupConfig(group_id=name, config=entries),)
-        self._tell()
+        self._push()
 
     def topic(
         self, name: str, topic_id: uuid.UUID | None = None, *, partitions: int = 1, leader: int = 1,
@@ -129,7 +131,8 @@ class AdminWorld:
         moving: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
         **fields: int,
     ) -> uuid.UUID:  # fmt: skip
-        """The controller tells of a topic; ``moving``: (adding, removing) by partition."""
+        """Push a topic as the controller does. ``moving`` has (adding, removing) by partition."""
+        # A row replaces the known one only if its epochs are higher.
         self._epoch += 1
         topic_id = topic_id or uuid.uuid5(uuid.NAMESPACE_URL, name)
         rows = tuple(
@@ -147,7 +150,7 @@ class AdminWorld:
             for number in range(partitions)
         )
         tiering = {"tiering_state": 0, "tiered_epoch": -1, "disable_policy": 0} | fields
-        self._tell(
+        self._push(
             control.TopicState(
                 topic_id=topic_id,
                 name=name,
@@ -161,12 +164,12 @@ class AdminWorld:
         )
         return topic_id
 
-    def gone(self, topic_id: uuid.UUID) -> None:
-        """The controller tells that a topic is no more."""
+    def remove_topic(self, topic_id: uuid.UUID) -> None:
+        """Push the removal of a topic."""
         removal = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=-1)
-        self._tell(removals=(removal,))
+        self._push(removals=(removal,))
 
-    def _tell(
+    def _push(
         self, *topics: control.TopicState, removals: tuple[control.Removal, ...] = ()
     ) -> None:
         states = partition_states(*topics, cluster_id="c", brokers=())
@@ -179,16 +182,17 @@ class AdminWorld:
                 removals=removals,
             )
         )
+        # Requests that wait for the change check their condition now.
         self.purgatory.notify(CHANGED)
 
-    async def ask(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
-        """The handler's answer, which can be written in that version."""
-        answer = await self.handled(api, version, **fields)
+    async def send(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
+        """Return the handler's response, and check that it can be encoded in this version."""
+        answer = await self.handle(api, version, **fields)
         assert encode_response_pieces(answer, 1, api.answer_type(version))
         return answer
 
-    async def handled(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
-        """The handler's answer to a request of a version, made as it would be read."""
+    async def handle(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
+        """Return the handler's response to a request as it is decoded in this version."""
         call = Call(
             self.services,
             version,
@@ -197,6 +201,7 @@ class AdminWorld:
             quotas=self.quotas,
         )
         request = api.request_type(version)
+        # Drop the fields that the version does not have.
         names = {field.name for field in dataclasses.fields(request)}
         made = request(**{name: value for name, value in fields.items() if name in names})
         return await api.handler(made, call)

@@ -1,4 +1,5 @@
-"""Kafka requests in any version, made with kio; what a version does not have is left out."""
+"""Kafka requests in any version, made with kio. Fields that a version
+does not have are left out."""
 
 import dataclasses
 import datetime
@@ -18,12 +19,12 @@ BATCH_OVERHEAD = 61
 
 
 def duration(milliseconds: int) -> Any:
-    """kio's type of a time-out."""
+    """Return kio's type of a timeout."""
     return i32Timedelta.parse(datetime.timedelta(milliseconds=milliseconds))
 
 
 def fit(entity_type: Any, /, **values: Any) -> Any:
-    """An entity from those of ``values`` that its version has."""
+    """Return an entity of the given type from those ``values`` that it has."""
     names = {field.name for field in dataclasses.fields(entity_type)}
     return entity_type(**{name: value for name, value in values.items() if name in names})
 
@@ -32,30 +33,30 @@ def request(api_key: int, version: int, **values: Any) -> Any:
     return fit(load_request_schema(api_key, version), **values)
 
 
-def request_as(request_type: Any, asked: Any) -> Any:
+def request_as(request_type: Any, body: Any) -> Any:
     """Return the request as a handler receives it: encoded and decoded again."""
-    return decode(request_type, encode(asked))
+    return decode(request_type, encode(body))
 
 
 def nested(api_key: int, version: int, entity_name: str, /, **values: Any) -> Any:
-    """A part of a request."""
+    """Return a part of a request."""
     module = load_payload_module(api_key, version, EntityType.request)
     return fit(getattr(module, entity_name), **values)
 
 
 def answer_part(api_key: int, version: int, entity_name: str, /, **values: Any) -> Any:
-    """A part of an answer."""
+    """Return a part of a response."""
     module = load_payload_module(api_key, version, EntityType.response)
     return fit(getattr(module, entity_name), **values)
 
 
 def answer_type(api_key: int, version: int) -> Any:
-    """kio's class of the answer."""
+    """Return kio's class of the response."""
     return load_response_schema(api_key, version)
 
 
 def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000) -> bytes:
-    """A record batch with one record for each value, a millisecond apart."""
+    """Return a record batch with one record for each value, one millisecond apart."""
     return build_batch(
         [
             Record(key=None, value=value, headers=(), timestamp_ms=timestamp_ms + number)
@@ -72,7 +73,7 @@ def produce(
     topic_id: uuid.UUID | None = None,
     **values: Any,
 ) -> Any:
-    """One partition for each of ``records``, numbered from 0."""
+    """Return a Produce request with one partition for each of ``records``, numbered from 0."""
     data = tuple(
         nested(PRODUCE, version, "PartitionProduceData", index=number, records=one)
         for number, one in enumerate(records)
@@ -94,7 +95,7 @@ def fetch(
     part: dict[str, Any] | None = None,
     **values: Any,
 ) -> Any:
-    """One partition for each of ``offsets``, numbered from 0."""
+    """Return a Fetch request with one partition for each of ``offsets``, numbered from 0."""
     parts = tuple(
         nested(
             FETCH,
@@ -116,7 +117,7 @@ def list_offsets(
     version: int, topic: str, timestamp: int, *, replica_id: int = -1, **part: Any
 ) -> Any:
     """Return a ListOffsets request for partition 0 of a topic."""
-    asked = nested(
+    partition_request = nested(
         LIST_OFFSETS,
         version,
         "ListOffsetsPartition",
@@ -124,7 +125,9 @@ def list_offsets(
         timestamp=timestamp,
         **part,
     )
-    made = nested(LIST_OFFSETS, version, "ListOffsetsTopic", name=topic, partitions=(asked,))
+    made = nested(
+        LIST_OFFSETS, version, "ListOffsetsTopic", name=topic, partitions=(partition_request,)
+    )
     return request(
         LIST_OFFSETS,
         version,
@@ -136,17 +139,17 @@ def list_offsets(
 
 
 def metadata(version: int, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None) -> Any:
-    """For topics by (name, id), or all with None."""
-    asked = None
+    """Return a Metadata request for topics by (name, id), or for all topics with None."""
+    named = None
     if topics is not None:
-        asked = tuple(
+        named = tuple(
             nested(METADATA, version, "MetadataRequestTopic", name=name, topic_id=topic_id)
             for name, topic_id in topics
         )
     return request(
         METADATA,
         version,
-        topics=asked,
+        topics=named,
         allow_auto_topic_creation=True,
         include_topic_authorized_operations=False,
         include_cluster_authorized_operations=False,
@@ -154,7 +157,8 @@ def metadata(version: int, topics: tuple[tuple[str | None, uuid.UUID | None], ..
 
 
 def delete_records(version: int, topic: str, *offsets: int, timeout_ms: int = 5000) -> Any:
-    """One partition for each of ``offsets``, numbered from 0."""
+    """Return a DeleteRecords request with one partition for each of
+    ``offsets``, numbered from 0."""
     parts = tuple(
         nested(
             DELETE_RECORDS, version, "DeleteRecordsPartition", partition_index=number, offset=offset
@@ -167,7 +171,7 @@ def delete_records(version: int, topic: str, *offsets: int, timeout_ms: int = 50
 
 def offset_for_leader_epoch(version: int, topic: str, current: int, epoch: int) -> Any:
     """Return an OffsetForLeaderEpoch request for partition 0 of a topic."""
-    asked = nested(
+    partition_request = nested(
         OFFSET_FOR_LEADER_EPOCH,
         version,
         "OffsetForLeaderPartition",
@@ -176,6 +180,10 @@ def offset_for_leader_epoch(version: int, topic: str, current: int, epoch: int) 
         leader_epoch=epoch,
     )
     made = nested(
-        OFFSET_FOR_LEADER_EPOCH, version, "OffsetForLeaderTopic", topic=topic, partitions=(asked,)
+        OFFSET_FOR_LEADER_EPOCH,
+        version,
+        "OffsetForLeaderTopic",
+        topic=topic,
+        partitions=(partition_request,),
     )
     return request(OFFSET_FOR_LEADER_EPOCH, version, replica_id=-1, topics=(made,))

@@ -1,4 +1,5 @@
-"""BROKER_LOGGER: which loggers clients see, and what they may set of them."""
+"""Resource type BROKER_LOGGER (KIP-412): the loggers that clients see, and the levels that they may
+set."""
 
 import logging
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from tidemark_broker.api import alter_configs, describe_configs
 from tidemark_broker.security.acls import Operation, ResourceType
 
 LOGGER = 8
-#: The broker's own.
+#: A logger of the broker.
 NAME = "tidemark_broker.api.alter_configs"
 SET, DELETE, APPEND = SettingOperation.SET, SettingOperation.DELETE, SettingOperation.APPEND
 
@@ -33,18 +34,18 @@ def levels() -> Iterator[None]:
 
 async def alter(
     world: AdminWorld,
-    *asked: tuple[str, SettingOperation, str | None],
+    *entries: tuple[str, SettingOperation, str | None],
     broker: str = "1",
     validate_only: bool = False,
 ) -> tuple[str, str]:
     configs = tuple(
         incremental.AlterableConfig(name=name, config_operation=operation, value=value)
-        for name, operation, value in asked
+        for name, operation, value in entries
     )
     resource = incremental.AlterConfigsResource(
         resource_type=LOGGER, resource_name=broker, configs=configs
     )
-    answer = await world.ask(
+    answer = await world.send(
         alter_configs.INCREMENTAL, 1, resources=(resource,), validate_only=validate_only
     )
     (response,) = answer.responses
@@ -55,26 +56,28 @@ async def describe(world: AdminWorld, broker: str = "1") -> Any:
     resource = description.DescribeConfigsResource(
         resource_type=LOGGER, resource_name=broker, configuration_keys=None
     )
-    answer = await world.ask(describe_configs.API, 4, resources=(resource,))
+    answer = await world.send(describe_configs.API, 4, resources=(resource,))
     return answer.results[0]
 
 
-async def test_a_level_holds_until_it_is_taken_away() -> None:
+async def test_a_level_applies_until_it_is_deleted() -> None:
     logging.getLogger().setLevel(logging.WARNING)
     world = AdminWorld()
     assert await alter(world, (NAME, SET, "DEBUG"), ("root", SET, "ERROR")) == ("none", "")
     assert logging.getLogger(NAME).isEnabledFor(logging.DEBUG)
     found = {config.name: config for config in (await describe(world)).configs}
     assert (found[NAME].value, found["root"].value) == ("DEBUG", "ERROR")
+    # 6 is DYNAMIC_BROKER_LOGGER_CONFIG. Loggers of libraries are not listed.
     assert (found[NAME].config_source, found[NAME].read_only) == (6, False)
     assert all(name == "root" or name.startswith("tidemark") for name in found)
+    # DELETE lets the logger inherit its level again. The operator is never involved.
     assert await alter(world, (NAME, DELETE, None)) == ("none", "")
     assert logging.getLogger(NAME).level == logging.NOTSET
-    assert world.operator.asked == []
+    assert world.operator.changes == []
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "message"),
+    ("entry", "error", "message"),
     [
         ((NAME, SET, "LOUD"), "invalid_config", "Valid log levels are FATAL"),
         ((NAME, SET, None), "invalid_config", "not a supported log level"),
@@ -86,12 +89,13 @@ async def test_a_level_holds_until_it_is_taken_away() -> None:
     ],
     ids=["level", "null", "a library's", "none", "the root", "append", "no operation"],
 )
-async def test_what_is_refused_changes_nothing(
-    asked: tuple[str, SettingOperation, str | None], error: str, message: str
+async def test_a_rejected_request_changes_no_level(
+    entry: tuple[str, SettingOperation, str | None], error: str, message: str
 ) -> None:
     before = logging.getLogger(NAME).level
-    told, text = await alter(AdminWorld(), (NAME, SET, "TRACE"), asked)
-    assert told == error
+    # A valid entry comes first. It must not be applied either.
+    reported, text = await alter(AdminWorld(), (NAME, SET, "TRACE"), entry)
+    assert reported == error
     assert message in text
     assert logging.getLogger(NAME).level == before
     assert "tidemark_broker.none" not in logging.getLogger().manager.loggerDict
@@ -99,21 +103,21 @@ async def test_what_is_refused_changes_nothing(
 
 async def test_validation_alone_changes_nothing() -> None:
     before = logging.getLogger(NAME).level
-    asked = (NAME, SET, "FATAL")
-    assert await alter(AdminWorld(), asked, validate_only=True) == ("none", "")
+    entry = (NAME, SET, "FATAL")
+    assert await alter(AdminWorld(), entry, validate_only=True) == ("none", "")
     assert logging.getLogger(NAME).level == before
 
 
 @pytest.mark.parametrize("broker", ["", "2"])
-async def test_each_broker_has_its_own(broker: str) -> None:
+async def test_loggers_of_other_brokers_are_rejected(broker: str) -> None:
     world = AdminWorld()
     assert (await alter(world, (NAME, SET, "INFO"), broker=broker))[0] == "invalid_request"
     assert (await describe(world, broker)).error_code is ErrorCode.invalid_request
 
 
-async def test_the_old_request_does_not_know_them() -> None:
+async def test_alter_configs_does_not_support_loggers() -> None:
     resource = whole.AlterConfigsResource(resource_type=LOGGER, resource_name="1", configs=())
-    answer = await AdminWorld().ask(
+    answer = await AdminWorld().send(
         alter_configs.WHOLE, 2, resources=(resource,), validate_only=False
     )
     assert answer.responses[0].error_code is ErrorCode.invalid_request

@@ -1,4 +1,4 @@
-"""Encoding without copies, decoding of hostile bytes, and the guard against misspelt fields."""
+"""Encoding without copies, decoding of hostile bytes, and completeness of the message classes."""
 
 import dataclasses
 import datetime
@@ -58,7 +58,7 @@ def _pieces(answer: fetch.FetchResponse, version: int) -> list[bytes]:
 
 
 def _kios(answer: fetch.FetchResponse, version: int) -> Any:
-    """The same as kio's entity."""
+    """Return the same response as kio's entity."""
     parts = tuple(
         kafka.answer_part(
             1,
@@ -88,20 +88,22 @@ def _kios(answer: fetch.FetchResponse, version: int) -> Any:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_record_bytes_leave_as_the_object_that_came_from_the_log(version: int) -> None:
+def test_large_records_are_encoded_without_a_copy(version: int) -> None:
     large, small, larger = bytes(50_000), b"tiny", bytes(90_000)
     answer = _fetch_answer(large, small, larger)
     pieces = _pieces(answer, version)
     assert [piece is large or piece is larger for piece in pieces].count(True) == 2
     assert len(pieces) <= 5
+    # The joined pieces equal kio's own encoding, and kio decodes them again.
     kios = _kios(answer, version)
     assert b"".join(pieces) == encode_response(kios, 5)
     assert decode_response(kafka.answer_type(1, version), b"".join(pieces)[4:]) == (5, kios)
 
 
-def test_encoding_a_large_answer_allocates_next_to_nothing() -> None:
+def test_encoding_a_large_response_allocates_little() -> None:
     records = [bytes(1 << 20) for _ in range(10)]
     answer = _fetch_answer(*records)
+    # Fill the caches first, so that only the encoding itself is measured.
     _pieces(answer, 12)
     tracemalloc.start()
     _pieces(answer, 12)
@@ -111,14 +113,14 @@ def test_encoding_a_large_answer_allocates_next_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", [12])
-def test_an_answer_without_records_is_one_piece(version: int) -> None:
+def test_a_response_without_records_is_one_piece(version: int) -> None:
     assert len(_pieces(_fetch_answer(b"", b""), version)) == 1
 
 
 @given(data=st.data())
 @settings(max_examples=200)
-def test_any_bytes_are_a_request_or_a_frame_error(data: st.DataObject) -> None:
-    """kio's reader is native code: nothing that it raises may be anything but an error we know."""
+def test_any_bytes_decode_or_raise_a_frame_error(data: st.DataObject) -> None:
+    """kio's reader is native code. It may raise nothing but the known errors."""
     key, version = data.draw(st.sampled_from(SERVED))
     body = data.draw(st.binary(max_size=120))
     try:
@@ -129,12 +131,13 @@ def test_any_bytes_are_a_request_or_a_frame_error(data: st.DataObject) -> None:
 
 @given(data=st.data())
 @settings(max_examples=200)
-def test_a_cut_or_spoilt_request_is_a_request_or_a_frame_error(data: st.DataObject) -> None:
+def test_a_damaged_request_decodes_or_raises_a_frame_error(data: st.DataObject) -> None:
     version = data.draw(st.integers(3, 13))
-    whole = bytearray(encode(kafka.produce(version, "topic", kafka.batch(b"abc"), b"x" * 30)))
+    encoded = bytearray(encode(kafka.produce(version, "topic", kafka.batch(b"abc"), b"x" * 30)))
+    # Change up to four bytes, then cut anywhere.
     for _ in range(data.draw(st.integers(0, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(encoded[: data.draw(st.integers(0, len(encoded)))])
     try:
         decode(_request_type(0, version), cut)
     except FrameError:
@@ -146,8 +149,8 @@ HUGE = (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", struct.pack(">i", 2**3
 
 @given(data=st.data())
 @settings(max_examples=200)
-def test_lengths_that_lie_are_refused_before_memory_is_reserved(data: st.DataObject) -> None:
-    """kio reserves what an array claims: 2^32 elements would abort the whole process."""
+def test_wrong_lengths_are_rejected_before_memory_is_reserved(data: st.DataObject) -> None:
+    """kio reserves the claimed length of an array. 2^32 elements would abort the process."""
     key, version = data.draw(st.sampled_from(SERVED))
     part = st.one_of(st.sampled_from(HUGE), st.sampled_from([b"", b"\x00", b"\x02", bytes(4)]))
     body = b"".join(data.draw(st.lists(part, max_size=12))) + bytes(data.draw(st.integers(0, 40)))
@@ -173,12 +176,12 @@ def test_lengths_that_lie_are_refused_before_memory_is_reserved(data: st.DataObj
         (ReplicaFetchRequest, bytes(24) + b"\xff\xff\xff\xff\x0f"),
     ],
 )
-def test_an_array_must_fit_into_what_is_left(entity_type: Any, body: bytes) -> None:
+def test_an_array_must_fit_into_the_remaining_bytes(entity_type: Any, body: bytes) -> None:
     with pytest.raises(FrameError, match="elements in"):
         decode(entity_type, body)
 
 
-def test_a_request_of_very_many_elements_is_refused() -> None:
+def test_a_request_with_too_many_elements_is_rejected() -> None:
     many = kafka.metadata(1, (("t", None),) * 1001)
     body = encode(many)
     assert decode(type(many), body, bounds=MessageBounds(elements=1001)) == many
@@ -186,21 +189,20 @@ def test_a_request_of_very_many_elements_is_refused() -> None:
         decode(type(many), body, bounds=MessageBounds(elements=1000))
 
 
-def test_a_string_of_a_request_is_no_longer_than_kafkas() -> None:
-    """One of 95 MB was made into text, in 270 ms and several times its memory."""
-    most, bounds = "t" * STRING_BYTES_MAX, MessageBounds(string_bytes=STRING_BYTES_MAX)
-    request = kafka.metadata(12, ((most, None),))
+def test_a_string_has_kafkas_maximum_length() -> None:
+    """A string of 95 MB was decoded to text, in 270 ms and several times its memory."""
+    longest, bounds = "t" * STRING_BYTES_MAX, MessageBounds(string_bytes=STRING_BYTES_MAX)
+    request = kafka.metadata(12, ((longest, None),))
     assert decode(type(request), encode(request), bounds=bounds) == request
-    longer = kafka.metadata(12, ((most + "t", None),))
+    longer = kafka.metadata(12, ((longest + "t", None),))
     with pytest.raises(FrameError, match="a string of 32768 bytes"):
         decode(type(longer), encode(longer), bounds=bounds)
 
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
-def test_a_request_answers_for_every_field_that_its_handler_may_read(
-    key: int, version: int
-) -> None:
-    """mypy holds handlers to the fields of the newest version; each has them, or their default."""
+def test_a_request_has_every_field_that_its_handler_may_read(key: int, version: int) -> None:
+    """mypy checks handlers against the newest version. Older versions need the same fields, or
+    defaults."""
     _has_all(ALL[key].request, _request_type(key, version))
 
 
@@ -214,8 +216,8 @@ def _has_all(message: Any, entity: Any) -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
-def test_an_answer_has_every_field_that_its_version_writes(key: int, version: int) -> None:
-    """Also the types: a field that any version writes as a number is a number in our message."""
+def test_a_response_has_every_field_that_its_version_writes(key: int, version: int) -> None:
+    """The types must agree as well: a number in any version is a number in the broker's message."""
     _writes(ALL[key].answer, ALL[key].answer_type(version))
 
 
@@ -230,7 +232,8 @@ def _writes(message: Any, entity: Any) -> None:
 
 
 def _plain(annotation: Any) -> Any:
-    """kio's own types of numbers and texts are int and str, and null may come of later versions."""
+    """Reduce kio's number and text types to int and str. Nullability may
+    differ between versions."""
     if isinstance(annotation, types.UnionType):
         annotation = next(a for a in typing.get_args(annotation) if a is not types.NoneType)
     if typing.get_origin(annotation) is tuple:
@@ -240,12 +243,12 @@ def _plain(annotation: Any) -> Any:
     return next((base for base in bases if issubclass(annotation, base)), annotation)
 
 
-def test_a_field_that_a_version_has_and_the_message_lacks_is_a_mistake() -> None:
+def test_a_missing_field_of_a_message_is_an_error() -> None:
     with pytest.raises(TypeError, match="has no field"):
         schema.answer_type(fetch.FetchableTopicResponse, 1, 4)
 
 
-def test_times_are_written_to_the_millisecond() -> None:
+def test_timestamps_keep_their_milliseconds() -> None:
     assert timestamp(-1) is None
     for value_ms in (0, 1, 1_700_000_000_123, 1_700_000_000_999):
         written = timestamp(value_ms)

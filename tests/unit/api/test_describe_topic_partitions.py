@@ -1,4 +1,5 @@
-"""DescribeTopicPartitions: which page an answer is, and what it says of what is not there."""
+"""DescribeTopicPartitions (KIP-966): the pages of a response, and topics that do not exist or are
+not allowed."""
 
 import uuid
 from typing import Any
@@ -20,7 +21,7 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
 
 LISTENER = "PLAINTEXT"
-#: Topics and their partitions.
+#: Topics with their numbers of partitions.
 TOPICS = {"a": 3, "b": 2, "c": 4}
 
 
@@ -56,7 +57,7 @@ def cache() -> MetadataCache:
     return made
 
 
-async def ask(
+async def describe(
     *topics: str,
     limit: int = 2000,
     cursor: tuple[str, int] | None = None,
@@ -80,7 +81,7 @@ async def ask(
     return await describe_topic_partitions.handle(request, call)
 
 
-def told(answer: describe_topic_partitions.DescribeTopicPartitionsResponse) -> list[Any]:
+def topics_of(answer: describe_topic_partitions.DescribeTopicPartitionsResponse) -> list[Any]:
     return [
         (topic.name, [part.partition_index for part in topic.partitions])
         if topic.error_code is ErrorCode.none
@@ -89,7 +90,7 @@ def told(answer: describe_topic_partitions.DescribeTopicPartitionsResponse) -> l
     ]
 
 
-def after(
+def cursor_of(
     answer: describe_topic_partitions.DescribeTopicPartitionsResponse,
 ) -> tuple[str, int] | None:
     cursor = answer.next_cursor
@@ -100,6 +101,8 @@ def after(
     ("limit", "page", "next_cursor"),
     [
         (9, [("a", [0, 1, 2]), ("b", [0, 1]), ("c", [0, 1, 2, 3])], None),
+        # The cursor names the first partition that did not fit, also at the start of a topic. A
+        # limit below one counts as one.
         (8, [("a", [0, 1, 2]), ("b", [0, 1]), ("c", [0, 1, 2])], ("c", 3)),
         (5, [("a", [0, 1, 2]), ("b", [0, 1])], ("c", 0)),
         (1, [("a", [0])], ("a", 1)),
@@ -110,28 +113,28 @@ def after(
 async def test_a_page_of_all_topics(
     limit: int, page: list[Any], next_cursor: tuple[str, int] | None
 ) -> None:
-    answer = await ask(limit=limit)
-    assert (told(answer), after(answer)) == (page, next_cursor)
+    answer = await describe(limit=limit)
+    assert (topics_of(answer), cursor_of(answer)) == (page, next_cursor)
 
 
-async def test_all_pages_are_all_partitions() -> None:
+async def test_all_pages_together_contain_every_partition() -> None:
     found, cursor = [], None
     while True:
-        answer = await ask(limit=2, cursor=cursor)
-        found += [(name, number) for name, numbers in told(answer) for number in numbers]
-        cursor = after(answer)
+        answer = await describe(limit=2, cursor=cursor)
+        found += [(name, number) for name, numbers in topics_of(answer) for number in numbers]
+        cursor = cursor_of(answer)
         if cursor is None:
             break
     assert found == [(name, number) for name, count in TOPICS.items() for number in range(count)]
 
 
 async def test_the_broker_has_a_limit_too() -> None:
-    assert after(await ask(limit_of_broker=3)) == ("b", 0)
+    assert cursor_of(await describe(limit_of_broker=3)) == ("b", 0)
 
 
-async def test_what_is_not_there() -> None:
-    answer = await ask("c", "nope", "no spaces", "a", "a")
-    assert told(answer) == [
+async def test_missing_topics_are_errors_and_duplicates_are_merged() -> None:
+    answer = await describe("c", "nope", "no spaces", "a", "a")
+    assert topics_of(answer) == [
         ("a", [0, 1, 2]),
         ("c", [0, 1, 2, 3]),
         ("no spaces", ErrorCode.invalid_topic_exception),
@@ -140,32 +143,34 @@ async def test_what_is_not_there() -> None:
 
 
 async def test_a_cursor_may_name_a_deleted_topic() -> None:
-    assert told(await ask(cursor=("aa", 5))) == [("b", [0, 1]), ("c", [0, 1, 2, 3])]
+    assert topics_of(await describe(cursor=("aa", 5))) == [("b", [0, 1]), ("c", [0, 1, 2, 3])]
 
 
 @pytest.mark.parametrize("cursor", [("b", 0), ("a", -1)])
 async def test_a_cursor_must_belong_to_the_request(cursor: tuple[str, int]) -> None:
-    assert told(await ask("a", cursor=cursor)) == [("a", ErrorCode.invalid_request)]
+    assert topics_of(await describe("a", cursor=cursor)) == [("a", ErrorCode.invalid_request)]
 
 
-async def test_topics_that_may_not_be_described() -> None:
+async def test_topics_without_permission_are_hidden_or_errors() -> None:
     users = UserStore()
     users.apply(user_states(user("ANONYMOUS", "ALLOW DESCRIBE TOPIC b")))
-    assert told(await ask(users=users)) == [("b", [0, 1])]
-    assert told(await ask("a", "b", "nope", users=users)) == [
+    assert topics_of(await describe(users=users)) == [("b", [0, 1])]
+    assert topics_of(await describe("a", "b", "nope", users=users)) == [
         ("b", [0, 1]),
         ("a", ErrorCode.topic_authorization_failed),
         ("nope", ErrorCode.topic_authorization_failed),
     ]
-    hidden = await ask(users=users, cursor=("a", 2))
-    assert told(hidden) == [("b", [0, 1])]
+    # The cursor's topic is hidden. The page starts with the next allowed one.
+    hidden = await describe(users=users, cursor=("a", 2))
+    assert topics_of(hidden) == [("b", [0, 1])]
 
 
-async def test_a_partition() -> None:
+async def test_a_partition_has_eligible_leaders_and_offline_replicas() -> None:
     cluster = cache()
+    # Broker 2 is not registered: it cannot be shown as leader, and its replica is offline.
     (eligible,) = rows(1, leader=2, partition_epoch=2, elr=(2,), last_known_elr=(3,))
     cluster.update(cluster.topics["a"].topic_id, eligible)
-    parts = (await ask("a", cluster=cluster)).topics[0].partitions
+    parts = (await describe("a", cluster=cluster)).topics[0].partitions
     assert [part.leader_id for part in parts] == [-1, 1, 1]
     assert [part.leader_epoch for part in parts] == [7, 7, 7]
     assert (parts[1].replica_nodes, parts[1].isr_nodes) == ((1, 2, -1), (1,))

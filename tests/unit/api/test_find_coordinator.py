@@ -1,4 +1,4 @@
-"""FindCoordinator: where a group or a transaction is coordinated, in every version's form."""
+"""FindCoordinator: the coordinator of a group or a transaction, in the form of each version."""
 
 import uuid
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ def row(number: int, leader: int) -> control.PartitionState:
 
 
 def cluster_of(*topics: str, leaders: tuple[int, ...] = (1, 2)) -> MetadataCache:
-    """Brokers 1 and 2."""
+    """Return the metadata of brokers 1 and 2 with these topics."""
     cluster = MetadataCache("c")
     brokers = tuple(
         control.BrokerState(
@@ -62,57 +62,57 @@ def cluster_of(*topics: str, leaders: tuple[int, ...] = (1, 2)) -> MetadataCache
     return cluster
 
 
-async def ask(
+async def find(
     version: int, cluster: MetadataCache, users: UserStore | None = None, **fields: Any
 ) -> tuple[find_coordinator.FindCoordinatorResponse, list[str]]:
-    wanted: list[str] = []
+    requested: list[str] = []
     services: Any = SimpleNamespace(
-        cluster=cluster, creations=SimpleNamespace(request=wanted.append)
+        cluster=cluster, creations=SimpleNamespace(request=requested.append)
     )
     client = Client("10.0.0.1:1", LISTENER, users)
     request: Any = kafka.fit(find_coordinator.API.request_type(version), **fields)
     answer = await find_coordinator.handle(request, Call(services, version, client, room()))
-    return answer, wanted
+    return answer, requested
 
 
 @pytest.mark.parametrize("version", [0, 3])
-async def test_one_group(version: int) -> None:
-    answer, wanted = await ask(version, cluster_of(GROUP_OFFSETS_TOPIC), key="g", key_type=0)
+async def test_a_coordinator_is_the_leader_of_the_groups_partition(version: int) -> None:
+    answer, creations = await find(version, cluster_of(GROUP_OFFSETS_TOPIC), key="g", key_type=0)
     assert answer.error_code is ErrorCode.none
-    assert answer.error_message == "NONE"  # as Kafka has it until version 3
+    assert answer.error_message == "NONE"  # as Kafka sends it until version 3
     assert answer.node_id == 1 + partition_of("g", 2)
     assert (answer.host, answer.port) == (f"b{answer.node_id}", 9092)
-    assert wanted == []
+    assert creations == []
 
 
 @pytest.mark.parametrize("key_type", [0, 1], ids=["groups", "transactions"])
 @pytest.mark.parametrize("version", [4, 6])
-async def test_many_at_once(version: int, key_type: int) -> None:
+async def test_many_keys_in_one_request(version: int, key_type: int) -> None:
     cluster = cluster_of(GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
-    keys = tuple(f"k{n}" for n in range(20))
-    answer, _ = await ask(version, cluster, coordinator_keys=keys, key_type=key_type)
+    keys = tuple(f"group{n}" for n in range(20))
+    answer, _ = await find(version, cluster, coordinator_keys=keys, key_type=key_type)
     assert [coordinator.key for coordinator in answer.coordinators] == list(keys)
     assert [coordinator.node_id for coordinator in answer.coordinators] == [
-        1 + partition_of(k, 2) for k in keys
+        1 + partition_of(group, 2) for group in keys
     ]
     assert {coordinator.error_message for coordinator in answer.coordinators} == {""}
 
 
-async def test_a_missing_topic_is_requested() -> None:
-    answer, wanted = await ask(4, cluster_of(), coordinator_keys=("a",), key_type=1)
+async def test_a_missing_internal_topic_is_created() -> None:
+    answer, creations = await find(4, cluster_of(), coordinator_keys=("a",), key_type=1)
     assert answer.coordinators[0].error_code is ErrorCode.coordinator_not_available
-    assert wanted == [TRANSACTION_STATE_TOPIC]
+    assert creations == [TRANSACTION_STATE_TOPIC]
 
 
 async def test_a_partition_without_a_leader_has_no_coordinator() -> None:
     cluster = cluster_of(GROUP_OFFSETS_TOPIC, leaders=(-1,))
-    answer, _ = await ask(2, cluster, key="g")
+    answer, _ = await find(2, cluster, key="g")
     assert answer.error_code is ErrorCode.coordinator_not_available
     assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)
 
 
-async def test_a_type_that_does_not_exist() -> None:
-    answer, _ = await ask(6, cluster_of(), coordinator_keys=("a",), key_type=2)
+async def test_an_unknown_key_type_is_rejected() -> None:
+    answer, _ = await find(6, cluster_of(), coordinator_keys=("a",), key_type=2)
     assert answer.coordinators[0].error_code is ErrorCode.invalid_request
 
 
@@ -120,22 +120,23 @@ async def test_coordinators_are_returned_only_with_describe() -> None:
     users = UserStore()
     users.apply(user_states(user("ANONYMOUS", "ALLOW DESCRIBE GROUP a...")))
     cluster = cluster_of(GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
-    answer, _ = await ask(4, cluster, users, coordinator_keys=("a", "b"), key_type=0)
+    answer, _ = await find(4, cluster, users, coordinator_keys=("a", "b"), key_type=0)
     assert [coordinator.error_code for coordinator in answer.coordinators] == [
         ErrorCode.none,
         ErrorCode.group_authorization_failed,
     ]
-    answer, _ = await ask(4, cluster, users, coordinator_keys=("a",), key_type=1)
+    answer, _ = await find(4, cluster, users, coordinator_keys=("a",), key_type=1)
     denied = ErrorCode.transactional_id_authorization_failed
     assert answer.coordinators[0].error_code is denied
 
 
 @pytest.mark.parametrize("version", [2, 6])
-async def test_the_longest_key_is_refused_in_an_answer_that_can_be_written(version: int) -> None:
+async def test_a_key_of_maximum_length_can_be_encoded_in_the_response(version: int) -> None:
     users = UserStore()
     users.apply(user_states(user("ANONYMOUS", "ALLOW DESCRIBE GROUP a...")))
+    # 32767 bytes: error messages that repeated the key would not fit into a string.
     cluster, key = cluster_of(GROUP_OFFSETS_TOPIC), "k" * 0x7FFF
-    answer, _ = await ask(version, cluster, users, key=key, key_type=0, coordinator_keys=(key,))
-    told = answer.coordinators[0] if version == 6 else answer
-    assert told.error_code is ErrorCode.group_authorization_failed
+    answer, _ = await find(version, cluster, users, key=key, key_type=0, coordinator_keys=(key,))
+    coordinator = answer.coordinators[0] if version == 6 else answer
+    assert coordinator.error_code is ErrorCode.group_authorization_failed
     assert encode_response_pieces(answer, 1, find_coordinator.API.answer_type(version))

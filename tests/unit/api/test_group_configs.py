@@ -1,4 +1,4 @@
-"""Configuration of one consumer group through Kafka's API, and its effect on the group."""
+"""Configuration of one consumer group (KIP-848, KIP-1043) through Kafka's API, and its effect."""
 
 import asyncio
 
@@ -25,35 +25,36 @@ async def alter(world: AdminWorld, name: str, **values: str) -> tuple[str, str |
     resource = incremental.AlterConfigsResource(
         resource_type=GROUP, resource_name=name, configs=configs
     )
-    answer = await world.ask(
+    answer = await world.send(
         alter_configs.INCREMENTAL, 1, resources=(resource,), validate_only=False
     )
-    (told,) = answer.responses
-    return told.error_code.name, told.error_message
+    (response,) = answer.responses
+    return response.error_code.name, response.error_message
 
 
 async def describe(world: AdminWorld, name: str) -> dict[str, tuple[str, int]] | str:
     resource = description.DescribeConfigsResource(
         resource_type=GROUP, resource_name=name, configuration_keys=None
     )
-    answer = await world.ask(describe_configs.API, 4, resources=(resource,))
+    answer = await world.send(describe_configs.API, 4, resources=(resource,))
     (found,) = answer.results
     if found.error_code is not ErrorCode.none:
         return str(found.error_code.name)
     return {config.name: (config.value, config.config_source) for config in found.configs}
 
 
-async def test_it_is_passed_on_and_described() -> None:
+async def test_a_group_configuration_is_forwarded_and_described() -> None:
     world = AdminWorld({"group.consumer.heartbeat.interval.ms": "4000"})
     asking = asyncio.create_task(alter(world, "g", consumer_session_timeout_ms="50000"))
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not asking.done(), "this broker has not followed"
+    assert not asking.done(), "this broker does not have the change yet"
     world.set_group("g", consumer_session_timeout_ms="50000")
     assert await asking == ("none", None)
-    (change,) = world.operator.asked
+    (change,) = world.operator.changes
     assert (change.kind, change.name, change.is_whole) == (ChangeKind.CONFIGURE_GROUP, "g", False)
     assert [(setting.name, setting.value) for setting in change.settings] == [(SESSION, "50000")]
+    # Sources: 5 is the default, 4 the broker's static configuration, 8 the group's own.
     described = {
         "consumer.assignment.interval.ms": ("1000", 5),
         HEARTBEAT: ("4000", 4),
@@ -61,7 +62,7 @@ async def test_it_is_passed_on_and_described() -> None:
     }
     assert await describe(world, "g") == described
     assert await describe(world, "other") == described | {SESSION: ("45000", 5)}
-    answer = await world.ask(list_config_resources.API, 1, resource_types=(GROUP,))
+    answer = await world.send(list_config_resources.API, 1, resource_types=(GROUP,))
     assert [
         (config_resource.resource_name, config_resource.resource_type)
         for config_resource in answer.config_resources
@@ -69,7 +70,7 @@ async def test_it_is_passed_on_and_described() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "error", "says"),
+    ("name", "value", "error", "fragment"),
     [
         (SESSION, "50", "invalid_config", "equal to group.consumer.min.session.timeout.ms"),
         (SESSION, "600001", "invalid_config", "equal to group.consumer.max.session.timeout.ms"),
@@ -78,12 +79,14 @@ async def test_it_is_passed_on_and_described() -> None:
     ],
     ids=["short", "long", "no longer than a heartbeat", "often"],
 )
-async def test_numbers_have_bounds(name: str, value: str, error: str, says: str) -> None:
+async def test_values_out_of_bounds_are_rejected(
+    name: str, value: str, error: str, fragment: str
+) -> None:
     world = AdminWorld()
-    told, message = await alter(world, "g", **{name: value})
-    assert told == error
-    assert says in (message or "")
-    assert world.operator.asked == []
+    reported, message = await alter(world, "g", **{name: value})
+    assert reported == error
+    assert fragment in (message or "")
+    assert world.operator.changes == []
 
 
 async def test_group_configs_need_permission_and_a_valid_name() -> None:
@@ -100,7 +103,7 @@ async def test_group_configs_need_permission_and_a_valid_name() -> None:
     assert isinstance(await describe(world, "g"), dict)
 
 
-def test_a_group_has_its_own_times() -> None:
+def test_a_group_has_its_own_timeouts() -> None:
     world = World()
     world.config = {SESSION: "10000", HEARTBEAT: "50"}
     a = Client(world, "a")
@@ -111,7 +114,7 @@ def test_a_group_has_its_own_times() -> None:
     assert world.group.is_empty
 
 
-def test_a_group_has_its_own_interval_between_targets() -> None:
+def test_a_group_has_its_own_assignment_interval() -> None:
     world = World()
     world.config = {"consumer.assignment.interval.ms": "60000"}
     world.join("a")

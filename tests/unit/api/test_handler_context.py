@@ -18,9 +18,9 @@ def call(users: UserStore) -> Call:
     return Call(NO_SERVICES, 0, client, AnswerMemory(AnswerBudget(1)))
 
 
-async def test_names_are_not_looked_at_where_everything_is_allowed() -> None:
+async def test_names_are_not_read_without_authorization() -> None:
     def names() -> Iterator[str]:
-        raise AssertionError("looked at")
+        raise AssertionError("names were read")
         yield ""
 
     assert not await call(UserStore()).denied(Operation.READ, names())
@@ -33,7 +33,7 @@ async def test_topics_are_denied_one_by_one() -> None:
     assert denied == {"b"}
 
 
-def test_a_large_request_waits_for_nothing_for_long() -> None:
+def test_a_large_request_waits_only_briefly() -> None:
     small, large = call(UserStore()), call(UserStore())
     large.is_large = True
     assert (small.wait_s(3600), large.wait_s(3600), large.wait_s(0.1)) == (3600, 30, 0.1)

@@ -1,4 +1,4 @@
-"""InitProducerId: which producers get an id, and the errors of all others."""
+"""InitProducerId: the producers that get an id, and the errors of all others."""
 
 import asyncio
 from datetime import timedelta
@@ -20,7 +20,7 @@ from tidemark_broker.security.acls import Operation, PatternType, Permission, Re
 from tidemark_broker.security.user_store import UserStore
 
 
-async def ask(
+async def init(
     ids: ProducerIds,
     *,
     version: int = 6,
@@ -46,39 +46,41 @@ async def ask(
 
 async def test_ids_continue_across_blocks_and_the_next_block_is_requested_in_time() -> None:
     ids = ProducerIds()
-    asked = asyncio.create_task(ask(ids))
+    # Without any block the first request waits for the operator's answer.
+    waiting = asyncio.create_task(init(ids))
     await ids.block_needed.wait()
     await ids.add(5_000, 1_000)
-    given = [(await asked).producer_id]
+    given = [(await waiting).producer_id]
     while not ids.block_needed.is_set():
-        given.append((await ask(ids)).producer_id)
+        given.append((await init(ids)).producer_id)
+    # The next block is requested when 90 % of this one are used.
     assert given == list(range(5_000, 5_901))
     await ids.add(9_000, 1_000)
-    given = [(await ask(ids)).producer_id for _ in range(100)]
+    given = [(await init(ids)).producer_id for _ in range(100)]
     assert given == [*range(5_901, 6_000), 9_000]
     assert not ids.block_needed.is_set()
 
 
-async def test_a_wait_that_is_too_long_is_answered_with_a_retriable_error(
+async def test_a_long_wait_ends_with_a_retriable_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(init_producer_id, "_WAIT_S", 0.01)
-    answer = await ask(ProducerIds())
+    answer = await init(ProducerIds())
     assert answer.error_code is ErrorCode.coordinator_load_in_progress
     assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
 
 
 @pytest.mark.parametrize("fields", [{"producer_id": 4}, {"producer_epoch": 4}], ids=str)
-async def test_half_of_an_identity_is_none(fields: dict[str, int]) -> None:
-    assert (await ask(ProducerIds(), **fields)).error_code is ErrorCode.invalid_request
+async def test_an_incomplete_producer_identity_is_rejected(fields: dict[str, int]) -> None:
+    assert (await init(ProducerIds(), **fields)).error_code is ErrorCode.invalid_request
 
 
-async def test_an_empty_transactional_id_is_none() -> None:
-    answer = await ask(ProducerIds(), transactional_id="")
+async def test_an_empty_transactional_id_is_rejected() -> None:
+    answer = await init(ProducerIds(), transactional_id="")
     assert answer.error_code is ErrorCode.invalid_request
 
 
-class Fencing:
+class FencingCoordinator:
     async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
         assert request == InitTransactionalId(
             transactional_id="t", timeout_ms=60_000, producer_id=4, producer_epoch=5
@@ -91,11 +93,11 @@ class Fencing:
     [(3, ErrorCode.invalid_producer_epoch), (4, ErrorCode.producer_fenced)],
     ids=["3", "4"],
 )
-async def test_an_old_client_does_not_know_that_it_is_fenced(
+async def test_an_old_client_receives_the_error_that_it_knows(
     version: int, error: ErrorCode
 ) -> None:
-    answer = await ask(
-        ProducerIds(), version=version, coordinator=Fencing(), transactional_id="t",
+    answer = await init(
+        ProducerIds(), version=version, coordinator=FencingCoordinator(), transactional_id="t",
         producer_id=4, producer_epoch=5,
     )  # fmt: skip
     assert answer.error_code is error
@@ -141,6 +143,8 @@ def denied(name: str, pattern: PatternType = PatternType.LITERAL) -> Acl:
 )
 async def test_write_on_any_topic_allows_idempotent_writes(acls: list[Acl], allowed: bool) -> None:
     users, ids = UserStore(), ProducerIds()
+    # KIP-679: IDEMPOTENT_WRITE on the cluster, or WRITE on at least one topic. The topic may be
+    # any, so the broker compares patterns.
     ann = UserState(name="ann", scram=(), acls=tuple(acls))
     users.apply(
         UserStatesRequest(
@@ -148,6 +152,6 @@ async def test_write_on_any_topic_allows_idempotent_writes(acls: list[Acl], allo
         )
     )
     await ids.add(0, 1_000)
-    answer = await ask(ids, users=users)
+    answer = await init(ids, users=users)
     expected = ErrorCode.none if allowed else ErrorCode.cluster_authorization_failed
     assert answer.error_code is expected

@@ -1,4 +1,5 @@
-"""Which requests are in service at once, of those that are large; which answers are."""
+"""Limits on the large requests that are served at the same time, and recognition of large
+responses."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ async def test_bytes_in_service_are_limited_in_first_in_first_out_order() -> Non
             begun.append(number)
             await may_end.wait()
 
-    sizes = [90, 5000, 100, 100, 20, 90]  # a large Produce counts for a fourth of all
+    sizes = [90, 5000, 100, 100, 20, 90]  # a huge request counts as a quarter of the limit
     tasks = [asyncio.create_task(request(*item)) for item in enumerate(sizes)]
     await asyncio.sleep(0)
+    # 90, 100 (for 5000), 100 and 100 bytes are in service. The fifth one waits.
     assert begun == [0, 1, 2, 3]
     may_end.set()
     await asyncio.gather(*tasks)
@@ -28,7 +30,7 @@ async def test_bytes_in_service_are_limited_in_first_in_first_out_order() -> Non
 
 
 async def test_a_large_request_delays_only_its_client() -> None:
-    """A hundred and twenty such connections made one good request wait for 16 s."""
+    """120 such connections of one client once delayed another client's request by 16 s."""
     large, ended = LargeRequests(400), []
 
     async def request(who: str) -> None:
@@ -47,54 +49,54 @@ async def test_a_cancelled_request_takes_no_turn() -> None:
     large = LargeRequests(400)
 
     async def request() -> None:
-        async with large.turn(bytes(1000), "somebody"):
+        async with large.turn(bytes(1000), "client"):
             await asyncio.sleep(60)
 
     tasks = [asyncio.create_task(request()) for _ in range(6)]
     await asyncio.sleep(0)
-    tasks[3].cancel()  # it waits
-    tasks[0].cancel()  # it is in service, and the next one is called
+    tasks[3].cancel()  # waits for its turn
+    tasks[0].cancel()  # is in service: its turn passes on
     await asyncio.sleep(0)
-    tasks[2].cancel()  # that one, before it has begun
+    tasks[2].cancel()  # has received the turn, but not started
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     turns = large._turns
     assert (turns._left, turns._used, turns._waiting) == (400, {}, {})
-    async with asyncio.timeout(5), large.turn(b"x", "somebody"):
+    async with asyncio.timeout(5), large.turn(b"x", "client"):
         pass
 
 
 @dataclass
-class Topic:
+class TopicPart:
     name: str
     partitions: tuple[int, ...]
 
 
 @dataclass
-class Answer:
-    topics: tuple[Topic, ...]
+class TopicsResponse:
+    topics: tuple[TopicPart, ...]
 
 
 @dataclass
-class Told:
-    assignment: Answer
+class NestedResponse:
+    assignment: TopicsResponse
 
 
 @dataclass
-class Groups:
-    groups: tuple[Answer, ...]
+class GroupsResponse:
+    groups: tuple[TopicsResponse, ...]
 
 
 @pytest.mark.parametrize(
     ("topics", "partitions", "large"),
     [(0, 0, False), (1, 900, False), (1, 1100, True), (1100, 0, True), (600, 1, True)],
 )
-def test_an_answer_is_large_by_all_of_its_elements(
+def test_a_response_is_large_by_the_number_of_its_elements(
     topics: int, partitions: int, large: bool
 ) -> None:
-    answer = Answer(tuple(Topic("t", tuple(range(partitions))) for _ in range(topics)))
+    answer = TopicsResponse(tuple(TopicPart("t", tuple(range(partitions))) for _ in range(topics)))
     assert is_large(answer) is large
-    assert is_large(Told(answer)) is large
-    assert is_large(Groups((answer,))) is large
+    assert is_large(NestedResponse(answer)) is large
+    assert is_large(GroupsResponse((answer,))) is large
     assert not is_large(None)

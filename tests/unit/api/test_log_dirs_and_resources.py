@@ -1,4 +1,5 @@
-"""AlterReplicaLogDirs where a broker has one directory; ListConfigResources by kind."""
+"""AlterReplicaLogDirs on a broker with one directory, and
+ListConfigResources by type (KIP-1142)."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ def moved(path: str, *topics: tuple[str, tuple[int, ...]]) -> moves.AlterReplica
 
 
 def hosting(*hosted: tuple[str, int]) -> AdminWorld:
-    """A broker that hosts these replicas, of topics with two partitions."""
+    """Return a broker that hosts these replicas, of topics with two partitions each."""
     world = AdminWorld()
     replicas: Any = world.services.replicas
     replicas.get = lambda topic, number: SimpleNamespace() if (topic, number) in hosted else None
@@ -41,7 +42,7 @@ def hosting(*hosted: tuple[str, int]) -> AdminWorld:
 
 
 async def move(world: AdminWorld, *dirs: moves.AlterReplicaLogDir) -> dict[tuple[str, int], str]:
-    answer = await world.ask(alter_replica_log_dirs.API, 2, dirs=dirs)
+    answer = await world.send(alter_replica_log_dirs.API, 2, dirs=dirs)
     return {
         (topic.topic_name, part.partition_index): part.error_code.name
         for topic in answer.results
@@ -49,10 +50,11 @@ async def move(world: AdminWorld, *dirs: moves.AlterReplicaLogDir) -> dict[tuple
     }
 
 
-async def test_a_replica_is_in_the_one_directory_already() -> None:
+async def test_a_move_to_the_only_directory_succeeds() -> None:
     world = hosting(("a", 0), ("b", 1))
-    told = await move(world, moved(HERE, ("a", (0, 1, 7)), ("b", (1,)), ("nope", (0,))))
-    assert told == {
+    errors = await move(world, moved(HERE, ("a", (0, 1, 7)), ("b", (1,)), ("nope", (0,))))
+    # Partition 1 of a is on another broker, and 7 does not exist.
+    assert errors == {
         ("a", 0): "none",
         ("a", 1): "replica_not_available",
         ("a", 7): "unknown_topic_or_partition",
@@ -61,16 +63,16 @@ async def test_a_replica_is_in_the_one_directory_already() -> None:
     }
 
 
-async def test_another_directory_is_none_of_the_brokers() -> None:
+async def test_an_unknown_directory_is_rejected() -> None:
     world = hosting(("a", 0))
-    told = await move(world, moved("/elsewhere", ("a", (0,)), ("nope", (0,))))
-    assert told == {("a", 0): "log_dir_not_found", ("nope", 0): "log_dir_not_found"}
+    errors = await move(world, moved("/elsewhere", ("a", (0,)), ("nope", (0,))))
+    assert errors == {("a", 0): "log_dir_not_found", ("nope", 0): "log_dir_not_found"}
 
 
-async def test_a_replica_that_is_named_twice_is_answered_for_the_last_directory() -> None:
+async def test_the_last_directory_of_a_replica_counts() -> None:
     world = hosting(("a", 0))
-    told = await move(world, moved("/elsewhere", ("a", (0,))), moved(HERE, ("a", (0, 0))))
-    assert told == {("a", 0): "none"}
+    errors = await move(world, moved("/elsewhere", ("a", (0,))), moved(HERE, ("a", (0, 0))))
+    assert errors == {("a", 0): "none"}
 
 
 async def test_moving_replicas_requires_alter_on_the_cluster() -> None:
@@ -103,7 +105,7 @@ def with_brokers(*nodes: int) -> AdminWorld:
 
 
 async def listed(world: AdminWorld, version: int, *kinds: int) -> Any:
-    answer = await world.ask(list_config_resources.API, version, resource_types=kinds)
+    answer = await world.send(list_config_resources.API, version, resource_types=kinds)
     if answer.error_code is not ErrorCode.none:
         return answer.error_code.name
     return {
@@ -123,14 +125,14 @@ async def listed(world: AdminWorld, version: int, *kinds: int) -> Any:
         ((0,), "unsupported_version"),
     ],
 )
-async def test_resources_of_a_kind(kinds: tuple[int, ...], names: object) -> None:
+async def test_resources_are_listed_by_type(kinds: tuple[int, ...], names: object) -> None:
     world = with_brokers(1, 2)
     world.topic("a")
     world.topic("b")
     assert await listed(world, 1, *kinds) == names
 
 
-async def test_all_kinds_where_none_is_named() -> None:
+async def test_every_type_is_listed_by_default() -> None:
     world = with_brokers(1)
     world.topic("a")
     assert await listed(world, 1) == {(TOPIC, "a"), (BROKER, "1"), (BROKER_LOGGER, "1")}

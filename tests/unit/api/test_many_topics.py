@@ -1,5 +1,5 @@
-"""Requests of Kafka's admin API that name thousands of topics or partitions: others have the loop
-meanwhile. What is measured is the processor time of the loop's thread between two turns."""
+"""Admin requests with thousands of topics or partitions do not block the event loop. The measure is
+the processor time of the loop's thread between two turns."""
 
 import uuid
 from typing import Any
@@ -33,7 +33,7 @@ MANY = 19_000
 NAMES = [f"t{number}" for number in range(MANY)]
 TIMEOUT = kafka.duration(0)
 
-ASKED: dict[str, tuple[Api[Any, Any], int, dict[str, Any]]] = {
+REQUESTS: dict[str, tuple[Api[Any, Any], int, dict[str, Any]]] = {
     "CreateTopics": (
         create_topics.API,
         7,
@@ -153,22 +153,22 @@ def _answer(change: TopicChange) -> TopicChangeResult:
     return found
 
 
-@pytest.mark.parametrize("api", ASKED)
-async def test_others_have_the_loop_meanwhile(api: str) -> None:
+@pytest.mark.parametrize("api", REQUESTS)
+async def test_large_admin_requests_yield_the_event_loop(api: str) -> None:
     world = AdminWorld()
     for name in NAMES[:1000]:
         world.topic(name)
-    asked, version, fields = ASKED[api]
-    # The operator is another process: its answers are made before.
+    admin_api, version, fields = REQUESTS[api]
+    # The operator is another process, so its answers are made in advance.
     world.operator.answer = _answer
-    await world.handled(asked, version, timeout=TIMEOUT, **fields)
-    made = [_answer(change) for change in world.operator.asked]
+    await world.handle(admin_api, version, timeout=TIMEOUT, **fields)
+    made = [_answer(change) for change in world.operator.changes]
     longest_ms = []
-    for _ in range(3):  # what else the machine does can only make it longer
+    for _ in range(3):  # other load on the machine can only make it longer
         answers = iter(made)
         world.operator.answer = lambda _, answers=answers: next(answers)
         async with longest_turn() as longest:
-            await world.handled(asked, version, timeout=TIMEOUT, **fields)
+            await world.handle(admin_api, version, timeout=TIMEOUT, **fields)
         longest_ms.append(longest[0])
         if longest_ms[-1] < TURN_MS:
             break

@@ -1,4 +1,4 @@
-"""KIP-599: what becomes of requests for more partitions than a client may have a second."""
+"""KIP-599: requests that create or delete more partitions than the client's quota allows."""
 
 from typing import Any
 
@@ -14,13 +14,12 @@ from tidemark_broker.api.table import Api
 from tidemark_broker.quotas.client_quotas import ClientQuotas
 
 REFUSED = "throttling_quota_exceeded"
-#: Partitions a second; ten times as many are a burst that is let through.
+#: Partitions per second. A burst of ten times this number is allowed.
 RATE = 2
 
 
-class Limited:
-    """A client whose quota is ``RATE``, at a time that is set. The topics a to c have 15
-    partitions each."""
+class LimitedClient:
+    """Client with a quota of ``RATE`` and a manual clock. Topics a to c have 15 partitions each."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -30,9 +29,9 @@ class Limited:
         for name in "abc":
             self.world.topic(name, partitions=15)
 
-    async def ask(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
+    async def send(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
         self.world.quotas = self.quotas.of("ann", "app")
-        return await self.world.ask(api, version, timeout=kafka.duration(0), **fields)
+        return await self.world.send(api, version, timeout=kafka.duration(0), **fields)
 
     async def create(
         self, *counts: int, version: int = 7, validate_only: bool = False
@@ -47,7 +46,7 @@ class Limited:
             )
             for number, count in enumerate(counts)
         )
-        answer = await self.ask(
+        answer = await self.send(
             create_topics.API, version, topics=topics, validate_only=validate_only
         )
         found = {topic.name: topic.error_code.name for topic in answer.topics}
@@ -57,68 +56,68 @@ class Limited:
         topics = tuple(
             growth.CreatePartitionsTopic(name=name, count=30, assignments=None) for name in "abc"
         )
-        answer = await self.ask(create_partitions.API, version, topics=topics, validate_only=False)
+        answer = await self.send(create_partitions.API, version, topics=topics, validate_only=False)
         found = {result.name: result.error_code.name for result in answer.results}
         return [found[topic.name] for topic in topics]
 
     async def delete(self, version: int = 5) -> list[str]:
-        answer = await self.ask(delete_topics.API, version, topic_names=("a", "b", "c"), topics=())
+        answer = await self.send(delete_topics.API, version, topic_names=("a", "b", "c"), topics=())
         found = {response.name: response.error_code.name for response in answer.responses}
         return [found[name] for name in "abc"]
 
     @property
-    def rest_s(self) -> float:
+    def throttle_s(self) -> float:
         assert self.world.quotas is not None
         return self.world.quotas.rest_s
 
 
 @pytest.fixture
-def limited() -> Limited:
-    return Limited()
+def limited() -> LimitedClient:
+    return LimitedClient()
 
 
-async def test_what_is_over_the_quota_is_refused_until_its_time_is_over(limited: Limited) -> None:
-    told = await limited.create(15, 15, 15)
-    assert told[2] == REFUSED
-    assert REFUSED not in told[:2], "the second one went beyond it"
-    assert [item.name for item in limited.world.operator.asked] == ["new0", "new1"]
-    assert limited.rest_s == pytest.approx(5)  # 10 partitions too many, 2 a second
+async def test_creations_above_the_quota_are_rejected_for_a_while(limited: LimitedClient) -> None:
+    errors = await limited.create(15, 15, 15)
+    assert errors[2] == REFUSED
+    assert REFUSED not in errors[:2], "the second one exceeds the quota"
+    assert [item.name for item in limited.world.operator.changes] == ["new0", "new1"]
+    assert limited.throttle_s == pytest.approx(5)  # 10 partitions too many, 2 a second
     assert await limited.create(1) == [REFUSED]
+    # The token bucket has refilled.
     limited.now_s += 30
     assert await limited.create(1) != [REFUSED]
 
 
 @pytest.mark.parametrize("version", range(2, 6))
-async def test_a_client_without_the_error_code_is_served_and_throttled(
-    limited: Limited, version: int
-) -> None:
+async def test_an_old_client_is_served_and_throttled(limited: LimitedClient, version: int) -> None:
     assert REFUSED not in await limited.create(15, 15, 15, version=version)
-    assert len(limited.world.operator.asked) == 3
-    assert limited.rest_s == pytest.approx(12.5)
+    assert len(limited.world.operator.changes) == 3
+    # Versions without THROTTLING_QUOTA_EXCEEDED: 45 - 20 = 25 partitions too many, 2 per second.
+    assert limited.throttle_s == pytest.approx(12.5)
 
 
-async def test_partitions_that_are_added_count(limited: Limited) -> None:
+async def test_added_partitions_count(limited: LimitedClient) -> None:
     assert (await limited.grow())[2] == REFUSED
-    assert REFUSED not in await Limited().grow(version=2)
+    assert REFUSED not in await LimitedClient().grow(version=2)
 
 
-async def test_partitions_that_are_deleted_count(limited: Limited) -> None:
+async def test_deleted_partitions_count(limited: LimitedClient) -> None:
     assert (await limited.delete())[2] == REFUSED
-    assert REFUSED not in await Limited().delete(version=4)
+    assert REFUSED not in await LimitedClient().delete(version=4)
 
 
-async def test_what_is_not_made_does_not_count(limited: Limited) -> None:
+async def test_rejected_and_validated_creations_do_not_count(limited: LimitedClient) -> None:
     await limited.create(15, 15, 15, validate_only=True)
     await limited.create(1_000_000, 0, -7)
-    assert limited.rest_s == 0
+    assert limited.throttle_s == 0
     assert REFUSED not in await limited.create(1)
 
 
-async def test_the_default_number_of_partitions_counts(limited: Limited) -> None:
+async def test_the_default_number_of_partitions_counts(limited: LimitedClient) -> None:
     limited.world.set_cluster(num_partitions="15")
     assert (await limited.create(-1, -1, -1))[2] == REFUSED
 
 
-async def test_others_are_not_limited(limited: Limited) -> None:
+async def test_other_users_are_not_limited(limited: LimitedClient) -> None:
     limited.quotas.apply([quota("bob", None, mutation=RATE)])
     assert REFUSED not in await limited.create(15, 15, 15, 15)

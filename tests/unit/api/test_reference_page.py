@@ -1,4 +1,4 @@
-"""docs/reference/protocol.md lists what ApiVersions does."""
+"""docs/reference/protocol.md lists the same APIs as ApiVersions."""
 
 import re
 from pathlib import Path

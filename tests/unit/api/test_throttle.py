@@ -1,4 +1,4 @@
-"""Request time on the event loop, and the throttle time that its client receives."""
+"""Time of requests on the event loop, and the throttle time in their responses."""
 
 import asyncio
 from datetime import timedelta
@@ -13,7 +13,7 @@ from tidemark_broker.quotas.client_quotas import RequestQuotas
 from tidemark_broker.security.user_store import UserStore
 
 
-class Clock:
+class WorkClock:
     """Clock that advances only by the time that the work takes."""
 
     now_s = 0.0
@@ -22,7 +22,9 @@ class Clock:
         return self.now_s
 
 
-class Connection:
+class MutedConnection:
+    """Connection that records for how long it is muted."""
+
     def __init__(self) -> None:
         self.rests: list[float] = []
 
@@ -30,36 +32,37 @@ class Connection:
         self.rests.append(for_s)
 
 
-class Answer:
+class ThrottledResponse:
     throttle_time = timedelta(0)
 
 
-class Throttled:
-    """A client that may use one percent of the loop, and one request of its."""
+class ThrottledRequest:
+    """Client that may use one percent of the loop, and one of its requests."""
 
     def __init__(self) -> None:
         users = UserStore()
         users.apply(user_states(quotas=(quota("ANONYMOUS", None, request=1),)))
-        self.connection, self.clock = Connection(), Clock()
+        self.connection, self.clock = MutedConnection(), WorkClock()
         self.client = Client("10.0.0.1:1", "PLAINTEXT", users, connection=self.connection)
         quotas = self.client.quotas("app")
         assert isinstance(quotas, RequestQuotas)
         self.throttle = Throttle(self.client, quotas, self.clock)
 
 
-async def test_steps_count_and_waits_do_not() -> None:
-    one, woken = Throttled(), asyncio.Event()
+async def test_processing_counts_and_waiting_does_not() -> None:
+    one, woken = ThrottledRequest(), asyncio.Event()
 
-    async def work() -> Answer:
+    async def work() -> ThrottledResponse:
         one.clock.now_s += 0.1
         await woken.wait()
         one.clock.now_s += 0.005
-        answer = Answer()
+        answer = ThrottledResponse()
         one.throttle.set_throttle_time(answer)
         return answer
 
     served = asyncio.create_task(one.throttle.serve(work()))
     await asyncio.sleep(0)
+    # Time in which other requests run.
     one.clock.now_s += 1000
     woken.set()
     # 10.5 % of a second in ten, where 10 % are allowed: half a second above it.
@@ -68,7 +71,7 @@ async def test_steps_count_and_waits_do_not() -> None:
 
 
 async def test_a_failed_request_is_counted_and_its_error_propagates() -> None:
-    one = Throttled()
+    one = ThrottledRequest()
 
     async def work() -> None:
         one.clock.now_s += 0.105
@@ -80,13 +83,13 @@ async def test_a_failed_request_is_counted_and_its_error_propagates() -> None:
 
 
 async def test_a_cancelled_request_is_notified() -> None:
-    one, heard = Throttled(), []
+    one, cancelled = ThrottledRequest(), []
 
     async def work() -> None:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            heard.append(True)
+            cancelled.append(True)
             raise
 
     served = asyncio.create_task(one.throttle.serve(work()))
@@ -94,11 +97,11 @@ async def test_a_cancelled_request_is_notified() -> None:
     served.cancel()
     with pytest.raises(asyncio.CancelledError):
         await served
-    assert heard == [True]
+    assert cancelled == [True]
 
 
-async def test_an_answer_without_room_for_it_is_left_alone() -> None:
-    one = Throttled()
+async def test_a_response_without_throttle_time_is_not_changed() -> None:
+    one = ThrottledRequest()
 
     async def work() -> object:
         one.clock.now_s += 1
@@ -111,7 +114,7 @@ async def test_an_answer_without_room_for_it_is_left_alone() -> None:
 
 
 def test_an_unauthenticated_client_uses_no_quota() -> None:
-    """Else strangers would use up everybody's: what they say of themselves is not believed."""
+    """Otherwise strangers could use up the quota of others. Their names are not verified yet."""
     users = UserStore()
     users.apply(user_states(quotas=(quota("", None, request=1),)))
     sasl: Any = object()

@@ -1,4 +1,4 @@
-"""Work in slices, and the order of what begins."""
+"""Work in slices, and the order in which requests start."""
 
 import asyncio
 import itertools
@@ -6,7 +6,9 @@ import itertools
 from tidemark_broker.api.time_slices import InOrder, TimeSlices, named_twice, some
 
 
-class Clock:
+class TickingClock:
+    """Clock that advances one millisecond with each reading."""
+
     now_s = 0.0
 
     def __call__(self) -> float:
@@ -14,12 +16,12 @@ class Clock:
         return self.now_s
 
 
-async def test_others_have_their_turn_while_much_is_made() -> None:
-    turns, seen = TimeSlices(Clock()), []
+async def test_other_tasks_run_between_slices() -> None:
+    turns, progress = TimeSlices(TickingClock()), []
 
     async def other() -> None:
         while True:
-            seen.append(len(made))
+            progress.append(len(made))
             await asyncio.sleep(0)
 
     made: list[int] = []
@@ -27,11 +29,12 @@ async def test_others_have_their_turn_while_much_is_made() -> None:
     all_made = await turns.all_of(made.append(n) or n for n in range(100))  # type: ignore[func-returns-value]
     task.cancel()
     assert all_made == list(range(100))
-    assert len(seen) >= 100 / 6
-    assert max(later - sooner for sooner, later in itertools.pairwise(seen)) <= 6
+    assert len(progress) >= 100 / 6
+    # A slice is 5 ms: at most six items with this clock.
+    assert max(later - sooner for sooner, later in itertools.pairwise(progress)) <= 6
 
 
-def test_some_at_a_time_are_all_in_their_order() -> None:
+def test_batches_contain_every_item_in_order() -> None:
     entries = list(range(1001))
     parts = list(some(entries))
     assert [item for part in parts for item in part] == entries
@@ -39,7 +42,7 @@ def test_some_at_a_time_are_all_in_their_order() -> None:
     assert list(some([])) == []
 
 
-def test_what_is_named_twice() -> None:
+def test_duplicates_are_found() -> None:
     assert named_twice([("t", 0), ("t", 1)]) == set()
     assert named_twice([("t", 0), ("t", 1), ("t", 0), ("t", 0)]) == {("t", 0)}
 
@@ -55,7 +58,7 @@ async def test_requests_begin_in_order_of_arrival_despite_yielding() -> None:
         begun.append(name)
         order.begun()
         await asyncio.sleep(0.01)
-        order.begun()  # as a dispatcher says in any case
+        order.begun()  # the dispatcher calls it in any case
 
     await asyncio.gather(request("large", 50), request("small", 0), request("third", 3))
     assert begun == ["large", "small", "third"]

@@ -1,4 +1,4 @@
-"""Kafka's admin API for topics: authorization, changes passed to the operator, and answers."""
+"""Kafka's admin API for topics: authorization, changes forwarded to the operator, and responses."""
 
 import asyncio
 import uuid
@@ -54,7 +54,7 @@ def topic(name: str = "t", **fields: Any) -> creation.CreatableTopic:
 async def create(
     world: AdminWorld, *topics: Any, version: int = 7, timeout_ms: int = 0, **fields: Any
 ) -> Mapping[str, Any]:
-    answer = await world.ask(
+    answer = await world.send(
         create_topics.API,
         version,
         topics=topics,
@@ -64,11 +64,11 @@ async def create(
     return {topic_.name: topic_ for topic_ in answer.topics}
 
 
-def told(answers: Mapping[str, Any]) -> dict[str, str]:
+def errors_of(answers: Mapping[str, Any]) -> dict[str, str]:
     return {name: answer.error_code.name for name, answer in answers.items()}
 
 
-def made(_: TopicChange) -> TopicChangeResult:
+def created(_: TopicChange) -> TopicChangeResult:
     return result(topic_id=TOPIC_ID, partitions=1, replication_factor=1)
 
 
@@ -76,10 +76,11 @@ def made(_: TopicChange) -> TopicChangeResult:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_a_topic_is_answered_once_it_has_leaders(version: int) -> None:
+async def test_a_creation_is_answered_once_the_topic_has_leaders(version: int) -> None:
     world = AdminWorld()
-    world.operator.answer = made
+    world.operator.answer = created
     asking = asyncio.create_task(create(world, topic(), version=version, timeout_ms=10_000))
+    # Neither the operator's answer nor a topic without leaders completes the request.
     for leader in (-1, 1):
         for _ in range(10):
             await asyncio.sleep(0)
@@ -95,7 +96,7 @@ async def test_a_request_is_forwarded_with_its_principal() -> None:
     config = creation.CreatableTopicConfig(name="retention.ms", value="5")
     part = creation.CreatableReplicaAssignment(partition_index=0, broker_ids=(1, 2))
     await create(world, topic(num_partitions=-1, configs=(config,), assignments=(part,)))
-    (change,) = world.operator.asked
+    (change,) = world.operator.changes
     assert (change.kind, change.name, change.partitions) == (ChangeKind.CREATE, "t", -1)
     assert [(setting.name, setting.value, setting.operation) for setting in change.settings] == [
         ("retention.ms", "5", SettingOperation.SET)
@@ -107,31 +108,31 @@ async def test_a_request_is_forwarded_with_its_principal() -> None:
     assert (requester.principal, requester.host) == ("User:ANONYMOUS", "10.0.0.7:4000")
 
 
-async def test_a_topic_without_leaders_in_time_is_a_time_out() -> None:
+async def test_a_creation_times_out_without_leaders() -> None:
     world = AdminWorld()
-    world.operator.answer = made
-    assert told(await create(world, topic())) == {"t": "request_timed_out"}
+    world.operator.answer = created
+    assert errors_of(await create(world, topic())) == {"t": "request_timed_out"}
 
 
-async def test_validation_alone_waits_for_nothing() -> None:
+async def test_validation_does_not_wait_for_leaders() -> None:
     world = AdminWorld()
-    world.operator.answer = made
-    assert told(await create(world, topic(), validate_only=True)) == {"t": "none"}
+    world.operator.answer = created
+    assert errors_of(await create(world, topic(), validate_only=True)) == {"t": "none"}
 
 
-async def test_a_topic_in_deletion_is_waited_for() -> None:
-    """The topic exists for the operator, but no longer for any broker."""
+async def test_a_creation_waits_for_the_deletion_of_the_former_topic() -> None:
+    """The former topic exists for the operator, but no longer for any broker."""
     world = AdminWorld()
-    answers = [result(ErrorCode.topic_already_exists), made(topic())]
+    answers = [result(ErrorCode.topic_already_exists), created(topic())]
     world.operator.answer = lambda _: answers.pop(0)
     asking = asyncio.create_task(create(world, topic(), timeout_ms=10_000))
     while answers:  # noqa: ASYNC110 - until the request was repeated
         await asyncio.sleep(0.01)
     world.topic("t", TOPIC_ID)
-    assert told(await asking) == {"t": "none"}
+    assert errors_of(await asking) == {"t": "none"}
 
 
-async def test_a_topic_that_cannot_be_created_is_requested_rarely(
+async def test_creations_of_existing_topics_are_repeated_with_backoff(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []
@@ -142,11 +143,14 @@ async def test_a_topic_that_cannot_be_created_is_requested_rarely(
         if for_s:
             slept.append(for_s)
 
+    # Virtual time: each sleep advances the loop's clock at once.
     monkeypatch.setattr(loop, "time", lambda: began_s + sum(slept))
     monkeypatch.setattr(create_topics.asyncio, "sleep", sleep)
     world = AdminWorld()
     world.operator.answer = lambda _: result(ErrorCode.topic_already_exists)
-    assert told(await create(world, topic(), timeout_ms=30_000)) == {"t": "topic_already_exists"}
+    assert errors_of(await create(world, topic(), timeout_ms=30_000)) == {
+        "t": "topic_already_exists"
+    }
     assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5, 5])
 
 
@@ -155,18 +159,18 @@ async def test_an_existing_topic_is_reported_at_once() -> None:
     world.topic("t")
     world.operator.answer = lambda _: result(ErrorCode.topic_already_exists, "it is there")
     answers = await create(world, topic(), timeout_ms=60_000)
-    assert told(answers) == {"t": "topic_already_exists"}
+    assert errors_of(answers) == {"t": "topic_already_exists"}
     assert answers["t"].error_message == "it is there"
 
 
-async def test_a_name_is_created_once_and_kafkas_own_log_never() -> None:
+async def test_duplicate_names_and_the_metadata_log_are_rejected() -> None:
     world = AdminWorld()
     answers = await create(world, topic("a"), topic("a"), topic("__cluster_metadata"))
-    assert told(answers) == {
+    assert errors_of(answers) == {
         "a": "invalid_request",
         "__cluster_metadata": "topic_authorization_failed",
     }
-    assert world.operator.asked == []
+    assert world.operator.changes == []
 
 
 @pytest.mark.parametrize(
@@ -177,30 +181,33 @@ async def test_a_name_is_created_once_and_kafkas_own_log_never() -> None:
     ],
     ids=["cluster", "topic"],
 )
-async def test_create_decides(acl: tuple[int, str, int], expected: dict[str, str]) -> None:
+async def test_creation_requires_create(
+    acl: tuple[int, str, int], expected: dict[str, str]
+) -> None:
     world = AdminWorld()
     world.allow(acl)
-    world.operator.answer = made
+    world.operator.answer = created
     answers = await create(world, topic("a"), topic("b"), validate_only=True)
-    assert told(answers) == expected
+    assert errors_of(answers) == expected
     # The topic's configuration is visible only to clients that may describe it.
     assert answers["a"].topic_config_error_code == 29
     assert answers["a"].num_partitions == -1
     assert answers["a"].configs == ()
 
 
-async def test_the_whole_configuration_is_answered() -> None:
+async def test_a_creation_returns_the_complete_configuration() -> None:
     world = AdminWorld({"log.retention.hours": "2"})
-    world.operator.answer = made
+    world.operator.answer = created
     config = creation.CreatableTopicConfig(name="segment.ms", value="5")
     answer = (await create(world, topic(configs=(config,)), validate_only=True))["t"]
     found = {item.name: (item.value, item.config_source) for item in answer.configs}
+    # Sources: 1 is the topic's own, 4 the broker's static configuration, 5 the default.
     assert found["segment.ms"] == ("5", 1)
     assert found["retention.ms"] == ("7200000", 4)
     assert found["max.message.bytes"] == ("1048588", 5)
 
 
-async def test_an_error_without_a_kafka_code_is_reported_by_its_own() -> None:
+async def test_an_error_code_of_the_operator_is_passed_on() -> None:
     world = AdminWorld()
     world.operator.answer = lambda _: TopicChangeResult(
         error_code=DISABLEMENT_IN_PROGRESS, error_message="wait", topic_id=None
@@ -208,24 +215,26 @@ async def test_an_error_without_a_kafka_code_is_reported_by_its_own() -> None:
     assert (await create(world, topic()))["t"].error_code.value == DISABLEMENT_IN_PROGRESS
 
 
-async def test_topics_of_one_request_have_a_limit() -> None:
+async def test_topics_of_one_request_are_limited() -> None:
     world = AdminWorld()
     answers = await create(world, *(topic(f"t{n}") for n in range(create_topics.TOPICS_MAX + 1)))
-    assert set(told(answers).values()) == {"policy_violation"}
-    assert world.operator.asked == []
+    assert set(errors_of(answers).values()) == {"policy_violation"}
+    assert world.operator.changes == []
 
 
 # ---------------------------------------------------------------- DeleteTopics
 
 
-async def delete(world: AdminWorld, *asked: Any, version: int = 6, timeout_ms: int = 0) -> Any:
-    """Names, ids or pairs of both."""
+async def delete(
+    world: AdminWorld, *topics_to_delete: Any, version: int = 6, timeout_ms: int = 0
+) -> Any:
+    """Delete topics by names, ids, or pairs of both."""
     pairs = [
         (item, None) if isinstance(item, str) else (None, item) if not isinstance(item, tuple)
-        else item for item in asked
+        else item for item in topics_to_delete
     ]  # fmt: skip
     topics = tuple(deletion.DeleteTopicState(name=name, topic_id=id_) for name, id_ in pairs)
-    answer = await world.ask(
+    answer = await world.send(
         delete_topics.API,
         version,
         topics=topics,
@@ -239,15 +248,16 @@ async def delete(world: AdminWorld, *asked: Any, version: int = 6, timeout_ms: i
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_a_topic_is_deleted_once_the_broker_knows_it_no_more(version: int) -> None:
+async def test_a_deletion_is_answered_once_the_broker_dropped_the_topic(version: int) -> None:
     world = AdminWorld()
     topic_id = world.topic("t")
     world.operator.answer = lambda _: result(topic_id=topic_id)
     asking = asyncio.create_task(delete(world, "t", version=version, timeout_ms=10_000))
     for _ in range(10):
         await asyncio.sleep(0)
+    # The operator has accepted the deletion, but this broker still serves the topic.
     assert not asking.done()
-    world.gone(topic_id)
+    world.remove_topic(topic_id)
     assert await asking == [("t", topic_id, "none")]
 
 
@@ -267,23 +277,25 @@ async def test_invalid_requests_are_rejected() -> None:
     found = await delete(world, "a", "a", (None, None), ("t", topic_id))
     assert {error for _, _, error in found} == {"invalid_request"}
     assert len(found) == 3
-    assert world.operator.asked == []
+    assert world.operator.changes == []
 
 
 @pytest.mark.parametrize(
     ("version", "error"), [(2, "invalid_request"), (3, "topic_deletion_disabled")]
 )
-async def test_deletion_that_is_switched_off(version: int, error: str) -> None:
+async def test_a_disabled_deletion_is_reported_by_version(version: int, error: str) -> None:
     world = AdminWorld()
     world.operator.answer = lambda _: result(ErrorCode.topic_deletion_disabled)
     assert [code for _, _, code in await delete(world, "t", version=version)] == [error]
 
 
-async def test_delete_decides_and_only_clients_that_may_describe_get_names() -> None:
+async def test_deletion_requires_delete_and_names_require_describe() -> None:
     world = AdminWorld()
     seen, hidden = world.topic("seen"), world.topic("hidden")
     world.allow((TOPIC, "seen", Operation.DESCRIBE))
     denied = "topic_authorization_failed"
+    # The name of a topic that was named by id is shown only with DESCRIBE. A name from the
+    # request is repeated in any case.
     assert await delete(world, seen, hidden, "hidden") == [
         ("seen", seen, denied),
         (None, hidden, denied),
@@ -297,7 +309,7 @@ async def test_a_missing_topic_is_reported_to_clients_that_may_describe_it() -> 
     assert await delete(world, "none") == [("none", None, "unknown_topic_or_partition")]
 
 
-async def test_a_topic_is_deleted_by_one_of_name_and_id() -> None:
+async def test_a_topic_named_by_name_and_id_is_deleted_once() -> None:
     world = AdminWorld()
     topic_id = world.topic("t")
     world.operator.answer = lambda _: result(topic_id=topic_id)
@@ -311,7 +323,7 @@ async def test_a_topic_is_deleted_by_one_of_name_and_id() -> None:
 
 
 async def grow(world: AdminWorld, *topics: Any, version: int = 3) -> dict[str, str]:
-    answer = await world.ask(
+    answer = await world.send(
         create_partitions.API,
         version,
         topics=topics,
@@ -322,29 +334,32 @@ async def grow(world: AdminWorld, *topics: Any, version: int = 3) -> dict[str, s
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_partitions_are_answered_once_they_are_led(version: int) -> None:
+async def test_a_growth_is_answered_once_all_partitions_have_leaders(version: int) -> None:
     world = AdminWorld()
     world.topic("t", partitions=3)
     world.operator.answer = lambda _: result(partitions=3)
-    asked = growth.CreatePartitionsTopic(
+    growth_request = growth.CreatePartitionsTopic(
         name="t", count=3, assignments=(growth.CreatePartitionsAssignment(broker_ids=(2,)),)
     )
-    assert await grow(world, asked, version=version) == {"t": "none"}
-    (change,) = world.operator.asked
+    assert await grow(world, growth_request, version=version) == {"t": "none"}
+    (change,) = world.operator.changes
     assert [(assignment.partition, assignment.replicas) for assignment in change.assignments] == [
         (0, (2,))
     ]
+    # The fourth partition has no leader on this broker's metadata, so the request times out.
     world.operator.answer = lambda _: result(partitions=4)
-    assert await grow(world, asked, version=version) == {"t": "request_timed_out"}
+    assert await grow(world, growth_request, version=version) == {"t": "request_timed_out"}
 
 
-async def test_alter_decides() -> None:
+async def test_growth_requires_alter() -> None:
     world = AdminWorld()
     world.topic("a")
     world.allow((TOPIC, "a", Operation.ALTER))
     world.operator.answer = lambda _: result(partitions=1)
-    asked = [growth.CreatePartitionsTopic(name=name, count=1, assignments=None) for name in "abcc"]
-    assert await grow(world, *asked) == {
+    growths = [
+        growth.CreatePartitionsTopic(name=name, count=1, assignments=None) for name in "abcc"
+    ]
+    assert await grow(world, *growths) == {
         "a": "none",
         "b": "topic_authorization_failed",
         "c": "invalid_request",
@@ -360,7 +375,7 @@ async def describe(
     resource = description.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=keys
     )
-    answer = await world.ask(describe_configs.API, version, resources=(resource,), **fields)
+    answer = await world.send(describe_configs.API, version, resources=(resource,), **fields)
     (found,) = answer.results
     return found
 
@@ -379,6 +394,7 @@ async def test_all_keys_of_a_topic_are_described(version: int) -> None:
         ("max.message.bytes", "5", 1),
         ("message.max.bytes", "1048588", 5),
     ]
+    # The topic's own value equals the cluster's, and is not shown as the topic's.
     assert [(s.name, s.value, s.source) for s in keys["retention.ms"].synonyms] == [
         ("log.retention.ms", "9", 3),
         ("log.retention.ms", "604800000", 5),
@@ -388,7 +404,7 @@ async def test_all_keys_of_a_topic_are_described(version: int) -> None:
     assert not keys["segment.ms"].read_only
 
 
-async def test_only_requested_resources_are_described() -> None:
+async def test_only_requested_keys_are_described() -> None:
     world = AdminWorld()
     world.topic("t")
     found = await describe(world, TOPIC, "t", keys=("retention.ms", "what"))
@@ -406,7 +422,7 @@ async def test_only_requested_resources_are_described() -> None:
     ],
     ids=["retain", "delete"],
 )
-async def test_tiering_is_reported_in_both_vocabularies(
+async def test_a_disabled_tiering_is_described_with_kafkas_keys(
     policy: int, expected: dict[str, str]
 ) -> None:
     world = AdminWorld()
@@ -421,6 +437,7 @@ async def test_a_broker_describes_itself_and_the_cluster() -> None:
     world.set_cluster(num_partitions="4")
     found = await describe(world, BROKER, "1", include_synonyms=True)
     keys = {config.name: config for config in found.configs}
+    # The cluster's dynamic value precedes the static one and the default.
     assert [(s.value, s.source) for s in keys["num.partitions"].synonyms] == [
         ("4", 3),
         ("2", 4),
@@ -445,11 +462,11 @@ async def test_a_broker_describes_itself_and_the_cluster() -> None:
         (16, "metrics", "invalid_request"),
     ],
 )
-async def test_what_cannot_be_described(kind: int, name: str, error: str) -> None:
+async def test_unknown_resources_cannot_be_described(kind: int, name: str, error: str) -> None:
     assert (await describe(AdminWorld(), kind, name)).error_code.name == error
 
 
-async def test_describe_configs_decides() -> None:
+async def test_describing_requires_describe_configs() -> None:
     world = AdminWorld()
     world.topic("t")
     world.allow((TOPIC, "t", Operation.DESCRIBE))
@@ -460,19 +477,19 @@ async def test_describe_configs_decides() -> None:
     assert (await describe(world, BROKER, "1")).error_code is ErrorCode.none
 
 
-async def test_resources_of_one_request_have_a_limit() -> None:
+async def test_resources_of_one_request_are_limited() -> None:
     resource = description.DescribeConfigsResource(
         resource_type=TOPIC, resource_name="t", configuration_keys=None
     )
     world = AdminWorld()
     world.topic("t")
     many = (resource,) * (describe_configs.RESOURCES_MAX + 1)
-    answer = await world.ask(describe_configs.API, 4, resources=many)
+    answer = await world.send(describe_configs.API, 4, resources=many)
     assert {result_.error_code.name for result_ in answer.results} == {"invalid_request"}
 
 
-async def test_no_more_is_described_than_there_is_memory_for() -> None:
-    """Half of the one megabyte here is available to one answer; each topic has dozens of keys."""
+async def test_a_response_is_limited_by_the_available_memory() -> None:
+    """One response may use half of the one megabyte here. Each topic has dozens of keys."""
     world = AdminWorld()
     world.topic("t")
     many = tuple(
@@ -481,7 +498,7 @@ async def test_no_more_is_described_than_there_is_memory_for() -> None:
         )
         for _ in range(200)
     )
-    answer = await world.ask(describe_configs.API, 4, resources=many)
+    answer = await world.send(describe_configs.API, 4, resources=many)
     errors = [result_.error_code.name for result_ in answer.results]
     assert 10 < errors.index("request_timed_out") < 100
     assert errors[-1] == "request_timed_out"
@@ -497,14 +514,14 @@ def _incremental(kind: int, name: str, **values: str) -> incremental.AlterConfig
 
 
 async def alter(world: AdminWorld, *resources: Any, api: Any = None) -> dict[str, Any]:
-    answer = await world.ask(
+    answer = await world.send(
         api or alter_configs.INCREMENTAL, 1, resources=resources, validate_only=False
     )
     return {response.resource_name: response for response in answer.responses}
 
 
 @pytest.mark.parametrize("before", [{"retention.ms": "1"}, {}], ids=["another value", "unset"])
-async def test_a_key_is_answered_once_the_broker_has_it(before: dict[str, str]) -> None:
+async def test_a_change_is_answered_once_the_broker_has_it(before: dict[str, str]) -> None:
     world = AdminWorld()
     world.topic("t", config=before)
     asking = asyncio.create_task(alter(world, _incremental(TOPIC, "t", retention_ms="5")))
@@ -515,12 +532,12 @@ async def test_a_key_is_answered_once_the_broker_has_it(before: dict[str, str]) 
     assert (await asking)["t"].error_code is ErrorCode.none
 
 
-async def test_the_old_request_replaces_all_keys() -> None:
+async def test_alter_configs_replaces_all_keys() -> None:
     world = AdminWorld()
     config = whole.AlterableConfig(name="retention.ms", value="5")
     resource = whole.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=(config,))
     await alter(world, resource, api=alter_configs.WHOLE)
-    (change,) = world.operator.asked
+    (change,) = world.operator.changes
     assert change.is_whole
     assert [(setting.name, setting.operation) for setting in change.settings] == [
         ("retention.ms", 0)
@@ -528,26 +545,28 @@ async def test_the_old_request_replaces_all_keys() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_what_is_set_for_all_brokers_is_passed_on(version: int) -> None:
+async def test_a_cluster_wide_setting_is_forwarded(version: int) -> None:
     world = AdminWorld()
-    asked = _incremental(BROKER, "", log_retention_ms="2")
+    change_request = _incremental(BROKER, "", log_retention_ms="2")
     asking = asyncio.create_task(
-        world.ask(alter_configs.INCREMENTAL, version, resources=(asked,), validate_only=False)
+        world.send(
+            alter_configs.INCREMENTAL, version, resources=(change_request,), validate_only=False
+        )
     )
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not asking.done(), "this broker has not followed"
+    assert not asking.done(), "this broker does not have the change yet"
     world.set_cluster(log_retention_ms="2")
     (response,) = (await asking).responses
     assert response.error_code is ErrorCode.none
-    (change,) = world.operator.asked
+    (change,) = world.operator.changes
     assert (change.kind, change.name, change.is_whole) == (ChangeKind.CONFIGURE_CLUSTER, "", False)
     assert [(setting.name, setting.value) for setting in change.settings] == [
         ("log.retention.ms", "2")
     ]
 
 
-async def test_nothing_is_set_for_one_broker() -> None:
+async def test_settings_of_a_single_broker_are_rejected() -> None:
     world = AdminWorld()
     answers = await alter(
         world,
@@ -555,7 +574,7 @@ async def test_nothing_is_set_for_one_broker() -> None:
         _incremental(BROKER, "2", log_retention_ms="2"),
         _incremental(16, "m"),
     )
-    assert told(answers) == {
+    assert errors_of(answers) == {
         "1": "policy_violation",
         "2": "invalid_request",
         "m": "invalid_request",
@@ -564,30 +583,29 @@ async def test_nothing_is_set_for_one_broker() -> None:
     static = (await alter(world, _incremental(BROKER, "1", node_id="2")))["1"]
     assert static.error_code is ErrorCode.invalid_request
     assert "Cannot update these configs dynamically: node.id" in static.error_message
+    # Deleting a value that does not exist is allowed, as in Kafka.
     nothing = incremental.AlterableConfig(name="node.id", config_operation=1, value=None)
     resource = incremental.AlterConfigsResource(
         resource_type=BROKER, resource_name="1", configs=(nothing,)
     )
-    assert told(await alter(world, resource)) == {"1": "none"}
-    assert world.operator.asked == []
+    assert errors_of(await alter(world, resource)) == {"1": "none"}
+    assert world.operator.changes == []
 
 
-async def test_no_resource_has_tens_of_thousands_of_settings() -> None:
-    """One turn of the loop would process all of them; the settings of a topic have dozens of
-    names.
-    """
+async def test_settings_of_a_resource_are_limited() -> None:
+    """One turn of the event loop would process all of them. A topic has dozens of keys."""
     world = AdminWorld()
     values = {f"key.{number}": "1" for number in range(1001)}
     resources = [_incremental(TOPIC, "a", **values), _incremental(8, "1", **values)]
     answers = await alter(world, *resources)
-    assert told(answers) == {"a": "invalid_request", "1": "invalid_request"}
+    assert errors_of(answers) == {"a": "invalid_request", "1": "invalid_request"}
     assert "At most 1000 settings" in answers["a"].error_message
     configs = tuple(creation.CreatableTopicConfig(name=name, value="1") for name in values)
-    assert told(await create(world, topic("a", configs=configs))) == {"a": "invalid_request"}
-    assert world.operator.asked == []
+    assert errors_of(await create(world, topic("a", configs=configs))) == {"a": "invalid_request"}
+    assert world.operator.changes == []
 
 
-async def test_alter_configs_decides() -> None:
+async def test_altering_requires_alter_configs() -> None:
     world = AdminWorld()
     world.allow((TOPIC, "a", Operation.ALTER_CONFIGS))
     twice = _incremental(TOPIC, "c")
@@ -599,7 +617,7 @@ async def test_alter_configs_decides() -> None:
         twice,
         twice,
     )
-    assert told(answers) == {
+    assert errors_of(answers) == {
         "a": "none",
         "b": "topic_authorization_failed",
         "1": "cluster_authorization_failed",
@@ -615,7 +633,7 @@ def _part(number: int, code: ErrorCode = ErrorCode.none) -> PartitionResult:
 
 
 async def elect(world: AdminWorld, version: int, *topics: Any) -> Any:
-    return await world.ask(
+    return await world.send(
         elect_leaders.API,
         version,
         election_type=0,
@@ -630,12 +648,12 @@ async def test_leaders_are_elected_by_the_operator(version: int) -> None:
     world.topic("t", partitions=2)
     parts = (_part(0), _part(1, ErrorCode.election_not_needed))
     world.operator.answer = lambda _: result(parts=parts)
-    asked = election.TopicPartitions(topic="t", partitions=(0, 1))
-    answer = await elect(world, version, asked)
+    partitions_of_t = election.TopicPartitions(topic="t", partitions=(0, 1))
+    answer = await elect(world, version, partitions_of_t)
     ((topic_, found),) = _by_topic(answer)
     assert (topic_, found) == ("t", {0: "none", 1: "election_not_needed"})
-    assert [assignment.partition for assignment in world.operator.asked[0].assignments] == [0, 1]
-    # The request means all partitions: those that need no election are left out of the answer.
+    assert [assignment.partition for assignment in world.operator.changes[0].assignments] == [0, 1]
+    # Without partitions the request means all. Those that need no election are left out.
     ((_, found),) = _by_topic(await elect(world, version))
     assert found == {0: "none"}
     world.operator.answer = lambda _: result(parts=parts[1:])
@@ -655,39 +673,44 @@ def _by_topic(answer: Any) -> list[tuple[str, dict[int, str]]]:
     ]
 
 
-async def test_another_type_of_election_is_refused() -> None:
+async def test_an_unknown_election_type_is_rejected() -> None:
     world = AdminWorld()
-    asked = (election.TopicPartitions(topic="t", partitions=(0,)),)
-    answer = await world.ask(
-        elect_leaders.API, 2, election_type=2, topic_partitions=asked, timeout=kafka.duration(0)
+    election_partitions = (election.TopicPartitions(topic="t", partitions=(0,)),)
+    answer = await world.send(
+        elect_leaders.API,
+        2,
+        election_type=2,
+        topic_partitions=election_partitions,
+        timeout=kafka.duration(0),
     )
     assert answer.error_code is ErrorCode.invalid_request
-    assert world.operator.asked == []
+    assert world.operator.changes == []
 
 
-async def test_alter_on_the_cluster_decides_elections_and_moves() -> None:
+async def test_elections_and_reassignments_require_alter_on_the_cluster() -> None:
     world = AdminWorld()
     world.allow((*CLUSTER, Operation.DESCRIBE))
-    asked = election.TopicPartitions(topic="t", partitions=(0,))
-    answer = await elect(world, 2, asked)
+    election_partitions = election.TopicPartitions(topic="t", partitions=(0,))
+    answer = await elect(world, 2, election_partitions)
     assert answer.error_code is ErrorCode.cluster_authorization_failed
     assert _by_topic(answer) == [("t", {0: "cluster_authorization_failed"})]
     moved = await _reassign(world, 1)
     assert moved.error_code is ErrorCode.cluster_authorization_failed
-    listed = await world.ask(reassignments.LIST, 0, topics=None, timeout=kafka.duration(0))
+    # Listing reassignments requires DESCRIBE only.
+    listed = await world.send(reassignments.LIST, 0, topics=None, timeout=kafka.duration(0))
     assert listed.error_code is ErrorCode.none
     world.allow()
-    listed = await world.ask(reassignments.LIST, 0, topics=None, timeout=kafka.duration(0))
+    listed = await world.send(reassignments.LIST, 0, topics=None, timeout=kafka.duration(0))
     assert listed.error_code is ErrorCode.cluster_authorization_failed
 
 
 async def _reassign(world: AdminWorld, version: int, **replicas: tuple[int, ...] | None) -> Any:
-    """Partitions 0, 1, ... of topic t."""
+    """Reassign partitions 0, 1, ... of topic t."""
     parts = tuple(
         moves.ReassignablePartition(partition_index=number, replicas=replica)
         for number, replica in enumerate(replicas.values())
     )
-    return await world.ask(
+    return await world.send(
         reassignments.ALTER,
         version,
         topics=(moves.ReassignableTopic(name="t", partitions=parts),),
@@ -697,9 +720,10 @@ async def _reassign(world: AdminWorld, version: int, **replicas: tuple[int, ...]
 
 
 @pytest.mark.parametrize("version", range(2))
-async def test_partitions_are_moved_by_the_operator(version: int) -> None:
+async def test_reassignments_are_forwarded_to_the_operator(version: int) -> None:
     world = AdminWorld()
     world.operator.answer = lambda _: result(parts=(_part(0), _part(1)))
+    # Partition 0 moves, 1 cancels its move (null), and 2 names no replica, which is invalid.
     answer = await _reassign(world, version, a=(2, 1), b=None, c=())
     (found,) = answer.responses
     assert {part.partition_index: part.error_code.name for part in found.partitions} == {
@@ -707,7 +731,7 @@ async def test_partitions_are_moved_by_the_operator(version: int) -> None:
         1: "none",
         2: "invalid_replica_assignment",
     }
-    (change,) = world.operator.asked
+    (change,) = world.operator.changes
     assert [(assignment.partition, assignment.replicas) for assignment in change.assignments] == [
         (0, (2, 1)),
         (1, ()),
@@ -715,15 +739,17 @@ async def test_partitions_are_moved_by_the_operator(version: int) -> None:
     assert change.keeps_factor is (version == 1)
 
 
-async def test_moves_under_way_are_listed() -> None:
+async def test_ongoing_reassignments_are_listed() -> None:
     world = AdminWorld()
     world.topic("still")
     world.topic("t", partitions=2, moving={1: ((3,), (1,))})
-    for asked in (
+    for requested_topics in (
         None,
         (listing.ListPartitionReassignmentsTopics(name="t", partition_indexes=(0, 1, 7)),),
     ):
-        answer = await world.ask(reassignments.LIST, 0, topics=asked, timeout=kafka.duration(0))
+        answer = await world.send(
+            reassignments.LIST, 0, topics=requested_topics, timeout=kafka.duration(0)
+        )
         (found,) = answer.topics
         (part,) = found.partitions
         assert (found.name, part.partition_index) == ("t", 1)
@@ -733,30 +759,31 @@ async def test_moves_under_way_are_listed() -> None:
 # ---------------------------------------------------------------- Metadata
 
 
-async def ask_metadata(world: AdminWorld, *names: str, allowed: bool = True) -> dict[str, str]:
+async def request_metadata(world: AdminWorld, *names: str, allowed: bool = True) -> dict[str, str]:
     request = kafka.metadata(12, tuple((name, None) for name in names))
-    answer = await world.ask(
+    answer = await world.send(
         metadata.API, 12, topics=request.topics, allow_auto_topic_creation=allowed,
         include_topic_authorized_operations=False,
     )  # fmt: skip
     return {topic_.name: topic_.error_code.name for topic_ in answer.topics}
 
 
-async def test_a_topic_that_a_client_names_is_created_if_the_cluster_allows_it() -> None:
+async def test_requested_topics_are_created_automatically_if_enabled() -> None:
     world = AdminWorld()
     world.set_cluster(auto_create_topics_enable="true")
     running = asyncio.create_task(world.services.creations.run())
-    await ask_metadata(world, "no", allowed=False)
-    found = await ask_metadata(world, "t", "a b", "__cluster_metadata")
+    await request_metadata(world, "no", allowed=False)
+    # Invalid names and Kafka's own log are not created.
+    found = await request_metadata(world, "t", "a b", "__cluster_metadata")
     assert found["t"] == "unknown_topic_or_partition"
     for _ in range(5):
         await asyncio.sleep(0)
-    assert [(item.name, item.automatic) for item in world.operator.asked] == [("t", True)]
+    assert [(item.name, item.automatic) for item in world.operator.changes] == [("t", True)]
     running.cancel()
 
 
-async def test_nothing_is_created_without_permission() -> None:
+async def test_automatic_creation_requires_create() -> None:
     world = AdminWorld()
     world.set_cluster(auto_create_topics_enable="true")
     world.allow((TOPIC, "t", Operation.DESCRIBE))
-    assert await ask_metadata(world, "t") == {"t": "topic_authorization_failed"}
+    assert await request_metadata(world, "t") == {"t": "topic_authorization_failed"}

@@ -1,4 +1,5 @@
-"""UpdateFeatures: what is granted, which is what holds, and Kafka's refusals."""
+"""UpdateFeatures (KIP-584): only the present level is granted. Other
+requests get Kafka's errors."""
 
 from typing import Any
 
@@ -23,21 +24,21 @@ def update(
     )
 
 
-async def ask(*updates: Any, version: int = 2, world: AdminWorld | None = None) -> Any:
-    return await (world or AdminWorld()).ask(
+async def send(*updates: Any, version: int = 2, world: AdminWorld | None = None) -> Any:
+    return await (world or AdminWorld()).send(
         update_features.API, version, feature_updates=updates, validate_only=False
     )
 
 
 @pytest.mark.parametrize(("version", "results"), [(0, [FEATURE]), (1, [FEATURE]), (2, [])])
-async def test_the_level_that_holds_is_granted(version: int, results: list[str]) -> None:
-    answer = await ask(update(), version=version)
+async def test_the_present_level_is_granted(version: int, results: list[str]) -> None:
+    answer = await send(update(), version=version)
     assert answer.error_code is ErrorCode.none
     assert [result.feature for result in answer.results] == results
 
 
 @pytest.mark.parametrize(
-    ("refused", "version", "message"),
+    ("invalid", "version", "message"),
     [
         (update(level=3), 2, "Supported are versions 0 to 2"),
         (update(level=-1), 2, "cannot be less than 0"),
@@ -51,15 +52,15 @@ async def test_the_level_that_holds_is_granted(version: int, results: list[str])
     ],
     ids=["above", "below", "unknown", "type 0", "type 4", "down", "old", "old down", "unsafe"],
 )
-async def test_one_that_is_refused_refuses_all(refused: Any, version: int, message: str) -> None:
-    answer = await ask(update(), refused, version=version)
+async def test_one_rejected_update_rejects_all(invalid: Any, version: int, message: str) -> None:
+    answer = await send(update(), invalid, version=version)
     assert answer.error_code is ErrorCode.invalid_update_version
     assert message in answer.error_message
     assert answer.results == ()
 
 
-async def test_alter_on_the_cluster_decides() -> None:
+async def test_updates_require_alter_on_the_cluster() -> None:
     world = AdminWorld()
     world.allow((int(ResourceType.CLUSTER), "kafka-cluster", int(Operation.DESCRIBE)))
-    answer = await ask(update(), world=world)
+    answer = await send(update(), world=world)
     assert answer.error_code is ErrorCode.cluster_authorization_failed

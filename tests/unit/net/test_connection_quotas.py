@@ -1,43 +1,46 @@
-"""Limits on an address's connections and on the rate of new ones."""
+"""Limits on the connections of an address and on the rate of new ones."""
 
 from tidemark_broker.net import connection_quotas
 from tidemark_broker.net.connection_quotas import Newcomers
 
 
-class Clock:
+class ManualClock:
     now_s = 5.0
 
     def __call__(self) -> float:
         return self.now_s
 
 
-def test_an_address_has_a_connection_limit_of_its_own() -> None:
-    few = Newcomers(per_address_max=2, rate_per_address_max=100)
-    assert [few.refusal("a") for _ in range(3)] == [
+def test_each_address_has_its_own_connection_limit() -> None:
+    limits = Newcomers(per_address_max=2, rate_per_address_max=100)
+    assert [limits.refusal("a") for _ in range(3)] == [
         None,
         None,
         "the address already has 2 connections, the limit",
     ]
-    assert few.refusal("b") is None
-    few.left("a")
-    assert few.refusal("a") is None
+    assert limits.refusal("b") is None
+    limits.left("a")
+    assert limits.refusal("a") is None
 
 
-def test_an_address_has_a_connection_rate_and_refused_attempts_do_not_count() -> None:
-    clock = Clock()
-    few = Newcomers(per_address_max=1000, rate_per_address_max=3, now=clock)
-    taken = [few.refusal("a") is None for _ in range(200)]
+def test_each_address_has_a_connection_rate_and_rejected_attempts_do_not_count() -> None:
+    clock = ManualClock()
+    limits = Newcomers(per_address_max=1000, rate_per_address_max=3, now=clock)
+    taken = [limits.refusal("a") is None for _ in range(200)]
+    # Three connections a second over ten windows of one second, as Kafka's quota sensors allow.
     assert taken == [True] * 30 + [False] * 170
-    assert few.refusal("b") is None
+    assert limits.refusal("b") is None
+    # All windows have passed. Had the rejected attempts counted, the address would still be
+    # blocked.
     clock.now_s += 11
-    assert few.refusal("a") is None
+    assert limits.refusal("a") is None
 
 
-def test_memory_of_addresses_is_bounded() -> None:
-    few = Newcomers(per_address_max=5, rate_per_address_max=5)
+def test_the_number_of_remembered_addresses_is_limited() -> None:
+    limits = Newcomers(per_address_max=5, rate_per_address_max=5)
     for number in range(connection_quotas.ADDRESSES_MAX + 50):
         address = f"2001:db8::{number:x}"
-        assert few.refusal(address) is None
-        few.left(address)
-    assert len(few._rates) == connection_quotas.ADDRESSES_MAX
-    assert not few._open
+        assert limits.refusal(address) is None
+        limits.left(address)
+    assert len(limits._rates) == connection_quotas.ADDRESSES_MAX
+    assert not limits._open

@@ -1,4 +1,4 @@
-"""Order of turns while the memory of unfinished requests is used up."""
+"""Turns of connections with unfinished requests while the memory for them is used up."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from tidemark_broker.net.partial_requests import LITTLE_BYTES, FrameReader, Unfi
 MUCH = 50 * 1024 * 1024
 
 
-class Line:
-    """Readers that record the frames they receive."""
+class TurnQueue:
+    """Queue without free memory, and readers that record when they are resumed or ended."""
 
     def __init__(self) -> None:
         self.frames = UnfinishedFrames(1000)
@@ -30,60 +30,64 @@ class Line:
         return self.frames.may_read(reader, 2 * MUCH, missing_bytes)
 
 
-async def test_one_that_misses_little_and_one_that_misses_much_are_read() -> None:
-    line = Line()
+async def test_one_small_and_one_large_request_are_read_at_a_time() -> None:
+    queue = TurnQueue()
     names = ("little", "much", "later", "more")
-    little, much, later, more = (line.reader(name) for name in names)
-    assert line.may_read(little)
-    assert line.may_read(much, MUCH)
-    assert not line.may_read(later)
-    assert not line.may_read(more, MUCH)
-    assert line.may_read(little)  # its turn lasts
-    line.frames.left(little)
+    little, much, later, more = (queue.reader(name) for name in names)
+    # There is one turn for requests that miss few bytes and one for requests that miss many.
+    assert queue.may_read(little)
+    assert queue.may_read(much, MUCH)
+    assert not queue.may_read(later)
+    assert not queue.may_read(more, MUCH)
+    assert queue.may_read(little)  # its turn continues
+    queue.frames.left(little)
     await asyncio.sleep(0)
-    assert line.resumed == ["later"]
-    line.frames.left(much)
+    assert queue.resumed == ["later"]
+    queue.frames.left(much)
     await asyncio.sleep(0)
-    assert line.resumed == ["later", "more"]
+    assert queue.resumed == ["later", "more"]
 
 
-async def test_addresses_take_turns_with_the_smallest_rest_or_the_longest_wait() -> None:
-    line = Line()
+async def test_addresses_take_turns_and_the_smallest_request_comes_first() -> None:
+    queue = TurnQueue()
     readers = {
-        name: line.reader(name, address)
+        name: queue.reader(name, address)
         for name, address in {"a1": "a", "a2": "a", "a3": "a", "a4": "a", "b1": "b"}.items()
     }
     missing = {"a1": 5, "a2": 100, "a3": 50, "a4": 70, "b1": 1000}
     for name, reader in readers.items():
-        assert line.may_read(reader, missing[name]) == (name == "a1")
+        assert queue.may_read(reader, missing[name]) == (name == "a1")
     for name in ("a1", "b1", "a3", "a2"):
-        line.frames.left(readers[name])
+        queue.frames.left(readers[name])
         await asyncio.sleep(0)
-    assert line.resumed == ["b1", "a3", "a2", "a4"]
+    # b is the other address. Of a's requests the one with the fewest missing bytes follows, then
+    # the one that has waited longest, in turns.
+    assert queue.resumed == ["b1", "a3", "a2", "a4"]
 
 
-async def test_new_addresses_do_not_overtake_others_for_ever() -> None:
-    line = Line()
-    first = line.reader("first", "a")
-    assert line.may_read(first)
-    good = [line.reader("good", "g") for _ in range(3)]
+async def test_new_addresses_do_not_starve_others() -> None:
+    queue = TurnQueue()
+    first = queue.reader("first", "a")
+    assert queue.may_read(first)
+    good = [queue.reader("good", "g") for _ in range(3)]
     for item in good:
-        assert not line.may_read(item)
+        assert not queue.may_read(item)
     readers = [first, *good]
+    # A new address arrives with every turn, as from an attacker with many of them.
     for number in range(8):
-        readers.append(line.reader("new", f"n{number}"))
-        line.may_read(readers[-1])
-        line.frames.left(next(reader for reader in readers if line.frames.has_turn(reader)))
+        readers.append(queue.reader("new", f"n{number}"))
+        queue.may_read(readers[-1])
+        queue.frames.left(next(reader for reader in readers if queue.frames.has_turn(reader)))
         await asyncio.sleep(0)
-    assert line.resumed.count("good") == 3
+    assert queue.resumed.count("good") == 3
 
 
-async def test_all_continue_once_there_is_room() -> None:
-    line = Line()
-    readers = [line.reader(str(number)) for number in range(4)]
-    assert [line.may_read(reader) for reader in readers] == [True, False, False, False]
-    line.frames.held(-1)
-    assert line.resumed == ["1", "2", "3"]
+async def test_all_readers_continue_once_memory_is_free() -> None:
+    queue = TurnQueue()
+    readers = [queue.reader(str(number)) for number in range(4)]
+    assert [queue.may_read(reader) for reader in readers] == [True, False, False, False]
+    queue.frames.held(-1)
+    assert queue.resumed == ["1", "2", "3"]
 
 
 async def test_a_stuck_reader_is_closed_while_others_wait(
@@ -91,17 +95,19 @@ async def test_a_stuck_reader_is_closed_while_others_wait(
 ) -> None:
     monkeypatch.setattr(partial_requests, "TURN_S", 0.001)
     monkeypatch.setattr(partial_requests, "TURN_BYTES_PER_S", 10**12)
-    line = Line()
-    slow, other = line.reader("slow"), line.reader("other")
-    assert line.may_read(slow)
+    queue = TurnQueue()
+    slow, other = queue.reader("slow"), queue.reader("other")
+    assert queue.may_read(slow)
     await asyncio.sleep(0.02)
-    assert line.ended == []
-    assert not line.may_read(other)
+    # Its time is over, but nothing waits: there is no reason to close it.
+    assert queue.ended == []
+    # Now another connection waits for its turn.
+    assert not queue.may_read(other)
     await asyncio.sleep(0.02)
-    assert line.ended == ["slow"]
-    line.frames.left(slow)
+    assert queue.ended == ["slow"]
+    queue.frames.left(slow)
     await asyncio.sleep(0)
-    assert line.resumed == ["other"]
+    assert queue.resumed == ["other"]
 
 
 async def test_slow_progress_extends_the_time_limit_to_a_maximum(
@@ -110,26 +116,28 @@ async def test_slow_progress_extends_the_time_limit_to_a_maximum(
     monkeypatch.setattr(partial_requests, "TURN_S", 0.005)
     monkeypatch.setattr(partial_requests, "TURN_BYTES_PER_S", 10**12)
     monkeypatch.setattr(partial_requests, "RENEWALS_MAX", 2)
-    line = Line()
-    slow, other = line.reader("slow"), line.reader("other")
+    queue = TurnQueue()
+    slow, other = queue.reader("slow"), queue.reader("other")
     missing = MUCH
-    assert line.may_read(slow, missing)
-    assert not line.may_read(other, missing)
+    assert queue.may_read(slow, missing)
+    assert not queue.may_read(other, missing)
     renewals = []
-    while not line.ended:
+    while not queue.ended:
+        # Each step is just enough to renew the turn, so only the maximum number of renewals ends
+        # it.
         missing -= partial_requests.RENEWAL_BYTES
-        assert line.may_read(slow, missing)
-        renewals.append(line.frames._much._renewals)
+        assert queue.may_read(slow, missing)
+        renewals.append(queue.frames._much._renewals)
         await asyncio.sleep(0.001)
     assert max(renewals) == 2
 
 
 async def test_a_reader_that_left_the_queue_is_not_called() -> None:
-    line = Line()
-    first, second, third = (line.reader(name) for name in ("1", "2", "3"))
+    queue = TurnQueue()
+    first, second, third = (queue.reader(name) for name in ("1", "2", "3"))
     for item in (first, second, third):
-        line.may_read(item)
-    line.frames.left(second)
-    line.frames.left(first)
+        queue.may_read(item)
+    queue.frames.left(second)
+    queue.frames.left(first)
     await asyncio.sleep(0)
-    assert line.resumed == ["3"]
+    assert queue.resumed == ["3"]

@@ -1,4 +1,5 @@
-"""The purgatory: exactly-once completion, no lost wake-up, limits, and cost per notification."""
+"""The purgatory: exactly one completion, no lost wake-up, limits, and
+the cost of a notification."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,13 +14,13 @@ async def _until_waiting(purgatory: Purgatory, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_condition_that_holds_never_waits() -> None:
+async def test_a_true_condition_does_not_wait() -> None:
     purgatory = Purgatory()
     assert await purgatory.wait(["k"], lambda: True, 10) is True
     assert purgatory.size == 0
 
 
-async def test_a_notification_completes_what_waits_under_its_key_only() -> None:
+async def test_a_notification_completes_only_operations_with_its_key() -> None:
     purgatory = Purgatory()
     state = {"a": False, "b": False}
     a = asyncio.create_task(purgatory.wait(["a"], lambda: state["a"], 30))
@@ -35,13 +36,13 @@ async def test_a_notification_completes_what_waits_under_its_key_only() -> None:
     assert not purgatory.waiting("a")
 
 
-async def test_a_change_between_the_first_try_and_the_registration_is_seen() -> None:
-    """The condition turns true without any notification after the first look at it."""
+async def test_a_change_between_the_first_check_and_the_registration_is_noticed() -> None:
+    """The condition becomes true after its first check, without any notification."""
     answers = iter([False, True])
     assert await asyncio.wait_for(Purgatory().wait(["k"], lambda: next(answers), 30), 5) is True
 
 
-async def test_time_out_answers_false_and_leaves_nothing_behind() -> None:
+async def test_a_timeout_returns_false_and_removes_the_operation() -> None:
     purgatory = Purgatory()
     assert await purgatory.wait(["k"], lambda: False, 0.01) is False
     assert await purgatory.wait(["k"], lambda: False, 0) is False
@@ -74,58 +75,62 @@ async def test_completion_and_expiry_in_one_turn_settle_once() -> None:
     task = asyncio.create_task(purgatory.wait(["k"], lambda: state["ready"], 30))
     await _until_waiting(purgatory, 1)
     state["ready"] = True
+    # The notification schedules a check, and the cancellation comes in the same turn of the loop.
+    # Kafka's DelayedOperation.forceComplete has the same race.
     purgatory.notify("k")
     assert purgatory.cancel(["k"]) == 1
     assert await task is False
     await asyncio.sleep(0)
 
 
-async def test_many_notifications_in_one_turn_look_once() -> None:
+async def test_many_notifications_in_one_turn_check_once() -> None:
     purgatory = Purgatory()
-    looks = 0
+    checks = 0
 
     def satisfied() -> bool:
-        nonlocal looks
-        looks += 1
+        nonlocal checks
+        checks += 1
         return False
 
     task = asyncio.create_task(purgatory.wait(["a", "b"], satisfied, 30))
     await _until_waiting(purgatory, 1)
-    before = looks
+    before = checks
+    # A busy partition notifies for each append. The condition must not be evaluated for each.
     for _ in range(1000):
         purgatory.notify("a")
         purgatory.notify("b")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert looks == before + 1
+    assert checks == before + 1
     purgatory.cancel(["a"])
     await task
 
 
 async def test_a_notification_touches_only_its_own_key_among_many_waiters() -> None:
     purgatory = Purgatory()
-    looked_at: list[int] = []
+    checked: list[int] = []
 
     def condition_of(number: int) -> Callable[[], bool]:
         def condition() -> bool:
-            looked_at.append(number)
+            checked.append(number)
             return False
 
         return condition
 
     tasks = [asyncio.create_task(purgatory.wait([n], condition_of(n), 60)) for n in range(5000)]
     await _until_waiting(purgatory, 5000)
-    looked_at.clear()
+    # The checks at the registration do not count.
+    checked.clear()
     purgatory.notify(4711)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert looked_at == [4711]
+    assert checked == [4711]
     assert purgatory.cancel(range(5000)) == 5000
     await asyncio.gather(*tasks)
     assert purgatory.size == 0
 
 
-async def test_an_error_of_the_condition_is_raised_where_it_waits() -> None:
+async def test_an_error_of_the_condition_is_raised_in_the_waiting_task() -> None:
     purgatory = Purgatory()
     broken = False
 
@@ -143,10 +148,12 @@ async def test_an_error_of_the_condition_is_raised_where_it_waits() -> None:
     assert purgatory.size == 0
 
 
-async def test_a_condition_may_notify_and_another_waiter_is_served() -> None:
+async def test_a_condition_may_notify_other_waiters() -> None:
     purgatory = Purgatory()
     log: list[str] = []
 
+    # The condition of the first operation completes the second one, while the purgatory is in the
+    # middle of its checks.
     def first() -> bool:
         if "go" in log:
             log.append("first")
@@ -163,7 +170,7 @@ async def test_a_condition_may_notify_and_another_waiter_is_served() -> None:
     assert await two is True
 
 
-async def test_no_more_than_the_limit_wait(caplog: pytest.LogCaptureFixture) -> None:
+async def test_operations_beyond_the_limit_do_not_wait(caplog: pytest.LogCaptureFixture) -> None:
     purgatory = Purgatory("fetch", operations_max=2)
     tasks = [asyncio.create_task(purgatory.wait(["k"], lambda: False, 30)) for _ in range(2)]
     await _until_waiting(purgatory, 2)
@@ -174,7 +181,7 @@ async def test_no_more_than_the_limit_wait(caplog: pytest.LogCaptureFixture) -> 
     await asyncio.gather(*tasks)
 
 
-async def test_a_watch_notes_what_was_notified_until_it_ends() -> None:
+async def test_a_watch_collects_notifications_until_it_ends() -> None:
     purgatory, watch = Purgatory(), Watch[str]()
     for key in ("a", "b", "c"):
         purgatory.watch(watch, key, key.upper())
@@ -183,6 +190,7 @@ async def test_a_watch_notes_what_was_notified_until_it_ends() -> None:
     assert list(watch.changed) == ["B"]
     watch.changed.clear()
     for key in ("a", "b"):
+        # Unwatching twice is allowed, and c is still watched.
         purgatory.unwatch(watch, key)
         purgatory.unwatch(watch, key)
     for key in ("a", "b", "c"):
@@ -203,8 +211,8 @@ async def test_a_watch_is_woken_by_each_of_its_keys() -> None:
     assert await waiting is True
 
 
-async def test_no_client_has_more_than_half_of_the_room() -> None:
-    """Requests of one client wait for a stuck follower; others can still wait."""
+async def test_no_client_has_more_than_half_of_the_operations() -> None:
+    """Requests of one client wait for a stuck follower. Other clients can still wait."""
     purgatory = Purgatory(operations_max=4)
 
     def waiting(who: str | None) -> asyncio.Task[bool]:
@@ -217,6 +225,7 @@ async def test_no_client_has_more_than_half_of_the_room() -> None:
     await _until_waiting(purgatory, 4)
     assert purgatory.cancel(["k"]) == 4
     assert await asyncio.gather(*tasks) == [False] * 4
+    # Completed operations do not count towards the client's half any more.
     tasks = [waiting("ann")]
     await _until_waiting(purgatory, 1)
     assert purgatory.cancel(["k"]) == 1

@@ -1,4 +1,4 @@
-"""Cutting a stream into frames, whatever the sizes in which it arrives."""
+"""Splitting of a byte stream into frames, for any sizes in which it arrives."""
 
 import struct
 
@@ -32,7 +32,9 @@ def _feed(receiver: FrameReceiver, stream: bytes, step: int) -> list[bytes]:
     step=st.integers(min_value=1, max_value=5000),
     scratch=st.integers(min_value=16, max_value=4096),
 )
-def test_frames_come_out_as_they_went_in(bodies: list[bytes], step: int, scratch: int) -> None:
+def test_frames_are_independent_of_the_chunk_sizes(
+    bodies: list[bytes], step: int, scratch: int
+) -> None:
     receiver = FrameReceiver(10_000, bytearray(scratch))
     assert _feed(receiver, _framed(*bodies), step) == bodies
     assert not receiver.in_frame
@@ -44,6 +46,8 @@ def test_connections_share_one_scratch_buffer() -> None:
     stream_one, stream_two = _framed(b"a" * 200, b"b"), _framed(b"c" * 3, b"d" * 300)
     seen_one: list[bytes] = []
     seen_two: list[bytes] = []
+    # The connections take turns. A partial frame must leave the shared buffer before the other
+    # one uses it.
     for position in range(0, 400, 7):
         seen_one += _feed(one, stream_one[position : position + 7], 7)
         seen_two += _feed(two, stream_two[position : position + 7], 7)
@@ -60,18 +64,19 @@ def test_a_large_frame_is_received_into_its_own_buffer() -> None:
 
 def test_a_length_alone_allocates_little() -> None:
     receiver = FrameReceiver(100 * 1024 * 1024)
+    # A client that only claims 100 MiB must not make the broker reserve them.
     _feed(receiver, struct.pack(">i", 100 * 1024 * 1024) + b"x", 100)
     assert len(receiver.get_buffer()) <= 64 * 1024
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 1001, 2**31 - 1])
-def test_an_impossible_length_is_refused(length: int) -> None:
+def test_an_invalid_length_is_rejected(length: int) -> None:
     receiver = FrameReceiver(1000)
     with pytest.raises(FrameError, match=rf"{length} bytes where at most 1000"):
         _feed(receiver, struct.pack(">i", length), 4)
 
 
-def test_a_frame_may_have_a_least_length() -> None:
+def test_a_frame_may_have_a_minimum_length() -> None:
     receiver = FrameReceiver(1000, frame_bytes_min=8)
     assert _feed(receiver, _framed(bytes(8)), 100) == [bytes(8)]
     with pytest.raises(FrameError, match="7 bytes, which is less than any request has"):

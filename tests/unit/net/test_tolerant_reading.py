@@ -1,4 +1,4 @@
-"""Tagged fields that a schema does not know are skipped (KIP-482)."""
+"""Unknown tagged fields are skipped (KIP-482)."""
 
 import struct
 
@@ -16,7 +16,7 @@ def test_an_unknown_tag_is_skipped() -> None:
     assert (read.client_software_name, read.client_software_version) == ("a", "b")
 
 
-def test_unknown_tags_deep_inside_are_skipped() -> None:
+def test_unknown_tags_of_nested_entities_are_skipped() -> None:
     # one topic "t" (with tag 9 of three bytes), no auto creation
     topic = b"\x00" * 16 + b"\x02t" + b"\x01\x09\x03abc"
     read = decode(MetadataRequest, b"\x02" + topic + b"\x00\x00\x01\x90\x4e\x01z")
@@ -24,7 +24,7 @@ def test_unknown_tags_deep_inside_are_skipped() -> None:
     assert [topic.name for topic in read.topics] == ["t"]
 
 
-def test_a_tag_that_ends_behind_the_message_is_refused() -> None:
+def test_a_tag_beyond_the_end_of_the_message_is_rejected() -> None:
     with pytest.raises(FrameError, match="bytes are missing"):
         decode(ApiVersionsRequest, b"\x02a\x02b\x01\x05\x7fxx")
 
@@ -43,6 +43,7 @@ def test_the_tolerant_reader_agrees_with_kio() -> None:
         + b"\x00\x00"
     )
     expected = decode(FetchResponse, body)
+    # The native reader and the fallback must return the same entity for a message that both know.
     read, size = read_entity(FetchResponse, body, 0)
     assert read == expected
     assert size == len(body)

@@ -1,4 +1,4 @@
-"""Our walk over a frame and kio's reader find the same message in it, or the frame is refused."""
+"""The walk over a frame and kio's reader agree on its message, or the frame is rejected."""
 
 import random
 import re
@@ -39,7 +39,7 @@ _VERSIONS = struct.pack(">h", 0) + b"\x01" + struct.pack(">i", 0)
 
 @given(entity_type=_entity_types, rng=_randoms)
 @settings(max_examples=400)
-def test_every_true_message_is_read_to_its_end(entity_type: Any, rng: random.Random) -> None:
+def test_every_valid_message_is_read_to_its_end(entity_type: Any, rng: random.Random) -> None:
     body = frames.write(rng, entity_type)
     assert check_message(entity_type, body)
     assert end_of_entity(entity_type, body) == len(body)
@@ -49,7 +49,7 @@ def test_every_true_message_is_read_to_its_end(entity_type: Any, rng: random.Ran
 
 @given(entity_type=_entity_types, rng=_randoms, lies=st.sampled_from([0.0, 0.02, 0.2]))
 @settings(max_examples=600)
-def test_a_malformed_message_is_read_alike_or_refused(
+def test_a_malformed_message_is_read_alike_or_rejected(
     entity_type: Any, rng: random.Random, lies: float
 ) -> None:
     check_message(entity_type, frames.spoil(rng, frames.write(rng, entity_type, lies)))
@@ -62,8 +62,8 @@ def test_a_known_tagged_field_has_the_size_that_it_claims(size: int) -> None:
         decode(PartitionData, body)
 
 
-def test_what_hides_behind_a_tagged_field_never_reaches_kio() -> None:
-    """For kio the filling of the first field is a second one, with 2^32 elements."""
+def test_data_hidden_behind_a_tagged_field_never_reaches_kio() -> None:
+    """For kio the padding of the first field is a second field with 2^32 elements."""
     hidden = b"\x00\x05" + b"\xff\xff\xff\xff\x0f"
     tags = b"\x02" + b"\x00\x08\x01" + hidden + b"\x03\x01\x00"
     with pytest.raises(FrameError, match="tagged field 0 does not have the 8 bytes"):
@@ -74,7 +74,7 @@ def test_what_hides_behind_a_tagged_field_never_reaches_kio() -> None:
 
 
 @pytest.mark.parametrize("tag", [b"\x80\x80\x80\x80\x10", b"\xff\xff\xff\xff\x7f"])
-def test_a_varint_has_32_bits(tag: bytes) -> None:
+def test_a_varint_above_32_bits_is_rejected(tag: bytes) -> None:
     with pytest.raises(FrameError, match="longer than 32 bits"):
         decode(ApiVersionsResponse, _VERSIONS + b"\x01" + tag + b"\x01\x00")
 
@@ -88,8 +88,10 @@ def test_an_array_is_null_only_where_the_schema_allows_it() -> None:
     assert partition.aborted_transactions is None
 
 
-def test_a_reader_that_stops_elsewhere_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown defect could make kio read other bytes than were checked."""
+def test_a_reader_that_stops_at_another_position_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An unknown defect could make kio read other bytes than the verified ones."""
     body = encode(decode(FetchResponse, bytes(10) + b"\x01\x00"))
     monkeypatch.setattr(
         "tidemark.wire.framing.reader_of", lambda _: lambda *_: (None, len(body) - 1)
@@ -106,13 +108,14 @@ def test_a_reader_that_stops_elsewhere_is_not_believed(monkeypatch: pytest.Monke
 def test_the_tagged_fields_of_a_header_are_bounded_in_both_directions(tags: bytes) -> None:
     with pytest.raises(FrameError, match="an answer's header"):
         decode_response(FetchResponse, struct.pack(">i", 1) + tags)
+    # The same fields in the header of a request.
     head = struct.pack(">hhih", 10004, 0, 1, 0)
     with pytest.raises(FrameError, match="a request's header"):
         decode_request(BrokerStatusRequest, head + tags)
 
 
-def test_every_message_is_read_behind_the_walk() -> None:
-    """Requests and answers alike: kio's readers are called in one place."""
+def test_every_message_is_verified_before_it_is_read() -> None:
+    """kio's readers of requests and responses are called in one module only."""
     sources = [
         path.relative_to(ROOT).as_posix()
         for room in ("tidemark", "operator", "broker_image", "pipeline", "cli")

@@ -1,4 +1,4 @@
-"""Record batches v2: what is built is read back; patches keep the CRC; damage is seen."""
+"""Record batches of version 2: round trips, patches that keep the CRC, and detection of damage."""
 
 import struct
 
@@ -34,19 +34,22 @@ _RECORDS = st.lists(
 
 
 @given(records=_RECORDS, codec=st.integers(0, 4), base_offset=st.integers(0, 2**50))
-def test_what_is_built_is_read_back(records: list[Record], codec: int, base_offset: int) -> None:
+def test_a_built_batch_round_trips(records: list[Record], codec: int, base_offset: int) -> None:
     batch = build_batch(records, base_offset=base_offset, codec=codec, leader_epoch=7)
     header = parse_header(batch)
     check_crc(batch, 0, header)
     assert header.size_bytes == len(batch)
     assert (header.base_offset, header.next_offset) == (base_offset, base_offset + len(records))
     assert (header.count, header.codec, header.partition_leader_epoch) == (len(records), codec, 7)
+    # The header repeats what the records say: count, offsets, and largest timestamp.
     assert header.max_timestamp == max(record.timestamp_ms for record in records)
     decoded = list(decode_records(batch))
     assert [record.offset for record in decoded] == list(
         range(base_offset, base_offset + len(records))
     )
-    assert [Record(d.key, d.value, d.headers, d.timestamp_ms) for d in decoded] == records
+    assert [
+        Record(item.key, item.value, item.headers, item.timestamp_ms) for item in decoded
+    ] == records
 
 
 @given(records=_RECORDS, offset=st.integers(0, 2**60), epoch=st.integers(0, 2**30))
@@ -68,7 +71,7 @@ def test_log_append_time_is_every_records_timestamp() -> None:
 
 
 @given(position=st.integers(17, HEADER_BYTES + 11), bit=st.integers(0, 7))
-def test_every_flipped_bit_behind_the_magic_is_seen(position: int, bit: int) -> None:
+def test_every_flipped_bit_behind_the_magic_is_detected(position: int, bit: int) -> None:
     batch = bytearray(build_batch([Record(b"key", b"value", (), 1)]))
     batch[position] ^= 1 << bit
     with pytest.raises(CorruptBatch):
@@ -93,7 +96,7 @@ def test_iteration_ends_before_a_partial_batch() -> None:
         (23, ">i", -1, "negative offsets"),
     ],
 )
-def test_headers_that_cannot_be(position: int, form: str, value: int, message: str) -> None:
+def test_invalid_headers_are_rejected(position: int, form: str, value: int, message: str) -> None:
     batch = bytearray(build_batch([Record(None, b"v")]))
     struct.pack_into(form, batch, position, value)
     with pytest.raises(CorruptBatch, match=message):
@@ -112,6 +115,7 @@ def test_control_and_transactional_bits() -> None:
 def test_a_batch_of_aiokafka_is_read() -> None:
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+    # An independent implementation of the format, with gzip.
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=1,

@@ -1,4 +1,4 @@
-"""Codecs: round trips, damage, and a limit that a bomb cannot pass."""
+"""Compression codecs: round trips, damage, and a limit that decompression bombs cannot exceed."""
 
 import pytest
 from hypothesis import given
@@ -21,12 +21,12 @@ def test_round_trip(codec: Codec, size: int) -> None:
 
 
 def test_lz4_blocks_are_independent() -> None:
-    """Bit 5 of the frame's flags; Kafka's Java reader takes nothing else."""
+    """Bit 5 of the frame's flags. Kafka's Java reader accepts nothing else."""
     assert compress(Codec.LZ4, bytes(200_000))[4] & 0x20
 
 
 @pytest.mark.parametrize("codec", PACKING)
-def test_a_bomb_is_refused_at_the_limit(codec: Codec) -> None:
+def test_a_bomb_is_rejected_at_the_limit(codec: Codec) -> None:
     packed = compress(codec, bytes(2_000_000))
     assert len(decompress(codec, packed, limit_bytes=2_000_000)) == 2_000_000
     with pytest.raises(CorruptBatch):
@@ -34,7 +34,7 @@ def test_a_bomb_is_refused_at_the_limit(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", PACKING)
-def test_damage_is_an_error_not_a_crash(codec: Codec) -> None:
+def test_damage_raises_an_error(codec: Codec) -> None:
     packed = compress(codec, b"some text that is long enough to be packed" * 20)
     for broken in (packed[:-3], packed[: len(packed) // 2], b"\xff" * 40):
         with pytest.raises(CorruptBatch):
@@ -47,7 +47,7 @@ def test_an_unknown_codec_is_named() -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_varlongs(value: int) -> None:
+def test_varlongs_round_trip(value: int) -> None:
     out = bytearray(b"\x07")
     write_varint(out, value)
     assert len(out) <= 11
@@ -57,7 +57,7 @@ def test_varlongs(value: int) -> None:
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
-def test_varints(value: int) -> None:
+def test_varints_round_trip(value: int) -> None:
     out = bytearray(b"\x07")
     write_varint(out, value)
     assert len(out) <= 6
@@ -68,14 +68,15 @@ def test_varints(value: int) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 63, -64, 64, -65, 8191, -8192, 8192, -8193])
 @pytest.mark.parametrize("behind", [b"", b"\x00", b"\x80", b"\xff\xff"])
-def test_short_varints_end_where_they_end(value: int, behind: bytes) -> None:
+def test_bytes_after_a_varint_are_not_read(value: int, behind: bytes) -> None:
     out = bytearray(b"\x07")
     write_varint(out, value)
     for read in (read_varint, read_varlong):
         assert read(bytes(out) + behind, 1) == (value, len(out))
 
 
-def test_a_varint_of_more_bits_is_read_as_kafka_reads_it() -> None:
+def test_excess_bits_of_a_varint_are_ignored_as_in_kafka() -> None:
+    # Kafka's ByteUtils reads five bytes and drops bits beyond 32.
     assert read_varint(b"\xff\xff\xff\xff\x7f", 0) == (-(2**31), 5)
     assert read_varint(b"\x82\x80\x80\x80\x70", 0) == (1, 5)
     assert read_varlong(b"\x82" + b"\x80" * 8 + b"\x7e", 0) == (1, 10)
@@ -86,7 +87,7 @@ def test_a_varint_of_more_bits_is_read_as_kafka_reads_it() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_garbage_records_never_get_past_the_decoder(garbage: bytes) -> None:
+def test_garbage_is_an_error_or_one_valid_record(garbage: bytes) -> None:
     batch = bytearray(build_batch([Record(b"k", b"v")]))
     batch[8:12] = (49 + len(garbage)).to_bytes(4, "big")
     try:

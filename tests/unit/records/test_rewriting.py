@@ -37,9 +37,9 @@ RECORDS = [
 ]
 
 
-def _batch(codec: int = 0, **more: Any) -> tuple[BatchHeader, bytes, bytes]:
-    """(header, batch, its records unpacked)."""
-    batch = build_batch(RECORDS, base_offset=1000, codec=codec, leader_epoch=4, **more)
+def _batch(codec: int = 0, **fields: Any) -> tuple[BatchHeader, bytes, bytes]:
+    """Return (header, batch, its decompressed records)."""
+    batch = build_batch(RECORDS, base_offset=1000, codec=codec, leader_epoch=4, **fields)
     header = parse_header(batch)
     return header, batch, decompress(header.codec, batch[HEADER_BYTES:])
 
@@ -51,19 +51,20 @@ def _records(batch: bytes) -> list[DecodedRecord]:
     return list(decode_records(batch))
 
 
-def test_keys_and_what_has_a_value() -> None:
+def test_keys_and_presence_of_values() -> None:
     _, _, payload = _batch()
     found = list(keyed_records(payload, len(RECORDS), len(RECORDS) - 1))
     assert [(delta, key, has_value) for _, _, delta, key, has_value in found] == [
         (number, record.key, record.value is not None) for number, record in enumerate(RECORDS)
     ]
+    # The spans are adjacent and cover the complete payload.
     assert [found[0][0], *(end for _, end, *_ in found)] == [
         *(start for start, *_ in found),
         len(payload),
     ]
 
 
-def test_many_records_whose_deltas_take_several_bytes() -> None:
+def test_records_with_deltas_of_several_bytes() -> None:
     records = [Record(b"%d" % n, b"v", (), T0 + n * 1000) for n in range(20_000)]
     batch = build_batch(records)
     found = list(keyed_records(batch[HEADER_BYTES:], len(records), len(records) - 1))
@@ -76,7 +77,7 @@ def test_many_records_whose_deltas_take_several_bytes() -> None:
     "payload",
     [
         b"",
-        b"\x0c\0\0\0\1\1",  # shorter than it says
+        b"\x0c\0\0\0\1\1",  # shorter than its length
         b"\x0c\0\0\0\1\1\0\0",  # a byte behind the last record
         b"\x01\0\0\0\1\1\0",  # a negative length
         b"\x0c\0\0\1\1\1\0",  # a negative offset
@@ -86,7 +87,7 @@ def test_many_records_whose_deltas_take_several_bytes() -> None:
     ],
     ids=lambda payload: payload.hex() or "nothing",
 )
-def test_records_that_cannot_be_read(payload: bytes) -> None:
+def test_invalid_records_are_rejected(payload: bytes) -> None:
     with pytest.raises(CorruptBatch):
         list(keyed_records(payload, 1, 0))
 
@@ -98,12 +99,14 @@ def _spans(payload: bytes, count: int, kept: list[int]) -> list[tuple[int, int]]
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("kept", [[0], [1, 4], [2, 3], [0, 1, 2, 3, 4]], ids=str)
-def test_what_is_kept_is_kept_as_it_was(codec: int, kept: list[int]) -> None:
+def test_kept_records_and_header_fields_do_not_change(codec: int, kept: list[int]) -> None:
     header, batch, payload = _batch(codec, producer_id=7, producer_epoch=3, base_sequence=11)
     new = with_records(header, payload, _spans(payload, header.count, kept))
     before = _records(batch)
     assert _records(new) == [before[number] for number in kept]
     after = parse_header(new)
+    # The offsets of a batch, its producer and its base timestamp stay, even if its first and last
+    # records were removed.
     same = ("base_offset", "last_offset_delta", "partition_leader_epoch", "attributes")
     producer = ("producer_id", "producer_epoch", "base_sequence", "base_timestamp")
     for name in (*same, *producer):
@@ -116,21 +119,23 @@ def test_what_is_kept_is_kept_as_it_was(codec: int, kept: list[int]) -> None:
 
 
 @pytest.mark.parametrize("log_append_time", [False, True])
-def test_a_delete_horizon_leaves_every_timestamp_as_it_was(log_append_time: bool) -> None:
+def test_a_delete_horizon_does_not_change_record_timestamps(log_append_time: bool) -> None:
     header, batch, payload = _batch(Codec.LZ4)
     if log_append_time:
         stamped = bytearray(batch)
         set_log_append_time(stamped, 0, header, T0 + 77)
         batch = bytes(stamped)
         header = parse_header(batch)
+    # KIP-534 stores the horizon in the base timestamp, so every delta must be rewritten.
     horizon = T0 + 10_000_000
     new = with_records(header, payload, _spans(payload, header.count, [0, 1]), horizon)
     assert _records(new) == _records(batch)[:2]
     after = parse_header(new)
     assert delete_horizon_ms(after) == after.base_timestamp == horizon
     assert after.timestamp_type is TimestampType(log_append_time)
-    again = decompress(after.codec, new[HEADER_BYTES:])
-    once_more = with_records(after, again, _spans(again, after.count, [1]))
+    # A second rewrite starts from a batch whose base timestamp is a horizon.
+    decompressed = decompress(after.codec, new[HEADER_BYTES:])
+    once_more = with_records(after, decompressed, _spans(decompressed, after.count, [1]))
     assert _records(once_more) == _records(batch)[1:2]
     assert delete_horizon_ms(parse_header(once_more)) == horizon
 
@@ -147,7 +152,7 @@ def test_an_empty_batch_keeps_its_producers_last_sequence() -> None:
     assert without_records(after) == new
 
 
-def test_offsets_without_a_record() -> None:
+def test_a_gap_is_an_empty_batch() -> None:
     new = Gap(50, 2**31 + 49, 6).batch()
     header = parse_header(new)
     assert _records(new) == []
@@ -156,7 +161,7 @@ def test_offsets_without_a_record() -> None:
     assert header.max_timestamp == NO_TIMESTAMP
 
 
-def test_a_batch_that_reaches_further_has_the_same_records() -> None:
+def test_extending_a_batch_does_not_change_its_records() -> None:
     header, batch, _ = _batch(Codec.SNAPPY)
     new = reaching_to(batch, 5000)
     assert _records(new) == _records(batch)

@@ -241,7 +241,7 @@ async def test_bytes_in_both_tiers_count_once(
 
 
 async def test_a_deletion_is_exact_and_may_be_repeated(node: Nodes) -> None:
-    """It may also be repeated while the first one is not durable yet."""
+    """Repeat the deletion, once also while the first one is not durable yet."""
     one = await led(node)
     for _ in range(2):
         log_start.delete_intended(one.partition, 6, leader_epoch=4, last_epoch=4)

@@ -1,6 +1,4 @@
-"""Authorization: each rule of Kafka's by itself, and all of them against a slow, obvious
-reference.
-"""
+"""Authorization: each of Kafka's rules by itself, and all of them against a reference reference."""
 
 import pytest
 from hypothesis import given, settings
@@ -23,9 +21,9 @@ TOPIC = ResourceType.TOPIC
 
 
 def authorizer(
-    *users: UserState, if_none: bool = False, authorize: bool = True, **more: tuple[str, ...]
+    *users: UserState, if_none: bool = False, authorize: bool = True, **options: tuple[str, ...]
 ) -> Authorizer:
-    states = user_states(*users, authorize=authorize, super_users=more.get("super_users", ()))
+    states = user_states(*users, authorize=authorize, super_users=options.get("super_users", ()))
     return Authorizer(states, if_none=if_none)
 
 
@@ -42,7 +40,7 @@ def may(
     return permissions is None or permissions.allows(operation, kind, name)
 
 
-def test_nothing_is_allowed_that_no_acl_allows() -> None:
+def test_everything_without_an_allowing_acl_is_denied() -> None:
     of = authorizer(user("ann", "ALLOW READ TOPIC orders"))
     assert may(of, Operation.READ)
     assert not may(of, Operation.WRITE)
@@ -52,23 +50,23 @@ def test_nothing_is_allowed_that_no_acl_allows() -> None:
 
 
 @pytest.mark.parametrize("granted", ["READ", "WRITE", "DELETE", "ALTER", "DESCRIBE", "ALL"])
-def test_what_includes_describe(granted: str) -> None:
+def test_operations_that_imply_describe(granted: str) -> None:
     of = authorizer(user("ann", f"ALLOW {granted} TOPIC orders"))
     assert may(of, Operation.DESCRIBE)
 
 
 @pytest.mark.parametrize("granted", ["CREATE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"])
-def test_what_does_not_include_describe(granted: str) -> None:
+def test_operations_that_do_not_imply_describe(granted: str) -> None:
     of = authorizer(user("ann", f"ALLOW {granted} TOPIC orders"))
     assert not may(of, Operation.DESCRIBE)
 
 
-def test_alter_configs_includes_describe_configs() -> None:
+def test_alter_configs_implies_describe_configs() -> None:
     of = authorizer(user("ann", "ALLOW ALTER_CONFIGS TOPIC orders"))
     assert may(of, Operation.DESCRIBE_CONFIGS)
 
 
-def test_to_deny_read_does_not_deny_describe() -> None:
+def test_denying_read_does_not_deny_describe() -> None:
     of = authorizer(user("ann", "ALLOW DESCRIBE TOPIC orders", "DENY READ TOPIC orders"))
     assert may(of, Operation.DESCRIBE)
 
@@ -79,7 +77,7 @@ def test_deny_overrides_allow_in_any_order() -> None:
         assert not may(of, Operation.READ), pattern
 
 
-def test_a_prefix_is_a_beginning_and_a_star_is_everything() -> None:
+def test_prefixed_and_wildcard_patterns() -> None:
     of = authorizer(user("ann", "ALLOW READ TOPIC ord..."), user("bob", "ALLOW READ TOPIC *"))
     assert may(of, Operation.READ, "ord")
     assert may(of, Operation.READ, "orders")
@@ -87,13 +85,13 @@ def test_a_prefix_is_a_beginning_and_a_star_is_everything() -> None:
     assert may(of, Operation.READ, "anything", principal="User:bob")
 
 
-def test_an_acl_counts_from_its_host_only() -> None:
+def test_an_acl_applies_only_to_its_host() -> None:
     of = authorizer(user("ann", "ALLOW READ TOPIC orders @10.0.0.1"))
     assert may(of, Operation.READ)
     assert not may(of, Operation.READ, host="10.0.0.2")
 
 
-def test_an_acl_of_everybody_counts_for_everybody() -> None:
+def test_an_acl_of_the_wildcard_principal_applies_to_every_user() -> None:
     of = authorizer(user("*", "DENY WRITE TOPIC orders"), user("ann", "ALLOW ALL TOPIC orders"))
     assert not may(of, Operation.WRITE)
     assert may(of, Operation.READ)
@@ -105,24 +103,26 @@ def test_super_users_may_do_everything() -> None:
     assert not may(of, Operation.READ, principal="User:bob")
 
 
-def test_where_acls_do_not_decide_everything_is_allowed() -> None:
+def test_everything_is_allowed_without_authorization() -> None:
     of = authorizer(user("ann", "DENY ALL TOPIC *"), authorize=False)
     assert may(of, Operation.DELETE)
 
 
-def test_what_no_acl_is_about_may_be_open_to_everyone() -> None:
+def test_resources_without_an_acl_may_be_open() -> None:
+    # allow.everyone.if.no.acl.found=true.
     of = authorizer(user("ann", "ALLOW READ TOPIC orders"), if_none=True)
     assert may(of, Operation.WRITE, "other", principal="User:bob")
-    assert not may(of, Operation.READ, principal="User:bob"), "an ACL is about it, if another's"
+    assert not may(of, Operation.READ, principal="User:bob"), "an ACL of another user is about it"
 
 
-def test_a_decision_is_kept_for_a_limited_number_of_clients(
+def test_the_cache_of_permissions_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "KEPT_MAX", 3)
     of = authorizer(user("ann", "ALLOW READ TOPIC orders"))
     first = of.permissions("User:ann", HOST)
     assert of.permissions("User:ann", HOST) is first
+    # Three more clients fill the cache of three, so the first one is evicted.
     for number in range(3):
         of.permissions("User:ann", f"10.0.1.{number}")
     assert len(of._kept) == 3
@@ -146,7 +146,7 @@ USERS = st.dictionaries(
 DESCRIBES = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
 
 
-def slow(
+def reference(
     users: dict[str, tuple[Acl, ...]],
     who: str,
     operation: Operation,
@@ -154,7 +154,7 @@ def slow(
     name: str,
     if_none: bool,
 ) -> bool:
-    """The rules one after another, over all ACLs."""
+    """Apply the rules one after another to all ACLs."""
 
     def about(acl: Acl) -> bool:
         if acl.resource_type != kind:
@@ -164,20 +164,24 @@ def slow(
         return acl.resource_name in (name, "*")
 
     resource = [(whose, acl) for whose, acls in users.items() for acl in acls if about(acl)]
+    # Kafka's order: resources without any ACL, then DENY, then ALLOW.
     if not resource:
         return if_none
-    mine = [acl for whose, acl in resource if whose in (who, "*") and acl.host in ("*", HOST)]
+    applicable = [acl for whose, acl in resource if whose in (who, "*") and acl.host in ("*", HOST)]
     if any(
         acl.permission == Permission.DENY and acl.operation in (operation, Operation.ALL)
-        for acl in mine
+        for acl in applicable
     ):
         return False
-    enough = {operation, Operation.ALL}
+    # Implied operations count for ALLOW only.
+    sufficient = {operation, Operation.ALL}
     if operation is Operation.DESCRIBE:
-        enough |= DESCRIBES
+        sufficient |= DESCRIBES
     if operation is Operation.DESCRIBE_CONFIGS:
-        enough.add(Operation.ALTER_CONFIGS)
-    return any(acl.permission == Permission.ALLOW and acl.operation in enough for acl in mine)
+        sufficient.add(Operation.ALTER_CONFIGS)
+    return any(
+        acl.permission == Permission.ALLOW and acl.operation in sufficient for acl in applicable
+    )
 
 
 @settings(max_examples=500)
@@ -189,7 +193,7 @@ def slow(
     name=st.sampled_from(["a", "ab", "abc", "abcd", "b", "c"]),
     if_none=st.booleans(),
 )
-def test_it_decides_as_the_rules_say(
+def test_decisions_equal_the_reference(
     users: dict[str, tuple[Acl, ...]],
     who: str,
     operation: Operation,
@@ -197,8 +201,8 @@ def test_it_decides_as_the_rules_say(
     name: str,
     if_none: bool,
 ) -> None:
-    states = (UserState(name=n, scram=(), acls=a) for n, a in users.items())
+    states = (UserState(name=name_, scram=(), acls=acls) for name_, acls in users.items())
     decided = may(
         authorizer(*states, if_none=if_none), operation, name, kind=kind, principal=f"User:{who}"
     )
-    assert decided == slow(users, who, operation, kind, name, if_none)
+    assert decided == reference(users, who, operation, kind, name, if_none)

@@ -1,4 +1,4 @@
-"""The messages of PLAIN and OAUTHBEARER."""
+"""Client messages of the SASL mechanisms PLAIN and OAUTHBEARER."""
 
 import pytest
 
@@ -6,28 +6,29 @@ from tidemark_broker.security import messages
 from tidemark_broker.security.errors import AuthenticationFailed
 
 
-def test_plain_has_a_name_and_a_password() -> None:
-    said = messages.plain("\0ünï\0pässword".encode())
-    assert (said.name, said.password) == ("ünï", "pässword")
+def test_a_plain_message_has_a_name_and_a_password() -> None:
+    message = messages.plain("\0ünï\0pässword".encode())
+    assert (message.name, message.password) == ("ünï", "pässword")
     assert messages.plain(b"ann\0ann\0x").name == "ann"
-    assert "pässword" not in repr(said)
+    assert "pässword" not in repr(message)
 
 
 @pytest.mark.parametrize(
     "message",
     [b"", b"\0ann", b"\0ann\0", b"\0\0x", b"root\0ann\0x", b"\0ann\0x\0y", b"\0\xff\0x"],
 )
-def test_what_is_no_plain_message(message: bytes) -> None:
+def test_invalid_plain_messages_are_rejected(message: bytes) -> None:
     with pytest.raises(AuthenticationFailed) as caught:
         messages.plain(message)
+    # The error must not repeat the password.
     assert "x" not in str(caught.value).split()
 
 
-def test_bearer_has_a_token() -> None:
-    said = messages.bearer(b"n,a=ann,\x01auth=Bearer a.b-c_d\x01traceId=1\x01\x01")
-    assert (said.token, said.authzid) == ("a.b-c_d", "ann")
+def test_a_bearer_message_has_a_token() -> None:
+    message = messages.bearer(b"n,a=ann,\x01auth=Bearer a.b-c_d\x01traceId=1\x01\x01")
+    assert (message.token, message.authzid) == ("a.b-c_d", "ann")
     assert messages.bearer(b"n,,\x01auth=bearer t==\x01\x01").token == "t=="
-    assert "a.b-c_d" not in repr(said)
+    assert "a.b-c_d" not in repr(message)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,6 @@ def test_bearer_has_a_token() -> None:
         b"\xff",
     ],
 )
-def test_what_is_no_bearer_message(message: bytes) -> None:
+def test_invalid_bearer_messages_are_rejected(message: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         messages.bearer(message)

@@ -1,4 +1,5 @@
-"""Names of certificates, as Java's ``X500Principal`` writes them: each text below is its own."""
+"""Principals of certificates, written as Java's ``X500Principal`` does. The expected texts come
+from Java."""
 
 import datetime as dt
 
@@ -46,6 +47,8 @@ def certificate(*parts: tuple[x509.ObjectIdentifier, str]) -> bytes:
             [
                 (NameOID.COUNTRY_NAME, "DE"),
                 (NameOID.LOCALITY_NAME, "a+b"),
+                # Each character that RFC 2253 escapes, including a leading # and a trailing
+                # space.
                 (NameOID.COMMON_NAME, '#x; <y> "q" \\ '),
             ],
             r"CN=\#x\; \<y\> \"q\" \\\ ,L=a\+b,C=DE",
@@ -67,28 +70,30 @@ def certificate(*parts: tuple[x509.ObjectIdentifier, str]) -> bytes:
             r"CN=\ lead\=ing,STREET=S 1,ST=B",
         ),
         (
+            # Attributes without a keyword in RFC 2253 are written as an OID with the DER value in
+            # hex.
             [(NameOID.EMAIL_ADDRESS, "a@b.c"), (NameOID.COMMON_NAME, "mail")],
             "CN=mail,1.2.840.113549.1.9.1=#16056140622e63",
         ),
     ],
 )
-def test_a_name_is_written_as_java_writes_it(
+def test_a_subject_is_written_as_in_java(
     parts: list[tuple[x509.ObjectIdentifier, str]], written: str
 ) -> None:
     assert principal.of_certificate(certificate(*parts)) == f"User:{written}"
 
 
-def test_a_long_value_of_another_type_is_written_whole() -> None:
+def test_a_long_value_without_keyword_is_written_completely() -> None:
     name = principal.of_certificate(certificate((NameOID.EMAIL_ADDRESS, "a" * 200)))
     assert name == f"User:1.2.840.113549.1.9.1=#1681c8{(b'a' * 200).hex()}"
 
 
-def test_without_a_certificate_or_a_name_it_is_anybody() -> None:
+def test_a_missing_certificate_or_subject_is_anonymous() -> None:
     assert principal.of_certificate(None) == ANONYMOUS
     assert principal.of_certificate(certificate()) == ANONYMOUS
 
 
-def test_what_is_no_certificate() -> None:
+def test_an_invalid_certificate_is_rejected() -> None:
     with pytest.raises(AuthenticationFailed):
         principal.of_certificate(b"\x30\x00")
 
@@ -103,6 +108,6 @@ def test_what_is_no_certificate() -> None:
         ("?", ""),
     ],
 )
-def test_an_address_is_the_one_in_acls(peer: str, host: str) -> None:
-    """Also an IPv4 address at a socket for both kinds, as Java has it."""
+def test_a_host_is_written_as_in_acls(peer: str, host: str) -> None:
+    """An IPv4 address of a dual-stack socket is written as IPv4, as in Java."""
     assert principal.host_of(peer) == host

@@ -1,4 +1,4 @@
-"""The server's side of SCRAM: the example of RFC 7677, and what must not get through."""
+"""Server side of SCRAM: the example of RFC 7677, and exchanges that must fail."""
 
 import base64
 import hashlib
@@ -41,20 +41,21 @@ def of_rfc_7677() -> Credential:
 
 
 def final(server_first: bytes, *, password: str = PASSWORD, bare: str = f"n=user,r={NONCE}") -> str:
-    """The client's last message, by RFC 5802."""
-    said = re.fullmatch(r"r=([^,]+),s=([^,]+),i=(\d+)", server_first.decode())
-    assert said is not None
-    salt = base64.b64decode(said[2])
-    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, int(said[3]))
+    """Return the client's last message according to RFC 5802."""
+    challenge = re.fullmatch(r"r=([^,]+),s=([^,]+),i=(\d+)", server_first.decode())
+    assert challenge is not None
+    salt = base64.b64decode(challenge[2])
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, int(challenge[3]))
     client_key = hmac.digest(salted, b"Client Key", "sha256")
-    unproven = f"c=biws,r={said[1]}"
+    unproven = f"c=biws,r={challenge[1]}"
     signed = f"{bare},{server_first.decode()},{unproven}".encode()
     signature = hmac.digest(hashlib.sha256(client_key).digest(), signed, "sha256")
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
     return f"{unproven},p={base64.b64encode(proof).decode()}"
 
 
-def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The nonce and the salt of the example make every message predictable.
     own = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     monkeypatch.setattr(scram.secrets, "token_urlsafe", lambda _: own)
     server = ScramServer(lambda _: of_rfc_7677())
@@ -66,29 +67,29 @@ def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.name == "user"
 
 
-def test_another_password_fails() -> None:
+def test_a_wrong_password_fails() -> None:
     server = ScramServer(lambda _: credential())
     first = server.first(f"n,,n=user,r={NONCE}".encode())
     with pytest.raises(AuthenticationFailed, match="unknown user or wrong password"):
         server.final(final(first, password="pen").encode())
 
 
-def test_a_proof_is_of_one_exchange_only() -> None:
+def test_a_proof_is_valid_for_one_exchange_only() -> None:
     known = credential()
-    one, other = ScramServer(lambda _: known), ScramServer(lambda _: known)
-    proof = final(one.first(f"n,,n=user,r={NONCE}".encode()))
-    other.first(f"n,,n=user,r={NONCE}".encode())
+    server, second = ScramServer(lambda _: known), ScramServer(lambda _: known)
+    proof = final(server.first(f"n,,n=user,r={NONCE}".encode()))
+    second.first(f"n,,n=user,r={NONCE}".encode())
     with pytest.raises(AuthenticationFailed, match="to another exchange"):
-        other.final(proof.encode())
-    one.final(proof.encode())
+        second.final(proof.encode())
+    server.final(proof.encode())
 
 
 def test_names_may_have_commas_and_equals_signs() -> None:
-    asked = []
-    server = ScramServer(lambda name: asked.append(name) or credential())  # type: ignore[func-returns-value]
+    names = []
+    server = ScramServer(lambda name: names.append(name) or credential())  # type: ignore[func-returns-value]
     bare = f"n=a=2Cb=3Dc,r={NONCE}"
     server.final(final(server.first(f"n,,{bare}".encode()), bare=bare).encode())
-    assert asked == ["a,b=c"]
+    assert names == ["a,b=c"]
 
 
 def test_an_authorization_id_must_be_the_users_own() -> None:
@@ -97,7 +98,7 @@ def test_an_authorization_id_must_be_the_users_own() -> None:
         ScramServer(lambda _: credential()).first(b"n,a=root,n=user,r=x")
 
 
-def test_extensions_are_let_pass() -> None:
+def test_extensions_are_ignored() -> None:
     bare = f"n=user,r={NONCE},tokenauth=true"
     server = ScramServer(lambda _: credential())
     server.final(final(server.first(f"n,,{bare}".encode()), bare=bare).encode())
@@ -108,21 +109,22 @@ def test_extensions_are_let_pass() -> None:
     [b"", b"n,,", b"p=tls-unique,,n=a,r=b", b"n,,n=,r=b", b"n,,n=a", b"n,,n=a=2c,r=b", b"\xff",
      b"n,,m=x,n=a,r=b", b"n,,n=" + b"a" * 300 + b",r=b"],
 )  # fmt: skip
-def test_a_first_message_that_is_none(message: bytes) -> None:
+def test_invalid_first_messages_are_rejected(message: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         ScramServer(lambda _: credential()).first(message)
 
 
 @pytest.mark.parametrize("change", ["p=AAAA", "p=!", "c=eSws", "", "p="])
-def test_a_last_message_that_is_none(change: str) -> None:
+def test_invalid_final_messages_are_rejected(change: str) -> None:
     server = ScramServer(lambda _: credential())
     proof = final(server.first(f"n,,n=user,r={NONCE}".encode()))
+    # Replace one attribute: a wrong or malformed proof, another channel binding, or none.
     parts = [part for part in proof.split(",") if part[:2] != change[:2]]
     with pytest.raises(AuthenticationFailed):
         server.final(",".join([change, *parts] if change[:1] == "c" else [*parts, change]).encode())
 
 
-def test_keys_are_not_shown() -> None:
+def test_keys_are_not_in_the_repr() -> None:
     known = credential()
     assert "stored_key" not in repr(known)
     assert "server_key" not in repr(known)

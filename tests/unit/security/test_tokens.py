@@ -1,4 +1,4 @@
-"""Which tokens hold: signature, who issued them, for whom, until when, by which key."""
+"""Validation of bearer tokens: signature, issuer, audience, expiry, and key."""
 
 import json
 import time
@@ -23,8 +23,8 @@ def shown(key: rsa.RSAPrivateKey, key_id: str) -> dict[str, Any]:
     return {**public, "kid": key_id, "alg": "RS256"}
 
 
-class Issuer:
-    """A key set in a file, a clock that a test moves, and a checker of both."""
+class KeySetIssuer:
+    """Key set in a file, a clock that a test moves, and a checker that uses both."""
 
     def __init__(self, folder: Path, **config: str) -> None:
         self.path = folder / "jwks.json"
@@ -43,28 +43,29 @@ class Issuer:
 
 
 @pytest.fixture
-def issuer(tmp_path: Path) -> Issuer:
-    return Issuer(tmp_path)
+def issuer(tmp_path: Path) -> KeySetIssuer:
+    return KeySetIssuer(tmp_path)
 
 
 def token(
     key: Any = KEY, key_id: str | None = "k1", algorithm: str = "RS256", **claims: Any
 ) -> str:
-    said = {"sub": "robot", "iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time()) + 60}
-    said |= claims
+    payload = {"sub": "robot", "iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time()) + 60}
+    payload |= claims
     headers = {} if key_id is None else {"kid": key_id}
     return jwt.encode(
-        {name: value for name, value in said.items() if value is not None},
+        {name: value for name, value in payload.items() if value is not None},
         key,
         algorithm=algorithm,
         headers=headers,
     )
 
 
-async def test_a_token_that_holds_names_its_user_and_its_end(issuer: Issuer) -> None:
+async def test_a_valid_token_has_a_user_and_an_expiry(issuer: KeySetIssuer) -> None:
     until = int(time.time()) + 60
-    held = await issuer.checker.check(token(exp=until))
-    assert (held.name, held.expires_s) == ("robot", until + 30)
+    accepted = await issuer.checker.check(token(exp=until))
+    # 30 s of clock skew are allowed, as in Kafka's sasl.oauthbearer.clock.skew.seconds.
+    assert (accepted.name, accepted.expires_s) == ("robot", until + 30)
 
 
 @pytest.mark.parametrize(
@@ -82,55 +83,60 @@ async def test_a_token_that_holds_names_its_user_and_its_end(issuer: Issuer) -> 
     ],
     ids=str,
 )
-async def test_a_token_that_does_not_hold(issuer: Issuer, claims: dict[str, Any]) -> None:
+async def test_tokens_with_invalid_claims_are_rejected(
+    issuer: KeySetIssuer, claims: dict[str, Any]
+) -> None:
     with pytest.raises(AuthenticationFailed):
         await issuer.checker.check(token(**claims))
 
 
 @pytest.mark.parametrize(("claim", "in_s"), [("exp", -31), ("nbf", 600)])
-async def test_a_token_before_and_after_its_time(issuer: Issuer, claim: str, in_s: int) -> None:
+async def test_tokens_are_rejected_before_and_after_their_validity(
+    issuer: KeySetIssuer, claim: str, in_s: int
+) -> None:
     with pytest.raises(AuthenticationFailed):
         await issuer.checker.check(token(**{claim: int(time.time()) + in_s}))
 
 
-async def test_a_token_of_another_key(issuer: Issuer) -> None:
+async def test_a_token_of_another_key_is_rejected(issuer: KeySetIssuer) -> None:
     with pytest.raises(AuthenticationFailed):
         await issuer.checker.check(token(OTHER))
 
 
-async def test_the_clocks_may_differ_a_little(issuer: Issuer) -> None:
+async def test_a_small_clock_skew_is_allowed(issuer: KeySetIssuer) -> None:
     await issuer.checker.check(token(exp=int(time.time()) - 10))
 
 
-async def test_the_name_may_be_another_claim(tmp_path: Path) -> None:
-    checker = Issuer(tmp_path, sub_claim_name="client_id").checker
+async def test_the_user_name_may_come_from_another_claim(tmp_path: Path) -> None:
+    checker = KeySetIssuer(tmp_path, sub_claim_name="client_id").checker
     assert (await checker.check(token(client_id="batch"))).name == "batch"
 
 
-async def test_no_signature_is_none(issuer: Issuer) -> None:
+async def test_an_unsigned_token_is_rejected(issuer: KeySetIssuer) -> None:
     with pytest.raises(AuthenticationFailed):
         await issuer.checker.check(token(None, algorithm="none"))
 
 
-async def test_a_public_key_is_no_shared_secret(issuer: Issuer) -> None:
-    """The oldest trick: HMAC with what everybody can read."""
+async def test_a_symmetric_key_in_the_key_set_is_rejected(issuer: KeySetIssuer) -> None:
+    """A known attack: an HMAC with data that is public."""
     issuer.show({"kty": "oct", "kid": "k1", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LTEyMzQ"})
     forged = token("secret-secret-secret-secret-1234", algorithm="HS256")
     with pytest.raises(AuthenticationFailed):
         await issuer.checker.check(forged)
 
 
-async def test_a_key_that_is_new_is_looked_for_once_in_a_while(issuer: Issuer) -> None:
+async def test_unknown_keys_reload_the_key_set_at_intervals(issuer: KeySetIssuer) -> None:
     await issuer.checker.check(token())
     issuer.show(shown(KEY, "k1"), shown(OTHER, "k2"))
+    # Tokens with invented key ids must not cause a request to the issuer each.
     with pytest.raises(AuthenticationFailed, match="an unknown key"):
         await issuer.checker.check(token(OTHER, "k2"))
     issuer.now_s += 11
     assert (await issuer.checker.check(token(OTHER, "k2"))).name == "robot"
 
 
-async def test_keys_that_cannot_be_read_for_a_while_still_count(
-    issuer: Issuer, caplog: pytest.LogCaptureFixture
+async def test_known_keys_stay_valid_while_the_key_set_is_unreadable(
+    issuer: KeySetIssuer, caplog: pytest.LogCaptureFixture
 ) -> None:
     await issuer.checker.check(token())
     issuer.path.write_text("not JSON")
@@ -139,7 +145,7 @@ async def test_keys_that_cannot_be_read_for_a_while_still_count(
     assert "the token keys are not readable" in caplog.text
 
 
-async def test_a_key_that_is_withdrawn_counts_no_longer(issuer: Issuer) -> None:
+async def test_a_withdrawn_key_is_rejected(issuer: KeySetIssuer) -> None:
     await issuer.checker.check(token())
     issuer.show(shown(OTHER, "k2"))
     issuer.now_s += 3601
@@ -147,23 +153,23 @@ async def test_a_key_that_is_withdrawn_counts_no_longer(issuer: Issuer) -> None:
         await issuer.checker.check(token())
 
 
-async def test_keys_may_be_of_a_curve(issuer: Issuer) -> None:
+async def test_elliptic_curve_keys_are_accepted(issuer: KeySetIssuer) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
     issuer.show({**public, "kid": "k1"})
     assert (await issuer.checker.check(token(key, algorithm="ES256"))).name == "robot"
 
 
-async def test_a_single_key_needs_no_id(issuer: Issuer) -> None:
+async def test_a_single_key_needs_no_id(issuer: KeySetIssuer) -> None:
     assert (await issuer.checker.check(token(key_id=None))).name == "robot"
 
 
-async def test_what_is_no_token_at_all(issuer: Issuer) -> None:
+async def test_malformed_tokens_are_rejected(issuer: KeySetIssuer) -> None:
     for text in ("x", "a.b.c", "e30.e30.e30", ""):
         with pytest.raises(AuthenticationFailed):
             await issuer.checker.check(text)
 
 
-def test_where_the_keys_are_is_a_url() -> None:
+def test_the_key_set_must_be_a_valid_url() -> None:
     with pytest.raises(ConfigError, match="must begin with https://"):
         TokenSettings.of({"sasl.oauthbearer.jwks.endpoint.url": "ftp://x"})

@@ -93,7 +93,6 @@ class TestCheckedStream:
                 stream.finish()
 
     def test_digests_of_another_logs_pieces_are_rejected(self, place: Any) -> None:
-        """They are rejected before any data is compared with them."""
         digests = Digests(log_digest(pieces_of(self.DATA)), b"")
         entry = replace(place.segment(0, 9, size_bytes=50), digests=digests)
         for other in ((), pieces_of(self.DATA[:48]), pieces_of(b"another")):

@@ -116,7 +116,8 @@ def test_an_unreadable_log_is_not_a_failure_of_the_store(
 
 
 def test_an_aux_of_another_segment_is_rejected(place: Any, memory: Any, data: SegmentData) -> None:
-    """It is intact in itself. Only the manifest's digest shows that it belongs elsewhere."""
+    """The object is intact in itself. Only the manifest's digest shows that
+    it belongs elsewhere."""
     manager = RemoteStorageManager({"": memory})
     entries = [place.segment(n, n) for n in range(2)]
     other = replace(data, aux=replace(AUX, offset_index=b"other"))
