@@ -67,6 +67,7 @@ class AdminWorld:
         self.users = UserStore()
         self.services = services(
             self.cluster,
+            # Handlers need only the node id, and whether a partition has a leader here.
             replicas=SimpleNamespace(
                 context=SimpleNamespace(node_id=NODE), is_led=lambda _, row: row.leader >= 0
             ),

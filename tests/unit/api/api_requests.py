@@ -35,6 +35,7 @@ def request(api_key: int, version: int, **values: Any) -> Any:
 
 def request_as(request_type: Any, body: Any) -> Any:
     """Return the request as a handler receives it: encoded and decoded again."""
+    # Handlers receive the broker's own entity types, which kio's do not satisfy.
     return decode(request_type, encode(body))
 
 
@@ -96,6 +97,8 @@ def fetch(
     **values: Any,
 ) -> Any:
     """Return a Fetch request with one partition for each of ``offsets``, numbered from 0."""
+    # ``part`` has fields of later versions, such as the epochs. ``fit`` drops those that this
+    # version lacks.
     parts = tuple(
         nested(
             FETCH,
@@ -128,6 +131,7 @@ def list_offsets(
     made = nested(
         LIST_OFFSETS, version, "ListOffsetsTopic", name=topic, partitions=(partition_request,)
     )
+    # isolation_level 0 is read_uncommitted, so the high watermark bounds the answer.
     return request(
         LIST_OFFSETS,
         version,
@@ -141,6 +145,7 @@ def list_offsets(
 def metadata(version: int, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None) -> Any:
     """Return a Metadata request for topics by (name, id), or for all topics with None."""
     named = None
+    # An empty list means no topics since version 1, and null means all.
     if topics is not None:
         named = tuple(
             nested(METADATA, version, "MetadataRequestTopic", name=name, topic_id=topic_id)

@@ -59,6 +59,8 @@ def _pieces(answer: fetch.FetchResponse, version: int) -> list[bytes]:
 
 def _kios(answer: fetch.FetchResponse, version: int) -> Any:
     """Return the same response as kio's entity."""
+    # Every field is given explicitly, so that defaults of the broker's messages are checked as
+    # well.
     parts = tuple(
         kafka.answer_part(
             1,
@@ -210,6 +212,7 @@ def _has_all(message: Any, entity: Any) -> None:
     present = {field.name: field.type for field in dataclasses.fields(entity)}
     for field in dataclasses.fields(message):
         assert hasattr(entity, field.name)
+        # Nested entities need the same check.
         inner, own = schema.entity_in(field.type), schema.entity_in(present.get(field.name))
         if inner is not None and own is not None:
             _has_all(inner, own)

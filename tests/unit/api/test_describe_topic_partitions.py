@@ -69,6 +69,7 @@ async def describe(
         cluster or cache(), settings=HandlerSettings(partitions_described_max=limit_of_broker)
     )
     call = Call(shared, 0, Client("10.0.0.1:1", LISTENER, users), room())
+    # 75 is the API key of DescribeTopicPartitions.
     request = kafka.request(
         75,
         0,

@@ -50,6 +50,7 @@ def cluster_of(*topics: str, leaders: tuple[int, ...] = (1, 2)) -> MetadataCache
         )
         for node in (1, 2)
     )
+    # Partition n of each topic is led by the n-th of ``leaders``.
     states = [
         topic_state(
             uuid.UUID(int=1 + number),
@@ -125,6 +126,7 @@ async def test_coordinators_are_returned_only_with_describe() -> None:
         ErrorCode.none,
         ErrorCode.group_authorization_failed,
     ]
+    # The ACL is for groups. Transactional ids are another resource type.
     answer, _ = await find(4, cluster, users, coordinator_keys=("a",), key_type=1)
     denied = ErrorCode.transactional_id_authorization_failed
     assert answer.coordinators[0].error_code is denied

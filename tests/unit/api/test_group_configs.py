@@ -1,4 +1,4 @@
-"""Configuration of one consumer group (KIP-848, KIP-1043) through Kafka's API, and its effect."""
+"""Configuration of one consumer group (KIP-848) through Kafka's API, and its effect."""
 
 import asyncio
 
@@ -91,10 +91,12 @@ async def test_values_out_of_bounds_are_rejected(
 
 async def test_group_configs_need_permission_and_a_valid_name() -> None:
     world = AdminWorld()
+    # Kafka has no default group resource, and names have at most 249 characters.
     assert await alter(world, "") == ("invalid_request", "Default group resources are not allowed.")
     assert await describe(world, "") == "invalid_request"
     assert (await alter(world, "g" * 250))[0] == "invalid_request"
     group = int(ResourceType.GROUP), "g"
+    # READ of a group includes neither altering nor describing its configuration.
     world.allow((*group, Operation.READ))
     assert (await alter(world, "g"))[0] == "group_authorization_failed"
     assert await describe(world, "g") == "group_authorization_failed"
@@ -108,6 +110,7 @@ def test_a_group_has_its_own_timeouts() -> None:
     world.config = {SESSION: "10000", HEARTBEAT: "50"}
     a = Client(world, "a")
     assert a.beat().heartbeat_interval_ms == 100  # no less than a broker allows
+    # One millisecond before and after the group's own session timeout of 10 s.
     world.after(9_999)
     assert list(world.group.members) == ["a"]
     world.after(2)
@@ -120,5 +123,7 @@ def test_a_group_has_its_own_assignment_interval() -> None:
     world.join("a")
     world.after(1000)
     world.join("b")
+    # KIP-1263: within 60 s of the first assignment no other one is computed, although a member
+    # joined.
     world.after(40_000)
     assert (world.group.epoch, world.group.assignment_epoch) == (2, 1)

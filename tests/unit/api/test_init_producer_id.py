@@ -36,6 +36,7 @@ async def init(
         transactions=coordinator,
     )
     client = Client("10.0.0.1:1", "PLAINTEXT", users, principal="User:ann")
+    # The timeout is Kafka's default for transactional producers.
     request = init_producer_id.API.request(
         transactional_id=cast("Any", transactional_id),
         transaction_timeout=cast("Any", timedelta(seconds=60)),

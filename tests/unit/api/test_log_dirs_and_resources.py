@@ -70,6 +70,7 @@ async def test_an_unknown_directory_is_rejected() -> None:
 
 
 async def test_the_last_directory_of_a_replica_counts() -> None:
+    # As in Kafka, where the request is a map from replica to directory.
     world = hosting(("a", 0))
     errors = await move(world, moved("/elsewhere", ("a", (0,))), moved(HERE, ("a", (0, 0))))
     assert errors == {("a", 0): "none"}
@@ -136,11 +137,13 @@ async def test_every_type_is_listed_by_default() -> None:
     world = with_brokers(1)
     world.topic("a")
     assert await listed(world, 1) == {(TOPIC, "a"), (BROKER, "1"), (BROKER_LOGGER, "1")}
+    # Version 0 lists client metrics only, of which there are none.
     assert await listed(world, 0) == set()
 
 
 async def test_listing_resources_requires_describe_configs() -> None:
     world = with_brokers(1)
+    # DESCRIBE on the cluster is not enough.
     world.allow((*CLUSTER, Operation.DESCRIBE))
     assert await listed(world, 1) == "cluster_authorization_failed"
     world.allow((*CLUSTER, Operation.DESCRIBE_CONFIGS))

@@ -29,6 +29,7 @@ from tidemark_broker.api import (
 )
 from tidemark_broker.api.table import Api
 
+# Thousands of objects in one request, as an automated client may send.
 MANY = 19_000
 NAMES = [f"t{number}" for number in range(MANY)]
 TIMEOUT = kafka.duration(0)
@@ -145,6 +146,8 @@ REQUESTS: dict[str, tuple[Api[Any, Any], int, dict[str, Any]]] = {
 
 
 def _answer(change: TopicChange) -> TopicChangeResult:
+    # Success for each partition in the request, so that handlers also build their largest
+    # response.
     parts = tuple(
         PartitionResult(partition=assignment.partition, error_code=0, error_message=None)
         for assignment in change.assignments

@@ -41,6 +41,7 @@ class ThrottledRequest:
 
     def __init__(self) -> None:
         users = UserStore()
+        # request_percentage=1: ten milliseconds per second.
         users.apply(user_states(quotas=(quota("ANONYMOUS", None, request=1),)))
         self.connection, self.clock = MutedConnection(), WorkClock()
         self.client = Client("10.0.0.1:1", "PLAINTEXT", users, connection=self.connection)
@@ -94,6 +95,7 @@ async def test_a_cancelled_request_is_notified() -> None:
 
     served = asyncio.create_task(one.throttle.serve(work()))
     await asyncio.sleep(0)
+    # The client has disconnected.
     served.cancel()
     with pytest.raises(asyncio.CancelledError):
         await served

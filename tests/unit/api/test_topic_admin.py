@@ -170,6 +170,7 @@ async def test_duplicate_names_and_the_metadata_log_are_rejected() -> None:
         "a": "invalid_request",
         "__cluster_metadata": "topic_authorization_failed",
     }
+    # Nothing of the request reaches the operator.
     assert world.operator.changes == []
 
 
@@ -217,6 +218,7 @@ async def test_an_error_code_of_the_operator_is_passed_on() -> None:
 
 async def test_topics_of_one_request_are_limited() -> None:
     world = AdminWorld()
+    # One more than allowed rejects all of them.
     answers = await create(world, *(topic(f"t{n}") for n in range(create_topics.TOPICS_MAX + 1)))
     assert set(errors_of(answers).values()) == {"policy_violation"}
     assert world.operator.changes == []
@@ -229,6 +231,7 @@ async def delete(
     world: AdminWorld, *topics_to_delete: Any, version: int = 6, timeout_ms: int = 0
 ) -> Any:
     """Delete topics by names, ids, or pairs of both."""
+    # Versions below 6 have only names. A text is a name, anything else but a pair is an id.
     pairs = [
         (item, None) if isinstance(item, str) else (None, item) if not isinstance(item, tuple)
         else item for item in topics_to_delete
@@ -274,6 +277,7 @@ async def test_a_topic_is_deleted_by_its_id() -> None:
 async def test_invalid_requests_are_rejected() -> None:
     world = AdminWorld()
     topic_id = world.topic("t")
+    # The same name twice, neither name nor id, and both of them.
     found = await delete(world, "a", "a", (None, None), ("t", topic_id))
     assert {error for _, _, error in found} == {"invalid_request"}
     assert len(found) == 3
@@ -285,6 +289,7 @@ async def test_invalid_requests_are_rejected() -> None:
 )
 async def test_a_disabled_deletion_is_reported_by_version(version: int, error: str) -> None:
     world = AdminWorld()
+    # Version 2 does not have the error code TOPIC_DELETION_DISABLED.
     world.operator.answer = lambda _: result(ErrorCode.topic_deletion_disabled)
     assert [code for _, _, code in await delete(world, "t", version=version)] == [error]
 

@@ -32,6 +32,7 @@ async def send(*updates: Any, version: int = 2, world: AdminWorld | None = None)
 
 @pytest.mark.parametrize(("version", "results"), [(0, [FEATURE]), (1, [FEATURE]), (2, [])])
 async def test_the_present_level_is_granted(version: int, results: list[str]) -> None:
+    # Version 2 has no results for single features.
     answer = await send(update(), version=version)
     assert answer.error_code is ErrorCode.none
     assert [result.feature for result in answer.results] == results
@@ -53,6 +54,7 @@ async def test_the_present_level_is_granted(version: int, results: list[str]) ->
     ids=["above", "below", "unknown", "type 0", "type 4", "down", "old", "old down", "unsafe"],
 )
 async def test_one_rejected_update_rejects_all(invalid: Any, version: int, message: str) -> None:
+    # The first update alone would be granted.
     answer = await send(update(), invalid, version=version)
     assert answer.error_code is ErrorCode.invalid_update_version
     assert message in answer.error_message

@@ -61,6 +61,8 @@ class LogBench:
         log_start_offset: int | None = None,
         high_watermark: int | None = None,
     ) -> PartitionLog:
+        # By default as after kill -9: everything is read and verified from the recovery point 0
+        # on.
         log = PartitionLog(
             open_log(
                 self.directory,

@@ -97,6 +97,7 @@ def test_the_directory_is_renamed_into_place_only_when_complete(
     manager, seen = start(), list[set[str]]()
     real = os.rename
 
+    # At the moment of the rename the temporary directory must have every file.
     def record_rename(source: Any, target: Any) -> None:
         seen.append({path.name for path in Path(source).iterdir()})
         assert not Path(target).exists()

@@ -450,6 +450,7 @@ def test_a_late_record_does_not_lower_the_durable_start(
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
     real = manager._checkpoints._shared_record
 
+    # Retention runs to its end between the decision to record 3 and the write.
     def record_after_retention() -> None:
         monkeypatch.setattr(manager._checkpoints, "_shared_record", real)
         assert log.apply_retention(T0, tiered=None)

@@ -146,6 +146,8 @@ def test_a_restarting_log_can_be_inspected_without_its_lock(
     checked: list[bool] = []
     real = Segment.create
 
+    # At this moment the log has no segment: the old ones are removed and the new one is not
+    # created yet.
     def create_with_check(directory: Path, base_offset: int, *, created_ms: int) -> Segment:
         checked.append(log.needs_flush or log.size_bytes > 0 or log.active_base_offset >= 0)
         return real(directory, base_offset, created_ms=created_ms)

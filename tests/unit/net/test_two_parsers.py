@@ -43,6 +43,7 @@ def test_every_valid_message_is_read_to_its_end(entity_type: Any, rng: random.Ra
     body = frames.write(rng, entity_type)
     assert check_message(entity_type, body)
     assert end_of_entity(entity_type, body) == len(body)
+    # The walk has read everything, so decoding and encoding give the same message.
     value = decode(entity_type, body)
     assert decode(entity_type, encode(value)) == value
 
@@ -64,6 +65,7 @@ def test_a_known_tagged_field_has_the_size_that_it_claims(size: int) -> None:
 
 def test_data_hidden_behind_a_tagged_field_never_reaches_kio() -> None:
     """For kio the padding of the first field is a second field with 2^32 elements."""
+    # Tag 0 claims 8 bytes, but its content ends after one. The rest looks like another field.
     hidden = b"\x00\x05" + b"\xff\xff\xff\xff\x0f"
     tags = b"\x02" + b"\x00\x08\x01" + hidden + b"\x03\x01\x00"
     with pytest.raises(FrameError, match="tagged field 0 does not have the 8 bytes"):

@@ -73,6 +73,7 @@ def test_log_append_time_is_every_records_timestamp() -> None:
 @given(position=st.integers(17, HEADER_BYTES + 11), bit=st.integers(0, 7))
 def test_every_flipped_bit_behind_the_magic_is_detected(position: int, bit: int) -> None:
     batch = bytearray(build_batch([Record(b"key", b"value", (), 1)]))
+    # Bytes 17 to 20 are the CRC itself. Everything behind is covered by it.
     batch[position] ^= 1 << bit
     with pytest.raises(CorruptBatch):
         check_crc(batch, 0, parse_header(batch))
@@ -80,6 +81,7 @@ def test_every_flipped_bit_behind_the_magic_is_detected(position: int, bit: int)
 
 def test_iteration_ends_before_a_partial_batch() -> None:
     first, second = (build_batch([Record(None, bytes(size))]) for size in (10, 300))
+    # A fetch response may end within a batch, which clients ignore.
     for cut in range(len(second)):
         found = list(iter_headers(first + second[:cut]))
         assert [position for position, _ in found] == [0]

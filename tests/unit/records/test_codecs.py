@@ -89,6 +89,7 @@ def test_excess_bits_of_a_varint_are_ignored_as_in_kafka() -> None:
 @given(st.binary(max_size=60))
 def test_garbage_is_an_error_or_one_valid_record(garbage: bytes) -> None:
     batch = bytearray(build_batch([Record(b"k", b"v")]))
+    # A valid header for one record, with the length of the garbage.
     batch[8:12] = (49 + len(garbage)).to_bytes(4, "big")
     try:
         records = list(decode_records(bytes(batch[:61]) + garbage))

@@ -81,6 +81,7 @@ def test_many_threads_load_once_and_a_failure_is_not_cached() -> None:
     def fail() -> bytes:
         raise OSError("gone")
 
+    # Three threads request a missing key. The first load lasts until all three wait for it.
     with ThreadPoolExecutor(3) as threads:
         calls = [threads.submit(cache.get, 1, load) for _ in range(3)]
         inside.wait(5)

@@ -44,6 +44,7 @@ class WatchedGuard:
 
     async def failed(self, reason: str) -> None:
         await self.until(lambda: self.guard.status().error.startswith(f"{reason}: "))
+        # Every use must fail with the same reason that the status shows.
         with pytest.raises(StoreUnavailable) as caught:
             self.guard.tier()
         assert caught.value.reason == reason

@@ -39,6 +39,7 @@ CASES = {
 def test_every_error_has_a_documented_reason(reason: str) -> None:
     failure = failure_of(CASES[reason])
     assert (failure.reason, failure.message) == (reason, "x")
+    # TIER has the condition reasons that the operator publishes.
     assert reason in {row.name for row in TIER}
 
 

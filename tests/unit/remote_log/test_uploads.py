@@ -110,6 +110,7 @@ def test_objects_without_a_manifest_entry_are_deleted(place: UploadPartition) ->
 
 
 def test_objects_of_a_copy_in_progress_are_left_to_the_next_claim(place: UploadPartition) -> None:
+    # COPY_STARTED: the leader may still retry the copy with these objects.
     assert not drop_if_unreferenced(place.upload)
     assert place.stored() == 2
 
@@ -125,6 +126,7 @@ def test_objects_of_a_finished_copy_are_kept(place: UploadPartition) -> None:
 
 
 def test_nothing_is_deleted_while_the_manifest_cannot_be_read(place: UploadPartition) -> None:
+    # The store is unmounted: a copy could be finished without this broker's knowledge.
     away = place.root.rename(place.root.with_name("away"))
     assert not drop_if_unreferenced(place.upload)
     away.rename(place.root)

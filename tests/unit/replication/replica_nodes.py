@@ -153,6 +153,7 @@ class ReplicaNode:
 
     async def lead_alone(self, partition_epoch: int) -> None:
         """Make the node lead in epoch 1 with an ISR of itself."""
+        # Without other members of the ISR every append is committed at once.
         await self.receive(
             row(
                 leader=self.node_id,
@@ -199,6 +200,7 @@ class ReplicaNode:
 
     async def catch_up(self, leader: "ReplicaNode", rounds: int = 30) -> None:
         """Fetch until the log equals the leader's."""
+        # A round that truncates or restarts the log makes progress too, so several may be needed.
         for _ in range(rounds):
             outcome = await self.fetch_once(leader)
             assert outcome is not FetchOutcome.BACK_OFF

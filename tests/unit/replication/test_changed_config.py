@@ -21,6 +21,7 @@ async def test_a_lower_min_isr_commits_records_at_once(node: Nodes) -> None:
     """Without followers and producers nothing else would advance the high watermark."""
     one = node(1)
     await one.receive(row(leader=1, leader_epoch=1, partition_epoch=1, isr=(1,)))
+    # The ISR has one member, so with 2 nothing is committed.
     await set_min_isr(one, 2)
     await one.append(5)
     assert one.partition.log.high_watermark == 0

@@ -45,6 +45,7 @@ class ProducerConnection:
         request = kafka.request_as(produce.API.request_type(version), body)
         call = Call(self.shared, version, self.client, room())
         answer = await produce.handle(request, call)
+        # Encode and decode the response, as a client of this version does.
         frame = b"".join(encode_response_pieces(answer, 1, produce.API.answer_type(version)))
         _, read = decode_response(kafka.answer_type(0, version), frame[4:])
         (topic_response,) = read.responses

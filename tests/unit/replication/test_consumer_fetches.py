@@ -64,6 +64,7 @@ async def fetch_partition(
         partition_max_bytes=partition_max_bytes,
         **values,
     )
+    # Through the codec, so that fields of other versions are dropped.
     frame = kafka.request_as(fetch.API.request_type(version), body)
     answer = await fetch.handle(frame, call(node, version, selector))
     assert answer.error_code is ErrorCode.none
@@ -303,6 +304,7 @@ async def test_describe_log_dirs_reports_the_requested_replicas(
         (kafka.nested(35, version, "DescribableLogDirTopic", topic=TOPIC, partitions=(0, 1)),),
     )
     handled = call(one, version)
+    # The response also has the total and usable bytes of the file system (KIP-827).
     settings = replace(handled.services.settings, log_dir=one.folder)
     handled.services = replace(handled.services, settings=settings)
     answer = await describe_log_dirs.handle(kafka.request(35, version, topics=topics), handled)

@@ -17,6 +17,7 @@ async def _accept_isr(
     partition epoch later."""
     known = node.partition.row
     assert known is not None
+    # The proposal that the leader is taken to have sent.
     change = control.IsrChange(
         topic_id=TOPIC_ID,
         partition=0,
@@ -59,6 +60,7 @@ async def test_a_pushed_row_with_eligible_leaders_stops_the_high_watermark(node:
     assert one.partition.log.high_watermark == 0
     known = one.partition.row
     assert known is not None
+    # The ISR has reached min.insync.replicas on the controller, so it has cleared the list.
     await one.receive(newer(known, has_eligible_leaders=False))
     isr_maintenance.advance_high_watermark(one.partition)
     assert one.partition.log.high_watermark == 3
@@ -75,6 +77,7 @@ async def _left_behind(node: Nodes) -> tuple[ReplicaNode, ReplicaNode]:
     await two.fetch_once(one)
     known = one.partition.row
     assert known is not None
+    # The controller has removed broker 2 from the ISR and keeps it as an eligible leader.
     await one.receive(newer(known, isr=(1,), has_eligible_leaders=True))
     one.fence(2)
     isr_maintenance.after_change(one.partition)

@@ -380,10 +380,12 @@ def test_sessions_and_their_partitions_are_limited() -> None:
         return session.session_id
 
     assert begin(1, 0, 1, 2, 3) == 0, "more partitions than all sessions may have"
+    # Follower 1 takes two of three partitions, so follower 2 has room for one.
     first = begin(1, 0, 1)
     assert first != 0
     assert begin(2, 0, 1) == 0
     assert begin(2, 0) != 0
+    # Both slots are taken until one of the sessions ends or is idle.
     assert begin(3) == 0, "a third session"
     too_many = cache.of(request_of(1, 4, epoch=1, session_id=first), 0.0)
     assert too_many is ErrorCode.invalid_fetch_session_epoch
@@ -452,6 +454,7 @@ async def test_a_response_to_a_follower_is_limited_by_the_leader(
         replace(session_partition, max_bytes=2**31 - 1)
         for session_partition in pair.fetcher._handler.session_partitions.values()
     ]
+    # Four batches are waiting, and the response has room for three.
     for number in (0, 0, 1, 1):
         await append(pair.led(number))
     request = replace(

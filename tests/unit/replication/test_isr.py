@@ -40,6 +40,7 @@ def view(
     epoch_start: int = 0,
     eligible: frozenset[int] = frozenset({2, 3}),
 ) -> LeaderView:
+    # All brokers are in the ISR, alive and at offset -1, unless a test says otherwise.
     return LeaderView(
         leader=1,
         next_offset=next_offset,

@@ -117,6 +117,7 @@ async def test_the_low_watermark_waits_for_eligible_leaders(
     await one.upkeep.checkpoint()
     assert one.partition.log_start_offset == 6
     assert log_start.low_watermark(one.partition) == 0
+    # No replica is eligible any more, so the leader's own durable log start suffices.
     await one.receive(newer(alone, has_eligible_leaders=False))
     one.fence(2)
     assert log_start.low_watermark(one.partition) == 6

@@ -44,6 +44,7 @@ async def lagging_pair(node: Nodes) -> tuple[ReplicaNode, ReplicaNode]:
     await two.follow(1, 1)
     await one.append(3)
     await two.catch_up(one)
+    # The follower does not fetch these two.
     await one.append(2)
     return one, two
 
@@ -55,6 +56,7 @@ async def test_any_replica_answers_for_its_own_log(
     assert await list_offset(one, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 5)
     assert await list_offset(two, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 3)
     assert await list_offset(two, consumer_reads.EARLIEST_LOCAL, DEBUGGING) == (ErrorCode.none, 0)
+    # A consumer sees committed records only.
     assert (await list_offset(one, consumer_reads.LATEST, CONSUMER))[1] < 5, (
         "of the leader: the high watermark"
     )

@@ -85,6 +85,7 @@ async def test_an_alter_partition_answer_completes_a_move(
 async def test_a_row_of_a_rebuilt_controller_deletes_no_replica(node: Nodes) -> None:
     """The rebuilt controller may not know this replica. An explicit removal deletes it later."""
     one = await _with_a_replica(node, epoch=4)
+    # A rebuilt controller continues in a new generation of epochs, far above the old one.
     rebuilt = 5 + GENERATION
     await one.receive(row(partition_epoch=rebuilt, leader_epoch=rebuilt, **MOVED_AWAY), full=True)
     assert one.log_folder.exists()

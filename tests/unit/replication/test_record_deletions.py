@@ -163,6 +163,7 @@ async def test_a_slow_timestamp_lookup_times_out(
         return await real_lookup(partition, timestamp, **options)
 
     monkeypatch.setattr(consumer_reads, "list_offset", hangs)
+    # The controller's request must be answered for all partitions, even if one of them hangs.
     monkeypatch.setattr(record_deletions, "_LOOKUPS_S", 0.01)
     assert error(await deletion_point(one, before_time_ms=T0)) is ErrorCode.request_timed_out
 
@@ -259,6 +260,7 @@ async def test_repeating_a_complete_deletion_needs_no_matching_epoch(node: Nodes
     one = await led(node)
     await delete(one, 6)
     await next_epoch(one, 7)
+    # The records that the epoch belongs to are deleted, so it cannot be checked any more.
     repeated = await delete(one, 6, last_epoch=5, leader_epoch=7)
     assert (repeated.error_code, repeated.low_watermark) == (0, 6)
 
@@ -295,6 +297,7 @@ async def test_a_leader_without_a_high_watermark_defers_a_deletion(node: Nodes) 
     await one.append(10)
     epoch = one.partition.leader_epoch
     assert one.partition.high_watermark == 0, "its follower has not fetched"
+    # OFFSET_NOT_AVAILABLE is retriable: the controller repeats the deletion.
     answer = await delete(one, 6, last_epoch=epoch, leader_epoch=epoch)
     assert error(answer) is ErrorCode.offset_not_available
     assert one.partition.log_start_offset == 0
@@ -379,6 +382,7 @@ async def test_commands_of_a_former_controller_are_rejected(
         partition=0, leader_epoch=4, before_offset=6, before_time_ms=-1
     )
     below = wire.WirePartitionDeletion(partition=0, leader_epoch=4, offset=6, last_epoch=4)
+    # One query and one deletion of the same controller epoch.
     answers = await answers_of(
         one,
         wire.DeletionPointsRequest(

@@ -82,6 +82,7 @@ async def test_pauses_between_reopens_grow_up_to_30_seconds(
     await one.receive(ALONE)
     await one.append(1)
     _fail_fsync(one, monkeypatch)
+    # Without this file every reopen fails.
     (one.log_folder / "partition.metadata").rename(one.log_folder / "hidden")
     tried_s = []
     real = one.partition.log.reopen

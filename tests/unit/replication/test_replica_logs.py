@@ -46,6 +46,7 @@ async def test_a_log_without_records_has_the_epoch_in_which_it_starts(node: Node
     one = node(1)
     await one.receive(ALONE)
     await one.append(5)
+    # Restarted from a tier whose epochs are unknown.
     one.partition.log.truncate_fully_and_start_at(5, log_start_offset=5, epochs=())
     assert (_log_info(one).last_epoch, _log_info(one).next_offset) == (-1, 5)
 

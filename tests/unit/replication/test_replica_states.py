@@ -54,6 +54,7 @@ async def test_a_replica_is_incomplete_after_a_crash_until_it_joins_the_isr(
 ) -> None:
     one = node(1)
     await one.receive(row(leader=2, partition_epoch=7, isr=(2,)))
+    # As after a crash: the log may have lost its tail.
     one.partition.doubt = prefix_rule.UNCLEAN_SHUTDOWN
     assert not (await _reported(one)).partitions[0].is_whole
     await one.receive(row(leader=2, partition_epoch=8, isr=(1, 2)))
@@ -88,6 +89,7 @@ async def test_a_replica_with_an_unreadable_state_file_is_reported_without_a_sta
     one = node(1)
     await one.receive(MOVING)
     await one.stop()
+    # Not valid JSON: the partition is known from the folder's name only.
     (one.log_folder / "partition.state").write_text("{")
     (state,) = (await _reported(node(1))).partitions
     assert (state.partition, state.leader_epoch, state.replicas) == (0, -1, ())

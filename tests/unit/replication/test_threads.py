@@ -168,6 +168,7 @@ async def test_no_client_waits_for_the_batches_of_another(
             produce.append(one.partition, data, acks=1, timeout_ms=1000, peer=peer)
         )
 
+    # All inspection threads are busy, so client a's batches wait, even its plain one behind them.
     async with _occupied(in_record_thread, 2):
         waiting = [append(data, "a") for data in (odd, odd, plain)]
         async with asyncio.timeout(20):

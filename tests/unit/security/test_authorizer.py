@@ -73,6 +73,7 @@ def test_denying_read_does_not_deny_describe() -> None:
 
 def test_deny_overrides_allow_in_any_order() -> None:
     for pattern in ("orders", "ord...", "*"):
+        # DENY with a literal, a prefixed and a wildcard pattern.
         of = authorizer(user("ann", "ALLOW READ TOPIC orders", f"DENY ALL TOPIC {pattern}"))
         assert not may(of, Operation.READ), pattern
 

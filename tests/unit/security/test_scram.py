@@ -28,6 +28,7 @@ def credential(password: str = PASSWORD, mechanism: int = 1) -> Credential:
 
 
 def of_rfc_7677() -> Credential:
+    # Salt and iterations of the example in section 3 of RFC 7677.
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     salted = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), salt, 4096)
     client_key = hmac.digest(salted, b"Client Key", "sha256")
@@ -47,6 +48,7 @@ def final(server_first: bytes, *, password: str = PASSWORD, bare: str = f"n=user
     salt = base64.b64decode(challenge[2])
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, int(challenge[3]))
     client_key = hmac.digest(salted, b"Client Key", "sha256")
+    # biws is the base64 of "n,,": no channel binding.
     unproven = f"c=biws,r={challenge[1]}"
     signed = f"{bare},{server_first.decode()},{unproven}".encode()
     signature = hmac.digest(hashlib.sha256(client_key).digest(), signed, "sha256")
@@ -93,6 +95,7 @@ def test_names_may_have_commas_and_equals_signs() -> None:
 
 
 def test_an_authorization_id_must_be_the_users_own() -> None:
+    # Acting for another user is not supported, as in Kafka.
     ScramServer(lambda _: credential()).first(b"n,a=user,n=user,r=x")
     with pytest.raises(AuthenticationFailed, match="for another user"):
         ScramServer(lambda _: credential()).first(b"n,a=root,n=user,r=x")

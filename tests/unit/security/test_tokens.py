@@ -120,6 +120,7 @@ async def test_an_unsigned_token_is_rejected(issuer: KeySetIssuer) -> None:
 async def test_a_symmetric_key_in_the_key_set_is_rejected(issuer: KeySetIssuer) -> None:
     """A known attack: an HMAC with data that is public."""
     issuer.show({"kty": "oct", "kid": "k1", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LTEyMzQ"})
+    # Signed with the secret of the oct key, which every reader of the key set has.
     forged = token("secret-secret-secret-secret-1234", algorithm="HS256")
     with pytest.raises(AuthenticationFailed):
         await issuer.checker.check(forged)
@@ -140,6 +141,7 @@ async def test_known_keys_stay_valid_while_the_key_set_is_unreadable(
 ) -> None:
     await issuer.checker.check(token())
     issuer.path.write_text("not JSON")
+    # The key set is refreshed every hour.
     issuer.now_s += 3601
     await issuer.checker.check(token())
     assert "the token keys are not readable" in caplog.text

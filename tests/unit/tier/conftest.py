@@ -68,6 +68,7 @@ class TierPartition:
             topic=self.topic,
             topic_id=self.topic_id,
             partition=self.partition,
+            # Derived from a counter, so each run has the same sequence of ids.
             segment_id=uuid.uuid5(self.topic_id, str(next(self._numbers))),
             start_offset=start,
             end_offset_inclusive=end,
@@ -109,6 +110,7 @@ class MemoryStore:
         self.put(key, data)
         return _version(data)
 
+    # Compare-and-set by content: the version is a hash, so equal bodies have equal versions.
     def replace(self, key: str, data: bytes, expected: Version) -> Version:
         if key not in self.objects or _version(self.objects[key]) != expected:
             raise PreconditionFailed(f"{key} was changed by another writer")

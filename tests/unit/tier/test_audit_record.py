@@ -181,6 +181,7 @@ def test_an_invalid_record_is_reported_with_a_fixed_message_and_rewritten(
 
 def test_a_truncated_record_is_rejected() -> None:
     data = encode(AuditRecord({ID: audit(damaged=1)}))
+    # Cut at every byte, as an interrupted upload could.
     for end in range(len(data)):
         with pytest.raises(AuditUnreadable):
             decode(data[:end])
@@ -234,6 +235,7 @@ def test_beyond_the_limit_topics_with_findings_and_the_latest_stay(
 ) -> None:
     monkeypatch.setattr(audit_record, "TOPICS_MAX", 3)
     audits = [audit(1, damaged=1), audit(2), audit(3), audit(4), audit(5, damaged=1)]
+    # Five topics and room for three: 1 and 5 have findings, and 4 is the latest of the others.
     assert write_record(memory, audits, whole=True) == 2
     assert {topic.int for topic in read_record(memory).topics} == {1, 4, 5}
 

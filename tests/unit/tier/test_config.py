@@ -55,6 +55,7 @@ class TestConfig:
             ({"filesystem": {}}, r"filesystem\.path is missing"),
             ({"s3": {**S3, "buckets": []}}, "at least one bucket"),
             ({"s3": {**S3, "buckets": ["one", "one"]}}, "names a bucket twice"),
+            # Bucket names become part of URLs, so they must match S3's rules.
             ({"s3": {**S3, "buckets": ["../one"]}}, "is no name of a bucket"),
             ({"s3": {**S3, "buckets": ["a..b"]}}, "is no name of a bucket"),
             ({"s3": {**S3, "buckets": ["127.0.0.1"]}}, "is no name of a bucket"),
@@ -70,6 +71,7 @@ class TestConfig:
             from_json(text)
 
     def test_opening_a_tier_makes_no_request(self) -> None:
+        # Nothing listens at this endpoint.
         tier = open_tier(from_json(json.dumps({"s3": S3})))
         assert tier.store.describe() == "bucket one at http://127.0.0.1:9000, prefix a/b"
 

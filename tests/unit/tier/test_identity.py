@@ -17,6 +17,7 @@ def test_an_identity_is_created_once_and_then_expected(memory: Any) -> None:
 
 def test_the_store_of_another_cluster_is_rejected(memory: Any) -> None:
     store_id = ensure_identity(memory, "c1", "")
+    # Also if the other cluster was given the store's own id.
     for expected in ("", store_id):
         with pytest.raises(
             WrongStore, match=r"belongs to cluster c1, not to c2: give .* of its own"
@@ -53,6 +54,7 @@ def test_creation_of_an_identity_survives_any_single_failure(
     faulty.fail(lambda call, _op, _key: when if call == n else None)
     try:
         store_id = ensure_identity(faulty, "c1", "")
+    # The caller retries. If the first attempt took effect, its identity is found.
     except StoreUnavailable:
         store_id = ensure_identity(faulty, "c1", "")
     assert ensure_identity(memory, "c1", store_id) == store_id

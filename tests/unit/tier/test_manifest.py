@@ -95,6 +95,7 @@ def test_foreign_files_among_heads_are_ignored(place: Any, memory: Any) -> None:
     store.create(place.head())
     own = head_key(place.topic_id, place.partition)
     folder = own.rpartition("/")[0]
+    # Names without a canonical partition number, such as leading zeros and non-ASCII digits.
     for name in ("notes.txt", "x.json", "07.json", "\u0663.json", "9", "-1.json", "1/2.json"):
         memory.put(f"{folder}/{name}", b"{}")
     assert store.partitions(place.topic_id) == (place.partition,)
@@ -126,6 +127,7 @@ def test_a_stale_head_is_read_again(place: Any, memory: Any) -> None:
 def test_a_superseded_leader_is_fenced_by_the_head(place: Any, memory: Any) -> None:
     store = manifests(memory)
     stale = store.create(place.head())
+    # Another broker claims the head while the first one has it in memory.
     store.commit(stale, claim(Claim(2, 0)))
     with pytest.raises(ManifestFenced):
         store.commit(stale, start(place.segment(0, 9)))
@@ -335,6 +337,7 @@ def test_a_disablement_is_one_write(place: Any, faulty: Any) -> None:
     store = manifests(faulty)
     loaded = filled(place, store, 10)
     faulty.fail(lambda _n, _op, _key: None)
+    # Ten segments in pages and head are marked by a floor epoch, so no page is read or written.
     loaded = store.commit(
         loaded,
         lambda head: transitions.disable_delete(

@@ -221,6 +221,7 @@ def test_a_sweep_keeps_a_limited_number_of_keys_in_memory(
     loaded = filled(place, manifests(memory), 21)
     pages = manifests(memory).pages(place.topic_id, place.partition)
     put_objects(memory, *queries.live_segments(loaded.head, pages))
+    # Progress is reported after each batch of keys, and reads of pages are counted.
     seen: list[int] = []
     reads: list[str] = []
     real = memory.get

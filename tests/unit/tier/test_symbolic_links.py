@@ -28,6 +28,7 @@ def link_in(tmp_path: Path, where: str, target: Path) -> None:
 @pytest.fixture(params=["the file", "its folder", "a folder above"])
 def link_outside(request: pytest.FixtureRequest, tmp_path: Path, store: DirectoryStore) -> None:
     outside = tmp_path / "outside"
+    # Each component of the object's path is a link once.
     if request.param == "the file":
         link_in(tmp_path, KEY, outside / "1.log")
     elif request.param == "its folder":
@@ -72,6 +73,7 @@ def test_listing_does_not_follow_links(store: DirectoryStore, tmp_path: Path) ->
 
 def test_a_pipe_does_not_block_a_reader(store: DirectoryStore, tmp_path: Path) -> None:
     store.put("data/t/0/0.log", b"x")
+    # Opening a FIFO for reading blocks until a writer opens it.
     os.mkfifo(tmp_path / "tier" / KEY)
     with pytest.raises(StoreUnavailable, match="is not a file"):
         store.get(KEY)

@@ -36,6 +36,7 @@ def stored(place: Any, memory: Any, count: int) -> LoadedHead:
     """Copy segments of one record each. Their producer snapshots have ids up to PRODUCER_ID_MAX."""
     store = manifests(memory)
     loaded = store.create(place.head())
+    # Two producers in each snapshot: the restore needs the largest id.
     producers = [ProducerEntry(n, 0, 0, 0, 0, 1, 0, -1) for n in (7, PRODUCER_ID_MAX)]
     for number in range(count):
         entry = place.segment(number, number)

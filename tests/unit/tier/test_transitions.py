@@ -362,6 +362,8 @@ class TestDisableDelete:
         by = Claim(1, 1)
         head = deleted_all(place.head(), by, 5)
         head = claimed(head, by, TieringState.DISABLED, DisablePolicy.DELETE)
+        # Tiering is enabled again. A delayed Delete of the former disablement must not take
+        # effect.
         head = claimed(head, by, TieringState.ENABLED)
         with pytest.raises(ManifestFenced):
             deleted_all(head, by, 50)
@@ -371,6 +373,7 @@ class TestDisableDelete:
         by = Claim(1, 1)
         head = claimed(deleted_all(head, by, 15), by)
         assert head.next_copy_offset == 15
+        # The old entries are still there until their deletion, and overlap the new ones.
         head = copied(head, place.segment(12, 17, by), place.segment(18, 40, by), by=by)
         assert ranges(head, 15, 99) == [(15, 17), (18, 40)]
         assert queries.totals(head, {}) == queries.Totals(2, 200, 3, 300)
@@ -402,6 +405,8 @@ class TestDelete:
         with pytest.raises(IllegalTransition, match="only a tombstone"):
             transitions.finish_delete(head, None, [])
         started = transitions.start_copy(head, ONE, place.segment(10, 19))
+        # The topic is deleted: everything, even an unfinished copy, is marked and may be deleted
+        # without a leader.
         head = transitions.bury(started, now_ms=70)
         assert transitions.bury(head, now_ms=99) is head
         due = queries.pending_deletes(head, {}, now_ms=70, delay_ms=0)
@@ -480,6 +485,7 @@ class TestSeal:
 
     def test_find_by_timestamp(self, place: Any) -> None:
         head, pages = self.sealed(place, 10, 3)
+        # Each segment's largest timestamp is ten times its last offset.
         for timestamp, start in ((0, 0), (90, 0), (91, 10), (555, 50), (990, 90)):
             found = queries.find_by_timestamp(head, pages, timestamp)
             assert found is not None

@@ -62,6 +62,7 @@ class TwoLeaders(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0
+        # The controller's view comes first. One broker has received it, the other one is behind.
         self.topic = Leader(Claim(1, 0), TieringState.ENABLED, None)
         self.leaders = [self.latest_state(), Leader(Claim(0, 0), TieringState.ENABLED, None)]
         self.head: Head = new_head(
@@ -233,6 +234,7 @@ class TwoLeaders(RuleBasedStateMachine):
 
     def disable_delete(self, leader: Leader, log_start: int) -> None:
         by, now = leader.claim, self.now
+        # A Delete is rejected once its tiered epoch has moved on to DISABLED or ENABLED.
         back = by.tiered_epoch == self.holder.tiered_epoch and (
             self.head.tiering.state is not TieringState.DISABLING
         )
@@ -281,6 +283,7 @@ class TwoLeaders(RuleBasedStateMachine):
         return IllegalTransition if not self.enabled or hole or old or expired else None
 
     def segment(self, leader: Leader, start: int, end: int) -> SegmentEntry:
+        # The leader epochs of a log's range, clipped to the segment.
         before = [pair for pair in self.epochs if pair[1] <= start][-1:]
         inside = [pair for pair in self.epochs if start < pair[1] <= end]
         epochs = [(epoch, max(offset, start)) for epoch, offset in before + inside]
