@@ -416,7 +416,6 @@ def test_a_failed_swap_is_completed_or_undone(
 
     monkeypatch.setattr(Path, "replace", replace_once)
     with pytest.raises(StorageError):
-        # The log is usable again: a full cleaning succeeds and survives a crash.
         clean(log)
     # The rename of .log.cleaned to .log.swap commits. Before it the
     # cleaning is undone. After it the log fails until a reopen completes the swap.
@@ -428,6 +427,7 @@ def test_a_failed_swap_is_completed_or_undone(
         assert log.reopen()
     bench.check(log)
     assert log.next_offset == 60
+    # The log is usable again: a full cleaning succeeds and survives a crash.
     clean(log)
     assert [offset for offset, _ in records(log)][-10:] == list(range(50, 60))
     bench.check(_reopened(bench, log))

@@ -1,4 +1,4 @@
-"""LogDirectory of logs: its identity, what survives a restart or a crash, and failures that are
+"""Directory of logs: its identity, what survives a restart or a crash, and failures that are
 reported instead of ignored."""
 
 import asyncio
@@ -261,12 +261,12 @@ def test_a_failed_checkpoint_is_repeated_by_the_next_one(
     with monkeypatch.context() as patch:
         patch.setattr(manager._checkpoints.high_watermarks, "save", _refuse)
         # Of the three files the first was written with 17 and the second fails.
-        # The bounds equal the last complete checkpoint again, but the file has 17.
         log.state.bounds = bounds.committed(15)
         log.state.bounds = log.state.bounds._replace(recovery_point=17)
         with pytest.raises(StorageError):
             manager.checkpoint()
     assert read_offsets(path.read_text()) == {("t", 0): 17}
+    # The bounds equal the last complete checkpoint again, but the file has 17.
     log.state.bounds = bounds
     manager.checkpoint()
     assert read_offsets(path.read_text()) == {("t", 0): 20}

@@ -420,7 +420,7 @@ def test_a_deleted_log_records_no_start_for_its_successor(
     start: Callable[[], LogManager], by_retention: bool
 ) -> None:
     """A checkpoint or retention of the former log waits for the disk while its topic is deleted and
-    created log_after_restart."""
+    created again."""
     manager = start()
     former = _filled(manager)
     former.raise_log_start(20)
@@ -576,8 +576,8 @@ def test_an_awaited_log_start_is_recorded_without_a_checkpoint(
 def test_a_log_start_is_recorded_only_when_the_records_below_are_durable(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a power failure would leave a log that ends below its start and gives offsets out
-    log_after_restart."""
+    """Otherwise a power failure would leave a log that ends below its start and gives
+    offsets out again."""
     synced: dict[Path, int] = {}
     real = flushing.sync_file
 

@@ -305,7 +305,7 @@ def test_a_follower_has_the_leaders_bytes_and_epochs(
     for epoch in (0, 1, 4):
         bench.fill(leader, [1, 4, 2, 1, 1, 1, 3], epoch=epoch)
     # The follower rolls at 600 bytes, so its segment boundaries differ from the leader's.
-    follower_bench = type(bench)(tmp_path / "follower_bench-0", config=LogConfig(segment_bytes=600))
+    follower_bench = type(bench)(tmp_path / "copy-0", config=LogConfig(segment_bytes=600))
     follower = follower_bench.create()
     _copy(leader, follower, max_bytes=max_bytes)
     assert follower_bench.read_all(follower) == bench.read_all(leader)

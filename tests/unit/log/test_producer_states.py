@@ -320,9 +320,7 @@ def test_new_producers_beyond_the_limit_are_rejected_and_known_ones_continue() -
         check(states, new_batch)
     assert check(states, data(1, 999, producer=0)) is None
     assert check(states, data(0, 999, producer=0)) is not None
-    assert (
-        check(other, new_batch) is None
-    )  # a partition with few producers still takes new_batch ones
+    assert check(other, new_batch) is None  # a partition with few producers still takes new ones
     states.note(new_batch)  # as a follower does: the leader has appended it
     assert check(states, data(0, 1999, producer=1000)) is not None
     for _ in range(2):

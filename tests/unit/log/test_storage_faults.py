@@ -57,7 +57,7 @@ def test_a_failed_append_of_a_follower_leaves_no_trace(bench: Bench, tmp_path: P
     leader = bench.create()
     bench.fill(leader, [1] * 6)
     data = bench.read_all(leader)
-    follower_bench = type(bench)(tmp_path / "follower_bench-0")
+    follower_bench = type(bench)(tmp_path / "copy-0")
     follower = follower_bench.create()
     with _files_at_most(len(data) - 1), pytest.raises(StorageError):
         follower.append_as_follower(data)
@@ -150,10 +150,10 @@ def test_a_log_opens_on_a_full_disk(bench: Bench, size_bytes: int) -> None:
         log = bench.open(high_watermark=30)
         assert bench.read_all(log) == before
         assert log.epochs == epochs
-        # With space again the log continues and is closed cleanly.
         for attempt in (log.flush, lambda: bench.fill(log, [1], epoch=3)):
             with pytest.raises(StorageError):
                 attempt()
+    # With space again the log continues and is closed cleanly.
     bench.fill(log, [1], epoch=3)
     log.close()
     reopened = bench.open(recovery_point=31, clean_shutdown=True, high_watermark=31)

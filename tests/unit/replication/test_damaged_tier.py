@@ -18,7 +18,6 @@ def _is_suspended(partition: Partition) -> bool:
 
 async def test_local_retention_stays_blocked_after_a_restart(node: Nodes) -> None:
     """Local retention stays blocked until the head is repaired, also across restarts."""
-    # Both persisted the damage, so they block retention before any contact with the tier.
     one, two = node(1), node(2)
     state = row(leader=1, leader_epoch=1, partition_epoch=1)
     for item in (one, two):
@@ -35,6 +34,7 @@ async def test_local_retention_stays_blocked_after_a_restart(node: Nodes) -> Non
     for item in (one, two):
         await item.partition.write_changes()
         await item.stop()
+    # Both persisted the damage, so they block retention before any contact with the tier.
     one, two = node(1), node(2)
     assert [_is_suspended(item.partition) for item in (one, two)] == [True, True]
     for item in (one, two):

@@ -136,7 +136,6 @@ async def test_a_follower_removed_from_the_isr_does_not_block_the_high_watermark
     await one.lead(1)
     await two.follow(1, 1)
     await one.append(1)
-    # With space again it catches up.
     await two.catch_up(one)
     await one.append(5)
     with full_disk():
@@ -149,6 +148,7 @@ async def test_a_follower_removed_from_the_isr_does_not_block_the_high_watermark
     with full_disk():
         assert await two.fetch_once(one) is FetchOutcome.BACK_OFF
     assert one.partition.high_watermark == 7
+    # With space again it catches up.
     await two.catch_up(one)
     assert two.partition.next_offset == 7
 

@@ -1,5 +1,5 @@
 """Record deletions of the controller on a leader: the offset that a point means, and protection of
-records that were not deletion_point (invariants 12 to 14)."""
+records that were not meant (invariants 12 to 14)."""
 
 import asyncio
 import uuid
@@ -82,7 +82,7 @@ def error(answer: wire.WireDeletionPoint | wire.WirePartitionDeletionResult) -> 
     return ErrorCode(answer.error_code)
 
 
-# ---------------------------------------------------------------- what is deletion_point
+# ---------------------------------------------------------------- deletion points
 
 
 async def test_a_point_defaults_to_the_high_watermark(node: Nodes) -> None:

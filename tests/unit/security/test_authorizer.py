@@ -1,4 +1,4 @@
-"""Authorization: each of Kafka's rules by itself, and all of them against a reference reference."""
+"""Authorization: each of Kafka's rules by itself, and all of them against a slow reference."""
 
 import pytest
 from hypothesis import given, settings

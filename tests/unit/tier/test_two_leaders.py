@@ -102,7 +102,7 @@ class TwoLeaders(RuleBasedStateMachine):
         except ManifestError as error:
             rejection = error
         if rejection is not None:
-            assert expected is not None, f"the model allows what was rejection: {rejection}"
+            assert expected is not None, f"the model allows what was rejected: {rejection}"
             assert isinstance(rejection, expected), f"{rejection!r} instead of {expected.__name__}"
             return False
         assert expected is None, f"the model refuses with {expected}, the head allowed it"
