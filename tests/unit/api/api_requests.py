@@ -75,6 +75,7 @@ def produce(
     **values: Any,
 ) -> Any:
     """Return a Produce request with one partition for each of ``records``, numbered from 0."""
+    # ``records`` may be invalid bytes, which the tests of rejections send.
     data = tuple(
         nested(PRODUCE, version, "PartitionProduceData", index=number, records=one)
         for number, one in enumerate(records)

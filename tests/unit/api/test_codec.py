@@ -184,6 +184,7 @@ def test_an_array_must_fit_into_the_remaining_bytes(entity_type: Any, body: byte
 
 
 def test_a_request_with_too_many_elements_is_rejected() -> None:
+    # 1001 topics, with a limit of as many elements and of one less.
     many = kafka.metadata(1, (("t", None),) * 1001)
     body = encode(many)
     assert decode(type(many), body, bounds=MessageBounds(elements=1001)) == many
@@ -252,6 +253,7 @@ def test_a_missing_field_of_a_message_is_an_error() -> None:
 
 
 def test_timestamps_keep_their_milliseconds() -> None:
+    # Kafka's NO_TIMESTAMP.
     assert timestamp(-1) is None
     for value_ms in (0, 1, 1_700_000_000_123, 1_700_000_000_999):
         written = timestamp(value_ms)

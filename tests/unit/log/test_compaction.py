@@ -252,7 +252,7 @@ def _reopened(bench: LogBench, log: PartitionLog) -> PartitionLog:
     return found
 
 
-# ------------------------------------------------------------------ others at the same time
+# ------------------------------------------------------------------ concurrent operations
 
 
 def test_a_concurrent_read_continues_through_a_cleaning(
@@ -384,7 +384,7 @@ def test_retention_deletes_compacted_segments_under_compact_delete(bench: LogBen
     assert dirtiness_of(log, T0).first_dirty == log.next_offset
 
 
-# ------------------------------------------------------------------ what goes wrong
+# ------------------------------------------------------------------ failures
 
 
 def test_a_segment_with_a_bad_crc_is_not_rewritten(bench: LogBench) -> None:

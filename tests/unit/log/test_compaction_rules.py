@@ -33,7 +33,7 @@ T0 = 1_700_000_000_000
 DAY_MS = 86_400_000
 PACE = CleaningPace(lambda: False, lambda _: 0.0)
 
-# ------------------------------------------------------------------ the map of keys
+# ------------------------------------------------------------------ offset map
 
 
 @pytest.mark.parametrize(("slots", "load_factor"), [(2, 0.9), (3, 1.0), (64, 0.9), (1000, 0.99)])
@@ -155,7 +155,7 @@ def test_transactional_batches_are_dropped_as_kafka_drops_them(
     assert transactions.take_kept() == []
 
 
-# ------------------------------------------------------------------ what of a batch stays
+# ------------------------------------------------------------------ filter of a batch
 
 
 def _filter(
@@ -360,7 +360,7 @@ def test_no_batch_covers_more_offsets_than_its_delta_can_express() -> None:
     assert [parse_header(item).last_offset for item in written] == [far - 1, far]
 
 
-# ------------------------------------------------------------------ which log, which segments
+# ------------------------------------------------------------------ choice of logs and segments
 
 
 def _infos(*ends: int, **fields: Any) -> list[SegmentInfo]:

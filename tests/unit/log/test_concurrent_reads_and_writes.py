@@ -225,7 +225,7 @@ def test_a_segment_created_under_the_name_of_a_removed_one_stays(
     leader.state.close_files()
 
 
-# -- what is not in memory -----------------------------------------------------------------------
+# -- pages that are not cached ---------------------------------------------------------------------
 
 
 def _nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:

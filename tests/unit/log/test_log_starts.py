@@ -40,7 +40,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-# -- the record ----------------------------------------------------------------------------------
+# -- the journal --------------------------------------------------------------------------------
 
 
 def _loaded(directory: Path) -> LogStarts:

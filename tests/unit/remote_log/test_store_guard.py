@@ -132,6 +132,7 @@ async def test_a_replaced_store_is_noticed_while_unused(
     watched.configure(folder)
     await watched.verified()
     fields = json.loads(_identity(folder).read_text())
+    # Another volume was mounted at the same path. Only the periodic check can notice it.
     _identity(folder).write_text(json.dumps({**fields, "storeId": "another"}))
     await watched.failed("WrongStore")
 
@@ -155,6 +156,7 @@ async def test_a_removed_configuration_disables_the_store(
 ) -> None:
     watched.configure(folder)
     await watched.verified()
+    # The Cluster no longer has a remote storage.
     watched.guard.configure("", "", CLUSTER)
     assert watched.guard.status().error == ""
     with pytest.raises(StoreUnavailable, match="no remote storage is configured"):

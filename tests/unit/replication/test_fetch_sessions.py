@@ -134,7 +134,7 @@ async def append(partition: Partition) -> None:
     assert result.error is ErrorCode.none
 
 
-# ---------------------------------------------------------------- what a round costs
+# ---------------------------------------------------------------- cost of a round
 
 
 async def test_a_round_conveys_only_changed_partitions(node: Nodes) -> None:
@@ -176,7 +176,7 @@ async def test_a_follower_reports_its_own_changes(node: Nodes) -> None:
     assert pair.progress(5).log_start_offset == 1
 
 
-# ---------------------------------------------------------------- what a round proves
+# ---------------------------------------------------------------- effect on the ISR
 
 
 async def test_partitions_that_are_not_named_count_as_fetched(node: Nodes) -> None:
@@ -289,7 +289,7 @@ async def _compare(nodes: list[ReplicaNode], steps: list[tuple[str, int]]) -> No
             assert known[2]._replace(broker_epoch=0) == known[3]._replace(broker_epoch=0)
 
 
-# ---------------------------------------------------------------- what ends a session
+# ---------------------------------------------------------------- end of a session
 
 
 async def test_a_lost_response_leads_to_a_full_fetch(node: Nodes) -> None:

@@ -183,7 +183,7 @@ async def test_a_leader_deposed_during_a_lookup_returns_an_error(
     assert error(await deletion_point(one, before_time_ms=T0)) is ErrorCode.fenced_leader_epoch
 
 
-# ---------------------------------------------------------------- bytes
+# ---------------------------------------------------------------- number of bytes
 
 
 class CompleteTier:
@@ -238,7 +238,7 @@ async def test_bytes_in_both_tiers_count_once(
     assert (point.offset, point.size_bytes) == (33, expected)
 
 
-# ---------------------------------------------------------------- what is deleted
+# ---------------------------------------------------------------- deletions
 
 
 async def test_a_deletion_is_exact_and_may_be_repeated(node: Nodes) -> None:

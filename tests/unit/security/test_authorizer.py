@@ -80,6 +80,7 @@ def test_deny_overrides_allow_in_any_order() -> None:
 
 def test_prefixed_and_wildcard_patterns() -> None:
     of = authorizer(user("ann", "ALLOW READ TOPIC ord..."), user("bob", "ALLOW READ TOPIC *"))
+    # A prefix matches itself.
     assert may(of, Operation.READ, "ord")
     assert may(of, Operation.READ, "orders")
     assert not may(of, Operation.READ, "or")
@@ -93,6 +94,7 @@ def test_an_acl_applies_only_to_its_host() -> None:
 
 
 def test_an_acl_of_the_wildcard_principal_applies_to_every_user() -> None:
+    # User:* in Kafka.
     of = authorizer(user("*", "DENY WRITE TOPIC orders"), user("ann", "ALLOW ALL TOPIC orders"))
     assert not may(of, Operation.WRITE)
     assert may(of, Operation.READ)

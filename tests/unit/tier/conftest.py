@@ -155,6 +155,7 @@ class FaultyStore:
     def fail(self, decide: Callable[[int, str, str], str | None]) -> None:
         """Let ``decide(n, operation, key)`` return "before", "after" or None for the n-th call from
         now on."""
+        # Numbers restart here, so that a test can count from its own first call.
         self._calls = itertools.count(1)
         self._fails = decide
         self.trace = []

@@ -78,6 +78,7 @@ def test_equal_audits_have_different_bodies(memory: Any) -> None:
     write_record(memory, [audit()], whole=True)
     first = memory.objects[AUDIT_KEY]
     write_record(memory, [audit()], whole=True)
+    # The serial number differs.
     assert memory.objects[AUDIT_KEY] != first
 
 
@@ -245,5 +246,7 @@ def test_a_topic_with_an_invalid_name_does_not_affect_others(memory: Any) -> Non
     stranger = Worst(FindingKind.MISSING, 0, "data/elsewhere", 1, 2)
     odd = audit(8, name="no topic's name")
     write_record(memory, [audit(7, damaged=1, worst=(stranger,)), odd], whole=True)
+    # The topic with the odd name is left out, and of the other one only the description of its
+    # finding.
     (found,) = read_record(memory).topics.values()
     assert (found.counts, found.worst) == ({FindingKind.MISSING: 1}, ())

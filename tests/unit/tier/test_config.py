@@ -35,6 +35,7 @@ class TestConfig:
             assert to_json(from_json(text)) == text
 
     def test_secrets_are_not_shown(self) -> None:
+        # Configurations appear in log lines and tracebacks.
         assert "hidden" not in repr(from_json(json.dumps({"s3": S3})))
 
     def test_aws_needs_no_endpoint(self) -> None:
@@ -92,4 +93,5 @@ class TestConfig:
             fields = dict.fromkeys((*kind.location_names, *kind.credential_names), "x")
             place = location_of({kind.kind: fields})
             assert place == {kind.kind: dict.fromkeys(kind.location_names, "x")}
+            # A change of credentials alone is not a move of the store.
             assert moved(place, place) == ""

@@ -30,6 +30,8 @@ def test_a_valid_endpoint_is_parsed(text: str, host: str, port: int, shown: str)
         "file:///etc/passwd",
         "http://",
         "http://:9000",
+        # Credentials, paths and queries in an endpoint could redirect requests to another
+        # service.
         "http://user:word@minio:9000",
         "http://minio@evil.example",
         "http://minio/../admin",
@@ -42,6 +44,7 @@ def test_a_valid_endpoint_is_parsed(text: str, host: str, port: int, shown: str)
         "http://minio:port",
         "http://mi nio",
         "http://minio\n",
+        # Header injection, and characters that URL parsers read differently.
         "http://minio\r\nHost: evil",
         "http://-minio",
         "http://[::1",
@@ -62,6 +65,7 @@ def test_an_invalid_endpoint_is_rejected(text: str) -> None:
         ("169.254.0.1", True),
         ("fe80::1", True),
         ("fd00:ec2::254", True),
+        # An IPv4 address mapped to IPv6 reaches the same service.
         ("::ffff:169.254.169.254", True),
         # Metadata address of Alibaba Cloud, outside the link-local ranges.
         ("100.100.100.200", True),

@@ -378,7 +378,7 @@ class TwoLeaders(RuleBasedStateMachine):
     def tick(self, step: int) -> None:
         self.now += step
 
-    # ------------------------------------------------------------ what must always hold
+    # ------------------------------------------------------------ invariants
 
     @invariant()
     def readers_see_the_models_line(self) -> None:
