@@ -1,4 +1,4 @@
-"""A small client of the API server for these tests: apply an object, get its fate back."""
+"""A small client of the API server for these tests: apply an object, return the result."""
 
 import copy
 import itertools
@@ -23,11 +23,11 @@ _APPLY = "application/apply-patch+yaml"
 _names = itertools.count()
 
 
-class Refused(Exception):
-    """The API server said no, in the words of the exception."""
+class AdmissionRefused(Exception):
+    """The API server refused an object; the message is its reason."""
 
 
-class Api:
+class AdmissionApi:
     """Creates, replaces and reads objects of tidemark.dev in the namespace ``default``."""
 
     def __init__(self, kubeconfig: Path) -> None:
@@ -38,9 +38,9 @@ class Api:
         self._client.close()
 
     def install(self, definition: Object, *, timeout_s: float = 30.0) -> None:
-        """Apply a CRD and wait until it is served; raises Refused."""
+        """Apply a CRD and wait until it is served; raises AdmissionRefused."""
         name = definition["metadata"]["name"]
-        self._told(
+        self._call(
             lambda: self._objects.patch_cluster_custom_object(
                 "apiextensions.k8s.io",
                 "v1",
@@ -52,6 +52,7 @@ class Api:
                 _content_type=_APPLY,
             )
         )
+        # A definition is accepted before its kind is served.
         deadline = time.monotonic() + timeout_s
         while not self._is_served(definition):
             if time.monotonic() > deadline:
@@ -68,36 +69,36 @@ class Api:
         return True
 
     def create(self, body: Object) -> Object:
-        """Create an object; raises Refused."""
+        """Create an object; raises AdmissionRefused."""
         plural = PLURALS[body["kind"]]
-        return self._told(
+        return self._call(
             lambda: self._objects.create_namespaced_custom_object(
                 GROUP, VERSION, NAMESPACE, plural, body
             )
         )
 
     def try_create(self, body: Object) -> None:
-        """Admission only, nothing is stored; raises Refused."""
+        """Verify admission without storing the object; raises AdmissionRefused."""
         plural = PLURALS[body["kind"]]
-        self._told(
+        self._call(
             lambda: self._objects.create_namespaced_custom_object(
                 GROUP, VERSION, NAMESPACE, plural, body, dry_run="All"
             )
         )
 
     def replace(self, body: Object) -> Object:
-        """Replace an object (not its status) at its resourceVersion; raises Refused."""
+        """Replace an object (not its status) at its resourceVersion; raises AdmissionRefused."""
         plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
-        return self._told(
+        return self._call(
             lambda: self._objects.replace_namespaced_custom_object(
                 GROUP, VERSION, NAMESPACE, plural, name, body
             )
         )
 
     def replace_status(self, body: Object, status: Object) -> Object:
-        """Replace an object's status; raises Refused."""
+        """Replace an object's status; raises AdmissionRefused."""
         plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
-        return self._told(
+        return self._call(
             lambda: self._objects.replace_namespaced_custom_object_status(
                 GROUP, VERSION, NAMESPACE, plural, name, {**body, "status": status}
             )
@@ -110,6 +111,7 @@ class Api:
         answer = self._client.rest_client.request(
             "GET",
             f"{host}/apis/{GROUP}/{VERSION}/namespaces/{NAMESPACE}/{plural}/{name}",
+            # kubectl's columns are rendered by the server if a client accepts a Table.
             headers={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"} | self._headers(),
         )
         table = json.loads(answer.read())
@@ -122,9 +124,9 @@ class Api:
         return {} if found is None else {found["key"]: found["value"]}
 
     def apply(self, body: Object, *, manager: str) -> Object:
-        """Server-side apply under a field manager of its own; raises Refused."""
+        """Server-side apply under a field manager of its own; raises AdmissionRefused."""
         plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
-        self._told(
+        self._call(
             lambda: self._objects.patch_namespaced_custom_object(
                 GROUP,
                 VERSION,
@@ -142,7 +144,7 @@ class Api:
     def get(self, body: Object) -> Object:
         """Read an object again."""
         plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
-        return self._told(
+        return self._call(
             lambda: self._objects.get_namespaced_custom_object(
                 GROUP, VERSION, NAMESPACE, plural, name
             )
@@ -154,12 +156,13 @@ class Api:
         )
 
     @staticmethod
-    def _told(call: Callable[[], object]) -> Object:
+    def _call(call: Callable[[], object]) -> Object:
         try:
             return cast(Object, call())
         except ApiException as error:
+            # 422 is a refusal by validation; every other error is a failure of the test.
             if error.status == _UNPROCESSABLE:
-                raise Refused(json.loads(error.body or "{}")["message"]) from error
+                raise AdmissionRefused(json.loads(error.body or "{}")["message"]) from error
             raise
 
 
@@ -167,6 +170,7 @@ def edited(body: Object, path: str, value: object) -> Object:
     """A deep copy of the object with one field set (``spec.tiering.enabled``), or removed where
     the value is ``...``; dots inside a key are written ``/``: ``spec.config.retention/ms``."""
     result = copy.deepcopy(body)
+    # Dots inside a key are written as slashes.
     *parents, last = (step.replace("/", ".") for step in path.split("."))
     place = result
     for step in parents:
@@ -180,6 +184,7 @@ def edited(body: Object, path: str, value: object) -> Object:
 
 def manifest(kind: str, **fields: Any) -> Object:
     """A fresh object with a name of its own."""
+    # A name of its own for each object, because the tests share a namespace.
     name = f"{kind.lower()}-{next(_names)}"
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, **fields}
 

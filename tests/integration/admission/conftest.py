@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.integration.admission.api_server import Api, documents
+from tests.integration.admission.api_server import AdmissionApi, documents
 
 CRDS = Path(__file__).parents[3] / "crds"
 
@@ -20,9 +20,9 @@ class RunningControlPlane(Protocol):
 
 
 @pytest.fixture(scope="session")
-def api(control_plane: RunningControlPlane) -> Iterator[Api]:
+def api(control_plane: RunningControlPlane) -> Iterator[AdmissionApi]:
     """A client of an API server that serves our kinds."""
-    api = Api(control_plane.kubeconfig)
+    api = AdmissionApi(control_plane.kubeconfig)
     for path in sorted(CRDS.glob("*.yaml")):
         for definition in documents(path):
             api.install(definition)

@@ -2,7 +2,13 @@
 
 import pytest
 
-from tests.integration.admission.api_server import Api, Object, Refused, cluster, topic
+from tests.integration.admission.api_server import (
+    AdmissionApi,
+    AdmissionRefused,
+    Object,
+    cluster,
+    topic,
+)
 from tidemark.configuration import table
 from tidemark.configuration.problems import problems
 
@@ -17,15 +23,15 @@ PROBES = (
 )  # fmt: skip
 
 
-def _verdict(api: Api, body: Object) -> str | None:
+def _verdict(api: AdmissionApi, body: Object) -> str | None:
     try:
         api.try_create(body)
-    except Refused as refusal:
+    except AdmissionRefused as refusal:
         return str(refusal)
     return None
 
 
-def _compare(api: Api, body: Object, found: tuple[str, ...], value: str) -> None:
+def _compare(api: AdmissionApi, body: Object, found: tuple[str, ...], value: str) -> None:
     told = _verdict(api, body)
     assert (told is None) == (not found), (value, told)
     for problem in found:
@@ -33,19 +39,19 @@ def _compare(api: Api, body: Object, found: tuple[str, ...], value: str) -> None
 
 
 @pytest.mark.parametrize("key", sorted(table.TOPIC))
-def test_topic_key(api: Api, key: str) -> None:
+def test_topic_key(api: AdmissionApi, key: str) -> None:
     for value in PROBES:
         _compare(api, topic(config={key: value}), problems({key: value}, table.TOPIC), value)
 
 
 @pytest.mark.parametrize("key", sorted(table.CLUSTER))
-def test_cluster_key(api: Api, key: str) -> None:
+def test_cluster_key(api: AdmissionApi, key: str) -> None:
     for value in PROBES:
         _compare(api, cluster(config={key: value}), problems({key: value}, table.CLUSTER), value)
 
 
 @pytest.mark.parametrize("key", sorted(table.GROUP))
-def test_group_key(api: Api, key: str) -> None:
+def test_group_key(api: AdmissionApi, key: str) -> None:
     for value in PROBES:
         found = problems({key: value}, table.GROUP)
         _compare(api, cluster(groups={"g": {key: value}}), found, value)

@@ -6,9 +6,9 @@ import pytest
 
 from tests import kstatus
 from tests.integration.admission.api_server import (
-    Api,
+    AdmissionApi,
+    AdmissionRefused,
     Object,
-    Refused,
     broker,
     broker_in_a_pod,
     broker_pod,
@@ -776,21 +776,21 @@ def _without_nulls(body: Any) -> Any:
 
 
 @pytest.mark.parametrize("body", ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_accepted(api: Api, body: Object) -> None:
+def test_accepted(api: AdmissionApi, body: Object) -> None:
     created = api.create(_without_nulls(body))
     api.delete(created)
 
 
 @pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused(api: Api, body: Object, message: str) -> None:
-    with pytest.raises(Refused) as refusal:
+def test_refused(api: AdmissionApi, body: Object, message: str) -> None:
+    with pytest.raises(AdmissionRefused) as refusal:
         api.create(_without_nulls(body))
     assert message in str(refusal.value)
 
 
-def test_all_errors_are_reported_at_once(api: Api) -> None:
+def test_all_errors_are_reported_at_once(api: AdmissionApi) -> None:
     body = topic(config={"flush.ms": "x", "nonsense": "1", "cleanup.policy": "maybe"})
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(AdmissionRefused) as refusal:
         api.create(body)
     told = str(refusal.value)
     assert "flush.ms must be a whole number, at least 0" in told
@@ -810,7 +810,7 @@ def test_all_errors_are_reported_at_once(api: Api) -> None:
     ],
 )
 def test_new_object_has_its_condition_unknown(
-    api: Api, kind: str, body: Object, condition: str
+    api: AdmissionApi, kind: str, body: Object, condition: str
 ) -> None:
     created = api.create({**body, "status": {"observedGeneration": 9}})
     expected: dict[str, Any] = {
@@ -826,7 +826,9 @@ def test_new_object_has_its_condition_unknown(
     api.delete(created)
 
 
-def test_unknown_field_is_dropped_by_the_server_and_reported_to_strict_clients(api: Api) -> None:
+def test_unknown_field_is_dropped_by_the_server_and_reported_to_strict_clients(
+    api: AdmissionApi,
+) -> None:
     """kubectl requests strict validation; a lenient client gets the field pruned."""
     created = api.create(manifest("Topic", spec={**topic()["spec"], "partitons": 3}))
     assert "partitons" not in created["spec"]

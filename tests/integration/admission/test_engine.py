@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.integration.admission.api_server import (
-    Api,
+    AdmissionApi,
+    AdmissionRefused,
     Object,
-    Refused,
     broker,
     broker_pod,
     edited,
@@ -40,12 +40,14 @@ def on_kafka(**spec: Any) -> Object:
 
 
 @pytest.mark.parametrize(("spec", "message"), REFUSED)
-def test_what_makes_no_sense_is_refused(api: Api, spec: dict[str, Any], message: str) -> None:
-    with pytest.raises(Refused, match=message):
+def test_what_makes_no_sense_is_refused(
+    api: AdmissionApi, spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(AdmissionRefused, match=message):
         api.try_create(on_kafka(**spec))
 
 
-def test_a_cluster_on_kafka(api: Api) -> None:
+def test_a_cluster_on_kafka(api: AdmissionApi) -> None:
     kafka = {
         "bootstrapServers": "b1:9092",
         "tls": {"caSecretRef": {"name": "ca"}, "certificateSecretRef": {"name": "us"}},
@@ -61,19 +63,19 @@ def test_a_cluster_on_kafka(api: Api) -> None:
 
 
 @pytest.mark.parametrize("engine", [..., {"tidemark": {}}])
-def test_which_engine_is_immutable(api: Api, engine: object) -> None:
+def test_which_engine_is_immutable(api: AdmissionApi, engine: object) -> None:
     made = api.create(on_kafka())
-    with pytest.raises(Refused, match="engine is immutable"):
+    with pytest.raises(AdmissionRefused, match="engine is immutable"):
         api.replace(edited(made, "spec.engine", engine))
     own = api.create(edited(on_kafka(), "spec.engine", engine))
-    with pytest.raises(Refused, match="engine is immutable"):
+    with pytest.raises(AdmissionRefused, match="engine is immutable"):
         api.replace(edited(own, "spec.engine", KAFKA))
     api.replace(edited(own, "spec.engine", {"tidemark": {}}))
 
 
-def test_a_broker_that_is_observed_is_only_to_be_read(api: Api) -> None:
+def test_a_broker_that_is_observed_is_only_to_be_read(api: AdmissionApi) -> None:
     made = api.create(broker(workload="Observed", nodeId=7))
-    with pytest.raises(Refused, match=r"is read-only|Drain the broker"):
+    with pytest.raises(AdmissionRefused, match=r"is read-only|Drain the broker"):
         api.replace(edited(made, "spec.drain", True))
-    with pytest.raises(Refused, match="workload is immutable"):
+    with pytest.raises(AdmissionRefused, match="workload is immutable"):
         api.replace(edited(made, "spec.workload", "External"))

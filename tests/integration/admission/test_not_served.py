@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.integration.admission.api_server import (
-    Api,
+    AdmissionApi,
+    AdmissionRefused,
     Object,
-    Refused,
     cluster,
     documents,
     edited,
@@ -47,16 +47,16 @@ def _until(reached: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def _admitted(api: Api, body: Object) -> bool:
+def _admitted(api: AdmissionApi, body: Object) -> bool:
     try:
         api.try_create(body)
-    except Refused:
+    except AdmissionRefused:
         return False
     return True
 
 
 @pytest.fixture(params=[("topics", OLD_TOPIC), ("clusters", OLD_CLUSTER)], ids=["Topic", "Cluster"])
-def stored(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
+def stored(request: pytest.FixtureRequest, api: AdmissionApi) -> Iterator[Object]:
     """An object with keys that were admitted once, while they no longer are."""
     kind, body = request.param
     definition = _crd(kind)
@@ -71,7 +71,7 @@ def stored(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
     api.delete(live)
 
 
-def test_what_was_admitted_once_can_be_written_on(api: Api, stored: Object) -> None:
+def test_what_was_admitted_once_can_be_written_on(api: AdmissionApi, stored: Object) -> None:
     live = api.replace(stored)
     live = api.replace(edited(live, "metadata.finalizers", ["tidemark.dev/test"]))
     live = api.replace_status(live, {"observedGeneration": 1})
@@ -81,20 +81,20 @@ def test_what_was_admitted_once_can_be_written_on(api: Api, stored: Object) -> N
     api.replace(edited(live, "metadata.finalizers", []))
 
 
-def test_another_value_or_key_is_refused(api: Api, stored: Object) -> None:
+def test_another_value_or_key_is_refused(api: AdmissionApi, stored: Object) -> None:
     preallocate = "preallocate" if stored["kind"] == "Topic" else "log/preallocate"
     delay = "file/delete/delay/ms" if stored["kind"] == "Topic" else "log/segment/delete/delay/ms"
     live = api.replace(edited(stored, f"spec.config.{preallocate}", "false"))
     for path, value in ((preallocate, "true"), (delay, "1")):
-        with pytest.raises(Refused, match=r"is not served.*\. Supported keys: "):
+        with pytest.raises(AdmissionRefused, match=r"is not served.*\. Supported keys: "):
             api.replace(edited(live, f"spec.config.{path}", value))
     api.replace(edited(live, "spec.config", ...))
 
 
-def test_keys_that_come_with_a_whole_new_configuration_are_refused(api: Api) -> None:
+def test_keys_that_come_with_a_whole_new_configuration_are_refused(api: AdmissionApi) -> None:
     live = api.create(topic())
     with pytest.raises(
-        Refused, match=r"compression\.type is not served, except with the value producer"
+        AdmissionRefused, match=r"compression\.type is not served, except with the value producer"
     ):
         api.replace(edited(live, "spec.config", {"compression.type": "zstd"}))
     api.replace(edited(live, "spec.config", {"compression.type": "producer"}))

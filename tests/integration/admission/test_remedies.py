@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from tests.integration.admission.api_server import Api, Refused, edited, topic
+from tests.integration.admission.api_server import AdmissionApi, AdmissionRefused, edited, topic
 from tests.integration.admission.conftest import RunningControlPlane
 from tests.kubectl_commands import commands
 from tidemark_cli.controlplane.client import run_kubectl
@@ -18,7 +18,7 @@ _WORD = re.compile(r"[\w.-]+")
 
 
 def test_kubectl_knows_every_resource_that_a_command_names(
-    api: Api, control_plane: RunningControlPlane
+    api: AdmissionApi, control_plane: RunningControlPlane
 ) -> None:
     named = {
         word
@@ -33,10 +33,10 @@ def test_kubectl_knows_every_resource_that_a_command_names(
         assert ended.returncode == 0, (resource, ended)
 
 
-def test_topic_whose_name_is_taken_can_be_recreated_under_another_name(api: Api) -> None:
+def test_topic_whose_name_is_taken_can_be_recreated_under_another_name(api: AdmissionApi) -> None:
     """The remedy of NameTaken, AdoptionRequired and NameRefused works."""
     made = api.create(topic(topicName="orders"))
-    with pytest.raises(Refused, match="immutable"):
+    with pytest.raises(AdmissionRefused, match="immutable"):
         api.replace(edited(made, "spec.topicName", "orders-2"))
     api.delete(made)
     again = topic(topicName="orders-2")
@@ -55,7 +55,7 @@ def test_topic_whose_name_is_taken_can_be_recreated_under_another_name(api: Api)
     ],
 )
 def test_annotations_that_messages_name_are_accepted(
-    api: Api, control_plane: RunningControlPlane, annotation: str
+    api: AdmissionApi, control_plane: RunningControlPlane, annotation: str
 ) -> None:
     name = api.create(topic())["metadata"]["name"]
     command = f"annotate --overwrite topics.tidemark.dev/{name} {annotation}"
@@ -63,7 +63,7 @@ def test_annotations_that_messages_name_are_accepted(
     assert ended.returncode == 0, ended
 
 
-def test_remedies_of_min_insync_replicas_are_accepted(api: Api) -> None:
+def test_remedies_of_min_insync_replicas_are_accepted(api: AdmissionApi) -> None:
     made = api.create(topic(replicationFactor=2, config={"min.insync.replicas": "3"}))
     lowered = api.replace(edited(made, "spec.config.min/insync/replicas", "2"))
     api.replace(edited(lowered, "spec.replicationFactor", 3))

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.integration.admission.api_server import (
-    Api,
+    AdmissionApi,
+    AdmissionRefused,
     Object,
-    Refused,
     broker,
     cluster,
     record_deletion,
@@ -164,13 +164,15 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("body", "before", "after", "message"), _cases())
-def test_step(api: Api, body: Object, before: Object, after: Object, message: str | None) -> None:
+def test_step(
+    api: AdmissionApi, body: Object, before: Object, after: Object, message: str | None
+) -> None:
     created = api.create({**body, "metadata": {"generateName": "status-"}})
     live = api.replace_status(created, before)
     if message is None:
         api.replace_status(live, after)
     else:
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(AdmissionRefused) as refusal:
             api.replace_status(live, after)
         assert message in str(refusal.value)
     api.delete(live)
@@ -181,7 +183,7 @@ def test_step(api: Api, body: Object, before: Object, after: Object, message: st
     [tiered_topic(), record_deletion(all={"beforeOffset": -1})],
     ids=["Topic", "RecordDeletion"],
 )
-def test_a_paused_object_shows_it_in_a_column(api: Api, body: Object) -> None:
+def test_a_paused_object_shows_it_in_a_column(api: AdmissionApi, body: Object) -> None:
     body = api.create(body)
     assert not api.printed(body)["Paused"]
     body["metadata"]["annotations"] = {"tidemark.dev/paused": "true"}

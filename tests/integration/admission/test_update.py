@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.integration.admission.api_server import (
-    Api,
+    AdmissionApi,
+    AdmissionRefused,
     Object,
-    Refused,
     acl,
     broker,
     broker_in_a_pod,
@@ -179,14 +179,16 @@ UNCHANGED: dict[str, tuple[Object, Object | None]] = {
 }
 
 
-def _live(api: Api, body: Object, status: Object | None) -> Object:
+def _live(api: AdmissionApi, body: Object, status: Object | None) -> Object:
     """The object as created, with its status written, under a name that is free."""
     created = api.create({**body, "metadata": {"generateName": "update-"}})
     return created if status is None else api.replace_status(created, status)
 
 
 @pytest.mark.parametrize(("body", "status"), UNCHANGED.values(), ids=UNCHANGED.keys())
-def test_unchanged_object_can_be_written(api: Api, body: Object, status: Object | None) -> None:
+def test_unchanged_object_can_be_written(
+    api: AdmissionApi, body: Object, status: Object | None
+) -> None:
     """Or a finalizer could never be removed."""
     live = _live(api, body, status)
     live = api.replace(live)
@@ -201,7 +203,9 @@ def test_unchanged_object_can_be_written(api: Api, body: Object, status: Object 
 
 
 @pytest.mark.parametrize(("body", "status"), UNCHANGED.values(), ids=UNCHANGED.keys())
-def test_finalizer_by_server_side_apply(api: Api, body: Object, status: Object | None) -> None:
+def test_finalizer_by_server_side_apply(
+    api: AdmissionApi, body: Object, status: Object | None
+) -> None:
     live = _live(api, body, status)
     claim = {
         "apiVersion": API_VERSION,
@@ -506,7 +510,7 @@ CHANGES: dict[str, Change] = {
     ("body", "status", "path", "value", "message"), CHANGES.values(), ids=CHANGES.keys()
 )
 def test_change(
-    api: Api,
+    api: AdmissionApi,
     body: Object,
     status: Object | None,
     path: str,
@@ -518,7 +522,7 @@ def test_change(
     if message is None:
         api.replace(changed)
     else:
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(AdmissionRefused) as refusal:
             api.replace(changed)
         assert message in str(refusal.value)
     api.delete(live)

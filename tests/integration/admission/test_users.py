@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from tests.integration.admission.api_server import (
-    Api,
+    AdmissionApi,
+    AdmissionRefused,
     Object,
-    Refused,
     acl,
     cluster,
     edited,
@@ -173,19 +173,19 @@ REFUSED: dict[str, tuple[Object, str]] = {
 
 
 @pytest.mark.parametrize("body", ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_accepted(api: Api, body: Object) -> None:
+def test_accepted(api: AdmissionApi, body: Object) -> None:
     api.try_create(body)
 
 
 @pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused(api: Api, body: Object, message: str) -> None:
-    with pytest.raises(Refused) as refusal:
+def test_refused(api: AdmissionApi, body: Object, message: str) -> None:
+    with pytest.raises(AdmissionRefused) as refusal:
         api.try_create(body)
     assert message in str(refusal.value)
 
 
 @pytest.mark.parametrize("type_", OPERATIONS)
-def test_a_type_knows_its_operations_and_no_others(api: Api, type_: str) -> None:
+def test_a_type_knows_its_operations_and_no_others(api: AdmissionApi, type_: str) -> None:
     """As Kafka's ``AclEntry.supportedOperations`` has it."""
     for operation in OperationName:
         known = operation is OperationName.ALL or operation in OPERATIONS[type_]
@@ -193,11 +193,11 @@ def test_a_type_knows_its_operations_and_no_others(api: Api, type_: str) -> None
         if known:
             api.try_create(body)
             continue
-        with pytest.raises(Refused, match=f"operations of a {type_} are All, "):
+        with pytest.raises(AdmissionRefused, match=f"operations of a {type_} are All, "):
             api.try_create(body)
 
 
-def test_the_manifest_of_the_page_applies(api: Api) -> None:
+def test_the_manifest_of_the_page_applies(api: AdmissionApi) -> None:
     page = (Path(__file__).parents[3] / "docs" / "explanation" / "security.md").read_text("utf-8")
     manifests = [yaml.safe_load(text) for text in re.findall(r"(?ms)^```yaml\n(.*?)^```", page)]
     assert [body["kind"] for body in manifests] == ["Cluster", "User"]

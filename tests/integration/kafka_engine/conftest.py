@@ -41,7 +41,7 @@ def name() -> str:
 
 @pytest.fixture(scope="session")
 def kubeconfig(control_plane: ControlPlane) -> Path:
-    """The way to an API server that serves our kinds."""
+    """Return the kubeconfig of an API server that serves the project's kinds."""
     asyncio.run(install_crds(control_plane.kubeconfig))
     return control_plane.kubeconfig
 

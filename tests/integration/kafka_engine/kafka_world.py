@@ -1,4 +1,4 @@
-"""A namespace whose Cluster is on an Apache Kafka, and operators that look after it."""
+"""A namespace whose Cluster is on an Apache Kafka, and operators that manage it."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 
 
 class KafkaWorld(ClusterWorld):
-    """Everything that it started ends with ``close``."""
+    """Closes everything that it started."""
 
     async def create_kafka_cluster(self, bootstrap: str, **kafka: Any) -> Json:
-        """The Cluster; ``kafka``: more of ``spec.engine.kafka``."""
+        """Create the Cluster; ``kafka`` has more fields of ``spec.engine.kafka``."""
         config = kafka.pop("config", {})
         body = {
             "apiVersion": CLUSTER.api_version,
@@ -24,6 +24,6 @@ class KafkaWorld(ClusterWorld):
         return await self.api.create(CLUSTER, self.namespace, body)
 
     async def ready(self, name: str) -> Json:
-        """A Topic, once it is Ready in its present generation."""
+        """Wait until a Topic is Ready in its present generation; return it."""
         await self.condition(TOPIC, name, "Ready", "True")
         return await self.get(TOPIC, name)

@@ -28,7 +28,7 @@ from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.workers import LastPass
 
-#: What changes something in Kafka.
+#: Requests that change something in Kafka.
 CHANGES = frozenset(
     {
         "CreateTopicsRequest",
@@ -55,13 +55,16 @@ class Fate:
 
     async def call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         mine = 0
+        # Calls about other objects (other tests' topics) do not count.
         if "/" not in name or self._name in name or "/clusters/" in name:
             self.calls.append(name)
             mine = len(self.calls)
+        # A dead process makes no more calls.
         if self.dead.is_set():
             await asyncio.Event().wait()
         if mine != self._at or not mine:
             return await make()
+        # The call takes effect, but the process dies before it reads the answer.
         if self._takes_effect:
             await make()
         self.dead.set()
@@ -84,11 +87,12 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 async def operator(
     world: KafkaWorld, monkeypatch: pytest.MonkeyPatch, fate: Fate
 ) -> AsyncIterator[None]:
-    """One that leads until the block ends, or its fate has come."""
+    """Lead until the block ends or the operator dies at its call."""
     api = await KubeApi.open(KubernetesAccess(world.kubeconfig))
     send_to_kube, send_to_kafka = api._call, KafkaClient._ask
 
     async def kube(method: str, path: str, **given: Any) -> Any:
+        # Reads change nothing, so dying at one equals dying at the next write.
         if method == "GET":
             return await send_to_kube(method, path, **given)
         name = f"{method} {path.partition('/namespaces/')[2]}"
@@ -111,6 +115,7 @@ async def operator(
     finally:
         term.cancel()
         await asyncio.gather(term, return_exceptions=True)
+        # The next operator must not inherit the patched client.
         monkeypatch.setattr(KafkaClient, "_ask", send_to_kafka)
         await api.close()
 
@@ -118,6 +123,7 @@ async def operator(
 async def _lead(world: KafkaWorld, api: KubeApi) -> None:
     objects, metrics = ObjectCache(), Metrics()
     body = await api.get(CLUSTER, world.namespace, "demo")
+    # The Lease is left out: the test has one operator at a time.
     taken = await KafkaTakeover(
         api=api,
         namespace=world.namespace,

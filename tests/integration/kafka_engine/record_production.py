@@ -9,18 +9,19 @@ from tidemark.kafka_client import offsets
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.values import Offset
 
-#: Of a topic whose segments close a moment after they were begun.
+#: Configuration of a topic whose segments close soon after they were begun.
 SMALL = {"segment.ms": "200", "segment.bytes": "1048576"}
 
 
 async def produce(bootstrap: tuple[str, ...], topic: str, partition: int, *values: bytes) -> None:
-    """Each with a pause, so that it is in a segment of its own where these are small."""
+    """Produce with a pause after each record, so that small segments have one record each."""
 
     def send() -> None:
         producer = Producer({"bootstrap.servers": ",".join(bootstrap), "linger.ms": 0})
         for value in values:
             producer.produce(topic, value, partition=partition)
             assert producer.flush(30) == 0
+            # Longer than segment.ms, so the next record begins a new segment.
             time.sleep(0.3)
 
     await asyncio.to_thread(send)

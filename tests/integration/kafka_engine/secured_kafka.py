@@ -19,8 +19,8 @@ MODULES = "org.apache.kafka.common.security"
 
 
 @dataclass(frozen=True)
-class Secured:
-    """Its address, its certificate, and the authority of its clients' certificates."""
+class SecuredKafka:
+    """Address and certificate of the Kafka, and the authority of its clients' certificates."""
 
     bootstrap: str
     server: Leaf
@@ -28,12 +28,13 @@ class Secured:
 
 
 @contextmanager
-def secured_kafka(folder: Path) -> Iterator[Secured]:
+def secured_kafka(folder: Path) -> Iterator[SecuredKafka]:
     """One broker; user ``ann`` has the password ``secret``."""
     kafka_jars()
     authority = ClientAuthority()
     server = authority.leaf(folder / "broker", "CN=broker")
     store = folder / "broker.pem"
+    # One PEM file with key and certificate, as Kafka's PEM keystore wants it.
     store.write_text(Path(server.key).read_text() + Path(server.certificate).read_text())
     oauth = (
         f"{MODULES}.oauthbearer.OAuthBearerLoginModule required "
@@ -46,8 +47,10 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
             f'{MODULES}.plain.PlainLoginModule required user_ann="secret";'
         ),
         f"{PREFIX}scram-sha-256.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
+        # SCRAM users are created by the test; PLAIN has a fixed one.
         f"{PREFIX}scram-sha-512.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
         f"{PREFIX}oauthbearer.sasl.jaas.config": oauth,
+        # Clients need a certificate and a user.
         f"{PREFIX}ssl.client.auth": "required",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(store),
@@ -55,11 +58,11 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
         "ssl.truststore.location": server.trusted,
     }
     with running(folder / "kafka", KafkaOptions(entries=entries)) as nodes:
-        yield Secured(nodes.bootstrap, server, authority)
+        yield SecuredKafka(nodes.bootstrap, server, authority)
 
 
 async def put_secret(world: KafkaWorld, name: str, data: dict[str, str]) -> None:
-    """Made, or given another content."""
+    """Create a Secret, or replace its data."""
     texts = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
     if await world.is_deleted(SECRET, name):
         meta = {"name": name, "annotations": {OFFERED_ANNOTATION: "Cluster"}}

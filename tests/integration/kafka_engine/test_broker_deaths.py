@@ -29,7 +29,7 @@ from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC
 
 LONG_S = 120.0
 FLAG = "enable.under.replicated.topic.creation"
-#: Of each partition, in records of 0.9 MB: eight seconds at the rate of a MiB a second.
+#: For each partition, records of 0.9 MB: eight seconds at one MiB per second.
 RECORDS = 9
 
 
@@ -37,13 +37,13 @@ RECORDS = 9
 def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
     """Three brokers in racks of their own, and a controller."""
     kafka_jars()
-    wanted = KafkaOptions(brokers=3, controllers=1, racks=("a", "b", "c"), entries=QUICK)
-    with running(tmp_path / "kafka", wanted) as started:
+    options = KafkaOptions(brokers=3, controllers=1, racks=("a", "b", "c"), entries=QUICK)
+    with running(tmp_path / "kafka", options) as started:
         yield started
 
 
 @pytest.fixture
-async def there(nodes: KafkaNodes) -> AsyncIterator[Admin]:
+async def admin_client(nodes: KafkaNodes) -> AsyncIterator[Admin]:
     """The engine's own client, for checks."""
     async with KafkaClient(KafkaAccess(tuple(nodes.bootstrap.split(",")))) as client:
         admin = Admin(client)
@@ -53,7 +53,7 @@ async def there(nodes: KafkaNodes) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 async def alone(kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes) -> AsyncIterator[KafkaWorld]:
-    """A Cluster on them, once all are seen; replicas are moved slowly."""
+    """Return a Cluster on these nodes, whose replicas move slowly."""
     world = await KafkaWorld.open(kubeconfig, tmp_path)
     try:
         await world.create_kafka_cluster(
@@ -70,10 +70,10 @@ async def alone(kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes) -> AsyncIte
 @pytest.mark.long
 @pytest.mark.slow
 async def test_a_broker_dies_while_it_fills_a_placeholder_and_one_that_has_a_throttle(
-    alone: KafkaWorld, nodes: KafkaNodes, there: Admin
+    alone: KafkaWorld, nodes: KafkaNodes, admin_client: Admin
 ) -> None:
-    await _while_it_fills_a_placeholder(alone, nodes, there)
-    await _a_bystander_dies(alone, nodes, there)
+    await _while_it_fills_a_placeholder(alone, nodes, admin_client)
+    await _bystander_dies(alone, nodes, admin_client)
 
 
 async def _while_it_fills_a_placeholder(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
@@ -85,24 +85,29 @@ async def _while_it_fills_a_placeholder(world: KafkaWorld, nodes: KafkaNodes, ad
     )
     for partition in range(2):
         values = [b"x" * 900_000] * RECORDS
+        # Enough data that the fill takes seconds, in which the broker can die again.
         await produce((nodes.address(1), nodes.address(2)), "filled", partition, *values)
     await asyncio.to_thread(nodes.start, [3])
     await until(lambda: _filling(admin), lambda found: found)
+    # Throttles are set on all brokers before the move starts.
     for node_id in nodes.broker_ids():
         assert await rates(admin, node_id) == {"1048576"}
     nodes.kill(3)
     await world.status_where(BROKER, "demo-3", lambda status: not _is_serving(status), LONG_S)
-    told = await world.condition(TOPIC, "filled", "FullyReplicated", "False")
-    assert told["message"]
-    print(f"while the broker is away again: {told['reason']}: {told['message']}")
+    condition = await world.condition(TOPIC, "filled", "FullyReplicated", "False")
+    assert condition["message"]
+    print(f"while the broker is away again: {condition['reason']}: {condition['message']}")
+    # The partitions keep their leaders.
     found = (await admin.topics(["filled"]))["filled"]
     assert all(part.leader in (1, 2) for part in found.partitions), "it continues to serve"
     await asyncio.to_thread(nodes.start, [3])
+    # After the second return the fill completes.
     expected = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0}
     await world.status_where(TOPIC, "filled", lambda status: status["replicas"] == expected, LONG_S)
     await world.condition(TOPIC, "filled", "FullyReplicated", "True")
     found = (await admin.topics(["filled"]))["filled"]
     assert all(sorted(part.replicas) == [1, 2, 3] for part in found.partitions)
+    # No throttle is left in Kafka or in the status.
     await until(lambda: is_unthrottled(world, admin, "filled"), lambda found: found)
 
 
@@ -111,7 +116,7 @@ async def _filling(admin: Admin) -> bool:
     return any(3 in move.adding for (topic, _), move in moves.items() if topic == "filled")
 
 
-async def _a_bystander_dies(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
+async def _bystander_dies(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
     """Kill a broker outside the move: its throttle stays recorded until the broker is back."""
     await world.create_topic("widened", 1, 1)
     await world.status_where(TOPIC, "widened", _is_ready, LONG_S)
@@ -120,13 +125,16 @@ async def _a_bystander_dies(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) 
 
     async def others() -> set[int]:
         move = (await admin.reassignments()).get(("widened", 0))
+        # The broker that takes no part in the move.
         return set() if move is None else {1, 2, 3}.difference(move.replicas)
 
     (bystander,) = await until(others, bool)
     nodes.kill(bystander)
+    # The move completes without it.
     await world.status_where(
         TOPIC, "widened", lambda status: status["replicas"]["inSync"] == 2, LONG_S
     )
+    # Its throttle cannot be removed while it is dead, so it stays recorded.
     await world.status_where(
         CLUSTER, "demo", lambda status: status.get("throttledBrokers") == [bystander], LONG_S
     )
@@ -138,11 +146,11 @@ async def _a_bystander_dies(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) 
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_a_leader_dies_while_records_are_deleted(
-    alone: KafkaWorld, nodes: KafkaNodes, there: Admin
+async def test_leader_dies_while_records_are_deleted(
+    alone: KafkaWorld, nodes: KafkaNodes, admin_client: Admin
 ) -> None:
     """A follower is held up, so that the request is under way when the leader dies."""
-    world, admin = alone, there
+    world, admin = alone, admin_client
     await world.create_topic("emptied", 3, 3)
     await world.status_where(TOPIC, "emptied", _is_ready, LONG_S)
     bootstrap = tuple(nodes.bootstrap.split(","))
@@ -155,16 +163,21 @@ async def test_a_leader_dies_while_records_are_deleted(
         assert end == 3
     parts = (await admin.topics(["emptied"]))["emptied"].partitions
     assert sorted(part.leader for part in parts) == [1, 2, 3]
+    # The leader of partition 0 dies, a follower of it is suspended.
     leader, follower = parts[0].leader, parts[1].leader
-    held_up = nodes.find(follower)
-    assert held_up is not None
-    os.kill(held_up.pid, signal.SIGSTOP)
+    suspended = nodes.find(follower)
+    assert suspended is not None
+    # A suspended follower holds the request back (its log start is unknown).
+    os.kill(suspended.pid, signal.SIGSTOP)
     try:
-        asked = [{"partition": 0, "beforeOffset": -1}]
-        await world.create_deletion("half", "emptied", partitions=asked)
-        told = await world.condition(RECORD_DELETION, "half", "Succeeded", "Unknown", "Deleting")
-        print(f"while a follower does not answer: {told['reason']}: {told['message']}")
+        points = [{"partition": 0, "beforeOffset": -1}]
+        await world.create_deletion("half", "emptied", partitions=points)
+        condition = await world.condition(
+            RECORD_DELETION, "half", "Succeeded", "Unknown", "Deleting"
+        )
+        print(f"while a follower does not answer: {condition['reason']}: {condition['message']}")
         nodes.kill(leader)
+        # The new leader completes the deletion.
         done = await world.status_where(
             RECORD_DELETION,
             "half",
@@ -172,7 +185,7 @@ async def test_a_leader_dies_while_records_are_deleted(
             LONG_S,
         )
     finally:
-        os.kill(held_up.pid, signal.SIGCONT)
+        os.kill(suspended.pid, signal.SIGCONT)
     assert [item["lowWatermark"] for item in done["partitions"]] == [3]
     await asyncio.to_thread(nodes.start, [leader])
     for node_id in nodes.broker_ids():
@@ -180,6 +193,7 @@ async def test_a_leader_dies_while_records_are_deleted(
     await world.status_where(
         TOPIC, "emptied", lambda status: status["replicas"]["inSync"] == 9, LONG_S
     )
+    # Only the requested partition lost records.
     for partition in range(3):
         assert await offset(admin, "emptied", partition, EARLIEST) == (0 if partition else 3)
         assert await offset(admin, "emptied", partition, LATEST) == 3

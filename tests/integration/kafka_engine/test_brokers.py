@@ -1,11 +1,11 @@
-"""Brokers of Apache Kafka as objects that are only to be read."""
+"""Brokers of Apache Kafka as read-only objects."""
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.operator.jobs import create_export
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT
 
 
-async def test_brokers_appear_and_come_back(world: KafkaWorld) -> None:
+async def test_brokers_appear_and_are_recreated(world: KafkaWorld) -> None:
     await world.start_operator()
     for node_id, rack in enumerate("abc", 1):
         name = f"demo-{node_id}"
@@ -17,19 +17,22 @@ async def test_brokers_appear_and_come_back(world: KafkaWorld) -> None:
     await world.condition(CLUSTER, "demo", "Ready", "True")
     cluster = await world.get(CLUSTER, "demo")
     assert cluster["status"]["brokers"] == {"registered": 3, "fenced": 0}
+    # Deleted objects of existing brokers are created recreated, under another uid.
     uid = (await world.get(BROKER, "demo-2"))["metadata"]["uid"]
-    await world.delete(BROKER, "demo-2")  # by a person: the broker is there all the same
+    await world.delete(BROKER, "demo-2")  # by a person: the broker is exists all the same
 
-    async def again() -> bool:
-        there = await world.exists(BROKER, "demo-2")
-        return there and (await world.get(BROKER, "demo-2"))["metadata"]["uid"] != uid
+    async def recreated() -> bool:
+        exists = await world.exists(BROKER, "demo-2")
+        return exists and (await world.get(BROKER, "demo-2"))["metadata"]["uid"] != uid
 
-    await world.until(again, "the Broker is shown again")
+    await world.until(recreated, "the Broker is shown again")
+    # Brokers of other workloads belong to the Tidemark engine.
     stranger = await world.create(BROKER, "mine", nodeId=9, workload="External")
     await world.condition(BROKER, stranger["metadata"]["name"], "Stalled", "True", "EngineKafka")
     await create_export(world)
-    told = await world.condition(EXPORT, "x", "Stalled", "True", "EngineKafka")
-    assert "tidemark spark export with --option engine=kafka" in told["message"]
+    condition = await world.condition(EXPORT, "x", "Stalled", "True", "EngineKafka")
+    assert "tidemark spark export with --option engine=kafka" in condition["message"]
+    # An object without a broker is deleted.
     await world.create(BROKER, "invented", nodeId=10, workload="Observed")
     await world.until(lambda: world.is_deleted(BROKER, "invented"), "there is no such broker")
     await world.delete(CLUSTER, "demo")

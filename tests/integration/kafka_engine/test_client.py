@@ -36,15 +36,16 @@ def is_failure(found: object, code: ErrorCode) -> bool:
     return isinstance(found, RequestFailure) and found.code is code
 
 
-async def test_the_cluster_tells_its_brokers_and_racks(admin: Admin) -> None:
+async def test_cluster_description_has_brokers_and_racks(admin: Admin) -> None:
     found = await admin.describe_cluster()
     assert [(node.node_id, node.rack, node.fenced) for node in found.nodes] == [
         (1, "a", False), (2, "b", False), (3, "c", False)
     ]  # fmt: skip
 
 
-async def test_the_life_of_a_topic(admin: Admin, name: str) -> None:
+async def test_topic_lifecycle(admin: Admin, name: str) -> None:
     other = f"{name}-refused"
+    # One creation succeeds, one fails, in the same request.
     made = await admin.create_topics([
         NewTopic(name, ((1, 2), (2, 3)), {"retention.ms": "1000000"}),
         NewTopic(other, ((1, 99),)),
@@ -58,11 +59,13 @@ async def test_the_life_of_a_topic(admin: Admin, name: str) -> None:
         topic_id, [(1, 2), (2, 3)]
     )  # fmt: skip
     assert await admin.add_partitions({name: (3, [(3, 1)])}) == {name: None}
+    # A reassignment of an unknown partition is an error of that partition only.
     moved = await admin.reassign({(name, 0): (1, 2, 3), (name, 7): (1,)})
     assert moved[name, 0] is None
     assert is_failure(moved[name, 7], ErrorCode.unknown_topic_or_partition)
     assert await admin.delete_topics([topic_id]) == {topic_id: None}
     again = await admin.delete_topics([topic_id])
+    # The id of a deleted topic is unknown.
     assert is_failure(again[topic_id], ErrorCode.unknown_topic_id)
 
 
@@ -77,6 +80,7 @@ async def test_configurations_are_altered_key_by_key(admin: Admin, name: str) ->
     await admin.create_topics([NewTopic(name, ((1,),), {"retention.ms": "7", "flush.ms": "5"})])
     change = ConfigChange(TOPIC, name, {"retention.ms": "8"}, ("flush.ms",))
     assert await configs.alter_configs(admin.client, [change]) == {(TOPIC, name): None}
+    # Brokers receive the change at different times.
     for node_id in (None, 1, 2, 3):
         look = functools.partial(own_config, admin, name, node_id)
         await until(look, lambda found: found == {"retention.ms": "8"})
@@ -93,6 +97,7 @@ async def offset_of(
 
 async def test_offsets_of_both_tiers(admin: Admin, name: str) -> None:
     await admin.create_topics([NewTopic(name, ((2,),))])
+    # Without tiering the latest tiered offset is -1 (KIP-1005).
     at = {LATEST: 0, EARLIEST_LOCAL: 0, LATEST_TIERED: -1}
     for special, offset in at.items():
         look = functools.partial(offset_of, admin, name, special)
@@ -100,13 +105,14 @@ async def test_offsets_of_both_tiers(admin: Admin, name: str) -> None:
         assert isinstance(found, Offset)
         assert found.offset == offset
     other = await offset_of(admin, name, LATEST, node_id=1)
+    # A broker that does not lead answers one of two errors, depending on its metadata.
     unknown, not_led = ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower
     assert is_failure(other, unknown) or is_failure(other, not_led)
     answers = await offsets.delete_records(admin.client, 2, {(name, 0): 5}, 1000)
     assert is_failure(answers[name, 0][1], ErrorCode.offset_out_of_range)
 
 
-async def test_who_cannot_be_reached_or_spoken_to(bootstrap: tuple[str, ...]) -> None:
+async def test_unreachable_and_refusing_brokers_are_reported(bootstrap: tuple[str, ...]) -> None:
     async with KafkaClient(
         KafkaAccess(("127.0.0.1:1", *bootstrap))
     ) as client:  # the client tries the next one
@@ -118,6 +124,7 @@ async def test_who_cannot_be_reached_or_spoken_to(bootstrap: tuple[str, ...]) ->
             await Admin(client).describe_cluster()
     async with KafkaClient(KafkaAccess(bootstrap, login=Login("PLAIN", "ann", "secret"))) as client:
         with pytest.raises((ClusterRefused, Unreachable)) as refused:
+            # The password is not in any message.
             await Admin(client).describe_cluster()
         assert "secret" not in str(refused.value)
     async with KafkaClient(KafkaAccess(bootstrap, tls=Tls())) as client:
@@ -125,7 +132,7 @@ async def test_who_cannot_be_reached_or_spoken_to(bootstrap: tuple[str, ...]) ->
             await Admin(client).describe_cluster()
 
 
-async def test_a_certificate_that_has_expired(tmp_path: Path) -> None:
+async def test_expired_server_certificate_is_refused(tmp_path: Path) -> None:
     leaf = ClientAuthority().leaf(tmp_path, "CN=broker", ends=dt.timedelta(hours=-1))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(leaf.certificate, leaf.key)
@@ -141,6 +148,7 @@ async def test_a_certificate_that_has_expired(tmp_path: Path) -> None:
 
 def _refuse(listening: socket.socket, context: ssl.SSLContext) -> None:
     """One connection, which ends once the other side has read why."""
+    # Keep the socket open until the client has read the alert.
     accepted, _ = listening.accept()
     with context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False) as refused:
         with pytest.raises(ssl.SSLError):
@@ -148,11 +156,12 @@ def _refuse(listening: socket.socket, context: ssl.SSLContext) -> None:
         time.sleep(0.3)
 
 
-async def test_our_certificate_is_refused_in_words_that_say_what_to_do(tmp_path: Path) -> None:
-    """With TLS 1.3 that is heard only after the handshake."""
+async def test_refused_client_certificate_names_the_remedy(tmp_path: Path) -> None:
+    """TLS 1.3 reports the refusal only after the handshake."""
     authority = ClientAuthority()
     server = authority.leaf(tmp_path / "broker", "CN=broker")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # TLS 1.3 reports a refused client certificate after the handshake.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(server.certificate, server.key)
     context.load_verify_locations(server.trusted)
@@ -162,6 +171,7 @@ async def test_our_certificate_is_refused_in_words_that_say_what_to_do(tmp_path:
     strange = ClientAuthority("others").leaf(tmp_path / "strange", "CN=us")
     source = "Secret us"
     shown = {
+        # With a known expiry the message has its time; otherwise the alert's name.
         "which expired at 20": Tls(
             server.trusted, old.certificate, old.key, own_source=source, ends_s=ended_s
         ),
@@ -177,24 +187,27 @@ async def test_our_certificate_is_refused_in_words_that_say_what_to_do(tmp_path:
                 with pytest.raises(ClusterRefused, match=f"{text}.* and its key, into Secret us"):
                     await Admin(client).describe_cluster()
             await refusal
+        # A certificate and the key of another one.
         mixed = Tls(server.trusted, strange.certificate, old.key, own_source=source)
         async with KafkaClient(KafkaAccess((f"127.0.0.1:{port}",), mixed)) as client:
             with pytest.raises(ClusterRefused, match=r"cannot be used: .*: fix Secret us"):
                 await Admin(client).describe_cluster()
 
 
-async def test_an_address_is_tried_now_and_then_however_many_ask(
+async def test_concurrent_requests_share_connection_attempts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "tidemark.kafka_client.client")
     async with KafkaClient(KafkaAccess(("127.0.0.1:1",))) as client:
         admin, until_s = Admin(client), time.monotonic() + 2
         while time.monotonic() < until_s:
-            asked = [admin.describe_cluster() for _ in range(20)]
-            found = await asyncio.gather(*asked, return_exceptions=True)
+            # Twenty concurrent requests share one connection attempt.
+            pending = [admin.describe_cluster() for _ in range(20)]
+            found = await asyncio.gather(*pending, return_exceptions=True)
             assert all(isinstance(item, Unreachable) for item in found)
             assert "127.0.0.1:1: " in str(found[0])
             await asyncio.sleep(0.1)
+        # Two to four attempts in two seconds.
         assert 2 <= caplog.text.count("dialing 127.0.0.1:1") <= 4
         await client.use(KafkaAccess(("127.0.0.1:2",)))  # another way is tried at once
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1:2: "):

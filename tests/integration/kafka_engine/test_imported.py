@@ -15,7 +15,7 @@ from tidemark.kafka_client.values import NewTopic, RequestFailure
 from tidemark_cli.main import app
 from tidemark_operator.kube.kinds import TOPIC
 
-#: Longer than two looks of the operator at what has not changed.
+#: Longer than two intervals at which the operator looks at unchanged topics.
 AT_REST_S = 5.0
 WEEK_MS = str(7 * 86_400_000)
 TOPICS = {
@@ -35,38 +35,42 @@ TOPICS = {
 PLACED = ((1, 2), (3, 1), (2, 3))
 
 
-async def seen(admin: Admin, names: list[str]) -> dict[str, Any]:
-    """All that DescribeConfigs and Metadata say of topics."""
+async def kafka_view(admin: Admin, names: list[str]) -> dict[str, Any]:
+    """Return everything that DescribeConfigs and Metadata show about topics."""
     views = await admin.topics(names)
     found = await configs.topic_configs(admin.client, names)
-    said: dict[str, Any] = {}
+    view_of_topics: dict[str, Any] = {}
     for name, view in views.items():
         configuration = found[name]
         assert not isinstance(configuration, RequestFailure)
         placed = [(partition.partition, partition.replicas) for partition in view.partitions]
-        said[name] = id_text(view.topic_id), placed, configuration
-    return said
+        view_of_topics[name] = id_text(view.topic_id), placed, configuration
+    return view_of_topics
 
 
-async def test_applying_what_was_imported_changes_nothing(
+async def test_applying_imported_manifests_changes_nothing(
     world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...], name: str
 ) -> None:
+    # Topics with every kind of configuration, made with Kafka's own tools.
     names = {f"{name}-{item}": config for item, config in TOPICS.items()}
     await admin.create_topics([NewTopic(item, PLACED, config) for item, config in names.items()])
     before = await until(
-        lambda: seen(admin, list(names)), lambda found: found.keys() == names.keys()
+        lambda: kafka_view(admin, list(names)), lambda found: found.keys() == names.keys()
     )
     arguments = ["--bootstrap", bootstrap[0], "--topics", f"{name}-.*", "--cluster", "demo"]
+    # The command writes manifests of all of them.
     done = await asyncio.to_thread(CliRunner().invoke, app, ["import", *arguments])
     assert done.exit_code == 0, done.stderr
     await world.start_operator()
     made = list(yaml.safe_load_all(done.stdout))
     assert len(made) == len(TOPICS)
+    # Apply the manifests as they are, adoption annotations included.
     for manifest in made:
         await world.api.create(TOPIC, world.namespace, manifest)
     for manifest in made:
         topic = await world.ready(manifest["metadata"]["name"])
         kafka_name = manifest["spec"].get("topicName", manifest["metadata"]["name"])
         assert topic["status"]["topicId"] == before[kafka_name][0]
+    # Long enough for the operator to change something.
     await asyncio.sleep(AT_REST_S)
-    assert await seen(admin, list(names)) == before
+    assert await kafka_view(admin, list(names)) == before

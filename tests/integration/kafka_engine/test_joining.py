@@ -31,32 +31,33 @@ FLAG = "enable.under.replicated.topic.creation"
 async def nodes(tmp_path: Path) -> AsyncIterator[KafkaNodes]:
     """Two brokers in racks of their own, and a controller."""
     kafka_jars()
-    wanted = KafkaOptions(brokers=2, controllers=1, racks=("a", "b"), tiered=True, entries=QUICK)
-    with running(tmp_path / "kafka", wanted) as started:
+    options = KafkaOptions(brokers=2, controllers=1, racks=("a", "b"), tiered=True, entries=QUICK)
+    with running(tmp_path / "kafka", options) as started:
         yield started
 
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_brokers_that_join_die_and_come_back(
+async def test_brokers_join_die_and_return(
     kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes
 ) -> None:
     world = await KafkaWorld.open(kubeconfig, tmp_path)
     try:
         await world.create_kafka_cluster(nodes.bootstrap)
         await world.start_operator()
-        await _joins(world, nodes)
-        await _dies(world, nodes)
+        await _broker_joins(world, nodes)
+        await _broker_dies(world, nodes)
         await _controller_is_away(world, nodes)
         await _all_are_away(world, nodes)
     finally:
         await world.close()
 
 
-async def _joins(world: KafkaWorld, nodes: KafkaNodes) -> None:
+async def _broker_joins(world: KafkaWorld, nodes: KafkaNodes) -> None:
     await world.create_topic("wide", 4, 3, tiering={"enabled": True})
-    told = await world.condition(TOPIC, "wide", "Ready", "False", "BrokersMissing")
-    assert "1 broker missing" in told["message"]
+    # Three replicas with two brokers: refused by default.
+    condition = await world.condition(TOPIC, "wide", "Ready", "False", "BrokersMissing")
+    assert "1 broker missing" in condition["message"]
     await world.patch(CLUSTER, "demo", config={FLAG: "true"})
     await world.condition(TOPIC, "wide", "Ready", "True")
     expected = {"desired": 12, "placed": 8, "inSync": 8, "placeholders": 4}
@@ -64,6 +65,7 @@ async def _joins(world: KafkaWorld, nodes: KafkaNodes) -> None:
     await world.condition(TOPIC, "wide", "FullyReplicated", "False", "Placeholders")
     clients, replication = free_ports(2)
     nodes.declare_broker(3, BrokerPorts(clients=clients, replication=replication, rack="c"))
+    # The joining broker fills them.
     nodes.start([3])
     expected = {"desired": 12, "placed": 12, "inSync": 12, "placeholders": 0}
     filled = await world.status_where(
@@ -77,11 +79,12 @@ async def _joins(world: KafkaWorld, nodes: KafkaNodes) -> None:
         await admin.describe_cluster()
         found = await admin.topics(["wide"])
         assert all(sorted(part.replicas) == [1, 2, 3] for part in found["wide"].partitions)
+        # And no throttle stays behind.
         await until(lambda: is_unthrottled(world, admin, "wide"), lambda found: found)
 
 
-async def _dies(world: KafkaWorld, nodes: KafkaNodes) -> None:
-    """A disablement is over without it: it reads the change before it serves again."""
+async def _broker_dies(world: KafkaWorld, nodes: KafkaNodes) -> None:
+    """A disablement does not wait for a dead broker, which reads the change when it returns."""
     nodes.kill(3)
     await world.status_where(BROKER, "demo-3", lambda status: _reason(status) == "Fenced", LONG_S)
     await world.status_where(
@@ -98,6 +101,7 @@ async def _dies(world: KafkaWorld, nodes: KafkaNodes) -> None:
 async def _controller_is_away(world: KafkaWorld, nodes: KafkaNodes) -> None:
     """Check that a change waits for the controller, and completes once it is back."""
     (controller,) = nodes.controller_ids()
+    # KRaft without its only controller: metadata cannot change.
     nodes.kill(controller)
     await world.create_topic("meanwhile", 1, 1)
     await world.condition(TOPIC, "meanwhile", "Reconciling", "True")
@@ -106,13 +110,15 @@ async def _controller_is_away(world: KafkaWorld, nodes: KafkaNodes) -> None:
 
 
 async def _all_are_away(world: KafkaWorld, nodes: KafkaNodes) -> None:
-    """Nothing is forgotten: a Topic that was Ready stays so."""
+    """A Topic that was Ready stays Ready while all brokers are away."""
     before = (await world.get(TOPIC, "meanwhile"))["metadata"]["resourceVersion"]
     for node_id in nodes.broker_ids():
+        # All brokers are dead.
         nodes.kill(node_id)
     await world.status_where(
         CLUSTER, "demo", lambda status: _reason(status) == "EngineUnavailable", LONG_S
     )
+    # The Topic's last known state is kept.
     assert (await world.get(TOPIC, "meanwhile"))["metadata"]["resourceVersion"] == before
     nodes.start(nodes.broker_ids())
     await world.status_where(CLUSTER, "demo", lambda status: _reason(status) == "Serving", LONG_S)

@@ -1,5 +1,5 @@
-"""The operator is killed at every call that changes something, in Kubernetes or in Kafka, in each
-flow; the next one brings everything to the same end (invariant 20).
+"""The operator is killed at every call that changes something in Kubernetes or in Kafka, in each
+flow. The next operator completes the change with the same result (invariant 20).
 
 ``make kafka-kills`` tries every call twice: before it takes effect, and before its answer comes. Of
 a flow the quick test takes one way for each call.
@@ -28,7 +28,7 @@ CALLS_MAX = 30
 GOAL_S = 40.0
 
 
-class Flow:
+class KilledFlow:
     """Initial state, change and end condition of one topic."""
 
     def __init__(self, world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...]) -> None:
@@ -53,7 +53,7 @@ class Flow:
         raise NotImplementedError
 
 
-class Created(Flow):
+class Created(KilledFlow):
     async def before(self, name: str) -> None: ...
 
     async def ask(self, name: str) -> None:
@@ -65,7 +65,7 @@ class Created(Flow):
         return await self.is_ready(name) and (await self.topic(name))["tiering"]["epoch"] == 0
 
 
-class Changed(Flow):
+class Changed(KilledFlow):
     async def ask(self, name: str) -> None:
         config = {"flush.ms": None, "retention.ms": "7200000"}
         await self.world.patch(TOPIC, name, config=config, partitions=3)
@@ -78,7 +78,7 @@ class Changed(Flow):
         )
 
 
-class Disabled(Flow):
+class Disabled(KilledFlow):
     async def before(self, name: str) -> None:
         await self.world.create_topic(name, 1, 2, config=SMALL, tiering={"enabled": True})
 
@@ -91,7 +91,7 @@ class Disabled(Flow):
         return (tiering["state"], tiering["epoch"]) == ("Disabled", 1)
 
 
-class Resized(Flow):
+class Resized(KilledFlow):
     async def ask(self, name: str) -> None:
         await self.world.patch(TOPIC, name, replicationFactor=3)
 
@@ -101,7 +101,7 @@ class Resized(Flow):
         )
 
 
-class RecordDeletionFlow(Flow):
+class RecordDeletionFlow(KilledFlow):
     async def before(self, name: str) -> None:
         await super().before(name)
 
@@ -115,7 +115,7 @@ class RecordDeletionFlow(Flow):
         return succeeded == "True" and await offset(self.admin, name, 0, EARLIEST) == 2
 
 
-class Deleted(Flow):
+class Deleted(KilledFlow):
     async def ask(self, name: str) -> None:
         await self.world.delete(TOPIC, name)
 
@@ -128,7 +128,7 @@ class Deleted(Flow):
 
 
 async def reached(goal: Callable[[], Awaitable[bool]], fate: Fate) -> bool:
-    """Whether the goal is reached before the operator's end."""
+    """Return whether the goal is reached before the operator dies."""
     async with asyncio.timeout(GOAL_S):
         while not fate.dead.is_set():
             if await goal():
@@ -156,30 +156,36 @@ async def test_next_operator_completes_the_change(
     bootstrap: tuple[str, ...],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
-    kind: type[Flow],
+    kind: type[KilledFlow],
 ) -> None:
     hurry(monkeypatch)
     flow = kind(world, admin, bootstrap)
     died: list[str] = []
+    # Call by call, before it takes effect and before its answer.
     for number, takes_effect in itertools.product(range(1, CALLS_MAX), (False, True)):
+        # The quick test alternates between the two.
         if not EVERY and takes_effect != bool(number % 2):
             continue
         topic = f"{name}-{number}-{int(takes_effect)}"
         await flow.before(topic)
+        # Flows other than creation start with a Ready topic.
         if kind is not Created:
             none = Fate(topic, 0, takes_effect=False)
             async with operator(world, monkeypatch, none):
                 assert await reached(lambda: flow.is_ready(topic), none)  # noqa: B023
         await flow.ask(topic)
         fate = Fate(topic, number, takes_effect=takes_effect)
+        # The operator lives until the chosen call, or completes the change before it.
         async with operator(world, monkeypatch, fate):
             if await reached(lambda: flow.done(topic), fate):  # noqa: B023
                 break
         died.append(fate.calls[number - 1])
+        # Another operator finds what the dead one left.
         after = Fate(topic, 0, takes_effect=False)
         async with operator(world, monkeypatch, after):
             assert await reached(lambda: flow.done(topic), after), died  # noqa: B023
     else:
         raise AssertionError(f"it is never done without dying: {died}")
+    # Some calls were killed, otherwise this test verified nothing.
     assert len(died) >= 2, "nothing was tried"
     print(f"{kind.__name__}: {len(died)} deaths, the last at {died[-1]}")

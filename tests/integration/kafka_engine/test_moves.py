@@ -1,9 +1,9 @@
-"""Replication factors on Apache Kafka: up and down by throttled reassignments, and nothing that
-throttles left behind."""
+"""Replication factors on Apache Kafka: raised and lowered by throttled reassignments, after which
+no throttle is left."""
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.kafka_engine.record_production import produce
-from tests.integration.kafka_engine.test_topics import own, set_elsewhere
+from tests.integration.kafka_engine.test_topics import own, set_externally
 from tests.integration.kafka_engine.waiting import until
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import id_text
@@ -22,7 +22,7 @@ async def replicas(admin: Admin, name: str) -> list[int]:
 
 
 async def rates(admin: Admin, node_id: int) -> set[str | None]:
-    """That a live broker has of its own."""
+    """Return the rates that a live broker has of its own."""
     found = await configs.broker_config(admin.client, node_id, RATES)
     return {entry.value for entry in found.values() if entry.own}
 
@@ -34,13 +34,14 @@ async def is_unthrottled(world: KafkaWorld, admin: Admin, name: str) -> bool:
     for node_id in (1, 2, 3):
         if await rates(admin, node_id):
             return False
+    # The status must not claim a throttle that Kafka no longer has.
     status = (await world.get(CLUSTER, "demo"))["status"]
     topic = (await world.get(TOPIC, name))["status"]
     kept = set(topic.get("configKeys") or ())
     return "throttledBrokers" not in status and not kept & set(THROTTLED)
 
 
-async def test_a_replication_factor_goes_up_and_down(
+async def test_replication_factor_is_raised_and_lowered(
     world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...], name: str
 ) -> None:
     operator = await world.start_operator()
@@ -48,6 +49,7 @@ async def test_a_replication_factor_goes_up_and_down(
     await world.ready(name)
     for partition in range(4):
         await produce(bootstrap, name, partition, b"x" * 10_000)
+    # A raise is a reassignment of all partitions.
     await world.patch(TOPIC, name, replicationFactor=3)
     await world.condition(TOPIC, name, "FullyReplicated", "False", "ReplicationFactorChanging")
     await until(lambda: replicas(admin, name), lambda found: found == [3] * 4)
@@ -62,9 +64,10 @@ async def test_a_replication_factor_goes_up_and_down(
     await world.patch(TOPIC, name, replicationFactor=2)
     await until(lambda: replicas(admin, name), lambda found: found == [2] * 4)
     await world.condition(TOPIC, name, "FullyReplicated", "True")
+    # Four replicas with three brokers.
     await world.patch(TOPIC, name, replicationFactor=4)
-    told = await world.condition(TOPIC, name, "Stalled", "True", "ReplicationFactorPending")
-    assert "Start more brokers, or set the previous" in told["message"]
+    condition = await world.condition(TOPIC, name, "Stalled", "True", "ReplicationFactorPending")
+    assert "Start more brokers, or set the previous" in condition["message"]
 
 
 async def test_foreign_reassignment_is_left_alone(
@@ -72,11 +75,13 @@ async def test_foreign_reassignment_is_left_alone(
 ) -> None:
     made = await admin.create_topics([NewTopic(name, ((1,), (2,)))])
     await produce(bootstrap, name, 0, *([b"x" * 900_000] * 4))
+    # Slow enough that the foreign move does not end during the test.
     slow = dict.fromkeys(RATES, "1000")
     nodes = [ConfigChange(BROKER, str(node), slow) for node in (1, 2, 3)]
-    await set_elsewhere(admin, name, **{key.replace(".", "_"): "*" for key in THROTTLED})
+    await set_externally(admin, name, **{key.replace(".", "_"): "*" for key in THROTTLED})
     for node in nodes:
         assert await configs.alter_broker(admin.client, node) is None
+    # A reassignment that the operator did not start.
     await admin.reassign({(name, 0): (1, 2)})
     try:
         await world.create_topic(name, 2, 1)
@@ -86,12 +91,15 @@ async def test_foreign_reassignment_is_left_alone(
         await world.condition(TOPIC, name, "Stalled", "True", "AdoptionRefused")
         await admin.reassign({(name, 0): None})
         await world.ready(name)
+        # Started again, after the Topic was adopted.
         await admin.reassign({(name, 0): (1, 2)})
         await world.patch(TOPIC, name, replicationFactor=3)
         await world.condition(TOPIC, name, "Reconciling", "True", "ReassignmentInProgress")
         assert (await admin.reassignments())[name, 0].adding == (2,)
+        # The operator starts no move of its own while a foreign one is active.
         assert (name, 1) not in await admin.reassignments()
     finally:
+        # Clean up even after a failure: the brokers are shared.
         await admin.reassign({(name, 0): None})
         free = [ConfigChange(BROKER, str(node), {}, RATES) for node in (1, 2, 3)]
         for node in free:

@@ -1,4 +1,4 @@
-"""Every change is applied twice or without an answer, and counts as done.
+"""Changes that are applied twice, or whose answer is lost, count as done.
 
 A change is applied twice if a broker forwards a request to a controller that dies before it
 answers, and forwards it again to the next one. Only the second answer arrives.
@@ -16,7 +16,7 @@ from tests.integration.kafka_engine.test_killed_at_every_call import (
     Created,
     Deleted,
     Disabled,
-    Flow,
+    KilledFlow,
     RecordDeletionFlow,
     Resized,
     reached,
@@ -29,7 +29,7 @@ from tidemark_operator.kube.kinds import TOPIC
 
 
 class Twice(Fate):
-    """No process dies; ``calls``: those that were applied twice."""
+    """No process dies; ``calls`` are those that were applied twice."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, 0, takes_effect=True)
@@ -41,8 +41,8 @@ class Twice(Fate):
         return await make()
 
 
-class Unheard(Twice):
-    """The first answer of each kind does not come."""
+class LostAnswer(Twice):
+    """The first answer of each kind is lost."""
 
     async def call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         answer = await make()
@@ -53,15 +53,15 @@ class Unheard(Twice):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [Twice, Unheard])
+@pytest.mark.parametrize("how", [Twice, LostAnswer])
 @pytest.mark.parametrize("kind", [Created, Changed, Deleted, Resized, Disabled, RecordDeletionFlow])
-async def test_change_applied_twice_or_unanswered_needs_no_intervention(
+async def test_repeated_and_unanswered_changes_complete(
     world: KafkaWorld,
     admin: Admin,
     bootstrap: tuple[str, ...],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
-    kind: type[Flow],
+    kind: type[KilledFlow],
     how: type[Twice],
 ) -> None:
     hurry(monkeypatch)
@@ -73,9 +73,10 @@ async def test_change_applied_twice_or_unanswered_needs_no_intervention(
             status = (await world.get(TOPIC, name)).get("status") or {}
         except NotFound:
             status = {}
-        told = condition_of(status, "Stalled")
-        if told.get("status") == "True":
-            stalled.append(f"{told['reason']}: {told['message']}")
+        # A condition that requests intervention would be wrong.
+        condition = condition_of(status, "Stalled")
+        if condition.get("status") == "True":
+            stalled.append(f"{condition['reason']}: {condition['message']}")
         return await flow.done(name)
 
     await flow.before(name)
@@ -84,5 +85,6 @@ async def test_change_applied_twice_or_unanswered_needs_no_intervention(
             assert await reached(lambda: flow.is_ready(name), fate)
         await flow.ask(name)
         assert await reached(done, fate)
+    # The test is void if nothing was repeated.
     assert fate.calls
     assert not stalled

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.integration.kafka_engine.secured_kafka import Secured, put_secret, secured_kafka
+from tests.integration.kafka_engine.secured_kafka import SecuredKafka, put_secret, secured_kafka
 from tests.integration.operator.cluster_world import condition_of
 from tests.security.client_certificates import ClientAuthority, Leaf
 from tidemark.kafka_client.access import KafkaAccess, Login, Tls
@@ -30,8 +30,8 @@ from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
 
 
 @pytest.fixture
-def secured(tmp_path: Path) -> Iterator[Secured]:
-    """Secured Kafka for one test."""
+def secured(tmp_path: Path) -> Iterator[SecuredKafka]:
+    """SecuredKafka Kafka for one test."""
     with secured_kafka(tmp_path) as started:
         yield started
 
@@ -45,11 +45,12 @@ def token(name: str) -> str:
 
 
 @pytest.mark.slow
-async def test_every_mechanism_and_secrets_that_do_not_fit(
-    kubeconfig: Path, tmp_path: Path, secured: Secured
+async def test_every_mechanism_and_wrong_secrets(
+    kubeconfig: Path, tmp_path: Path, secured: SecuredKafka
 ) -> None:
     bootstrap, server = secured.bootstrap, secured.server
     client = secured.authority.leaf(tmp_path / "us", "CN=us")
+    # SCRAM credentials need a broker that runs.
     _make_scram_user(bootstrap, client)
     trusted = Path(server.trusted).read_text()
     shown = Path(client.certificate).read_text(), Path(client.key).read_text()
@@ -57,6 +58,7 @@ async def test_every_mechanism_and_secrets_that_do_not_fit(
     other = ClientAuthority("others").leaf(tmp_path / "other", "CN=other")
     world = await KafkaWorld.open(kubeconfig, tmp_path)
     try:
+        # A wrong authority, then a wrong password; each is fixed in turn.
         await put_secret(world, "ca", {"ca.crt": Path(other.trusted).read_text()})
         await put_secret(world, "us", {"tls.crt": shown[0], "tls.key": shown[1]})
         await put_secret(world, "user", {"username": "ann", "password": "wrong"})
@@ -66,16 +68,18 @@ async def test_every_mechanism_and_secrets_that_do_not_fit(
             sasl={"mechanism": "PLAIN", "credentialsSecretRef": {"name": "user"}},
         )
         await world.start_operator()
-        told = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
-        assert "is not trusted" in told["message"]
+        condition = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
+        assert "is not trusted" in condition["message"]
+        # The right authority leads to the next error.
         await put_secret(world, "ca", {"ca.crt": trusted})
 
-        async def says(text: str) -> bool:
+        async def status_has(text: str) -> bool:
             body = await world.get(CLUSTER, "demo")
             return text in json.dumps(body["status"]["conditions"])
 
-        await world.until(lambda: says("refuses user 'ann'"), "the password is refused", 60)
-        assert not await says("wrong")
+        await world.until(lambda: status_has("refuses user 'ann'"), "the password is refused", 60)
+        # The wrong password itself is not in the status.
+        assert not await status_has("wrong")
         await put_secret(world, "user", {"username": "ann", "password": "secret"})
         await world.condition(CLUSTER, "demo", "Ready", "True")
         await world.create_topic("secured", 1, 1)
@@ -91,9 +95,11 @@ async def _logs_in(bootstrap: str, tls: Tls) -> None:
         Login("SCRAM-SHA-512", "bob", "hidden"),
         Login("OAUTHBEARER", "", token("cleo")),
     ]
+    # Every mechanism with the right secret.
     for login in logins:
         async with KafkaClient(KafkaAccess((bootstrap,), tls, login)) as client:
             assert len((await Admin(client).describe_cluster()).nodes) == 1
+    # And each with a wrong one.
     wrong = [*(Login(item.mechanism, item.name, "wrong") for item in logins)]
     for login in wrong:
         async with KafkaClient(KafkaAccess((bootstrap,), tls, login)) as client:
@@ -124,10 +130,10 @@ def _make_scram_user(bootstrap: str, client: Leaf) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_changed(
-    kubeconfig: Path, tmp_path: Path, secured: Secured
+async def test_expired_certificate_and_changed_password_are_reported(
+    kubeconfig: Path, tmp_path: Path, secured: SecuredKafka
 ) -> None:
-    """The condition says what to do, and afterwards the same process continues."""
+    """The condition status_has what to do, and afterwards the same process continues."""
     authority, trusted = secured.authority, Path(secured.server.trusted).read_text()
     good = _shown(authority.leaf(tmp_path / "good", "CN=us"))
     expired = _shown(authority.leaf(tmp_path / "old", "CN=us", ends=dt.timedelta(hours=-1)))
@@ -142,22 +148,30 @@ async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_ch
             tls={"caSecretRef": {"name": "ca"}, "certificateSecretRef": {"name": "us"}},
             sasl={"mechanism": "PLAIN", "credentialsSecretRef": {"name": "user"}},
         )
+        # The expired certificate is noticed before Kafka is contacted.
         operator = await world.start_operator()
-        await world.create_topic("mended", 1, 1)
-        told = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
+        await world.create_topic("fixed", 1, 1)
+        condition = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
         epoch = (await world.get(CLUSTER, "demo"))["status"]["controller"]["epoch"]
-        assert "refuses the client certificate, which expired at 20" in told["message"]
-        assert "its key, into Secret us (tls.crt, tls.key)" in told["message"]
-        await _says(world, "which expired", of=(TOPIC, "mended"))
+        assert "refuses the client certificate, which expired at 20" in condition["message"]
+        assert "its key, into Secret us (tls.crt, tls.key)" in condition["message"]
+        await _ready_message_has(world, "which expired", of=(TOPIC, "fixed"))
+        # A certificate of an unknown authority.
         await put_secret(world, "us", strange)
-        await _says(world, "refuses the client certificate (", "its authorities have issued")
+        await _ready_message_has(
+            world, "refuses the client certificate (", "its authorities have issued"
+        )
         await put_secret(world, "us", good)
         await world.condition(CLUSTER, "demo", "Ready", "True")
-        await world.ready("mended")
+        await world.ready("fixed")
         # Of what serves already, too: it is read again within half a minute.
+        # The password changes while the operator is connected.
         await put_secret(world, "user", {"username": "ann", "password": "former"})
-        await _says(world, "refuses user 'ann'", "credentials are read from Secret user: fix them")
+        await _ready_message_has(
+            world, "refuses user 'ann'", "credentials are read from Secret user: fix them"
+        )
         await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
+        # Retries have a pause: a locked-out user would otherwise cause many failures.
         await asyncio.sleep(10)
         dialed = operator.log.count("dialing ")
         await asyncio.sleep(10)
@@ -165,6 +179,7 @@ async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_ch
         await put_secret(world, "user", {"username": "ann", "password": "secret"})
         await world.condition(CLUSTER, "demo", "Ready", "True")
         status = (await world.get(CLUSTER, "demo"))["status"]
+        # The same process and the same term.
         assert status["controller"]["epoch"] == epoch, "it was not restarted"
         assert "secret" not in json.dumps(status)
     finally:
@@ -178,9 +193,11 @@ def _shown(leaf: Leaf) -> dict[str, str]:
     }
 
 
-async def _says(world: KafkaWorld, *texts: str, of: tuple[Kind, str] = (CLUSTER, "demo")) -> None:
-    def said(status: Json) -> bool:
+async def _ready_message_has(
+    world: KafkaWorld, *texts: str, of: tuple[Kind, str] = (CLUSTER, "demo")
+) -> None:
+    def message_has_texts(status: Json) -> bool:
         message = str(condition_of(status, "Ready").get("message"))
         return all(text in message for text in texts)
 
-    await world.status_where(*of, said, 60)
+    await world.status_where(*of, message_has_texts, 60)

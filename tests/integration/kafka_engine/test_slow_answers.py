@@ -1,4 +1,4 @@
-"""Late answers of the API server and Kafka, as on a busy machine.
+"""LateAnswers answers of the API server and Kafka, as on a busy machine.
 
 The mover and a Topic's reconciler must not undo each other's settings and records, so that no
 throttle remains without a record.
@@ -21,8 +21,8 @@ from tidemark_operator.kube.kinds import TOPIC
 LATE_S = 0.8
 
 
-class Late(Fate):
-    """No process dies; writes take effect at once or late, and are answered late."""
+class LateAnswers(Fate):
+    """No process dies; writes take effect late or are answered late, at random."""
 
     def __init__(self, name: str, chance: random.Random) -> None:
         super().__init__(name, 0, takes_effect=True)
@@ -38,13 +38,14 @@ class Late(Fate):
 
 @pytest.mark.slow
 @pytest.mark.long
-async def test_no_throttle_stays_where_answers_come_late(
+async def test_late_answers_leave_no_throttle(
     world: KafkaWorld, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry(monkeypatch)
     await world.create_topic(name, 2, 1)
-    async with operator(world, monkeypatch, Late(name, random.Random(5))):
+    async with operator(world, monkeypatch, LateAnswers(name, random.Random(5))):
         await world.ready(name)
+        # Several changes in a row, while answers to earlier ones are still on their way.
         for factor in (3, 1, 2, 1, 3):
             await world.patch(TOPIC, name, replicationFactor=factor)
             await until(
@@ -52,5 +53,6 @@ async def test_no_throttle_stays_where_answers_come_late(
                 lambda found: found == [factor] * 2,  # noqa: B023
             )
         await until(lambda: is_unthrottled(world, admin, name), lambda found: found)
+        # LateAnswers answers must not set a throttle again.
         await asyncio.sleep(2)
         assert await is_unthrottled(world, admin, name)

@@ -1,4 +1,4 @@
-"""At rest the operator writes nothing, in Kubernetes or in Kafka, and sends Kafka few requests,
+"""At rest the operator writes nothing to Kubernetes or Kafka, and sends Kafka few requests however
 however many topics there are (invariant 21).
 """
 
@@ -13,29 +13,33 @@ TOPICS = 30
 LOOKED_S = 16.0
 
 
-async def test_at_rest_nothing_is_written_and_little_is_requested(
+async def test_steady_state_writes_nothing_and_requests_little(
     world: KafkaWorld, name: str
 ) -> None:
     operator = await world.start_operator()
     names = [f"{name}-{number}" for number in range(TOPICS)]
     for item in names:
+        # Three of thirty topics are tiered.
         tiering = {"enabled": True} if item.endswith("0") else None
         await world.create_topic(item, 2, 3, **({"tiering": tiering} if tiering else {}))
     for item in names:
         await world.condition(TOPIC, item, "Ready", "True")
     await world.until(lambda: settled(world), "nothing was written for four seconds", 60.0)
-    before, asked = await world.versions(), requests(operator.log)
+    # From here on nothing may be written.
+    before, requests_before = await world.versions(), requests(operator.log)
     writes = await operator.metric("tidemark_operator_status_writes_total")
     await asyncio.sleep(LOOKED_S)
     after = await world.versions()
     changed = Counter(key.split("/")[0] for key in after if after[key] != before.get(key))
     assert not changed, f"written: {changed}"
     assert await operator.metric("tidemark_operator_status_writes_total") == writes
-    since = requests(operator.log) - asked
+    # Only reads, and few of them.
+    since = requests(operator.log) - requests_before
     assert set(since) <= {
         "DescribeClusterRequest", "ListPartitionReassignmentsRequest", "MetadataRequest",
         "DescribeConfigsRequest",
     }, since  # fmt: skip
+    # Four requests per interval of five seconds, with two intervals of tolerance.
     assert since.total() <= 4 * (LOOKED_S / 5 + 2), since
 
 

@@ -25,10 +25,10 @@ from tidemark_operator.kube.kinds import CLUSTER, RECORD_DELETION, TOPIC, Json
 
 BROKERS = 2
 AWAY_S = 60.0
-#: Objects of each kind that wait for Kafka meanwhile.
+#: Number of objects of each kind that wait for Kafka.
 WAITING = 20
-#: How soon it is said: a look comes every five seconds, and is given ten.
-SAID_S = 25.0
+#: A look every five seconds has a time-out of ten seconds.
+REPORTED_S = 25.0
 HEALED_S = 60.0
 
 
@@ -36,15 +36,15 @@ HEALED_S = 60.0
 def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
     """Two brokers and a controller."""
     kafka_jars()
-    wanted = KafkaOptions(brokers=BROKERS, controllers=1, entries=QUICK)
-    with running(tmp_path / "kafka", wanted) as started:
+    options = KafkaOptions(brokers=BROKERS, controllers=1, entries=QUICK)
+    with running(tmp_path / "kafka", options) as started:
         yield started
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "held up"])
-async def test_kafka_is_away_for_a_minute(
+async def test_kafka_unreachable_for_a_minute_recovers(
     kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes, how: str
 ) -> None:
     world = await KafkaWorld.open(kubeconfig, tmp_path)
@@ -54,8 +54,8 @@ async def test_kafka_is_away_for_a_minute(
         await world.create_topic("served", 1, 2)
         await world.ready("served")
         before = (await world.get(TOPIC, "served"))["metadata"]["resourceVersion"]
-        took_s = await _away(world, operator, nodes, killed=how == "killed")
-        print(f"{how}: said after {took_s[0]:.1f} s, healed after {took_s[1]:.1f} s")
+        elapsed_s = await _make_unreachable(world, operator, nodes, killed=how == "killed")
+        print(f"{how}: said after {elapsed_s[0]:.1f} s, healed after {elapsed_s[1]:.1f} s")
         assert (await world.get(TOPIC, "served"))["metadata"]["resourceVersion"] != before
     finally:
         for node_id in nodes.broker_ids():
@@ -63,31 +63,36 @@ async def test_kafka_is_away_for_a_minute(
         await world.close()
 
 
-async def _away(
+async def _make_unreachable(
     world: KafkaWorld, operator: OperatorProcess, nodes: KafkaNodes, *, killed: bool
 ) -> tuple[float, float]:
-    """Seconds until it was said, and until all was done that had waited."""
+    """Return the seconds until it was reported, and until everything waiting was done."""
     began_s = time.monotonic()
+    # Killed brokers refuse connections; suspended ones never answer.
     for node_id in nodes.broker_ids():
         if killed:
             nodes.kill(node_id)
         else:
             _signal(nodes, node_id, signal.SIGSTOP)
-    told = await _told(world, SAID_S)
-    said_s = time.monotonic() - began_s
-    assert "127.0.0.1:" in told["message"]
+    condition = await _reported(world, REPORTED_S)
+    reported_s = time.monotonic() - began_s
+    assert "127.0.0.1:" in condition["message"]
     served = condition_of((await world.get(TOPIC, "served"))["status"], "Ready")
+    # The served topic stays Ready: no failure of it is known.
     assert served["status"] == "True", "it gets no requests, and no failure is known"
     for number in range(WAITING):
         await world.create_topic(f"waits-{number}", 1, 1)
         await world.create_deletion(f"waits-{number}", "served", all={"beforeOffset": -1})
     await world.patch(TOPIC, "served", config={"retention.ms": "3600000"})
+    # Each waiting object says what it waits for.
     for name, type_, status in (("waits-0", "Ready", "False"), ("served", "Reconciling", "True")):
-        told = await world.condition(TOPIC, name, type_, status, "KafkaUnavailable")
-        assert "127.0.0.1:" in told["message"]
+        condition = await world.condition(TOPIC, name, type_, status, "KafkaUnavailable")
+        assert "127.0.0.1:" in condition["message"]
     await world.status_where(RECORD_DELETION, "waits-0", _names_a_broker)
     await asyncio.sleep(5)
+    # The number of attempts and messages must not grow with the waiting objects.
     await _is_quiet(world, operator, max(20.0, AWAY_S - (time.monotonic() - began_s)))
+    # Kafka returns, and everything completes by itself.
     back_s = time.monotonic()
     if killed:
         await asyncio.to_thread(nodes.start, nodes.broker_ids())
@@ -104,20 +109,21 @@ async def _away(
             HEALED_S,
         )
     await world.condition(TOPIC, "served", "Reconciling", "False")
-    return said_s, time.monotonic() - back_s
+    return reported_s, time.monotonic() - back_s
 
 
-async def _told(world: KafkaWorld, timeout_s: float) -> Json:
-    def said(status: Json) -> bool:
+async def _reported(world: KafkaWorld, timeout_s: float) -> Json:
+    def is_unavailable(status: Json) -> bool:
         ready = condition_of(status, "Ready")
         return (ready.get("status"), ready.get("reason")) == ("False", "EngineUnavailable")
 
-    return condition_of(await world.status_where(CLUSTER, "demo", said, timeout_s), "Ready")
+    return condition_of(
+        await world.status_where(CLUSTER, "demo", is_unavailable, timeout_s), "Ready"
+    )
 
 
 async def _is_quiet(world: KafkaWorld, operator: OperatorProcess, looked_s: float) -> None:
-    """Connections that are tried, conditions that are written, lines that are logged: a few for
-    each broker, and not for each object that waits."""
+    """Verify that connection attempts, writes and log lines grow with brokers, not with objects."""
     before, log = await world.versions(), operator.log
     writes = await operator.metric("tidemark_operator_status_writes_total")
     await asyncio.sleep(looked_s)
@@ -140,8 +146,8 @@ def _signal(nodes: KafkaNodes, node_id: int, number: signal.Signals) -> None:
 
 
 def _names_a_broker(status: Json) -> bool:
-    told = condition_of(status, "Succeeded")
-    return told.get("status") == "Unknown" and "127.0.0.1:" in str(told.get("message"))
+    condition = condition_of(status, "Succeeded")
+    return condition.get("status") == "Unknown" and "127.0.0.1:" in str(condition.get("message"))
 
 
 def _is_ready(status: Json) -> bool:

@@ -1,4 +1,4 @@
-"""Looking again until what is looked for is there."""
+"""Polling until a result is as expected."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""One Spark session for all tests: a JVM takes ten seconds to start."""
+"""One Spark session for all tests, because a JVM takes ten seconds to start."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ def session() -> Iterator[SparkSession]:
     except JavaMissing as error:
         pytest.skip(str(error))
     jars, settings = [], {}
+    # Tests of exports skip by themselves if the jars are missing.
     with contextlib.suppress(MavenMissing):  # the tests of exports say so
         settings = settings_of(*Format)
         jars.append(settings["spark.jars"])

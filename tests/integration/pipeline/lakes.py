@@ -1,4 +1,4 @@
-"""Tables that tests export into, and jobs that end where they should not."""
+"""Tables that tests export into, and jobs that are killed at a chosen step."""
 
 import tempfile
 import threading
@@ -55,8 +55,9 @@ class Lake:
     def table(
         self, doomed: type = object, layout: TableLayout = RAW_LAYOUT, name: str = "events"
     ) -> Any:
-        """``doomed``: what changes how it is written."""
+        """Return a table; ``doomed`` is a class that changes how it is written."""
         own = _CLASSES[self.kind]
+        # The doomed class precedes the real one, so that its methods come first.
         if doomed is not object:
             own = type(doomed.__name__, (doomed, own), {"lake": self})
         return own(self.session, self.named(name), layout)
@@ -64,11 +65,12 @@ class Lake:
     def run(
         self, table: TargetTable, *, continuous: bool = False, deleter: Deleter | None = None
     ) -> ExportProgress:
-        """All there is, 20 offsets a commit; a ``continuous`` run is stopped then."""
+        """Export all records with 20 offsets per commit; stop a ``continuous`` run at the end."""
         given = {**self.source, "maxOffsetsPerTrigger": "20"}
         stop, every_s = threading.Event(), 0.1 if continuous else None
 
-        def say(progress: ExportProgress) -> None:
+        def report_progress(progress: ExportProgress) -> None:
+            # No lag: a continuous run has nothing more to do.
             if progress.lag == 0:
                 stop.set()
 
@@ -79,14 +81,15 @@ class Lake:
             every_s=every_s,
             stop=stop,
             deleter=deleter,
-            say=say,
+            say=report_progress,
         )
 
     def commit_of_others(self) -> None:
-        """Nothing that matters, and yet a commit."""
+        """Commit something that changes no row."""
         if self.kind is Format.ICEBERG:
             self.loaded().newFastAppend().commit()
         else:
+            # Delta has no empty commit, so change a property.
             self.session.sql(
                 f"ALTER TABLE {self.name} SET TBLPROPERTIES ('touched'='{time.time()}')"
             )
@@ -105,13 +108,14 @@ def new_lake(
     kind: Format = Format.ICEBERG,
     **properties: str,
 ) -> Lake:
-    """In ``folder``, or where the catalog's properties say."""
+    """In ``folder``, or where the catalog's properties report_progress."""
     try:
         jars(*Format)
     except MavenMissing as error:
         pytest.skip(str(error))
     if kind is Format.DELTA:
         return Lake(session, kind, str(folder), source)
+    # A catalog of its own: Spark caches tables by name.
     catalog = f"lake_{uuid.uuid4().hex[:8]}"
     known = properties or {"type": "hadoop", "warehouse": str(folder)}
     for key, value in catalog_settings(catalog, known).items():
@@ -126,16 +130,18 @@ class Pause:
     folder: Path
 
     def of(self, frame: DataFrame) -> DataFrame:
-        reached, go_on = str(self.folder / "reached"), str(self.folder / "go-on")
+        reached, proceed = str(self.folder / "reached"), str(self.folder / "go-on")
 
         def wait(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
             Path(reached).touch()
             for _ in range(6_000):
-                if Path(go_on).exists():
+                if Path(proceed).exists():
                     break
                 time.sleep(0.02)
+            # At most two minutes, so that a failed test ends.
             yield from batches
 
+        # One task only: other cores remain for the process that the pause waits for.
         # One task, so that the process that it waits for has a core to work on.
         return frame.coalesce(1).mapInArrow(wait, frame.schema)
 
@@ -164,12 +170,12 @@ class Pause:
 
 
 class Killed(Exception):
-    """The job ends here, and does nothing more."""
+    """The job was killed at this point."""
 
 
 class NeverClosed:
     def close(self) -> None:
-        """One that is killed closes nothing."""
+        """Close nothing, like a killed process."""
 
 
 class KilledBeforeWriting(NeverClosed):
@@ -192,7 +198,7 @@ class KilledBeforeItsCheckpoint(NeverClosed):
 
 
 class OthersCommitMeanwhile:
-    """Once, in the middle of the first write."""
+    """Commits once through another client, in the middle of the first write."""
 
     lake: "Lake"
     others = 1
@@ -203,6 +209,7 @@ class OthersCommitMeanwhile:
             return
         self.others -= 1
         with tempfile.TemporaryDirectory() as folder:
+            # The pause lets the other commit happen between the read and the commit of this write.
             pause = Pause(Path(folder))
             with pause.meanwhile(self.lake.commit_of_others):
                 super().write(pause.of(frame), exported)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Records as the data source gives them, without a topic."""
+"""Records as the data source returns them, without a topic."""
 
 from pyspark.sql import DataFrame, SparkSession
 

@@ -1,6 +1,6 @@
-"""Deletion reaches the lake: what a ``RecordDeletion`` takes from a topic of a whole cluster is,
-after the tables' upkeep, in no file of the broker, of the tier, or of any version of a table. And
-what an export deletes itself, it does by the one object that people look at."""
+"""Deletion reaches the lake. What a ``RecordDeletion`` deletes from a topic of a whole cluster is,
+after maintenance of the tables, in no file of the broker, the tier or any version of a table.
+An export deletes its own records through one object that users can inspect."""
 
 import re
 import time
@@ -26,7 +26,7 @@ from tidemark_pipeline.jobs.export import export
 from tidemark_pipeline.jobs.propagate import propagate
 
 pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(1200)]
-#: What a record is known by, in whatever file it stands.
+#: The mark that identifies a record in any file.
 _MARK = re.compile(rb"secret (\d{6}) of (\d)")
 RECORDS, PARTITIONS = 1200, 2
 #: Five segments of each partition are closed.
@@ -42,6 +42,7 @@ TOPIC = {
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
     (tmp_path / "cluster").mkdir()
+    # A real broker and operator, so that the deletion takes its whole path.
     with run_cluster(tmp_path / "cluster", brokers=1) as running:
         yield running
 
@@ -59,6 +60,7 @@ def marks(folder: Path, partition: int) -> set[int]:
     found: set[int] = set()
     for path in folder.rglob("*"):
         try:
+            # Files disappear while they are listed.
             data = path.read_bytes() if path.is_file() else b""
         except FileNotFoundError:
             continue
@@ -67,7 +69,7 @@ def marks(folder: Path, partition: int) -> set[int]:
 
 
 def segments(cluster: RunningCluster, topic: str, partition: int) -> list[int]:
-    """First offsets of those of the tier, and the end."""
+    """Return the first offsets of the tier's segments, and the tier's end."""
     tier = open_tier(storage(cluster.local))
     topic_id = tier.reader.find_topic(topic).topic_id
     snapshot = tier.reader.snapshot(topic_id, partition)
@@ -79,7 +81,7 @@ def segments(cluster: RunningCluster, topic: str, partition: int) -> list[int]:
 
 
 def readable(cluster: RunningCluster, topic: str) -> dict[int, int]:
-    """The first offset of each partition that a stock client is given."""
+    """Return the first offset of each partition that a stock client can read."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "none"})
     found = {}
     for partition in range(PARTITIONS):
@@ -90,7 +92,7 @@ def readable(cluster: RunningCluster, topic: str) -> dict[int, int]:
     return found
 
 
-def test_what_a_record_deletion_takes_is_nowhere(
+def test_record_deletion_removes_every_copy_of_a_record(
     session: SparkSession, cluster: RunningCluster, tmp_path: Path
 ) -> None:
     topic = cluster.new_topic(**TOPIC)
@@ -101,8 +103,10 @@ def test_what_a_record_deletion_takes_is_nowhere(
     lakes = [new_lake(session, source, tmp_path / kind.value, kind) for kind in Format]
     for lake in lakes:
         assert export(session, source, lake.table()).written.rows == RECORDS
+        # Every record is in the table before the deletion.
         assert kept(Path(tmp_path / lake.kind.value)) == set(range(RECORDS // PARTITIONS))
     # Whole segments: of one that has later records, too, bytes stay until these go.
+    # The start of the third segment, so that two segments can be deleted completely.
     points = {index: segments(cluster, topic, index)[2] for index in range(PARTITIONS)}
     cluster.kube.apply(
         KIND,
@@ -115,8 +119,10 @@ def test_what_a_record_deletion_takes_is_nowhere(
         },
     )
     wait(lambda: ended(cluster.kube.get(KIND, "erase") or {}).succeeded is True, "the deletion")
+    # Clients see the new log start at once.
     assert readable(cluster, topic) == points
 
+    # Then the bytes disappear from the broker's disk and from the tier.
     for place in (cluster.log_folder(1, topic).parent, cluster.tier_folder):
         for partition, offset in points.items():
             wait(
@@ -128,9 +134,11 @@ def test_what_a_record_deletion_takes_is_nowhere(
             )
     for lake in lakes:
         rows = session.table(lake.name)
+        # The table still has all rows until it is maintained.
         assert rows.count() == RECORDS
         done = propagate(session, lake.kind, lake.name, source, history=True)
         assert (done.rows, done.retained_by, done.behind) == (sum(points.values()), (), ())
+        # The history is rewritten: no data file has an older offset.
         assert files(lake, tmp_path / lake.kind.value) == points
         # A job continues, too.
         assert export(session, source, lake.table()).commits == 0
@@ -138,13 +146,14 @@ def test_what_a_record_deletion_takes_is_nowhere(
 
 
 def files(lake: Lake, folder: Path) -> dict[int, int]:
-    """The least offset of each partition in all files of data."""
+    """Return the least offset of each partition in all data files."""
     import pyarrow.parquet
 
     found: dict[int, int] = {}
     for path in folder.rglob("*.parquet"):
         if "_delta_log" in path.parts:
             continue
+        # Partition values of the path are ignored: the columns themselves are read.
         table = pyarrow.parquet.read_table(path, columns=["partition", "offset"], partitioning=None)
         for row in table.to_pylist():
             partition, offset = row["partition"], row["offset"]
@@ -152,7 +161,7 @@ def files(lake: Lake, folder: Path) -> dict[int, int]:
     return found
 
 
-def test_what_is_exported_is_deleted_by_one_object(
+def test_export_deletes_its_records_through_one_object(
     session: SparkSession, cluster: RunningCluster, tmp_path: Path
 ) -> None:
     topic = cluster.new_topic(**TOPIC)
@@ -162,12 +171,14 @@ def test_what_is_exported_is_deleted_by_one_object(
     deleter = RecordDeletions(cluster.kube, lake.name)
     for round_ in (1, 2):
         send(cluster, topic, RECORDS)
+        # Two commits per round, each of which is followed by a deletion.
         options = {**source, "maxOffsetsPerTrigger": str(RECORDS // 2)}
         begun_s = time.monotonic()
         done = export(session, options, lake.table(layout=layout), deleter=deleter)
         print(f"round {round_}: {time.monotonic() - begun_s:.0f} s")
         assert done.deleted == RECORDS
         assert readable(cluster, topic) == dict(done.exported.offsets)
+    # One object for each topic and table, updated by every run.
     (found,) = cluster.kube.objects(KIND)
     assert found["metadata"]["name"] == name_of(topic, lake.name)
     assert ended(found).succeeded

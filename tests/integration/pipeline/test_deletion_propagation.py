@@ -1,5 +1,5 @@
-"""Rows go with the records that their topic has no more: from the table, and from its history;
-beside a job that writes it, which neither loses nor doubles one."""
+"""Rows are deleted from a table and its history once their topic no longer has the records.
+A job that writes the table at the same time neither loses nor duplicates a row."""
 
 import sys
 import uuid
@@ -39,7 +39,7 @@ def topic(tmp_path: Path) -> SmallTier:
 
 
 def more(tier: SmallTier, count: int) -> None:
-    """JSON, but for every fifth."""
+    """Append JSON records; every fifth value is not JSON."""
     start = tier.loaded.head.next_copy_offset
     numbers = range(start, start + count)
     tier.copy([b'{"id": %d, "offset": "x"}' % n if n % 5 else b"no json %d" % n for n in numbers])
@@ -59,9 +59,10 @@ def offsets(lake: Lake, table: str = "events", column: str = "offset") -> list[i
 
 
 def kept(folder: Path) -> set[int]:
-    """The offsets of records in all files of data, whatever version they are of."""
+    """Return the offsets of records in all data files of all versions."""
     found: set[int] = set()
     for path in folder.rglob("*.parquet"):
+        # Delta's log has parquet files that are no data.
         if "_delta_log" in path.parts:
             continue
         table = pyarrow.parquet.read_table(path, partitioning=None)
@@ -72,23 +73,26 @@ def kept(folder: Path) -> set[int]:
     return found
 
 
-def dropped(lake: Lake, topic: SmallTier, name: str = "events", **given: Any) -> Propagated:
+def propagated(lake: Lake, topic: SmallTier, name: str = "events", **given: Any) -> Propagated:
     return propagate(lake.session, lake.kind, lake.named(name), of_topic(topic), **given)
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_records_that_went_are_in_no_version_of_the_table(
+def test_deleted_records_are_in_no_version_of_the_table(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
     """The next job continues where the last one stopped."""
     lake = lake_of(session, topic, tmp_path, kind)
     lake.run(lake.table())
-    assert dropped(lake, topic) == Propagated()
+    assert propagated(lake, topic) == Propagated()
     topic.expire_to(27)  # a whole file of the table's, and a part of another
-    assert dropped(lake, topic).rows == 27
+    # Deleted from the current version only.
+    assert propagated(lake, topic).rows == 27
     assert offsets(lake) == list(range(27, 40))
+    # Older versions still have the rows.
     assert kept(tmp_path / "lake") == set(range(40))
-    done = dropped(lake, topic, history=True)
+    # With history the older versions expire as well.
+    done = propagated(lake, topic, history=True)
     assert (done.rows, done.retained_by, done.behind) == (0, (), ())
     assert done.removed > 0
     assert kept(tmp_path / "lake") == set(range(27, 40))
@@ -98,15 +102,16 @@ def test_records_that_went_are_in_no_version_of_the_table(
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_rows_that_an_upsert_had_replaced_go_from_the_files(
+def test_replaced_rows_of_an_upsert_are_deleted_from_files(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
     lake = lake_of(session, topic, tmp_path, kind)
     layout = TableLayout(columns=RAW_DDL, mode=WriteMode.UPSERT)
     lake.run(lake.table(layout=layout))
+    # One key: the upsert keeps the newest record only.
     assert offsets(lake) == [39]
     topic.expire_to(30)
-    done = dropped(lake, topic, history=True)
+    done = propagated(lake, topic, history=True)
     assert (done.rows, done.retained_by) == (0, ())
     assert kept(tmp_path / "lake") == {39}
     more(topic, 5)
@@ -115,7 +120,7 @@ def test_rows_that_an_upsert_had_replaced_go_from_the_files(
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_rows_of_values_and_dead_letters(
+def test_deletion_propagates_to_rows_and_dead_letters(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
     lake = lake_of(session, topic, tmp_path, kind)
@@ -128,8 +133,9 @@ def test_rows_of_values_and_dead_letters(
 
     lake.run(tables())
     topic.expire_to(13)
-    assert dropped(lake, topic, history=True).rows == 13 - 3
-    assert dropped(lake, topic, "letters", history=True).rows == 3
+    # Of 13 records, 0, 5 and 10 are dead letters.
+    assert propagated(lake, topic, history=True).rows == 13 - 3
+    assert propagated(lake, topic, "letters", history=True).rows == 3
     assert kept(tmp_path / "lake") == set(range(13, 40))
     more(topic, 5)
     lake.run(tables())
@@ -151,6 +157,7 @@ class InItsMiddle:
         if pause is None:
             super().write(frame, exported)  # type: ignore[misc]
             return
+        # The deletion happens while the batch is being written.
         with pause.meanwhile(self.do):
             super().write(pause.of(frame), exported)  # type: ignore[misc]
 
@@ -169,17 +176,20 @@ def test_job_in_the_middle_of_a_batch_continues(
 
     def erase() -> None:
         topic.expire_to(45)
+        # Delta's session caches the table, so another client needs its own.
         other = lake if kind is Format.ICEBERG else lake.elsewhere()
-        done.append(dropped(other, topic))
+        done.append(propagated(other, topic))
 
     table = lake.table(InItsMiddle, layout)
     table.pause, table.do = Pause(tmp_path), erase
     lake.run(table)
+    # Partition 0 was behind, because the batch was not committed yet.
     assert done[0].behind == (0,)
     expected = list(range(40, 60)) if mode is WriteMode.APPEND else [59]
     assert offsets(lake) == expected
     assert lake.run(lake.table(layout=layout)).commits == 0
-    assert dropped(lake, topic, history=True).behind == ()
+    # The next pass deletes what that batch added.
+    assert propagated(lake, topic, history=True).behind == ()
     assert min(kept(tmp_path / "lake")) >= 45
     assert offsets(lake) == [n for n in expected if n >= 45]
 
@@ -190,12 +200,14 @@ def test_unknown_records_are_left_alone(
     lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
     lake.run(lake.table(layout=TableLayout(columns=RAW_DDL, deletes=True)))
     topic.expire_to(20)
+    # The export itself deletes records, so their absence says nothing about the table.
     with pytest.raises(ExportError, match="no reason to drop it from the table"):
-        dropped(lake, topic)
+        propagated(lake, topic)
+    # A table of another origin has no offsets in its commits.
     lake.session.sql(f"CREATE TABLE {lake.named('other')} (a int) USING iceberg")
     with pytest.raises(ExportError, match="nothing says which records its rows are of"):
-        dropped(lake, topic, "other")
+        propagated(lake, topic, "other")
     lake.session.sql(f"CREATE TABLE {lake.named('copy')} USING iceberg AS TABLE {lake.name}")
     with pytest.raises(ExportError, match="has rows, but no commit records"):
-        dropped(lake, topic, "copy")
+        propagated(lake, topic, "copy")
     assert offsets(lake) == list(range(40))

@@ -36,11 +36,10 @@ def of_offsets(lake: Lake, *numbers: int) -> Any:
 
 
 @pytest.mark.parametrize("mode", WriteMode)
-def test_a_job_that_was_taken_over_from_commits_nothing_more(
-    lake: Lake, tmp_path: Path, mode: WriteMode
-) -> None:
-    """Whether it wakes in the middle of its write, or has looked before that."""
+def test_superseded_job_commits_nothing(lake: Lake, tmp_path: Path, mode: WriteMode) -> None:
+    """The old job may wake in the middle of its write, or after its own check."""
     layout = TableLayout(columns=RAW_DDL, mode=mode)
+    # Two jobs on the same table, with sessions of their own.
     first, second = (lake.elsewhere().table(layout=layout) for _ in range(2))
     at = first.claim("t", "")
     pause = Pause(tmp_path)
@@ -48,18 +47,21 @@ def test_a_job_that_was_taken_over_from_commits_nothing_more(
     with (
         pytest.raises(Superseded, match="has taken over the table"),
         pause.meanwhile(lambda: taken.append(second.claim("t", ""))),
+        # The second job claims the table while the first one writes.
     ):
         first.commit(pause.of(of_offsets(lake, 0, 1)), at.reaching({0: 2}))
+    # Without its own check, the first job is stopped by Delta's transaction conflict.
     first._check_not_superseded = lambda: None
     with pytest.raises(Superseded, match="has taken over the table"):
         first.commit(of_offsets(lake, 0, 1), at.reaching({0: 2}))
     (at,) = taken
+    # The second job starts at the beginning: nothing of the first was committed.
     assert (at.epoch, at.offsets) == (2, {})
     second.commit(of_offsets(lake, 0, 1, 2), at.reaching({0: 3}))
     assert offsets(lake) == [0, 1, 2]
 
 
-def test_a_rollback_is_noticed_and_the_next_job_begins_there(lake: Lake, tmp_path: Path) -> None:
+def test_rollback_is_detected_and_the_next_job_starts_there(lake: Lake, tmp_path: Path) -> None:
     """The job notices it before the next commit.
 
     If the rollback came in the middle of a commit, the error names the version to roll back to.
@@ -73,10 +75,12 @@ def test_a_rollback_is_noticed_and_the_next_job_begins_there(lake: Lake, tmp_pat
     def roll_back(version: int) -> None:  # 0: made, 1: claimed, 2 and 3: written
         others.sql(f"RESTORE TABLE {lake.name} TO VERSION AS OF {version}")
 
+    # Another client rolls back to the version with one row.
     roll_back(2)
     with pytest.raises(Superseded, match="rolled back"):
         table.commit(of_offsets(lake, 2), two.reaching({0: 3}))
     assert offsets(lake) == [0]
+    # The next job continues at the offsets of that version.
     table = lake.table()
     at = table.claim("t", "")  # version 5
     assert at.offsets == one.offsets
@@ -84,16 +88,18 @@ def test_a_rollback_is_noticed_and_the_next_job_begins_there(lake: Lake, tmp_pat
     with (
         pytest.raises(ExportError, match="TO VERSION AS OF 6"),
         pause.meanwhile(lambda: roll_back(1)),
+        # A rollback in the middle of a commit cannot be undone by the job.
     ):
         table.commit(pause.of(of_offsets(lake, 1)), at.reaching({0: 2}))
     with pytest.raises(ExportError, match="TO VERSION AS OF 6"):
         lake.table().claim("t", "")
+    # The remedy of the message.
     roll_back(6)
     assert lake.table().claim("t", "").offsets == {}
     assert offsets(lake) == []
 
 
-def test_an_upsert_that_others_compact_under_is_written_again(lake: Lake, tmp_path: Path) -> None:
+def test_upsert_is_repeated_after_a_concurrent_compaction(lake: Lake, tmp_path: Path) -> None:
     table = lake.table(layout=TableLayout(columns=RAW_DDL, mode=WriteMode.UPSERT))
     at = table.claim("t", "")
     for n in range(3):
@@ -101,6 +107,7 @@ def test_an_upsert_that_others_compact_under_is_written_again(lake: Lake, tmp_pa
     pause = Pause(tmp_path)
     again = records(lake.session, (b"k0", 0, 3, 3, "new"), (b"k1", 0, 4, 4, None))
     others = lake.elsewhere().session
+    # The compaction conflicts with the upsert, which is repeated.
     with pause.meanwhile(lambda: others.sql(f"OPTIMIZE {lake.name}")):
         written = table.commit(pause.of(again), at.reaching({0: 5}))
     assert (written.rows, written.deleted) == (1, 1)
@@ -116,7 +123,9 @@ def test_json_and_dead_letters_by_day_and_hour(lake: Lake) -> None:
     rows = lake.table(layout=of_rows)
     tables = LetteredTables(JsonValues(fields), rows, lake.table(layout=of_letters, name="dlq"))
     at = tables.claim("t", str(uuid.UUID(int=1)))
+    # The last millisecond of the first hour of the second day.
     late = 90_000_000 - 1  # of the second day, in its first hour
+    # Partitions are in UTC whatever the session's time zone is.
     lake.session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
         written = tables.commit(
@@ -132,7 +141,7 @@ def test_json_and_dead_letters_by_day_and_hour(lake: Lake) -> None:
     assert (letter["error"], str(letter["kafka_day"])) == ("not JSON", "1970-01-02")
 
 
-def test_rows_of_others_and_another_mode_are_refused(lake: Lake) -> None:
+def test_foreign_rows_and_another_mode_are_refused(lake: Lake) -> None:
     lake.session.sql(f"CREATE TABLE {lake.name} USING delta AS SELECT 't' AS topic")
     with pytest.raises(ExportError, match="Export into a separate table"):
         lake.table().claim("t", "")

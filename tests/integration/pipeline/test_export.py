@@ -37,7 +37,7 @@ from tests.integration.pipeline.lakes import (
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
 
-# Other programs have most of the machine, now and then.
+# Other programs use most of the machine now and then.
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
 
 
@@ -61,16 +61,15 @@ def lake(session: SparkSession, topic: SmallTier, tmp_path: Path) -> Lake:
 
 
 def check(lake: Lake) -> None:
-    """The table has what the topic has, column by column."""
+    """Verify that the table has what the topic has, column by column."""
     read = lake.session.read.format("tidemark").options(**lake.source).load().select(*RAW)
     kept = lake.session.table(lake.name)
     assert kept.orderBy("offset").collect() == read.orderBy("offset").collect()
 
 
-def test_each_record_is_there_once_wherever_the_job_was_killed(
-    lake: Lake, topic: SmallTier
-) -> None:
-    """And though others commit, and expire the snapshots behind their commits."""
+def test_each_record_is_exported_once_despite_kills(lake: Lake, topic: SmallTier) -> None:
+    """Other clients commit and expire the snapshots behind their commits at the same time."""
+    # Each job is killed at another step, and leaves something behind.
     for kind in KILLED:
         with pytest.raises(Killed):
             lake.run(lake.table(kind))
@@ -82,10 +81,12 @@ def test_each_record_is_there_once_wherever_the_job_was_killed(
     # The leftovers of the killed jobs are deleted, except for the tag at which the next job starts.
     table = lake.loaded()
     assert sorted(map(str, table.refs())) == ["main", TAG]
+    # Two foreign commits, then all but the newest snapshot expire.
     for _ in range(2):
         table.newFastAppend().commit()
     now = table.currentSnapshot().timestampMillis() + 1
     table.expireSnapshots().expireOlderThan(now).retainLast(1).commit()
+    # The newest snapshot, and the one that the tag keeps.
     assert len(list(table.snapshots())) == 2
     # There is nothing more: no commit, and nothing twice.
     assert lake.run(lake.table()).commits == 0
@@ -95,7 +96,7 @@ def test_each_record_is_there_once_wherever_the_job_was_killed(
 @pytest.mark.parametrize(
     "moment", ["before it writes", pytest.param("while it writes", marks=pytest.mark.long)]
 )
-def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake, moment: str) -> None:
+def test_superseded_job_commits_nothing_in_iceberg(lake: Lake, moment: str) -> None:
     """Iceberg's writer may recreate its branch, which the other job has removed.
 
     It would start at the current ``main``, and ``main`` could be moved to it.
@@ -109,6 +110,7 @@ def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake, moment:
             overtook.append(lake.table().claim(exported.topic, exported.topic_id))
             if moment == "before it writes":
                 super().write(frame, exported)  # type: ignore[misc]
+            # Another job moved on; this one recreates its branch from the current main.
             append = lake.loaded().newFastAppend().toBranch(self.branch)
             for key, value in exported.to_properties().items():
                 append = append.set(key, value)
@@ -117,11 +119,12 @@ def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake, moment:
     with pytest.raises(Superseded, match="has taken over the table"):
         lake.run(lake.table(Overtaken))
     summary = lake.loaded().currentSnapshot().summary()
+    # The claim of the other job is the last commit, with no row of this one.
     assert (Exported.of_properties(summary), summary.get("total-records")) == (overtook[-1], "0")
     assert overtook[-1].offsets == {}
 
 
-def test_a_table_with_rows_of_others_is_refused(lake: Lake) -> None:
+def test_table_with_foreign_rows_is_refused(lake: Lake) -> None:
     lake.session.sql(f"CREATE TABLE {lake.name} (topic string) USING iceberg")
     lake.session.sql(f"INSERT INTO {lake.name} VALUES ('t')")
     with pytest.raises(ExportError, match="Export into a separate table"):
@@ -139,7 +142,7 @@ BAD = {
 }
 
 
-def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path: Path) -> None:
+def test_unparseable_json_becomes_dead_letters(lake: Lake, tmp_path: Path) -> None:
     """Both tables have each record once though the job is killed between their commits, and the
     next one has another schema."""
     folder = tmp_path / "json"
@@ -153,19 +156,22 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
         fields = fields_of(schema, lake.session)
         by_day, by_hour = Partitioning(PartitionPeriod.DAY), Partitioning(PartitionPeriod.HOUR)
         of_rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=by_day)
+        # Rows and dead letters are partitioned differently.
         of_letters = TableLayout(columns=LETTERS_DDL, partitioning=by_hour)
         rows, letters = lake.table(doomed, of_rows), lake.table(object, of_letters, "dlq")
         return LetteredTables(JsonValues(fields), rows, letters)
 
+    # Killed between the commits of the two tables.
     with pytest.raises(Killed):
         lake.run(tables(KilledAfterWriting, SCHEMA))
     # Restarted with a schema by which 7 is a row, too; it remains a dead letter.
     lake.session.sql(f"DROP TABLE {lake.name}")
-    again = "id STRING, name STRING, price DECIMAL(9, 2)"
-    progress = lake.run(tables(object, again), continuous=True)
+    wider_schema = "id STRING, name STRING, price DECIMAL(9, 2)"
+    progress = lake.run(tables(object, wider_schema), continuous=True)
     assert (progress.written.rows, progress.lag) == (26, 0)
     letters = lake.session.table(lake.named("dlq")).orderBy("offset").collect()
     assert [(row["offset"], bytes(row["value"])) for row in letters] == list(BAD.items())
+    # The exact messages that users see for each dead letter.
     misfit = "JSON that does not fit the schema"
     assert [row["error"] for row in letters] == ["not JSON", misfit, misfit, "not JSON", misfit]
     rows = lake.session.table(lake.name).orderBy("kafka.offset").collect()
@@ -179,11 +185,12 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
 @pytest.mark.long
 @pytest.mark.parametrize("period", [PartitionPeriod.HOUR, PartitionPeriod.NONE])
 @pytest.mark.parametrize("kind", Format)
-def test_rows_of_any_timestamp_are_found_by_a_query(
+def test_rows_of_any_timestamp_are_found_by_queries(
     session: SparkSession, tmp_path: Path, kind: Format, period: PartitionPeriod
 ) -> None:
     """One beyond the years 1 to 9999 is stored as the nearest of them, in both shapes of a row."""
     lake = new_lake(session, {}, tmp_path / "warehouse", kind)
+    # The largest number of seconds that a timestamp of microseconds can have.
     largest = (2**63 - 1) // 1000
     times = [
         *(-largest, -62_135_596_800_001, -62_135_596_800_000, -2, 0, 1_700_000_000_000),
@@ -205,6 +212,7 @@ def test_rows_of_any_timestamp_are_found_by_a_query(
         table.commit(given, table.claim("t", "").reaching({0: len(times)}))
         table.close()
         time = layout.of_record("timestamp")
+        # Expected counts include those that were moved to the nearest storable time.
         for condition, count in (
             (f"{time} > timestamp '2100-01-01'", 5),
             (f"{time} > timestamp '2020-01-01'", 6),
@@ -215,7 +223,7 @@ def test_rows_of_any_timestamp_are_found_by_a_query(
             assert session.table(lake.named(name)).where(condition).count() == count, condition
 
 
-def test_json_that_spark_would_read_as_something_else(session: SparkSession) -> None:
+def test_json_that_spark_would_misread_is_handled_exactly(session: SparkSession) -> None:
     """A key that a map has twice, fractions and times that a column cannot hold, and records that
     are only partly JSON."""
     fields = fields_of(

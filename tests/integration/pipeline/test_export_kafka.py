@@ -1,5 +1,5 @@
-"""A topic of Apache Kafka in an Iceberg table, through Spark's own source: each committed record
-once, wherever the job was ended, and deleted from the topic where that is wanted."""
+"""A topic of Apache Kafka in an Iceberg table through Spark's own source. Each committed record is
+exported once wherever the job is killed, and is deleted from the topic on request."""
 
 import itertools
 import json
@@ -31,8 +31,8 @@ pytestmark = [*MARKS, pytest.mark.timeout(600)]
 _numbers = itertools.count(1)
 
 
-class Written:
-    """A topic of two partitions, and what of it is committed: (partition, offset) and the value."""
+class ExportedTopic:
+    """A topic of two partitions, and its committed records by (partition, offset)."""
 
     def __init__(self, nodes: KafkaNodes) -> None:
         self.name, self.rows = f"export-{next(_numbers)}", dict[tuple[int, int], bytes]()
@@ -43,12 +43,14 @@ class Written:
         }
         self.admin = AdminClient(self._client)
         self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(30)
+        # A transactional producer: aborted records must never be exported.
         self._producer = Producer({**self._client, "transactional.id": self.name})
         self._producer.init_transactions(60)
 
-    def make_again(self, count: int) -> None:
+    def recreate(self, count: int) -> None:
         """Recreate the topic with ``count`` other records in each partition."""
         self.admin.delete_topics([self.name])[self.name].result(30)
+        # Deletion is asynchronous in Kafka.
         wait(lambda: self.name not in self.admin.list_topics(timeout=10).topics, "it to go")
         self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(30)
         producer = Producer(self._client)
@@ -65,6 +67,7 @@ class Written:
         for commit in (False, True):
             self._producer.begin_transaction()
             for number in range(count):
+                # Aborted first, so that its offsets precede those of the committed records.
                 value = json.dumps({"number": number, "text": f"of {self.name}"}).encode()
                 self._producer.produce(
                     self.name,
@@ -85,18 +88,18 @@ class Written:
 
 
 @pytest.fixture
-def topic(apache_kafka: KafkaNodes) -> Written:
-    made = Written(apache_kafka)
+def topic(apache_kafka: KafkaNodes) -> ExportedTopic:
+    made = ExportedTopic(apache_kafka)
     made.write(60)
     return made
 
 
 @pytest.fixture
-def lake(session: SparkSession, topic: Written, tmp_path: Path) -> Lake:
+def lake(session: SparkSession, topic: ExportedTopic, tmp_path: Path) -> Lake:
     return new_lake(session, topic.options, tmp_path / "warehouse")
 
 
-def check(lake: Lake, topic: Written) -> None:
+def check(lake: Lake, topic: ExportedTopic) -> None:
     found = lake.session.table(lake.name).collect()
     assert {(row.partition, row.offset): bytes(row.value) for row in found} == topic.rows
     assert len(found) == len(topic.rows)
@@ -105,6 +108,7 @@ def check(lake: Lake, topic: Written) -> None:
         assert [(header.key, bytes(header.value)) for header in row.headers] == [
             ("n", str(json.loads(row.value)["number"]).encode())
         ]
+        # Kafka's protocol has neither leader epoch nor tiered epoch of a record.
         assert (row.leaderEpoch, row.tieredEpoch) == (None, None), "Kafka's protocol tells neither"
 
 
@@ -115,8 +119,8 @@ def check(lake: Lake, topic: Written) -> None:
         for item in KILLED
     ],
 )
-def test_a_killed_job_neither_loses_nor_doubles_a_row(
-    lake: Lake, topic: Written, doomed: type
+def test_killed_job_neither_loses_nor_duplicates_rows(
+    lake: Lake, topic: ExportedTopic, doomed: type
 ) -> None:
     with pytest.raises(Killed):
         lake.run(lake.table(doomed))
@@ -124,19 +128,21 @@ def test_a_killed_job_neither_loses_nor_doubles_a_row(
     assert done.lag == 0
     check(lake, topic)
     topic.write(30)
+    # A continuous run continues behind the former one.
     lake.run(lake.table(), continuous=True)
     check(lake, topic)
 
 
 @pytest.mark.long
-def test_a_topic_that_is_made_again_ends_the_job(lake: Lake, topic: Written) -> None:
+def test_recreated_topic_ends_the_job(lake: Lake, topic: ExportedTopic) -> None:
     """Spark's source only knows offsets, and would continue where the former topic ended."""
 
     class MadeAgainAfterACommit:
         def commit(self, frame: Any, exported: Exported) -> Any:
             written = super().commit(frame, exported)  # type: ignore[misc]
+            # The topic is recreated between two commits of the job.
             if written.rows:
-                topic.make_again(100)
+                topic.recreate(100)
             return written
 
     with pytest.raises(ExportError, match="was deleted and re-created"):
@@ -148,22 +154,25 @@ def test_a_topic_that_is_made_again_ends_the_job(lake: Lake, topic: Written) -> 
         lake.run(lake.table())
 
 
-def test_wrong_option_takes_the_table_from_no_job(lake: Lake, topic: Written) -> None:
+def test_invalid_option_does_not_take_over_the_table(lake: Lake, topic: ExportedTopic) -> None:
     lake.run(lake.table())
-    mine = lake.table()
-    claimed = mine.claim(topic.name, "")
+    running_job = lake.table()
+    # A running job has claimed the table.
+    claimed = running_job.claim(topic.name, "")
     lake.source = {**lake.source, "endingOffsets": '{"0": 5}'}
     with pytest.raises(OptionError, match="leave the ending option out"):
         lake.run(lake.table())
-    assert mine.progress() == claimed
+    # The failing job never touched that claim.
+    assert running_job.progress() == claimed
 
 
-def test_records_without_a_time_are_not_left_out(lake: Lake, topic: Written) -> None:
+def test_records_without_a_timestamp_are_exported(lake: Lake, topic: ExportedTopic) -> None:
     """A partition that is not named begins at its log start; no time finds that."""
     lake.source = {**lake.source, "startingOffsetsByTimestamp": '{"0": 1}'}
     producer = Producer({"bootstrap.servers": topic.bootstrap, "log_level": 1})
-    topic.make_again(0)
+    topic.recreate(0)
     for number in range(4):
+        # Timestamp -1 is no time, so a lookup by time does not find these records.
         producer.produce(topic.name, b"%d" % number, partition=1, timestamp=-1)
         producer.produce(topic.name, b"%d" % number, partition=0)
     assert producer.flush(60) == 0
@@ -173,7 +182,7 @@ def test_records_without_a_time_are_not_left_out(lake: Lake, topic: Written) -> 
 
 
 @pytest.mark.long
-def test_what_is_written_meanwhile_waits_for_the_next_run(lake: Lake, topic: Written) -> None:
+def test_records_written_during_a_run_wait_for_the_next(lake: Lake, topic: ExportedTopic) -> None:
     """A run ends at the end that there was when it began."""
     before = topic.rows.copy()
 
@@ -181,6 +190,7 @@ def test_what_is_written_meanwhile_waits_for_the_next_run(lake: Lake, topic: Wri
         def commit(self, frame: Any, exported: Exported) -> Any:
             written = super().commit(frame, exported)  # type: ignore[misc]
             if topic.rows == before:
+                # ExportedTopic while the run is in progress.
                 topic.write(20)
             return written
 
@@ -194,7 +204,7 @@ def test_what_is_written_meanwhile_waits_for_the_next_run(lake: Lake, topic: Wri
 
 
 @pytest.mark.long
-def test_fields_are_found_in_values(session: SparkSession, topic: Written) -> None:
+def test_fields_are_inferred_from_values(session: SparkSession, topic: ExportedTopic) -> None:
     found = inferred(sample(session, topic.options))
     assert {item.name: item.dataType.typeName() for item in found} == {
         "number": "long",
@@ -203,11 +213,12 @@ def test_fields_are_found_in_values(session: SparkSession, topic: Written) -> No
 
 
 @pytest.mark.long
-def test_what_is_committed_is_deleted_from_the_topic(lake: Lake, topic: Written) -> None:
+def test_committed_records_are_deleted_from_the_topic(lake: Lake, topic: ExportedTopic) -> None:
     layout = TableLayout(columns=RAW_DDL, deletes=True)
     deleter = BrokerDeletions(KafkaAccess(tuple(topic.bootstrap.split(","))))
     done = lake.run(lake.table(layout=layout), deleter=deleter)
     check(lake, topic)
+    # Offsets of aborted records and markers count as well.
     assert done.deleted > len(topic.rows), "with what was aborted"
     kept = topic.rows.copy()
     topic.write(20)
@@ -216,30 +227,33 @@ def test_what_is_committed_is_deleted_from_the_topic(lake: Lake, topic: Written)
     assert kept.items() <= topic.rows.items()
 
 
-def test_a_deletion_reaches_the_table(lake: Lake, topic: Written) -> None:
+def test_record_deletion_propagates_to_the_table(lake: Lake, topic: ExportedTopic) -> None:
     lake.run(lake.table())
-    asked = topic.admin.delete_records([TopicPartition(topic.name, 0, 35)])
-    wait(lambda: all(item.done() for item in asked.values()), "the deletion")
+    # Records expire below offset 35 of partition 0.
+    deletions = topic.admin.delete_records([TopicPartition(topic.name, 0, 35)])
+    wait(lambda: all(item.done() for item in deletions.values()), "the deletion")
     source = {name: value for name, value in topic.options.items() if name != "topic"}
     done = propagate(lake.session, Format.ICEBERG, lake.name, source)
-    gone = [at for at in topic.rows if at[0] == 0 and at[1] < 35]
-    assert done.rows == len(gone) > 0
-    for at in gone:
+    deleted_records = [at for at in topic.rows if at[0] == 0 and at[1] < 35]
+    assert done.rows == len(deleted_records) > 0
+    for at in deleted_records:
         del topic.rows[at]
     check(lake, topic)
 
 
 @pytest.mark.long
-def test_what_expired_before_it_was_exported_is_said(lake: Lake, topic: Written) -> None:
+def test_records_expired_before_export_are_reported(lake: Lake, topic: ExportedTopic) -> None:
     lake.run(lake.table())
     kept = topic.rows.copy()
     topic.write(20)
-    asked = topic.admin.delete_records([TopicPartition(topic.name, 1, -1)])
-    wait(lambda: all(item.done() for item in asked.values()), "the deletion")
+    # Everything of partition 1 is deleted, including records that were not exported.
+    deletions = topic.admin.delete_records([TopicPartition(topic.name, 1, -1)])
+    wait(lambda: all(item.done() for item in deletions.values()), "the deletion")
     with pytest.raises(
         DataLoss, match=f"of {topic.name}-1, but the log starts at .*failOnDataLoss"
     ):
         lake.run(lake.table())
+    # The documented option to continue despite the loss.
     lake.source = {**lake.source, "failOnDataLoss": "false"}
     lake.run(lake.table())
     topic.rows = kept | {at: value for at, value in topic.rows.items() if at[0] == 0}

@@ -49,12 +49,15 @@ def aged(files: set[Path], days: int) -> set[Path]:
 
 
 @pytest.mark.parametrize("mode", WriteMode)
-def test_iceberg_while_a_job_writes(session: SparkSession, tmp_path: Path, mode: WriteMode) -> None:
+def test_iceberg_maintenance_while_a_job_writes(
+    session: SparkSession, tmp_path: Path, mode: WriteMode
+) -> None:
     """In the middle of a batch its snapshots expire, but for those with offsets; what a killed job
     left goes: files of its branch with their snapshot, and those that it had not committed."""
     lake = new_lake(session, {}, tmp_path / "warehouse")
     layout = TableLayout(columns=RAW_DDL, mode=mode)
     before = set((tmp_path / "warehouse").rglob("*.parquet"))
+    # A killed job leaves files: a branch with its snapshot, and one that was never committed.
     doomed = lake.table(KilledAfterWriting, layout)
     at = doomed.claim("t", "")
     with pytest.raises(Killed):
@@ -62,23 +65,28 @@ def test_iceberg_while_a_job_writes(session: SparkSession, tmp_path: Path, mode:
     left = set((tmp_path / "warehouse").rglob("*.parquet")) - before
     orphan = next(iter(left)).with_name("not-committed.parquet")
     orphan.write_bytes(b"PAR1")
+    # Five days old, older than the two days that orphans are kept.
     aged(left | {orphan}, days=5)
     table, at = written(lake, layout, 6)
     done: list[Maintained] = []
 
     def upkeep() -> None:
-        wanted = TableMaintenance(keep=timedelta(), orphans=timedelta(days=2))
-        done.append(maintain(lake.session, lake.kind, lake.name, wanted))
+        # No snapshot is kept by age.
+        maintenance = TableMaintenance(keep=timedelta(), orphans=timedelta(days=2))
+        done.append(maintain(lake.session, lake.kind, lake.name, maintenance))
 
     pause = Pause(tmp_path)
+    # Maintenance runs in the middle of a batch.
     with pause.meanwhile(upkeep):
         table.commit(pause.of(rows_of(lake, 6)), at.reaching({0: 7}))
     table.close()
     (found,) = done
+    # Six small files were compacted into one.
     assert (found.compacted, found.into, found.failed) == (6, 1, 0)
     assert found.expired >= 6
     assert found.orphans == 1
     assert left
+    # Both kinds of leftovers are deleted.
     assert not any(item.exists() for item in left | {orphan})
     assert offsets(lake) == list(range(7))
     # The last offsets stay, regardless of later commits.
@@ -89,17 +97,21 @@ def test_iceberg_while_a_job_writes(session: SparkSession, tmp_path: Path, mode:
     assert offsets(lake) == list(range(7))
 
 
-def test_delta_while_a_job_writes(session: SparkSession, tmp_path: Path) -> None:
+def test_delta_maintenance_while_a_job_writes(session: SparkSession, tmp_path: Path) -> None:
     """In the middle of an upsert; and once Delta has cleaned its log the table still says how far
     it is."""
     lake = new_lake(session, {}, tmp_path / "warehouse", Format.DELTA)
     layout = TableLayout(
-        columns=RAW_DDL, mode=WriteMode.UPSERT, properties={"delta.checkpointInterval": "2"}
+        # A checkpoint every two versions, so that the log can be cleaned early.
+        columns=RAW_DDL,
+        mode=WriteMode.UPSERT,
+        properties={"delta.checkpointInterval": "2"},
     )
     table, at = written(lake, layout, 3)
     folder = tmp_path / "warehouse" / "db" / "events"
     orphan = folder / "part-of-a-killed-job.parquet"
     orphan.write_bytes(b"PAR1")
+    # Eight days, longer than Delta's default retention of a week.
     aged({orphan}, days=8)
     done: list[Maintained] = []
     other = lake.elsewhere()
@@ -113,10 +125,12 @@ def test_delta_while_a_job_writes(session: SparkSession, tmp_path: Path) -> None
     assert done == [Maintained(compacted=3, into=1, removed=1)]
     assert not orphan.exists()
     assert offsets(lake) == [0, 1, 2, 3]
+    # Delta may delete log entries before a checkpoint.
     upkeep()
     checkpoint = max(int(path.name[:20]) for path in folder.glob("_delta_log/[0-9]*.checkpoint*"))
     for path in folder.glob("_delta_log/[0-9]*.json"):
         if int(path.name[:20]) < checkpoint:
             path.unlink()
+    # The offsets have to be in the checkpoint.
     found = lake.elsewhere().table(layout=layout).claim("t", "")
     assert found.offsets == {0: 4}

@@ -1,4 +1,4 @@
-"""A short cut of ``make pipeline-proof``: a cluster of three brokers, records of all kinds."""
+"""A short version of ``make pipeline-proof``: a cluster of three brokers, records of all kinds."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ pytestmark = [*MARKS, pytest.mark.timeout(900)]
 
 
 def test_spark_reads_what_confluent_kafka_reads(session: SparkSession, tmp_path: Path) -> None:
-    """Whole, without any broker; and refuses an object that is not its own."""
+    """Spark reads everything, without any broker too, and refuses a foreign object."""
     (tmp_path / "cluster").mkdir()
     with run_cluster(tmp_path / "cluster", brokers=BROKERS) as cluster:
         size = Size(records=100_000, segment_bytes=1024 * 1024)

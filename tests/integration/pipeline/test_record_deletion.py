@@ -1,4 +1,4 @@
-"""An export that deletes what it has committed: from the table's word alone, and whatever ends."""
+"""An export deletes its committed records only on the evidence of the table, after any failure."""
 
 import shutil
 import sys
@@ -27,20 +27,20 @@ pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 DELETING = TableLayout(columns=RAW_DDL, deletes=True)
 
 
-class OfTier:
-    """Deletes as a broker does that leads: the tier's head has the log start then."""
+class TierDeleter:
+    """Deletes like a leading broker: the tier's head then has the new log start."""
 
     def __init__(self, tier: SmallTier) -> None:
         self.tier = tier
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
         assert (topic, uuid.UUID(topic_id)) == ("t", self.tier.topic_id)
-        self.asked.append(below[0].offset)
+        self.requested.append(below[0].offset)
         self.tier.expire_to(below[0].offset)
 
 
-class Dead(OfTier):
+class DeadDeleter(TierDeleter):
     def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
         raise Killed
 
@@ -62,27 +62,29 @@ def offsets(lake: Lake) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_what_a_job_had_not_deleted_the_next_one_does(
+def test_next_job_deletes_what_a_killed_one_committed(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
     """And it deletes after each of its commits, up to it and no further."""
     lake = lake_of(session, topic, tmp_path, kind)
+    # Killed after its first commit and before the deletion.
     with pytest.raises(Killed):
-        lake.run(lake.table(layout=DELETING), deleter=Dead(topic))
+        lake.run(lake.table(layout=DELETING), deleter=DeadDeleter(topic))
     assert topic.loaded.head.log_start_offset == 0
     assert offsets(lake) == list(range(20))
-    deleter = OfTier(topic)
+    deleter = TierDeleter(topic)
     done = lake.run(lake.table(layout=DELETING), deleter=deleter)
-    assert deleter.asked == [20, 40]
+    # The next job first deletes what was committed, then what it commits itself.
+    assert deleter.requested == [20, 40]
     assert (done.deleted, done.exported.offsets) == (40, {0: 40})
     assert offsets(lake) == list(range(40))
     # Nothing is left, so no request is sent.
     assert lake.run(lake.table(layout=DELETING), deleter=deleter).deleted == 0
-    assert deleter.asked == [20, 40]
+    assert deleter.requested == [20, 40]
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_a_job_that_was_superseded_deletes_nothing(
+def test_superseded_job_deletes_nothing(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
     lake = lake_of(session, topic, tmp_path, kind)
@@ -92,93 +94,106 @@ def test_a_job_that_was_superseded_deletes_nothing(
 
         def commit(self, frame: Any, exported: Exported) -> Any:
             written = super().commit(frame, exported)  # type: ignore[misc]
+            # Another job claims the table after this one's commit.
             self.lake.table().claim(exported.topic, exported.topic_id)
             return written
 
-    deleter = OfTier(topic)
+    deleter = TierDeleter(topic)
     with pytest.raises(Superseded, match="has taken over the table"):
         lake.run(lake.table(OvertakenAfterItsCommit, DELETING), deleter=deleter)
-    assert deleter.asked == []
+    assert deleter.requested == []
     assert offsets(lake) == list(range(20))
 
 
-def test_a_job_that_could_leave_records_out_is_refused_before_it_takes_the_table(
+def test_deleting_job_that_may_skip_records_is_refused(
     session: SparkSession, topic: SmallTier, tmp_path: Path
 ) -> None:
     lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
     running = lake.table(layout=DELETING)
     running.claim("t", "")
     lake.source = {**lake.source, "failOnDataLoss": "false"}
-    deleter = OfTier(topic)
+    deleter = TierDeleter(topic)
     with pytest.raises(ExportError, match="leave that option out"):
         lake.run(lake.table(layout=DELETING), deleter=deleter)
+    # The running job still owns the table.
     running.progress()  # raises if another job has it
-    assert deleter.asked == []
+    assert deleter.requested == []
 
 
-def test_table_started_later_than_its_topic_deletes_nothing_of_it(
+def test_table_started_later_than_its_topic_deletes_nothing(
     session: SparkSession, topic: SmallTier, tmp_path: Path
 ) -> None:
     """The status waits until the records that the table lacks are deleted."""
     lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
     lake.source = {**lake.source, "startingOffsets": '{"t": {"0": 30}}'}
     deleter, layout = (
-        OfTier(topic),
+        TierDeleter(topic),
         TableLayout(columns=RAW_DDL, deletes=True, mode=WriteMode.APPEND),
     )
     with pytest.raises(ExportError, match="Start at the log start"):
         lake.run(lake.table(layout=layout), deleter=deleter)
+    # Without deletion the late start is allowed.
     lake.run(lake.table(layout=layout))
+    # The table has offsets 30 to 39, and the topic starts at 0: records are missing.
     with pytest.raises(ExportError, match=r"log start 0 up to offset 40.*Nothing is deleted"):
         lake.run(lake.table(layout=layout), deleter=deleter)
-    assert deleter.asked == []
+    assert deleter.requested == []
+    # Once the missing records have expired, deletion is allowed.
     topic.expire_to(40)
     topic.copy([b"more"] * 5)
     lake.run(lake.table(layout=layout), deleter=deleter)
-    assert deleter.asked == [45]
+    assert deleter.requested == [45]
     assert offsets(lake) == list(range(30, 45))
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_records_of_a_restored_topic_are_neither_left_out_nor_deleted(
+def test_records_of_a_restored_topic_are_neither_skipped_nor_deleted(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
     """The table was exported to with the local tail, the brokers were lost with it, and the topic
     was restored from its tier: new records have offsets that the table has passed."""
     lake = lake_of(session, topic, tmp_path, kind)
+    # The tier before the tail was copied.
     backup = shutil.copytree(topic.path, tmp_path / "all that was copied")
+    # The tail is exported, then lost with the brokers.
     topic.copy([b"tail"] * 20)
     lake.run(lake.table(layout=DELETING))
     # What the last segment has was on the brokers alone.
     shutil.rmtree(topic.path)
     backup.rename(topic.path)
+    # The topic restored from its tier ends at 40; the table is at 60.
     topic.loaded = topic.tier.manifests.load(topic.topic_id, 0)
     assert topic.restore() == 40
-    deleter = OfTier(topic)
+    deleter = TierDeleter(topic)
     for _ in range(3):  # before the log has reached the table's offset, and behind it
+        # The new log first ends below the table's offset, then passes it.
         topic.copy([b"new"] * 15)
         with pytest.raises(ExportError, match=r"t-0: .* from offset 40 up to 60.*into a new table"):
             lake.run(lake.table(layout=DELETING), deleter=deleter)
-    assert deleter.asked == []
+    assert deleter.requested == []
     assert offsets(lake) == list(range(60))
+    # The remedy of the message is a new table.
     # What the message names helps: a new table gets all that the topic has.
     (tmp_path / "new").mkdir()
     new = lake_of(session, topic, tmp_path / "new", kind)
     new.run(new.table(layout=DELETING), deleter=deleter)
     assert offsets(new) == list(range(85))
+    # This table's offsets are of after the restore, so it continues.
     # And is continued, since its offsets are of after the restore.
     topic.copy([b"newer"] * 5)
     new.run(new.table(layout=DELETING), deleter=deleter)
-    assert deleter.asked[-1] == 90
+    assert deleter.requested[-1] == 90
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_a_table_of_an_older_version_is_continued_where_the_restored_topic_has_its_records(
+def test_table_of_an_older_version_continues_after_a_restore(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
     """Its commits name no leader epochs: every restore that lost records of it counts."""
+    # An older version's commits have no leader epochs.
     lake = lake_of(session, topic, tmp_path, kind)
     older = lake.table()
+    # A restore that lost nothing of the table's does not matter.
     older.commit(of_topic(lake, 0, 40), older.claim("t", str(topic.topic_id)).reaching({0: 40}))
     assert topic.restore() == 40
     topic.copy([b"new"] * 15)
@@ -188,6 +203,7 @@ def test_a_table_of_an_older_version_is_continued_where_the_restored_topic_has_i
     assert topic.restore("e") == 55
     (tmp_path / "other").mkdir()
     other = lake_of(session, topic, tmp_path / "other", kind)
+    # A table beyond the restored end.
     beyond = other.table()
     claimed = beyond.claim("t", str(topic.topic_id))
     beyond.commit(of_topic(other, 0, 55), claimed.reaching({0: 60}))

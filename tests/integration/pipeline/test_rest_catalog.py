@@ -21,7 +21,7 @@ pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("mode", WriteMode)
-def test_one_job_at_a_time_writes_a_table_in_s3(
+def test_one_job_at_a_time_writes_an_iceberg_table_in_s3(
     session: SparkSession, tmp_path: Path, minio: Any, mode: WriteMode
 ) -> None:
     s3 = fresh_bucket(minio)
@@ -37,14 +37,17 @@ def test_one_job_at_a_time_writes_a_table_in_s3(
     layout = TableLayout(columns=RAW_DDL, mode=mode)
     with rest_catalog(session, place) as address:
         lake = new_lake(session, {}, tmp_path, type="rest", uri=address, **files)
+        # The first job claims the table and commits two records.
         first = lake.table(layout=layout)
         at = first.claim("t", "")
         first.commit(
             records(session, (b"a", 0, 0, 1, "0"), (b"b", 0, 1, 2, "1")), at := at.reaching({0: 2})
         )
+        # The second job claims it; another client commits during its write.
         second = lake.table(OthersCommitMeanwhile, layout)
         at = second.claim("t", "")
         assert (at.epoch, at.offsets) == (2, {0: 2})
+        # The catalog checks the branch's snapshot, so the first job is refused.
         with pytest.raises(Superseded, match="has taken over the table"):
             first.commit(records(session, (b"a", 0, 2, 3, "2")), at.reaching({0: 3}))
         second.commit(
@@ -55,5 +58,6 @@ def test_one_job_at_a_time_writes_a_table_in_s3(
         assert [row["offset"] for row in rows] == (
             [0, 1, 2, 3] if mode is WriteMode.APPEND else [2]
         )
+        # Files were written by Iceberg's S3 client, not by a local file system.
         files_of = session.table(f"{lake.name}.files").collect()
         assert all(item["file_path"].startswith("s3://") for item in files_of)

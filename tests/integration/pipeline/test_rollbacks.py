@@ -35,6 +35,7 @@ def written(lake: Lake, commits: int) -> list[int]:
     table = lake.table()
     at = table.claim("t", "")
     found = [newest(lake)]
+    # A single record per commit, so that each snapshot has one more offset.
     for n in range(at.offsets.get(0, 0), commits):
         table.commit(rows_of(lake, n), at := at.reaching({0: n + 1}))
         found.append(newest(lake))
@@ -72,11 +73,13 @@ def expired_by_others(lake: Lake) -> None:
     exports."""
     catalog, _, table = lake.name.partition(".")
     lake.session.sql(
+        # All files are rewritten, so no file has its original snapshot.
         f"CALL {catalog}.system.rewrite_data_files(table => '{table}', "
         "options => map('rewrite-all', 'true'))"
     ).collect()
     loaded = lake.loaded()
     now = loaded.currentSnapshot().timestampMillis() + 1
+    # The newest snapshot is the only one that remains.
     loaded.expireSnapshots().expireOlderThan(now).retainLast(1).commit()
 
 
@@ -85,27 +88,27 @@ def kept_up(lake: Lake) -> None:
 
 
 def nothing(lake: Lake) -> None:
-    """Perform no maintenance."""
+    """Leave the table as it is."""
 
 
 @pytest.mark.parametrize("upkeep", [nothing, kept_up, expired_by_others])
 @pytest.mark.parametrize("rolled_back", ["rollback_to_snapshot", "set_current_snapshot"])
-def test_an_export_continues_behind_a_rollback_whatever_has_expired_since(
+def test_export_continues_after_a_rollback(
     lake: Lake, rolled_back: str, upkeep: Callable[[Lake], None]
 ) -> None:
     ids = written(lake, 5)
+    # Two records are in the table after the rollback.
     call(lake, rolled_back, str(ids[2]))
     assert offsets(lake) == [0, 1]
     for _ in range(2):
         upkeep(lake)
+    # The export knows it although the later snapshots have expired.
     assert begins_at(lake) == {0: 2}
     written(lake, 5)
     assert offsets(lake) == list(range(5))
 
 
-def test_delta_continues_behind_a_restore_whatever_has_gone_since(
-    session: SparkSession, tmp_path: Path
-) -> None:
+def test_delta_export_continues_after_a_restore(session: SparkSession, tmp_path: Path) -> None:
     lake = new_lake(session, {}, tmp_path / "warehouse", Format.DELTA)
     versions = written(lake, 5)
     session.sql(f"RESTORE TABLE {lake.name} TO VERSION AS OF {versions[2]}")
@@ -115,11 +118,12 @@ def test_delta_continues_behind_a_restore_whatever_has_gone_since(
     assert offsets(lake) == list(range(4))
 
 
-def test_an_unknown_lineage_is_refused_and_its_remedy_works(lake: Lake) -> None:
+def test_unknown_lineage_is_refused_until_confirmed(lake: Lake) -> None:
     """Snapshots and older metadata are deleted, so a rollback cannot be excluded."""
     ids = written(lake, 5)
     lake.commit_of_others()
     expired_by_others(lake)
+    # Neither snapshots nor old metadata files show the lineage.
     metadata = Path(lake.loaded().location()) / "metadata"
     current = lake.loaded().operations().current().metadataFileLocation()
     for path in metadata.glob("*.metadata.json"):
@@ -127,14 +131,16 @@ def test_an_unknown_lineage_is_refused_and_its_remedy_works(lake: Lake) -> None:
             path.unlink()
     with pytest.raises(ExportError, match=r"set_current_snapshot\('db.events', " + str(ids[5])):
         begins_at(lake)
+    # The remedy: confirm the current snapshot.
     call(lake, "set_current_snapshot", str(ids[5]))
     assert begins_at(lake) == {0: 5}
     assert offsets(lake) == list(range(5))
 
 
-def test_picked_rows_are_refused_and_the_remedy_works(lake: Lake) -> None:
+def test_cherry_picked_rows_are_refused(lake: Lake) -> None:
     ids = written(lake, 5)
     call(lake, "rollback_to_snapshot", str(ids[2]))
+    # Records 2 and 3 are missing between picked rows.
     call(lake, "cherrypick_snapshot", str(ids[5]))
     assert offsets(lake) == [0, 1, 4]
     with pytest.raises(ExportError, match=rf"set_current_snapshot\('db.events', {ids[2]}\)"):
@@ -144,8 +150,9 @@ def test_picked_rows_are_refused_and_the_remedy_works(lake: Lake) -> None:
         begins_at(lake)
 
 
-def test_a_branch_that_main_is_moved_to_has_the_offsets_of_its_own_ancestors(lake: Lake) -> None:
+def test_main_moved_to_a_branch_has_the_branchs_offsets(lake: Lake) -> None:
     ids = written(lake, 5)
+    # A branch in the middle of the history becomes main.
     lake.loaded().manageSnapshots().createBranch("audit", ids[3]).commit()
     lake.loaded().newFastAppend().toBranch("audit").commit()
     (audited,) = (
@@ -163,21 +170,21 @@ def test_a_branch_that_main_is_moved_to_has_the_offsets_of_its_own_ancestors(lak
     assert begins_at(lake) == {0: 3}
 
 
-def test_a_recreated_table_starts_from_the_beginning(lake: Lake) -> None:
+def test_recreated_table_starts_from_the_beginning(lake: Lake) -> None:
     """And one that was replaced with rows of others is refused."""
     written(lake, 3)
     lake.session.sql(f"DROP TABLE {lake.name}")
+    # A new table has no offsets.
     assert begins_at(lake) == {}
     written(lake, 3)
+    # The replaced table has rows, but no commit of an export.
     lake.session.table(lake.name).limit(1).writeTo(lake.name).createOrReplace()
     with pytest.raises(ExportError, match="has rows, but no commit records"):
         begins_at(lake)
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_an_older_version_that_was_written_over_the_table_is_refused(
-    session: SparkSession, tmp_path: Path, kind: Format
-) -> None:
+def test_overwritten_table_is_refused(session: SparkSession, tmp_path: Path, kind: Format) -> None:
     """Between two jobs; and while one runs, which then deletes nothing. What the message names
     helps."""
     lake = new_lake(session, {}, tmp_path / "warehouse", kind)
@@ -185,13 +192,16 @@ def test_an_older_version_that_was_written_over_the_table_is_refused(
     running = lake.table()
     at = running.claim("t", "")
     older = f"SELECT * FROM {lake.name} VERSION AS OF {ids[2]}"
+    # An overwrite looks like a regular commit of another client.
     others(lake).sql(f"INSERT OVERWRITE {lake.name} {older}")
     assert offsets(lake) == [0, 1]
+    # The running job notices it before its next commit.
     for _ in range(2):
         with pytest.raises(ExportError):
             running.progress()
         with pytest.raises(ExportError):
             running.commit(rows_of(lake, 5), at.reaching({0: 6}))
+        # So does a new job.
         with pytest.raises(ExportError, match=r"overwritten|has rows, but no commit records"):
             begins_at(lake)
         if kind is Format.ICEBERG:
@@ -207,6 +217,7 @@ def test_other_tools_may_delete_single_rows(
     table = lake.table()
     at = table.claim("t", "")
     table.commit(rows_of(lake, *range(20)), at.reaching({0: 20}))
+    # Deleting rows is legitimate: the offsets stay.
     others(lake).sql(f"DELETE FROM {lake.name} WHERE offset IN (3, 17, 19)")
     assert begins_at(lake) == {0: 20}
     assert len(offsets(lake)) == 17

@@ -1,5 +1,5 @@
-"""Topics of Avro, Protobuf and JSON in tables whose columns follow their schemas: by
-confluent-kafka's own serializers and a real registry (Apicurio's, by Confluent's interface)."""
+"""Topics of Avro, Protobuf and JSON in tables whose columns follow their schemas, written with
+confluent-kafka's serializers and a real registry (Apicurio, by Confluent's interface)."""
 
 import json
 import socket
@@ -43,6 +43,7 @@ pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    # Reserve a free port; the registry is a separate process.
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,7 +54,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(str(error))
 
 
-class Topic:
+class SchemaTopic:
     """A topic ``t`` in a tier, and the lake that it is exported into."""
 
     def __init__(
@@ -75,7 +76,7 @@ class Topic:
             self._format = {"format": kind, "catalog": catalog}
         monkeypatch.setattr(wanting, "CATALOG", self.lake.catalog)
         self.session = session
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def copy(self, values: list[bytes]) -> None:
         """Copy records whose keys are their offsets."""
@@ -83,8 +84,8 @@ class Topic:
         self.tier.copy(values, keys=[b"%d" % (start + n) for n in range(len(values))])
 
     def run(self, **fields: Any) -> ExportProgress:
-        wanted = TableOptions(table="db.events", **self._format, **fields)
-        return self.lake.run(wanted.tables(self.session, self.lake.source, self.said.append))
+        options = TableOptions(table="db.events", **self._format, **fields)
+        return self.lake.run(options.tables(self.session, self.lake.source, self.messages.append))
 
     def rows(self) -> list[dict[str, Any]]:
         kept = self.session.table(self.lake.name).orderBy("kafka.offset").collect()
@@ -106,8 +107,8 @@ class Topic:
 
 
 @pytest.fixture
-def topic(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Topic:
-    return Topic(session, tmp_path, monkeypatch)
+def topic(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SchemaTopic:
+    return SchemaTopic(session, tmp_path, monkeypatch)
 
 
 def avro(*fields: tuple[str, Any]) -> str:
@@ -126,14 +127,18 @@ def value_of(subject: str) -> SerializationContext:
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 
 
-def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_avro_by_a_registry(
+    topic: SchemaTopic, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = SchemaRegistryClient({"url": registry})
     one = AvroSerializer(client, avro(("id", "int"), ("name", "string")))
     sound = [one({"id": n, "name": f"n{n}"}, value_of("t")) for n in range(6)]
     assert all(sound)
+    # No frame, a truncated value, an unknown id, trailing bytes, and an empty value.
     poison = [b"plain text", sound[0][:-1], b"\x00\x7f\xff\xff\xff\x02", sound[0] + b"\x00", b""]
     topic.tier.copy([*sound[:3], *poison, *sound[3:]])
     progress = topic.run(registry=registry)
+    # Six rows and five dead letters, in the order of their offsets.
     assert (progress.written.rows, progress.written.letters) == (6, 5)
     assert topic.rows()[3] == {"offset": 8, "id": 3, "name": "n3"}
     why = [
@@ -143,9 +148,9 @@ def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.Mon
         "left over",
         "no schema id",
     ]
-    for (offset, value, error), data, said in zip(topic.letters(), poison, why, strict=True):
+    for (offset, value, error), data, messages in zip(topic.letters(), poison, why, strict=True):
         assert (offset, value) == (3 + poison.index(data), data)
-        assert said in error
+        assert messages in error
 
     # The schema grows while records of the old one still come.
     two = AvroSerializer(
@@ -160,7 +165,9 @@ def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.Mon
     newer = two(
         {"id": 2**40, "name": "new", "price": Decimal("1.50"), "lines": [1, 2]}, value_of("t")
     )
+    # An old and a new record in the same batch.
     topic.tier.copy([sound[0], newer])
+    # By default a grown schema stops the job, and names the change.
     with pytest.raises(ExportError, match=r"id is widened from int to bigint; price .* is added"):
         topic.run(registry=registry)
     assert topic.types() == "struct<id:int,name:string>"
@@ -169,6 +176,7 @@ def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.Mon
         raise Killed
 
     with monkeypatch.context() as patch:
+        # Killed after the table has grown and before the rows are written.
         patch.setattr(IcebergTable, "write", write)
         patch.setattr(IcebergTable, "close", lambda _: None)
         with pytest.raises(Killed):
@@ -185,17 +193,20 @@ def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.Mon
     ]
 
     # What no table can become is refused, by its name; the table's own columns can be kept.
+    # A type that cannot be widened.
     narrow = AvroSerializer(client, avro(("id", "string"), ("name", "string")))
     topic.tier.copy([narrow({"id": "x", "name": "n"}, value_of("t")), sound[1]])
     with pytest.raises(ExportError, match="id: a column of bigint cannot become string"):
         topic.run(registry=registry, evolution=Evolution.GROW)
     before = len(topic.letters())
+    # With IGNORE the record that does not fit becomes a dead letter.
     topic.run(registry=registry, evolution=Evolution.IGNORE)
     assert "id: string in the record's schema does not fit bigint" in topic.letters()[before][2]
     assert topic.rows()[-1]["id"] == 1
 
     # A registry that is down makes no dead letters.
     topic.tier.copy([newer])
+    # The registry is unreachable: the job stops.
     with pytest.raises(RegistryDown):
         topic.run(
             registry="http://127.0.0.1:1",
@@ -206,7 +217,7 @@ def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_a_key_keeps_its_row_when_its_schema_gets_another_id(
+def test_key_keeps_its_row_under_another_schema_id(
     session: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -215,7 +226,7 @@ def test_a_key_keeps_its_row_when_its_schema_gets_another_id(
 ) -> None:
     """Within a batch, and against the table's rows; a key by another type is another key."""
     subject = f"k{uuid.uuid4().hex[:8]}"
-    topic = Topic(session, tmp_path / "by-key", monkeypatch, kind)
+    topic = SchemaTopic(session, tmp_path / "by-key", monkeypatch, kind)
     client = SchemaRegistryClient({"url": registry})
     value = AvroSerializer(client, avro(("id", "int")))
     context = SerializationContext(subject, MessageField.KEY)
@@ -236,13 +247,15 @@ def test_a_key_keeps_its_row_when_its_schema_gets_another_id(
         "registry_options": {"subject": f"{subject}-value", "key-subject": f"{subject}-key"},
         "mode": WriteMode.UPSERT,
     }
-    old, anew = key(5), key(5, doc="registered again")
-    assert old[:5] != anew[:5]
-    assert old[5:] == anew[5:]
+    old, new_id = key(5), key(5, doc="registered again")
+    # Same key, registered again: only the id in the frame differs.
+    assert old[:5] != new_id[:5]
+    assert old[5:] == new_id[5:]
     long_key = b"\x00" * 4 + old[4:5] + old[5:] + b"x"  # a key without an id stays apart
     copy((old, 1), (key(6), 2), (b"raw", 3), (long_key[1:], 4))
     topic.run(**given)
-    copy((anew, 10), (old, 11), (anew, 12), (b"raw", 13))
+    # The newest record of each key counts, whatever its schema id is.
+    copy((new_id, 10), (old, 11), (new_id, 12), (b"raw", 13))
     topic.run(**given)
     found = sorted(row["id"] for row in topic.rows())
     assert found == [2, 4, 12, 13]
@@ -253,6 +266,7 @@ def test_a_key_keeps_its_row_when_its_schema_gets_another_id(
         conf={"auto.register.schemas": False, "use.schema.id": _registered(client, subject, text)},
     )({"n": old[5:]}, context)
     assert other
+    # The same bytes under a schema of another type are another key.
     assert other[5:] == old[5:]
     copy((bytes(other), 20))
     topic.run(**given)
@@ -266,9 +280,7 @@ def _registered(client: SchemaRegistryClient, subject: str, fields: Any) -> int:
     return int(client.register_schema(f"{subject}-key", Schema(text, "AVRO")))
 
 
-def test_a_latest_schema_that_no_table_can_have_makes_dead_letters(
-    topic: Topic, registry: str
-) -> None:
+def test_unusable_latest_schema_makes_dead_letters(topic: SchemaTopic, registry: str) -> None:
     """Any producer may register one: columns by names that are taken, or that differ by case."""
     subject = f"l{uuid.uuid4().hex[:8]}"
     client = SchemaRegistryClient({"url": registry})
@@ -287,9 +299,11 @@ def test_a_latest_schema_that_no_table_can_have_makes_dead_letters(
     topic.tier.copy([written({"id": 1}, sound)])
     topic.run(**given)
     none = ["null", "int"]
+    # A column may not have the name of the export's own column.
     taken = written({"id": 2, "kafka": 7}, sound, ("kafka", none))
     topic.tier.copy([taken, written({"id": 3}, sound)])
     topic.run(**given)
+    # Names that differ by case cannot be columns of one table.
     by_case = written({"id": 4, "Id": 7}, sound, ("Id", none))
     topic.tier.copy([by_case, written({"id": 5}, sound)])
     for _ in range(2):  # a restarted job continues, too
@@ -317,7 +331,9 @@ message Order {
 """
 
 
-def test_protobuf_by_a_registry_and_by_a_file(topic: Topic, registry: str, tmp_path: Path) -> None:
+def test_protobuf_by_a_registry_and_by_a_file(
+    topic: SchemaTopic, registry: str, tmp_path: Path
+) -> None:
     client = SchemaRegistryClient({"url": registry})
 
     def made(text: str, name: str) -> Any:
@@ -330,6 +346,7 @@ def test_protobuf_by_a_registry_and_by_a_file(topic: Topic, registry: str, tmp_p
         ProtobufSerializer(type(item), client)(item, value_of("p"))
         for item in (message, other(x=1))
     ]
+    # The frame's message index: the second message of the file.
     assert framed[0][5:6] == b"\x02"  # the second message of the file
     topic.tier.copy([framed[0], framed[1], framed[0][:-1], b"\x00" * 5])
     given = {
@@ -347,28 +364,33 @@ def test_protobuf_by_a_registry_and_by_a_file(topic: Topic, registry: str, tmp_p
     assert "no message" in errors[1]
 
     # The same table by a file, with a field more; its records have no frame.
+    # The same topic without a registry: records without a frame, a field more.
     (tmp_path / "order.proto").write_text(PROTO % " double weight = 5;")
     given = {"schema_file": str(tmp_path / "order.proto"), "message": "shop.Order"}
     newer = made(PROTO % " double weight = 5;", "shop.Order")(id=8, weight=0.5)
     topic.tier.copy([newer.SerializeToString(), message.SerializeToString()])
     topic.run(**given, evolution=Evolution.GROW)
-    assert topic.said == ["weight double is added"]
+    assert topic.messages == ["weight double is added"]
     assert [(row["id"], row["weight"]) for row in topic.rows()] == [(7, None), (8, 0.5), (7, 0.0)]
 
 
-def test_json_whose_fields_are_inferred(topic: Topic) -> None:
+def test_fields_of_json_are_inferred(topic: SchemaTopic) -> None:
+    # Nested 5,000 levels deep.
     deep = b'{"a": ' * 5_000 + b"1" + b"}" * 5_000
+    # Three megabytes in one field.
     huge = b'{"id": 3, "name": "' + b"x" * 3_000_000 + b'"}'
     framed = b"\x00\x00\x00\x00\x07" + b'{"id": 2, "no": null}'
     values = [b'{"id": 1, "name": "a", "in": {"x": 0.5}}', framed, b"[", huge]
     topic.tier.copy([*values, deep, b"7"])
+    # Fields are inferred from a sample.
     topic.run(schema=INFER)
-    assert topic.said == ["inferred: `id` bigint, `in` struct<`x`: double>, `name` string"]
+    assert topic.messages == ["inferred: `id` bigint, `in` struct<`x`: double>, `name` string"]
     assert [row["id"] for row in topic.rows()] == [1, 2, 3]
     assert len(topic.rows()[2]["name"]) == 3_000_000
     assert [offset for offset, _, _ in topic.letters()] == [2, 4, 5]
 
     # A field that appears later is left out, or added on request.
+    # By default unknown fields are ignored.
     topic.tier.copy([b'{"id": 4, "more": [{"y": true}], "in": {"z": "t"}}', b'{"id": 0.5}'])
     topic.run(schema=INFER)
     assert "more" not in topic.rows()[-1]
@@ -400,7 +422,8 @@ def test_poisoned_json_becomes_dead_letters_and_the_job_continues(
         for n in range(5)
     ]
     given = {"schema": INFER, "evolution": Evolution.GROW, "mode": mode}
-    sampled = Topic(session, tmp_path / "sampled", monkeypatch, kind)
+    # Poisoned values are in the sample itself.
+    sampled = SchemaTopic(session, tmp_path / "sampled", monkeypatch, kind)
     sampled.copy([*values, *good])
     progress = sampled.run(**given)
     assert progress.written.rows + progress.written.letters == len(values) + len(good)
@@ -408,7 +431,8 @@ def test_poisoned_json_becomes_dead_letters_and_the_job_continues(
     assert {"id", "name", "in", "large"} <= columns
     assert not {"a.b", "new", "deep"} & columns
 
-    topic = Topic(session, tmp_path / "grown", monkeypatch, kind)
+    # Then in a table that grows.
+    topic = SchemaTopic(session, tmp_path / "grown", monkeypatch, kind)
     topic.copy(good)
     topic.run(**given)
     injected = [json.dumps({"in": {name: 1}}).encode() for name in INJECTIONS]
@@ -417,11 +441,13 @@ def test_poisoned_json_becomes_dead_letters_and_the_job_continues(
     topic.run(**given)
     letters = {offset: error for offset, _, error in topic.letters()}
     rows = {row["offset"]: row for row in topic.rows()}
-    for offset, (_, said) in enumerate(JSON_LETTERS, len(good)):
-        assert said in letters.pop(offset)
+    for offset, (_, messages) in enumerate(JSON_LETTERS, len(good)):
+        assert messages in letters.pop(offset)
+        # Poisoned values are dead letters, and no rows.
         assert offset not in rows
     first = len(good) + len(JSON_LETTERS)
     for offset, name in enumerate(INJECTIONS, first):
+        # Delta refuses some characters in column names, Iceberg stores them.
         if kind is Format.DELTA:  # no column of Delta's has such a name
             assert "cannot have the character" in letters.pop(offset)
         else:
@@ -435,11 +461,12 @@ def test_poisoned_json_becomes_dead_letters_and_the_job_continues(
     }
 
 
-def test_names_that_are_data_are_added_up_to_a_bound(topic: Topic) -> None:
+def test_number_of_added_columns_is_bounded(topic: SchemaTopic) -> None:
     given = {"schema": INFER, "evolution": Evolution.GROW}
     topic.tier.copy([b'{"id": 1}'])
     topic.run(**given)
     topic.tier.copy([b'{"user-%d": 1}' % n for n in range(15)] + [b'{"id": 2}'])
+    # Ten new columns at most, so that data used as names cannot grow the table forever.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_values, "NEW_MAX", 10)
         topic.run(**given)

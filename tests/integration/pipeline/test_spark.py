@@ -1,4 +1,4 @@
-"""Spark reads a tier that no broker serves: rows, pruning by offsets, and the aggregate job."""
+"""Spark reads a tier without brokers: rows, pruning by offsets, and the aggregate job."""
 
 import json
 import sys
@@ -45,12 +45,13 @@ def test_rows_have_kafkas_columns_and_their_tier(session: SparkSession, flights:
         read_topic(session, {"topic": "t", "path": str(flights.path)}).orderBy("offset").collect()
     )
     assert [row["offset"] for row in rows] == list(range(60))
+    # No broker serves this topic, so every row is from the tier.
     assert {(row["topic"], row["partition"], row["tier"]) for row in rows} == {("t", 0, "remote")}
     assert json.loads(bytes(rows[7]["value"])) == {"carrier": "B", "delay": 7}
 
 
 def test_workers_are_forked_with_the_decoder_loaded(session: SparkSession) -> None:
-    """So that none loads it, and no garbage collection behind a task looks at it."""
+    """Workers then do not load it, and their garbage collector does not visit it."""
 
     def looked(_: int) -> tuple[bool, int]:
         import gc
@@ -58,12 +59,13 @@ def test_workers_are_forked_with_the_decoder_loaded(session: SparkSession) -> No
 
         return "tidemark_pipeline.decode" in sys.modules, gc.get_freeze_count()
 
+    # The decoder is loaded before the fork, and its objects are frozen.
     ((loaded, frozen),) = session.sparkContext.parallelize([0], 1).map(looked).collect()
     assert loaded
     assert frozen > 10_000
 
 
-def test_the_aggregate_is_what_plain_python_computes(
+def test_aggregate_matches_plain_python(
     session: SparkSession, flights: SmallTier, tmp_path: Path
 ) -> None:
     job = Aggregate("carrier", "delay", tmp_path / "out.parquet")
@@ -71,6 +73,7 @@ def test_the_aggregate_is_what_plain_python_computes(
     found = {
         row["carrier"]: (row["rows"], row["measured"], row["total"]) for row in table.collect()
     }
+    # The expected result is computed in Python, with nulls left out.
     known = [n for n in range(60) if n % 5]
     assert found == {
         name: (30, sum(n % 2 == i for n in known), float(sum(n for n in known if n % 2 == i)))
@@ -78,7 +81,7 @@ def test_the_aggregate_is_what_plain_python_computes(
     }
 
 
-def test_a_report_counts_what_there_is(session: SparkSession, flights: SmallTier) -> None:
+def test_report_counts_rows_keys_and_sizes(session: SparkSession, flights: SmallTier) -> None:
     values = [
         len(json.dumps({"carrier": "A", "delay": None if n % 5 == 0 else n})) for n in range(60)
     ]
@@ -110,7 +113,9 @@ def test_executors_audit_a_topic_and_report_missing_objects(
     with reporting_stages(session.sparkContext, lambda *counts: heard.append(counts), every_s=0.01):
         sound = audit(session, storage, topic, task_bytes=1)
     assert (sound.segments, sound.findings) == (3, ())
+    # Three segments, one task for each.
     assert all(tasks == 3 for _, tasks in heard)
+    # A segment disappears: the audit names it.
     (flights.path / flights.entries[1].log_key).unlink()
     (finding,) = audit(session, storage, topic, task_bytes=1).findings
     assert (finding.kind.value, finding.start_offset) == ("Missing", 20)

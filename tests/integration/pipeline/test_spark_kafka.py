@@ -25,7 +25,7 @@ RECORDS = 4000
 
 @pytest.fixture(scope="module")
 def topic(apache_kafka: KafkaNodes) -> dict[str, str]:
-    """Options of a topic of two partitions; closed segments are in the tier and gone locally."""
+    """Return options of a topic with two partitions, whose closed segments are only in the tier."""
     how = {"bootstrap.servers": apache_kafka.bootstrap, "log_level": 1}
     config = {
         "remote.storage.enable": "true",
@@ -37,6 +37,7 @@ def topic(apache_kafka: KafkaNodes) -> dict[str, str]:
     admin.create_topics([NewTopic("spark", 2, 1, config=config)])["spark"].result(30)
     producer = Producer(how)
     for number in range(RECORDS):
+        # One kilobyte per record: several segments of one MiB in each partition.
         value = {"carrier": "AB"[number % 2], "delay": number, "more": "x" * 1000}
         producer.produce(
             "spark",
@@ -48,6 +49,7 @@ def topic(apache_kafka: KafkaNodes) -> dict[str, str]:
         producer.poll(0)
     assert producer.flush(60) == 0
     deadline = time.monotonic() + 60
+    # Wait until Kafka has copied at least one segment.
     while not list(apache_kafka.layout.tier.glob("*/spark-*/*.log")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -72,16 +74,22 @@ def test_rows_are_what_was_produced(session: SparkSession, topic: dict[str, str]
 
 
 @pytest.mark.long
-def test_ends_are_those_of_our_own_source(session: SparkSession, topic: dict[str, str]) -> None:
+def test_offset_options_match_those_of_the_own_source(
+    session: SparkSession, topic: dict[str, str]
+) -> None:
     ends = {"startingOffsets": '{"1": 1998}', "endingOffsets": '{"0": 2}', "columns": "offset"}
+    # Two records at each end.
     rows = read_topic(session, {**topic, **ends}).collect()
     assert sorted(row.offset for row in rows) == [0, 1, 1998, 1999]
     late = {"startingTimestamp": str(1_000 + RECORDS - 3), "columns": "offset,partition"}
+    # Three records are at or after this time.
     assert read_topic(session, {**topic, **late}).count() == 3
 
 
 @pytest.mark.long
-def test_the_jobs_read_it(session: SparkSession, topic: dict[str, str], tmp_path: Path) -> None:
+def test_jobs_read_a_kafka_topic(
+    session: SparkSession, topic: dict[str, str], tmp_path: Path
+) -> None:
     job = Aggregate("carrier", "delay", tmp_path / "out.parquet")
     found = {row.carrier: row.total for row in aggregate(session, topic, job).collect()}
     assert found == {name: float(sum(range(i, RECORDS, 2))) for i, name in enumerate("AB")}
@@ -92,9 +100,10 @@ def test_the_jobs_read_it(session: SparkSession, topic: dict[str, str], tmp_path
     ]
 
 
-def test_a_command_says_what_it_cannot_read(apache_kafka: KafkaNodes, tmp_path: Path) -> None:
+def test_commands_report_an_unsupported_engine(apache_kafka: KafkaNodes, tmp_path: Path) -> None:
     """The error comes before Spark starts."""
     layout = apache_kafka.layout
+    # Settings of a local cluster whose engine is Kafka.
     settings = LocalClusterSettings("c", "default", "directory", "/none", 1, 2, KAFKA)
     settings.save(layout)
     try:

@@ -1,4 +1,4 @@
-"""A topic is a view in Spark's SQL, and query results are converted to serializable values."""
+"""A topic is a view in Spark's SQL, and results are converted to serializable values."""
 
 import json
 import subprocess
@@ -35,16 +35,18 @@ def tier(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_topic_is_a_view_by_its_own_name(session: SparkSession, tier: Path) -> None:
+def test_topic_is_a_view_under_its_own_name(session: SparkSession, tier: Path) -> None:
     make_view(session, NAME, {"path": str(tier)})
     query = (
         "SELECT partition, sum(get_json_object(CAST(value AS STRING), '$.n')) AS total "
         f"FROM `{NAME.upper()}` WHERE offset >= 40 GROUP BY partition"
+        # View names are not case-sensitive, as in Spark.
     )
     assert run_statement(session, query, 5) == StatementResult(
         ("partition", "total"), ((0, sum(range(40, 60))),), cut=False
     )
     everything = run_statement(session, f"SELECT * FROM `{NAME}` ORDER BY offset DESC", 1)
+    # Only one of sixty rows is returned, and the result says so.
     assert everything.cut
     assert dict(zip(everything.columns, everything.rows[0], strict=True)) == {
         "key": b"k",
@@ -61,9 +63,10 @@ def test_a_topic_is_a_view_by_its_own_name(session: SparkSession, tier: Path) ->
     }
 
 
-def test_every_type_can_be_written_down(session: SparkSession) -> None:
+def test_every_type_is_serializable(session: SparkSession) -> None:
     answer = run_statement(
         session,
+        # A year beyond 9999, nested values, bytes, decimals and intervals.
         "SELECT timestamp_millis(1831600000000000) AS at, struct(timestamp_millis(0) AS at) AS at, "
         "map(1, X'ff') AS m, 1.50 AS d, NULL AS n, DATE'2013-01-01' AS day, INTERVAL 1 DAY AS i",
         10,
@@ -82,7 +85,7 @@ def test_every_type_can_be_written_down(session: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "expected"),
     [
         ("SELECT * FORM t", "[PARSE_SYNTAX_ERROR] Syntax error at or near"),
         ("SELECT no FROM range(1)", "[UNRESOLVED_COLUMN.WITH_SUGGESTION]"),
@@ -90,30 +93,30 @@ def test_every_type_can_be_written_down(session: SparkSession) -> None:
         ("SELECT CAST('x' || id AS INT) FROM range(1)", "[CAST_INVALID_INPUT]"),
     ],
 )
-def test_what_spark_has_against_it_is_one_line(
-    session: SparkSession, statement: str, said: str
-) -> None:
+def test_spark_errors_are_one_line(session: SparkSession, statement: str, expected: str) -> None:
     with pytest.raises(PySparkException) as error:
         run_statement(session, statement, 1)
-    told = failure(error.value, Views({"path": "p"}, (), ("t", NAME)), Path("spark.log"))
-    assert told.startswith(said)
-    assert "\n" not in told
-    assert (f"topics: t, {NAME}" in told) == ("nosuch" in statement)
+    message = failure(error.value, Views({"path": "p"}, (), ("t", NAME)), Path("spark.log"))
+    assert message.startswith(expected)
+    assert "\n" not in message
+    # A missing table is explained by the topics that exist.
+    assert (f"topics: t, {NAME}" in message) == ("nosuch" in statement)
 
 
-def test_unreadable_topic_is_reported_in_our_words(session: SparkSession, tier: Path) -> None:
+def test_unreadable_topic_is_reported_plainly(session: SparkSession, tier: Path) -> None:
     make_view(session, NAME, {"path": str(tier)})
+    # The tier's objects disappear while the view exists.
     for segment in tier.rglob("*.log"):
         segment.unlink()
     with pytest.raises(PySparkException) as error:
         run_statement(session, f"SELECT * FROM `{NAME}`", 1)
-    told = failure(error.value, Views({"path": "p"}, (), ()), Path("spark.log"))
-    assert "is missing" in told or "gone" in told
-    assert told.endswith("; Spark's own log: spark.log")
+    message = failure(error.value, Views({"path": "p"}, (), ()), Path("spark.log"))
+    assert "is missing" in message or "gone" in message
+    assert message.endswith("; Spark's own log: spark.log")
 
 
 @pytest.mark.long
-def test_a_person_gets_a_line_and_no_stack(tier: Path, tmp_path: Path) -> None:
+def test_command_prints_one_line_and_no_stack_trace(tier: Path, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tidemark_cli.main", "spark", "sql"]
     done = subprocess.run(
         [*program, "SELECT * FROM nosuch", "--path", str(tier)],
@@ -122,21 +125,23 @@ def test_a_person_gets_a_line_and_no_stack(tier: Path, tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    said = " ".join(done.stderr.split())
+    # The message is one line on standard error, without a stack trace.
+    expected = " ".join(done.stderr.split())
     assert (done.returncode, done.stdout) == (1, "")
-    assert "error: [TABLE_OR_VIEW_NOT_FOUND]" in said
-    assert said.endswith(f"topics: {NAME}")
-    assert "Exception" not in said
+    assert "error: [TABLE_OR_VIEW_NOT_FOUND]" in expected
+    assert expected.endswith(f"topics: {NAME}")
+    assert "Exception" not in expected
 
 
 @pytest.mark.long
-def test_programs_get_json_and_nothing_else(tier: Path, tmp_path: Path) -> None:
+def test_json_output_has_nothing_but_json(tier: Path, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tidemark_cli.main", "spark", "sql"]
     query = f"SELECT offset, CAST(value AS STRING) AS value FROM `{NAME}` ORDER BY offset"
     options = ["--path", str(tier), "--output", "json", "--limit", "2"]
     done = subprocess.run(
         [*program, query, *options], cwd=tmp_path, capture_output=True, text=True, check=True
     )
+    # Standard output has JSON only; the remark about the limit is on standard error.
     assert json.loads(done.stdout) == [
         {"offset": 0, "value": '{"n": 0}'},
         {"offset": 1, "value": '{"n": 1}'},

@@ -21,8 +21,8 @@ from tidemark_pipeline.streaming import run_available
 pytestmark = MARKS
 
 
-class Broker:
-    """One broker, and how Spark reads it. Spark blocks, so it is called in a thread."""
+class SparkBroker:
+    """One broker, and how Spark reads it; Spark blocks, so it is called in a thread."""
 
     def __init__(self, host: TieredHost, session: SparkSession, s3: dict[str, Any]) -> None:
         self.host, self.session = host, session
@@ -52,13 +52,13 @@ class Broker:
 
 
 @pytest.fixture
-async def broker(tmp_path: Path, minio: Any, session: SparkSession) -> AsyncIterator[Broker]:
+async def broker(tmp_path: Path, minio: Any, session: SparkSession) -> AsyncIterator[SparkBroker]:
     s3 = fresh_bucket(minio)
     host = TieredHost(tmp_path, tmp_path / "tier")
     host.store = {"s3": s3}
     await host.listen()
     await host.apply()
-    yield Broker(host, session, s3)
+    yield SparkBroker(host, session, s3)
     await host.close()
 
 
@@ -95,22 +95,24 @@ def in_order(batches: dict[int, list[tuple[int, bytes]]]) -> list[tuple[int, byt
     return [row for number in sorted(batches) for row in batches[number]]
 
 
-async def test_a_table_is_the_tier_and_the_tail(broker: Broker) -> None:
+async def test_table_joins_the_tier_and_the_local_log(broker: SparkBroker) -> None:
     host = broker.host
     await host.produce(200)
     await moved(host)
     tiered = host.partition.log.highest_remote_offset + 1
     local = host.partition.log.segments()[0].base_offset
+    # The tier and the local log overlap, as they do in general.
     assert 0 < local <= tiered < 200
     rows = await broker.rows(broker.table())
     assert values(rows) == expected(0, 200)
     places = {(row["tier"], row["tieredEpoch"]) for row in rows}
     assert places == {("remote", 0), ("local", None)}
+    # Each row is from exactly one of them.
     assert [row["tier"] for row in rows].count("remote") == tiered
     assert {row["leaderEpoch"] for row in rows} == {1}
     first = rows[0]["timestamp"].timestamp() * 1000
     assert int(first + 0.5) == NOW_MS
-    # Each alone.
+    # The tier and the local log, each on its own.
     assert values(await broker.rows(broker.table(tier="remote"))) == expected(0, tiered)
     assert values(await broker.rows(broker.table(tier="local"))) == expected(local, 200)
     # Less than all of it, by options and by filters, which Spark applies again.
@@ -130,7 +132,7 @@ async def test_a_table_is_the_tier_and_the_tail(broker: Broker) -> None:
 
 
 @pytest.mark.long
-async def test_stream_resumes_where_it_was(broker: Broker, tmp_path: Path) -> None:
+async def test_stream_resumes_where_it_was(broker: SparkBroker, tmp_path: Path) -> None:
     """One row for each record, though they were read from brokers and from the tier, in small
     micro-batches, over restarts, one of which repeats a batch that failed."""
     host, seen = broker.host, dict[int, list[tuple[int, bytes]]]()
@@ -141,22 +143,25 @@ async def test_stream_resumes_where_it_was(broker: Broker, tmp_path: Path) -> No
             repeated = seen.setdefault(number, rows)
             assert repeated == rows
             if options.get("fails_at") == str(number):
+                # A sink fails once, and the batch is repeated after the restart.
                 raise RuntimeError("a sink that fails")
 
         of_source = {name: value for name, value in options.items() if name != "fails_at"}
         writer = broker.stream(**of_source).writeStream.foreachBatch(keep)
         return start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
 
+    # 50 offsets per batch, so two batches were stored before the failure.
     limited = {"maxOffsetsPerTrigger": "50", "endingOffsets": "latest"}
     await host.produce(120)
     with pytest.raises(Exception, match="a sink that fails"):
         await patiently(run, run_available, fails_at="1", **limited)
     assert {number: len(rows) for number, rows in seen.items()} == {0: 50, 1: 50}
-    # What was to be read again is in the tier by now, and there is more.
+    # Records of the failed batch have moved to the tier in the meantime.
     await moved(host)
     await host.produce(80)
     await patiently(run, run_available, **limited)
     assert max(map(len, seen.values())) == 50
+    # No row twice and none missing, although the source of the rows changed.
     assert in_order(seen) == expected(0, 200)
 
     # The same with Spark's own trigger: all at once, of brokers and of the tier.
@@ -173,7 +178,7 @@ async def test_stream_resumes_where_it_was(broker: Broker, tmp_path: Path) -> No
     assert in_order(seen) == expected(0, 400)
 
 
-async def test_tiering_is_switched_between_two_reads(broker: Broker) -> None:
+async def test_tiering_is_switched_between_two_reads(broker: SparkBroker) -> None:
     """With Delete only the brokers' local records are left, and the tier restarts behind them;
     a read of deleted records fails with that reason.
     """
@@ -185,12 +190,15 @@ async def test_tiering_is_switched_between_two_reads(broker: Broker) -> None:
         tiered_epoch=1,
         disable_policy=int(DisablePolicy.DELETE),
     )
+    # Everything that was in the tier is deleted.
     await host.acknowledged(1, DisablePolicy.DELETE)
     start = host.partition.log_start_offset
     assert 0 < start < 200
     assert values(await broker.rows(broker.table())) == expected(start, 200)
+    # An explicit offset below the log start is an error.
     with pytest.raises(Exception, match=f"its log starts at {start}"):
         await broker.rows(broker.table(startingOffsets='{"0": 0}'))
+    # On request the deleted range is skipped.
     lenient = broker.table(startingOffsets='{"0": 0}', failOnDataLoss="false")
     assert values(await broker.rows(lenient)) == expected(start, 200)
     # Tiered again: local, remote, local.

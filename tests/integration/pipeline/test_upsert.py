@@ -1,5 +1,5 @@
-"""Upsert by key: the table is what a dictionary is that is given each record in turn, wherever the
-job was ended (invariant 26)."""
+"""Upsert by key: the table equals a dictionary of the records, wherever the job is killed
+(invariant 26)."""
 
 import asyncio
 import random
@@ -42,6 +42,7 @@ class KeyedTopic:
 
     def __init__(self, host: TieredHost) -> None:
         self.host = host
+        # A fixed seed: failures can be repeated.
         self._chance = random.Random(7)
         self._times = iter(range(NOW_MS, NOW_MS + 1_000_000))
 
@@ -58,6 +59,7 @@ class KeyedTopic:
             for key in keys:
                 value = None if self._chance.random() < 0.25 else self._chance.randbytes(100)
                 record = Record(key, value, (), next(self._times))
+                # The partition follows from the key, as with a client's partitioner.
                 by_partition.setdefault(zlib.crc32(key) % PARTITIONS, []).append(record)
             for number, batch in by_partition.items():
                 await self.append(number, batch)
@@ -76,6 +78,7 @@ class KeyedTopic:
         read = await asyncio.to_thread(self._consume)
         kept: dict[bytes, tuple[int, int, bytes]] = {}
         for partition, offset, key, value in sorted(read):
+            # Later records replace earlier ones; a record without a value deletes its key.
             kept.pop(key, None)
             if value is not None:
                 kept[key] = partition, offset, value
@@ -114,7 +117,7 @@ async def topic(tmp_path: Path) -> AsyncIterator[KeyedTopic]:
 @pytest.mark.parametrize(
     ("kind", "partitioning"), [(Format.ICEBERG, BY_KEY), (Format.DELTA, BY_DAY)], ids=list(Format)
 )
-async def test_the_table_is_a_dictionary_of_the_records_wherever_the_job_was_killed(
+async def test_table_equals_a_dictionary_of_the_records_despite_kills(
     session: SparkSession,
     topic: KeyedTopic,
     tmp_path: Path,
@@ -125,36 +128,41 @@ async def test_the_table_is_a_dictionary_of_the_records_wherever_the_job_was_kil
     lake = new_lake(session, topic.source, tmp_path / "warehouse", kind)
     layout = replace(UPSERT, partitioning=partitioning)
     for doomed in KILLED:
+        # Each job is killed at another step; records move to the tier in between.
         with pytest.raises(Killed):
             await asyncio.to_thread(lake.run, lake.table(doomed, layout))
         await topic.tier()
         await topic.send(40)
     done = await asyncio.to_thread(lake.run, lake.table(OthersCommitMeanwhile, layout))
     assert done.lag == 0
+    # Some keys were deleted.
     assert done.written.deleted
     expected = await topic.folded()
     rows = session.table(lake.name).collect()
     assert len(rows) == len(expected)
     found = {bytes(r["key"]): (r["partition"], r["offset"], bytes(r["value"])) for r in rows}
     assert found == expected
+    # Some of the thirty keys have no row.
     assert 0 < len(found) < 30
     # Rows of all records are another thing.
+    # The same table cannot be appended to.
     with pytest.raises(ExportError, match="with mode upsert"):
         await asyncio.to_thread(lake.run, lake.table())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", Format)
-def test_of_two_partitions_the_newer_record_counts(
+def test_newer_record_of_two_partitions_wins(
     session: SparkSession, tmp_path: Path, kind: Format
 ) -> None:
-    """Within a batch, and against the table's row, in whichever order they come."""
+    """Within a batch, and against the table's row, in either order."""
     lake = new_lake(session, {}, tmp_path / "warehouse", kind)
     table = lake.table(layout=UPSERT)
     at = table.claim("t", "")
     table.commit(
         records(
             session,
+            # Two partitions have the same key: the larger timestamp wins.
             *((b"a", 1, 7, 2000, "new"), (b"a", 0, 90, 1000, "old")),
             *((b"b", 0, 91, 3000, "first"), (b"b", 0, 92, 1000, "second")),
             *((b"c", 0, 93, 1000, "old"), (b"d", 0, 94, 1000, "stays")),
@@ -164,6 +172,7 @@ def test_of_two_partitions_the_newer_record_counts(
     table.commit(
         records(
             session,
+            # Older records of another partition change nothing.
             *((b"a", 0, 95, 1500, None), (b"b", 0, 96, 500, "third")),
             *((b"c", 1, 8, 1001, None), (b"c", 1, 9, 900, "again"), (b"e", 1, 10, 1, None)),
         ),
@@ -193,6 +202,7 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
         *((b"a", 0, 3, 1, '{"n": 2}'), (None, 0, 4, 1, '{"n": 3}')),
     )
     written = tables.commit(first, at := at.reaching({0: 5}))
+    # Three keys, the record without a key is a dead letter.
     assert (written.rows, written.deleted, written.letters) == (3, 0, 1)
     second = records(
         session,
@@ -202,6 +212,7 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
         (b"a", 0, 8, 1, "x"),
     )
     written = tables.commit(second, at.reaching({0: 9}))
+    # One key deleted, one updated, two unreadable values.
     assert (written.rows, written.deleted, written.letters) == (1, 1, 2)
     kept = session.table(lake.name).orderBy("kafka.key").collect()
     assert [(bytes(row["kafka"]["key"]), row["n"]) for row in kept] == [(b"a", 2), (b"c", 4)]
@@ -211,7 +222,7 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-async def test_a_record_without_a_key_is_refused_by_its_place(
+async def test_record_without_a_key_is_refused_with_its_offset(
     session: SparkSession, topic: KeyedTopic, tmp_path: Path
 ) -> None:
     await topic.append(1, [Record(None, b"v", (), NOW_MS)])

@@ -43,8 +43,8 @@ _UNREACHED = (
 )
 _TIER = "Topic, as the leaders report of the tier"
 _KAFKA_TOPICS = "integration/kafka_engine/test_topics.py::"
-_KAFKA_UNASKED = _KAFKA_TOPICS + "test_topic_deleted_elsewhere_is_not_recreated_without_a_request"
-_KAFKA_OUT = _KAFKA_TOPICS + "test_cluster_without_a_working_connection"
+_KAFKA_UNASKED = _KAFKA_TOPICS + "test_externally_deleted_topic_is_not_recreated"
+_KAFKA_OUT = _KAFKA_TOPICS + "test_unusable_connection_is_reported_and_recovers"
 
 #: Reason -> the test that takes the exit.
 TAKEN = {
@@ -234,13 +234,13 @@ TAKEN = {
     },
     "Topic, with engine kafka": {
         "KafkaUnavailable": _KAFKA_OUT,
-        "ConfigRefused": _KAFKA_TOPICS + "test_a_configuration_that_kafka_refuses",
-        "NameRefused": _KAFKA_TOPICS + "test_names_that_kafka_refuses",
+        "ConfigRefused": _KAFKA_TOPICS + "test_configuration_refused_by_kafka_is_reported",
+        "NameRefused": _KAFKA_TOPICS + "test_colliding_topic_names_are_refused",
         "TopicMissing": _KAFKA_UNASKED,
         "TopicReplaced": _KAFKA_UNASKED,
-        "PartitionsAdded": _KAFKA_TOPICS + "test_partitions_are_added_and_never_taken_away",
+        "PartitionsAdded": _KAFKA_TOPICS + "test_partitions_are_added_and_never_removed",
         "TieringEnabledExternally": "integration/kafka_engine/test_tiering.py::"
-        "test_topic_tiered_elsewhere_is_reported_and_left_alone",
+        "test_topic_tiered_externally_is_reported_and_left_alone",
         "ReassignmentInProgress": "integration/kafka_engine/test_moves.py::"
         "test_foreign_reassignment_is_left_alone",
     },
@@ -250,7 +250,7 @@ TAKEN = {
     },
     "Broker and User, with engine kafka": {
         "EngineKafka": "integration/kafka_engine/test_brokers.py::"
-        "test_brokers_appear_and_come_back",
+        "test_brokers_appear_and_are_recreated",
     },
 }
 
