@@ -1,4 +1,4 @@
-"""The CEL rules of the configuration maps say what the table says, key by key."""
+"""The CEL rules of the configuration maps agree with the configuration table, key by key."""
 
 import pytest
 
@@ -32,14 +32,16 @@ def _verdict(api: AdmissionApi, body: Object) -> str | None:
 
 
 def _compare(api: AdmissionApi, body: Object, found: tuple[str, ...], value: str) -> None:
-    told = _verdict(api, body)
-    assert (told is None) == (not found), (value, told)
+    # The CRD and the table must agree on whether a value is valid, and on the reason.
+    refusal_text = _verdict(api, body)
+    assert (refusal_text is None) == (not found), (value, refusal_text)
     for problem in found:
-        assert problem in (told or ""), value
+        assert problem in (refusal_text or ""), value
 
 
 @pytest.mark.parametrize("key", sorted(table.TOPIC))
 def test_topic_key(api: AdmissionApi, key: str) -> None:
+    # Every key with every probe: most bounds of a key are in the list.
     for value in PROBES:
         _compare(api, topic(config={key: value}), problems({key: value}, table.TOPIC), value)
 
@@ -53,5 +55,6 @@ def test_cluster_key(api: AdmissionApi, key: str) -> None:
 @pytest.mark.parametrize("key", sorted(table.GROUP))
 def test_group_key(api: AdmissionApi, key: str) -> None:
     for value in PROBES:
+        # Groups are configured per group name.
         found = problems({key: value}, table.GROUP)
         _compare(api, cluster(groups={"g": {key: value}}), found, value)

@@ -24,8 +24,10 @@ from tests.integration.admission.api_server import (
     topic,
 )
 
+# Four labels of 62 characters: a valid object name that is longer than a topic name may be.
 LONG_NAME = ".".join(["a" * 62] * 4)
 
+# Each kind in its smallest form and with all of its fields.
 ACCEPTED: dict[str, Object] = {
     "plain topic": topic(),
     "topic with a name that Kubernetes has not": topic(topicName="Flights_2013.v1"),
@@ -143,6 +145,7 @@ ACCEPTED: dict[str, Object] = {
     "slice": partition_slice(),
 }
 
+# A reference to one key of a Secret.
 VALUE = {"secretKeyRef": {"name": "keys", "key": "key"}}
 ACCEPTED |= {
     "export": export(),
@@ -769,6 +772,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
 }
 
 
+# Tests write None for a field that must be missing, so that base fields can be removed.
 def _without_nulls(body: Any) -> Any:
     if not isinstance(body, dict):
         return body
@@ -777,6 +781,7 @@ def _without_nulls(body: Any) -> Any:
 
 @pytest.mark.parametrize("body", ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_accepted(api: AdmissionApi, body: Object) -> None:
+    # Created and deleted at once, since the tests share a namespace.
     created = api.create(_without_nulls(body))
     api.delete(created)
 
@@ -789,13 +794,14 @@ def test_refused(api: AdmissionApi, body: Object, message: str) -> None:
 
 
 def test_all_errors_are_reported_at_once(api: AdmissionApi) -> None:
+    # Three independent errors in one object.
     body = topic(config={"flush.ms": "x", "nonsense": "1", "cleanup.policy": "maybe"})
     with pytest.raises(AdmissionRefused) as refusal:
         api.create(body)
-    told = str(refusal.value)
-    assert "flush.ms must be a whole number, at least 0" in told
-    assert "nonsense is not a configuration key of this object" in told
-    assert "cleanup.policy must be delete, compact, or both separated by a comma" in told
+    message = str(refusal.value)
+    assert "flush.ms must be a whole number, at least 0" in message
+    assert "nonsense is not a configuration key of this object" in message
+    assert "cleanup.policy must be delete, compact, or both separated by a comma" in message
 
 
 @pytest.mark.parametrize(
@@ -812,6 +818,7 @@ def test_all_errors_are_reported_at_once(api: AdmissionApi) -> None:
 def test_new_object_has_its_condition_unknown(
     api: AdmissionApi, kind: str, body: Object, condition: str
 ) -> None:
+    # The sender's status is ignored on creation; the CRD's default replaces it.
     created = api.create({**body, "status": {"observedGeneration": 9}})
     expected: dict[str, Any] = {
         "type": condition,
@@ -822,6 +829,7 @@ def test_new_object_has_its_condition_unknown(
     }
     status = api.get(created)["status"]
     assert status["conditions"] == [expected], kind
+    # Tools that follow kstatus must not take a new object for a finished one.
     assert kstatus.verdict(api.get(created)) is kstatus.StatusVerdict.IN_PROGRESS
     api.delete(created)
 
@@ -830,6 +838,7 @@ def test_unknown_field_is_dropped_by_the_server_and_reported_to_strict_clients(
     api: AdmissionApi,
 ) -> None:
     """kubectl requests strict validation; a lenient client gets the field pruned."""
+    # A misspelt field.
     created = api.create(manifest("Topic", spec={**topic()["spec"], "partitons": 3}))
     assert "partitons" not in created["spec"]
     api.delete(created)

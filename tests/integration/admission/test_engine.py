@@ -1,4 +1,4 @@
-"""``Cluster.spec.engine``: which engine is fixed, and what makes no sense on Apache Kafka."""
+"""``Cluster.spec.engine``: the engine is immutable, and some fields are refused on Apache Kafka."""
 
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.integration.admission.api_server import (
 )
 
 KAFKA = {"kafka": {"bootstrapServers": "b1:9092,[::1]:9093"}}
+# Each case has a field that only the Tidemark engine supports, or an invalid connection.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine": {}}, "engine needs exactly one of tidemark and kafka"),
     ({"engine": {"tidemark": {}, **KAFKA}}, "engine needs exactly one of tidemark and kafka"),
@@ -40,14 +41,14 @@ def on_kafka(**spec: Any) -> Object:
 
 
 @pytest.mark.parametrize(("spec", "message"), REFUSED)
-def test_what_makes_no_sense_is_refused(
+def test_fields_unsupported_on_kafka_are_refused(
     api: AdmissionApi, spec: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(AdmissionRefused, match=message):
         api.try_create(on_kafka(**spec))
 
 
-def test_a_cluster_on_kafka(api: AdmissionApi) -> None:
+def test_cluster_on_kafka_with_all_fields_is_accepted(api: AdmissionApi) -> None:
     kafka = {
         "bootstrapServers": "b1:9092",
         "tls": {"caSecretRef": {"name": "ca"}, "certificateSecretRef": {"name": "us"}},
@@ -59,21 +60,23 @@ def test_a_cluster_on_kafka(api: AdmissionApi) -> None:
         "enable.under.replicated.topic.creation": "true",
     }
     made = api.create(on_kafka(engine={"kafka": kafka}, config=config))
+    # The address of the same Kafka may change.
     api.replace(edited(made, "spec.engine.kafka.bootstrapServers", "b2:9092"))
 
 
 @pytest.mark.parametrize("engine", [..., {"tidemark": {}}])
-def test_which_engine_is_immutable(api: AdmissionApi, engine: object) -> None:
+def test_engine_is_immutable(api: AdmissionApi, engine: object) -> None:
     made = api.create(on_kafka())
     with pytest.raises(AdmissionRefused, match="engine is immutable"):
         api.replace(edited(made, "spec.engine", engine))
     own = api.create(edited(on_kafka(), "spec.engine", engine))
     with pytest.raises(AdmissionRefused, match="engine is immutable"):
         api.replace(edited(own, "spec.engine", KAFKA))
+    # An explicit default equals the implicit one.
     api.replace(edited(own, "spec.engine", {"tidemark": {}}))
 
 
-def test_a_broker_that_is_observed_is_only_to_be_read(api: AdmissionApi) -> None:
+def test_observed_broker_is_read_only(api: AdmissionApi) -> None:
     made = api.create(broker(workload="Observed", nodeId=7))
     with pytest.raises(AdmissionRefused, match=r"is read-only|Drain the broker"):
         api.replace(edited(made, "spec.drain", True))

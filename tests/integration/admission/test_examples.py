@@ -1,4 +1,4 @@
-"""The examples apply as they stand."""
+"""The examples are accepted unchanged."""
 
 from pathlib import Path
 
@@ -13,5 +13,6 @@ PATHS = sorted(set(EXAMPLES.glob("*/*.yaml")) - set(EXAMPLES.glob("*/kustomizati
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_example_applies(api: AdmissionApi, path: Path) -> None:
     for body in documents(path):
+        # Another name, so that examples and tests do not collide.
         body["metadata"]["name"] += "-try"
         api.delete(api.apply(body, manager="kubectl"))

@@ -29,18 +29,19 @@ def _crd(kind: str) -> Object:
 
 
 def _before(definition: Object) -> Object:
-    """The definition without the rule: what was admitted once."""
+    """Return the definition without the rule, as it was when such keys were admitted."""
     older = copy.deepcopy(definition)
     schema: Any = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     config = schema["properties"]["spec"]["properties"]["config"]
     rules = config["x-kubernetes-validations"]
+    # The rule is the one that compares with the old object (ratcheting).
     config["x-kubernetes-validations"] = [r for r in rules if not r.get("optionalOldSelf")]
     assert len(config["x-kubernetes-validations"]) == len(rules) - 1
     return older
 
 
 def _until(reached: Callable[[], bool]) -> None:
-    """An API server takes a moment to validate by a definition that it has just stored."""
+    """Wait; an API server takes a moment to use a definition that it has just stored."""
     deadline = time.monotonic() + 30
     while not reached():
         assert time.monotonic() < deadline
@@ -61,18 +62,21 @@ def stored(request: pytest.FixtureRequest, api: AdmissionApi) -> Iterator[Object
     kind, body = request.param
     definition = _crd(kind)
     try:
+        # Store the object under the older definition, then restore the present one.
         api.install(_before(definition))
         _until(lambda: _admitted(api, body))
         live = api.create({**body, "metadata": {"generateName": "old-"}})
     finally:
         api.install(definition)
+        # From here on such an object could not be created any more.
         _until(lambda: not _admitted(api, body))
     yield live
     api.delete(live)
 
 
-def test_what_was_admitted_once_can_be_written_on(api: AdmissionApi, stored: Object) -> None:
+def test_object_with_unsupported_keys_stays_writable(api: AdmissionApi, stored: Object) -> None:
     live = api.replace(stored)
+    # Finalizers, status, labels and other keys can all be changed.
     live = api.replace(edited(live, "metadata.finalizers", ["tidemark.dev/test"]))
     live = api.replace_status(live, {"observedGeneration": 1})
     live = api.replace(edited(live, "metadata.labels", {"a": "b"}))
@@ -81,17 +85,19 @@ def test_what_was_admitted_once_can_be_written_on(api: AdmissionApi, stored: Obj
     api.replace(edited(live, "metadata.finalizers", []))
 
 
-def test_another_value_or_key_is_refused(api: AdmissionApi, stored: Object) -> None:
+def test_new_unsupported_keys_are_refused(api: AdmissionApi, stored: Object) -> None:
     preallocate = "preallocate" if stored["kind"] == "Topic" else "log/preallocate"
     delay = "file/delete/delay/ms" if stored["kind"] == "Topic" else "log/segment/delete/delay/ms"
+    # The value of an unsupported key may change, another such key may not be added.
     live = api.replace(edited(stored, f"spec.config.{preallocate}", "false"))
     for path, value in ((preallocate, "true"), (delay, "1")):
         with pytest.raises(AdmissionRefused, match=r"is not served.*\. Supported keys: "):
             api.replace(edited(live, f"spec.config.{path}", value))
+    # Removing the whole map is allowed.
     api.replace(edited(live, "spec.config", ...))
 
 
-def test_keys_that_come_with_a_whole_new_configuration_are_refused(api: AdmissionApi) -> None:
+def test_unsupported_keys_in_a_new_configuration_are_refused(api: AdmissionApi) -> None:
     live = api.create(topic())
     with pytest.raises(
         AdmissionRefused, match=r"compression\.type is not served, except with the value producer"

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from tests.integration.admission.api_server import AdmissionApi, AdmissionRefused, edited, topic
-from tests.integration.admission.conftest import RunningControlPlane
+from tests.integration.admission.conftest import AdmissionControlPlane
 from tests.kubectl_commands import commands
 from tidemark_cli.controlplane.client import run_kubectl
 from tidemark_operator.resources.kinds import KINDS
@@ -18,7 +18,7 @@ _WORD = re.compile(r"[\w.-]+")
 
 
 def test_kubectl_knows_every_resource_that_a_command_names(
-    api: AdmissionApi, control_plane: RunningControlPlane
+    api: AdmissionApi, control_plane: AdmissionControlPlane
 ) -> None:
     named = {
         word
@@ -26,9 +26,11 @@ def test_kubectl_knows_every_resource_that_a_command_names(
         for word in _WORD.findall(command.text)
         if word in _NAMES or word.endswith(".tidemark.dev")
     }
+    # A command that validates is not about a resource.
     resources = {word for word in named if not word.startswith("validate")}
     assert len(resources) > 5
     for resource in sorted(resources):
+        # kubectl resolves short names and plurals with the server's discovery.
         ended = run_kubectl(["get", resource], kubeconfig=control_plane.kubeconfig)
         assert ended.returncode == 0, (resource, ended)
 
@@ -39,9 +41,10 @@ def test_topic_whose_name_is_taken_can_be_recreated_under_another_name(api: Admi
     with pytest.raises(AdmissionRefused, match="immutable"):
         api.replace(edited(made, "spec.topicName", "orders-2"))
     api.delete(made)
-    again = topic(topicName="orders-2")
-    again["metadata"]["name"] = made["metadata"]["name"]
-    api.create(again)
+    # The same object name with another topic name.
+    recreated = topic(topicName="orders-2")
+    recreated["metadata"]["name"] = made["metadata"]["name"]
+    api.create(recreated)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_topic_whose_name_is_taken_can_be_recreated_under_another_name(api: Admi
     ],
 )
 def test_annotations_that_messages_name_are_accepted(
-    api: AdmissionApi, control_plane: RunningControlPlane, annotation: str
+    api: AdmissionApi, control_plane: AdmissionControlPlane, annotation: str
 ) -> None:
     name = api.create(topic())["metadata"]["name"]
     command = f"annotate --overwrite topics.tidemark.dev/{name} {annotation}"
@@ -64,6 +67,8 @@ def test_annotations_that_messages_name_are_accepted(
 
 
 def test_remedies_of_min_insync_replicas_are_accepted(api: AdmissionApi) -> None:
+    # More in-sync replicas are required than exist.
     made = api.create(topic(replicationFactor=2, config={"min.insync.replicas": "3"}))
+    # Both remedies of the message: lower the minimum, or raise the factor.
     lowered = api.replace(edited(made, "spec.config.min/insync/replicas", "2"))
     api.replace(edited(lowered, "spec.replicationFactor", 3))

@@ -18,12 +18,13 @@ TOPIC_ID = "bwwKHlTUSlWLQz_z2aDwqg"
 OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
+# Shorthand for the tiering part of a Topic's status.
 def _tiering(state: str, epoch: int, policy: str | None = None) -> Object:
     tiering: Object = {"state": state, "epoch": epoch}
     return {"tiering": tiering if policy is None else {**tiering, "policy": policy}}
 
 
-#: status before, status after, message (None: accepted)
+#: Status before, status after, and the message of the refusal (None if accepted).
 Step = tuple[Object, Object, str | None]
 
 STATES = "the tiering state changes only from Enabled to Disabling to Disabled to Enabled"
@@ -108,6 +109,7 @@ def _controller(identity: str, epoch: int) -> Object:
     return {"controller": {"identity": identity, "epoch": epoch}}
 
 
+# The fields that identify a cluster must never disappear.
 KEPT = "controller, slices, clusterId and nextProducerId cannot be removed"
 CLUSTER_STEPS: dict[str, Step] = {
     "first controller": ({}, _controller("a", 1), None),
@@ -135,6 +137,7 @@ BROKER_STEPS: dict[str, Step] = {
     "epoch goes back": ({"brokerEpoch": 2}, {"brokerEpoch": 1}, "brokerEpoch never goes back"),
 }
 
+# A deletion's resolved offsets are the promise that every retry repeats.
 _RESOLVED = {"resolved": [{"partition": 0, "offset": 10, "leaderEpoch": 1}]}
 DELETION_STEPS: dict[str, Step] = {
     "resolved": ({}, {**_RESOLVED, "topicId": TOPIC_ID}, None),
@@ -164,9 +167,10 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("body", "before", "after", "message"), _cases())
-def test_step(
+def test_status_transition(
     api: AdmissionApi, body: Object, before: Object, after: Object, message: str | None
 ) -> None:
+    # A fresh object for each case, because statuses cannot move backwards.
     created = api.create({**body, "metadata": {"generateName": "status-"}})
     live = api.replace_status(created, before)
     if message is None:
@@ -183,8 +187,9 @@ def test_step(
     [tiered_topic(), record_deletion(all={"beforeOffset": -1})],
     ids=["Topic", "RecordDeletion"],
 )
-def test_a_paused_object_shows_it_in_a_column(api: AdmissionApi, body: Object) -> None:
+def test_paused_object_shows_it_in_a_column(api: AdmissionApi, body: Object) -> None:
     body = api.create(body)
+    # The column is empty until the annotation is set.
     assert not api.printed(body)["Paused"]
     body["metadata"]["annotations"] = {"tidemark.dev/paused": "true"}
     assert api.printed(api.replace(body))["Paused"] == "true"

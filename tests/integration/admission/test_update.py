@@ -1,4 +1,4 @@
-"""Transition rules: what may not change, and that an unchanged object always may be written."""
+"""Transition rules: immutable fields, and unchanged objects that must always be writable."""
 
 from typing import Any
 
@@ -27,6 +27,7 @@ from tidemark_operator.resources.names import API_VERSION
 TOPIC_ID = "bwwKHlTUSlWLQz_z2aDwqg"
 
 
+# A condition as the operator writes it.
 def _condition(type_: str = "Ready") -> Object:
     return {
         "type": type_,
@@ -55,6 +56,7 @@ def _topic_status(**fields: Any) -> Object:
 
 
 DISABLING = _tiering("Disabling", 2, policy="Retain", pendingBrokers=[3], remoteSegments=5)
+# Every optional field is set, so that rules about any of them are evaluated.
 FULL_TOPIC = tiered_topic(
     topicName="Flights",
     config={"retention.ms": 7200000, "cleanup.policy": "delete"},
@@ -146,7 +148,7 @@ EXPORT_STATUS = {
     "conditions": [_condition(), _condition("Exporting")],
 }
 
-#: ObjectStore with a full status, one per kind and state in which a root rule looks at the status.
+#: A full status for each kind and state in which a rule of the root compares spec and status.
 UNCHANGED: dict[str, tuple[Object, Object | None]] = {
     "Topic, Enabled": (tiered_topic(), _topic_status(tiering=_tiering("Enabled", 1))),
     "Topic, Disabling": (FULL_TOPIC, _topic_status(tiering=DISABLING)),
@@ -189,15 +191,19 @@ def _live(api: AdmissionApi, body: Object, status: Object | None) -> Object:
 def test_unchanged_object_can_be_written(
     api: AdmissionApi, body: Object, status: Object | None
 ) -> None:
-    """Or a finalizer could never be removed."""
+    """Otherwise a finalizer could never be removed."""
+    # A write without a change, with and without a finalizer.
     live = _live(api, body, status)
     live = api.replace(live)
-    held = api.replace(edited(live, "metadata.finalizers", ["tidemark.dev/test"]))
+    with_finalizer = api.replace(edited(live, "metadata.finalizers", ["tidemark.dev/test"]))
     if status is not None:
-        held = api.replace_status(held, held["status"])
-        held = api.replace_status(held, {**held["status"], "conditions": [_condition("Stalled")]})
-    api.delete(held)
-    deleting = api.get(held)
+        with_finalizer = api.replace_status(with_finalizer, with_finalizer["status"])
+        with_finalizer = api.replace_status(
+            with_finalizer, {**with_finalizer["status"], "conditions": [_condition("Stalled")]}
+        )
+    # Deletion with a finalizer: the object must stay writable until it is removed.
+    api.delete(with_finalizer)
+    deleting = api.get(with_finalizer)
     assert deleting["metadata"]["deletionTimestamp"]
     api.replace(edited(deleting, "metadata.finalizers", []))
 
@@ -207,24 +213,27 @@ def test_finalizer_by_server_side_apply(
     api: AdmissionApi, body: Object, status: Object | None
 ) -> None:
     live = _live(api, body, status)
+    # A claim of the finalizer only, as controllers apply it.
     claim = {
         "apiVersion": API_VERSION,
         "kind": live["kind"],
         "metadata": {"name": live["metadata"]["name"], "finalizers": ["tidemark.dev/test"]},
     }
-    held = api.apply(claim, manager="tidemark-test")
-    assert held["metadata"]["finalizers"] == ["tidemark.dev/test"]
+    with_finalizer = api.apply(claim, manager="tidemark-test")
+    assert with_finalizer["metadata"]["finalizers"] == ["tidemark.dev/test"]
+    # Without the field the same manager gives the finalizer up.
     freed = api.apply(edited(claim, "metadata.finalizers", ...), manager="tidemark-test")
     assert not freed["metadata"].get("finalizers")
     api.delete(freed)
 
 
 IN_PROGRESS = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: spec.tiering cannot change while"
+# The tier's contents decide whether a topic may become compacted.
 ENABLED_WITH_DATA = _topic_status(tiering=_tiering("Enabled", 1, remoteSegments=4))
 RETAINED = _topic_status(tiering=_tiering("Disabled", 2, policy="Retain", remoteSegments=4))
 EMPTIED = _topic_status(tiering=_tiering("Disabled", 2, policy="Retain", remoteSegments=0))
 
-#: object, status, field, new value (``...`` removes it), message (None: accepted)
+#: Object, status, field, new value (``...`` removes it), and the message (None if accepted).
 Change = tuple[Object, Object | None, str, object, str | None]
 CHANGES: dict[str, Change] = {
     # ------------------------------------------------------------------ Topic
@@ -509,7 +518,7 @@ CHANGES: dict[str, Change] = {
 @pytest.mark.parametrize(
     ("body", "status", "path", "value", "message"), CHANGES.values(), ids=CHANGES.keys()
 )
-def test_change(
+def test_change_is_accepted_or_refused(
     api: AdmissionApi,
     body: Object,
     status: Object | None,

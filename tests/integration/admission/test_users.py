@@ -1,4 +1,4 @@
-"""Users and the Cluster's authorization: what the API server takes, what it refuses and how."""
+"""Users and the Cluster's authorization: accepted and refused manifests, with their messages."""
 
 import re
 from pathlib import Path
@@ -28,6 +28,7 @@ def named(name: str, type_: str) -> Object:
     return edited(user(authentication={"type": type_}), "metadata.name", name)
 
 
+# Every kind of authentication, ACL and quota.
 ACCEPTED: dict[str, Object] = {
     "nothing but the cluster": user(),
     "a password from the user's own Secret": user(
@@ -46,6 +47,7 @@ ACCEPTED: dict[str, Object] = {
         acl("Cluster", "IdempotentWrite", host="*", permission="Allow"),
         acl("TransactionalId", "Write", resource={"name": "a b"}),
     ),
+    # The limit itself is accepted.
     "as many ACLs as there may be": with_acls(*([acl("Topic", "Read")] * ACLS_MAX)),
     "quotas": user(
         quotas={
@@ -56,6 +58,7 @@ ACCEPTED: dict[str, Object] = {
             "clients": [{"clientId": "etl", "producerByteRate": 5}],
         }
     ),
+    # 253 characters is the limit of object names, 64 that of a certificate's common name.
     "the longest name with a password": named("u" * 253, "scram-sha-512"),
     "the longest name with a certificate": named("u" * 64, "tls"),
     "authorization": cluster(
@@ -174,6 +177,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
 
 @pytest.mark.parametrize("body", ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_accepted(api: AdmissionApi, body: Object) -> None:
+    # A dry run: nothing is stored.
     api.try_create(body)
 
 
@@ -185,9 +189,10 @@ def test_refused(api: AdmissionApi, body: Object, message: str) -> None:
 
 
 @pytest.mark.parametrize("type_", OPERATIONS)
-def test_a_type_knows_its_operations_and_no_others(api: AdmissionApi, type_: str) -> None:
-    """As Kafka's ``AclEntry.supportedOperations`` has it."""
+def test_resource_type_supports_only_its_operations(api: AdmissionApi, type_: str) -> None:
+    """As in Kafka's ``AclEntry.supportedOperations``."""
     for operation in OperationName:
+        # All is valid for each type; other operations only for some.
         known = operation is OperationName.ALL or operation in OPERATIONS[type_]
         body = with_acls(acl(type_, operation))
         if known:
@@ -197,9 +202,10 @@ def test_a_type_knows_its_operations_and_no_others(api: AdmissionApi, type_: str
             api.try_create(body)
 
 
-def test_the_manifest_of_the_page_applies(api: AdmissionApi) -> None:
+def test_manifests_of_the_security_page_are_accepted(api: AdmissionApi) -> None:
     page = (Path(__file__).parents[3] / "docs" / "explanation" / "security.md").read_text("utf-8")
     manifests = [yaml.safe_load(text) for text in re.findall(r"(?ms)^```yaml\n(.*?)^```", page)]
+    # The page's manifests must stay valid when the schema changes.
     assert [body["kind"] for body in manifests] == ["Cluster", "User"]
     for body in manifests:
         api.try_create(body)

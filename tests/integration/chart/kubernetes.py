@@ -17,15 +17,15 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 class KubectlRefused(RuntimeError):
-    """kubectl ended with an error; the text is what it said."""
+    """kubectl failed; the text is its error output."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kubernetes:
+class KubectlClient:
     kubeconfig: Path
 
     def run(self, *arguments: str, stdin: str | None = None) -> str:
-        """kubectl's standard output. Raises :class:`KubectlRefused`."""
+        """Return kubectl's standard output; raises :class:`KubectlRefused`."""
         done = run_kubectl(arguments, kubeconfig=self.kubeconfig, stdin=stdin)
         if done.returncode != 0:
             raise KubectlRefused(done.stderr)
@@ -37,7 +37,7 @@ class Kubernetes:
         return found
 
     def all(self, namespace: str, *what: str) -> list[dict[str, Any]]:
-        """The objects of a kind, or those that are named, each of which has to be there."""
+        """Return the objects of a kind, or the named ones, all of which must exist."""
         found = json.loads(self.run("-n", namespace, "get", *what, "-o", "json"))
         return list(found["items"]) if found["kind"] == "List" else [found]
 
@@ -49,14 +49,14 @@ class Kubernetes:
         self.run("create", "-f", "-", *options, stdin=json.dumps(body))
 
     def create_all(self, bodies: list[dict[str, Any]], *options: str) -> None:
-        """Create objects; what is refused keeps back none of the others."""
+        """Create objects; a refused one does not stop the others."""
         self.create({"apiVersion": "v1", "kind": "List", "items": bodies}, *options)
 
     def namespace(self) -> str:
-        """A new one, in which only pods of the `restricted` standard are let in."""
+        """Create a namespace that admits only pods of the `restricted` standard."""
         name = f"chart-{next(_numbers)}"
         made = {"name": name, "labels": RESTRICTED}
-        # Its controller does not run here.
+        # No controller manager runs here, so the default account has to be created.
         account = {"name": "default", "namespace": name}
         self.create_all(
             [

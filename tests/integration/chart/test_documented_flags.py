@@ -14,6 +14,7 @@ _FLAG = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 def test_helm_has_every_documented_subcommand_and_flag(tmp_path: Path) -> None:
     helm = Helm(tmp_path)
 
+    # Each help text is read once, since every call starts a process.
     @cache
     def known(subcommand: str) -> set[str]:
         return set(_FLAG.findall(helm.run(subcommand, "--help")))
@@ -23,6 +24,7 @@ def test_helm_has_every_documented_subcommand_and_flag(tmp_path: Path) -> None:
     unknown = {
         (command.where, flag)
         for command in found
+        # A flag counts as known if the subcommand's help has it.
         for flag in flags(command.words[1:]) - known(command.words[1])
     }
     assert unknown == set()
@@ -37,12 +39,12 @@ def test_kubectl_has_every_documented_verb_and_flag(tmp_path: Path) -> None:
 
     unknown = set()
     for where, words in documented():
-        is_ours = words[:2] == ("tidemark", "kubectl")
-        if words[0] != "kubectl" and not is_ours:
+        is_plugin = words[:2] == ("tidemark", "kubectl")
+        if words[0] != "kubectl" and not is_plugin:
             continue
-        arguments = words[2:] if is_ours else words[1:]
+        arguments = words[2:] if is_plugin else words[1:]
         verb, *rest = without_flags(arguments)
-        if verb == "tidemark":  # our plugin
+        if verb == "tidemark":  # the project's own plugin
             continue
         # `create` has subcommands with flags of their own.
         subcommands = rest[:2] if verb == "create" else []

@@ -1,5 +1,5 @@
-"""``charts/tidemark`` with several values: the real API server takes what comes out, and what
-cannot work is refused before, in words that name the value."""
+"""``charts/tidemark`` with several values: the real API server accepts the result, and invalid
+values are refused with a message that names them."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from e2e.pods import readme
 from e2e.pods.rights_cases import CASES
 from tests.chart_pods import entries_of, objects_of, operator_settings
 from tests.helm import CHART, Helm, HelmRefused, named, of_kind
-from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
+from tests.integration.chart.kubernetes import KubectlClient, KubectlRefused
 from tests.monitoring.rules import groups
 from tidemark.configuration.table import unread_in_broker_file
 from tidemark.export_job import Order
@@ -41,6 +41,7 @@ ON_S3: dict[str, Any] = {
     },
     "brokers": {f"broker-{node}": {"nodeId": node, "rack": "abc"[node]} for node in range(3)},
 }
+# Every value of the chart, so that no template is left untested.
 EVERYTHING: dict[str, Any] = ON_S3 | {
     "brokerPods": {
         "enabled": True,
@@ -112,8 +113,9 @@ each_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys
 
 
 @pytest.fixture(scope="module", autouse=True)
-def prometheus_kinds(kubernetes: Kubernetes) -> None:
+def prometheus_definitions(kubernetes: KubectlClient) -> None:
     """Return the Prometheus operator's kinds by name. Their contents are not validated here."""
+    # The definitions only have to exist; their schemas are not part of the chart.
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
         plural = f"{kind.lower()}s"
@@ -145,18 +147,20 @@ def prometheus_kinds(kubernetes: Kubernetes) -> None:
 
 @pytest.mark.usefixtures("base")
 @each_values
-def test_the_api_server_takes_it_and_its_pods_are_restricted(
-    values: dict[str, Any], helm: Helm, kubernetes: Kubernetes
+def test_rendered_objects_are_accepted_and_pods_are_restricted(
+    values: dict[str, Any], helm: Helm, kubernetes: KubectlClient
 ) -> None:
     namespace = kubernetes.namespace()
+    # This release brings its own account.
     if values is BARE:
         kubernetes.run("-n", namespace, "create", "serviceaccount", "given")
+    # The real API server validates every object.
     helm.run("install", "tidemark", str(CHART), "--namespace", namespace, values=values)
     rendered = list(yaml.safe_load_all(helm.run("get", "manifest", "tidemark", "-n", namespace)))
     names = [f"{body['kind']}.{_group(body)}/{body['metadata']['name']}" for body in rendered]
     assert len(kubernetes.all(namespace, *names)) == len(names)
     workloads = kubernetes.all(namespace, "statefulsets")
-    # Brokers' objects do not stay: no object has the uid of the owner that they name.
+    # Brokers' objects are created here, because no operator runs.
     made = [
         objects_of(rendered, body["metadata"]["name"]).stateful_set
         for body in of_kind(rendered, "Broker")
@@ -165,8 +169,11 @@ def test_the_api_server_takes_it_and_its_pods_are_restricted(
     if made:
         kubernetes.create_all(made)
     pods = [_pod(workload) for workload in (*workloads, *made)]
+    # Pods share a process namespace, so that a debugging container sees the broker.
     assert all(pod["spec"]["shareProcessNamespace"] for pod in pods)
+    # The `restricted` standard admits all pods.
     kubernetes.create_all(pods, "--dry-run=server")
+    # Without the security context they would be refused: the standard is in force.
     for pod in pods:
         del pod["spec"]["containers"][0]["securityContext"]
     with pytest.raises(KubectlRefused) as refused:
@@ -179,10 +186,11 @@ def test_the_api_server_takes_it_and_its_pods_are_restricted(
 
 
 @each_values
-def test_what_helm_test_makes_goes_with_it_and_looks_at_the_pods_of_the_release(
+def test_helm_test_hooks_are_deleted_and_check_the_release(
     values: dict[str, Any], tmp_path: Path
 ) -> None:
     """Each policy lets its pod in, and nothing else, where the release's own may not."""
+    # Hooks are not part of the release, so Helm has to delete them.
     hooks = Helm(tmp_path).template_of_test(CHART, values, namespace="home")
     objects = Helm(tmp_path).template(CHART, values, namespace="home")
     pod = hooks[-1]
@@ -191,6 +199,7 @@ def test_what_helm_test_makes_goes_with_it_and_looks_at_the_pods_of_the_release(
         policy = body["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
         assert policy == "before-hook-creation,hook-succeeded"
     labels = pod["metadata"]["labels"].items()
+    # Each policy opens its ports to the test pod only.
     for policy in of_kind(hooks, "NetworkPolicy"):
         for rule in policy["spec"]["ingress"]:
             (peer,) = rule["from"]
@@ -198,22 +207,23 @@ def test_what_helm_test_makes_goes_with_it_and_looks_at_the_pods_of_the_release(
     # No Service, budget or policy of the release takes the pod for one of its own.
     for body in objects:
         for name in ("selector", "podSelector"):
-            wanted = body.get("spec", {}).get(name) if body["kind"] != "StatefulSet" else None
-            if wanted:
-                assert not wanted.get("matchLabels", wanted).items() <= labels, body["kind"]
+            selector = body.get("spec", {}).get(name) if body["kind"] != "StatefulSet" else None
+            if selector:
+                assert not selector.get("matchLabels", selector).items() <= labels, body["kind"]
     (container,) = pod["spec"]["containers"]
     (operator,) = named(objects, "StatefulSet", "tidemark-operator")["spec"]["template"]["spec"][
         "containers"
     ]
     assert container["image"] == operator["image"]
     assert container["command"] == ["python3", "-m", "tidemark_operator.check"]
-    told = [check_.what for check_ in check.checks(container["args"])[0]]
+    # The checks that the pod would run.
+    message = [check_.what for check_ in check.checks(container["args"])[0]]
     replicas = values.get("operator", {}).get("replicas", 2)
-    assert len([what for what in told if "/healthz" in what]) == replicas
+    assert len([what for what in message if "/healthz" in what]) == replicas
     in_pods = values.get("brokerPods", {})
-    assert any("9092" in what for what in told) == bool(in_pods)
+    assert any("9092" in what for what in message) == bool(in_pods)
     brokers = 3 if in_pods else 0
-    assert f"Cluster home/tidemark is Ready with {brokers} brokers" in told
+    assert f"Cluster home/tidemark is Ready with {brokers} brokers" in message
 
 
 #: Permissions that the account of the pod of `helm test` is tested for, and whether it has them.
@@ -227,9 +237,7 @@ RIGHTS = {
 
 
 @pytest.mark.usefixtures("base")
-def test_the_pod_of_helm_test_is_restricted_and_may_read_its_cluster_and_nothing_else(
-    helm: Helm, kubernetes: Kubernetes
-) -> None:
+def test_helm_test_pod_may_only_read_its_cluster(helm: Helm, kubernetes: KubectlClient) -> None:
     namespace = kubernetes.namespace()
     *others, pod = helm.template_of_test(CHART, EVERYTHING, namespace=namespace)
     kubernetes.create_all(others)
@@ -238,12 +246,13 @@ def test_the_pod_of_helm_test_is_restricted_and_may_read_its_cluster_and_nothing
     with pytest.raises(KubectlRefused, match="violates PodSecurity"):
         kubernetes.create(pod, "--dry-run=server")
     account = f"--as=system:serviceaccount:{namespace}:tidemark-test"
+    # An authorization check for each permission, as the pod's account.
     for (verb, what), answer in RIGHTS.items():
         try:
-            told = kubernetes.run("-n", namespace, "auth", "can-i", verb, what, account)
+            message = kubernetes.run("-n", namespace, "auth", "can-i", verb, what, account)
         except KubectlRefused:  # "no" is an exit status, too
-            told = "no"
-        assert told.strip() == answer, (verb, what)
+            message = "no"
+        assert message.strip() == answer, (verb, what)
 
 
 def _pod(workload: dict[str, Any]) -> dict[str, Any]:
@@ -304,19 +313,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "told"), REFUSED, ids=[told for _, told in REFUSED])
-def test_values_that_cannot_work_are_refused_by_name(
-    values: dict[str, Any], told: str, tmp_path: Path
+@pytest.mark.parametrize(("values", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_invalid_values_are_refused_by_name(
+    values: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(HelmRefused, match=told):
+    # The schema of the values refuses them before any template is rendered.
+    with pytest.raises(HelmRefused, match=message):
         Helm(tmp_path).template(CHART, values)
 
 
 @each_values
-def test_the_operator_takes_its_arguments(values: dict[str, Any], tmp_path: Path) -> None:
+def test_operator_accepts_its_arguments(values: dict[str, Any], tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, values, namespace="home")
     operator = named(objects, "StatefulSet", "tidemark-operator")
     (container,) = operator["spec"]["template"]["spec"]["containers"]
+    # Parse the arguments with the operator's own parser.
     settings = operator_settings(objects)
     ports = {item["name"]: item["containerPort"] for item in container["ports"]}
     assert settings.namespace == "home"
@@ -326,26 +337,28 @@ def test_the_operator_takes_its_arguments(values: dict[str, Any], tmp_path: Path
     assert settings.allowed_endpoints == set(given.get("allowedEndpoints", ()))
     (role,) = of_kind(objects, "Role")
     leases = {name for rule in role["rules"] for name in rule.get("resourceNames", ())}
+    # The Role allows only the Lease of this release.
     assert leases == {settings.lease_name}, "the Lease that it may hold is the one that it wants"
 
 
-def test_no_object_is_anybody_elses_in_the_kubernetes_cluster(tmp_path: Path) -> None:
-    """All are of the release's namespace: who installs it needs no rights beyond that."""
+def test_all_objects_are_in_the_release_namespace(tmp_path: Path) -> None:
+    """The installing user needs no rights beyond the release's namespace."""
     for body in Helm(tmp_path).template(CHART, EVERYTHING, namespace="home"):
         assert body["metadata"]["namespace"] == "home", body["kind"]
 
 
-def test_rules_are_those_of_the_file_for_the_namespace_of_the_release(tmp_path: Path) -> None:
+def test_alert_rules_are_those_of_the_file(tmp_path: Path) -> None:
     home = "https://docs.example/tidemark/runbooks/"
     values = {"metrics": {"rules": {"enabled": True, "runbookUrl": home}}}
     (found,) = of_kind(Helm(tmp_path).template(CHART, values, namespace="home"), "PrometheusRule")
+    # Only the namespace and the links to runbooks are replaced.
     assert json.dumps(found["spec"]["groups"]) == json.dumps(groups()).replace(
         '\\"tidemark\\"', '\\"home\\"'
     ).replace("docs/runbooks/", home)
     assert '\\"home\\"' in json.dumps(found)
 
 
-def test_dashboards_are_those_of_the_table_where_grafana_looks_for_them(tmp_path: Path) -> None:
+def test_dashboards_are_found_by_grafana(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     maps = [
         body for body in of_kind(objects, "ConfigMap") if "dashboard" in body["metadata"]["name"]
@@ -362,6 +375,7 @@ def test_dashboards_are_those_of_the_table_where_grafana_looks_for_them(tmp_path
 
 def test_brokers_receive_the_address_of_every_operator(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    # Three operators, three addresses, in the order of their pods.
     pods = [f"tidemark-operator-{number}" for number in range(3)]
     config_map = objects_of(objects, "broker-1").config_map
     config = parse(entries_of(config_map) | {"cluster.id": "c"})
@@ -372,10 +386,11 @@ def test_brokers_receive_the_address_of_every_operator(tmp_path: Path) -> None:
     assert services >= {*pods, "tidemark-operator"}, "outside, each has one of its own"
 
 
-def test_advertised_addresses_of_clients_and_brokers_lead_to_a_service(tmp_path: Path) -> None:
+def test_advertised_addresses_lead_to_a_service(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     made = objects_of(objects, "broker-2")
     config = parse(entries_of(made.config_map) | {"cluster.id": "c"})
+    # The generated configuration has no key that brokers ignore.
     assert not unread_in_broker_file(config.entries)
     assert (config.node_id, config.rack) == (2, "c")
     assert config.integer("controlled.shutdown.max.ms") == 20_000
@@ -383,11 +398,13 @@ def test_advertised_addresses_of_clients_and_brokers_lead_to_a_service(tmp_path:
     (container,) = made.stateful_set["spec"]["template"]["spec"]["containers"]
     open_ports = {item["containerPort"] for item in container["ports"]}
     assert {item["port"] for item in service["spec"]["ports"]} == open_ports
+    # Ports of listeners, Service and container agree.
     assert {listener.port for listener in config.listeners.values()} | {
         config.metrics.port
     } == open_ports
-    for name, told in config.advertised.items():
-        assert (told.host, told.port) == ("broker-2.home.svc", config.listeners[name].port)
+    for name, message in config.advertised.items():
+        assert (message.host, message.port) == ("broker-2.home.svc", config.listeners[name].port)
+    # Certificates of listeners are mounted where the configuration reads them.
     mounted = {item["mountPath"] for item in container["volumeMounts"]}
     folders = {str(client.tls_directory) for client in config.clients if client.tls_directory}
     assert folders == {"/etc/tidemark/listeners/outside"}
@@ -416,21 +433,24 @@ OUTSIDE = IN_PODS | {
 }
 
 
-def test_a_listener_that_leads_outside_is_open_to_others_than_the_namespace(
+def test_external_listener_is_open_to_other_networks(
     tmp_path: Path,
 ) -> None:
     objects = Helm(tmp_path).template(CHART, OUTSIDE, namespace="home")
     pod = parse_broker(named(objects, "Broker", "broker-1")).spec.pod
     assert pod is not None
+    # Only the external listener is external in the parsed Broker.
     found = {listener.name: listener.external for listener in pod.listeners}
     assert found["PLAINTEXT"] is None
     assert found["OUT"] is not None
     given = OUTSIDE["brokerPods"]["listeners"]["OUT"]["external"]
     assert found["OUT"] == ExternalListener.model_validate(given)
     rules = named(objects, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
+    # Clients inside and outside have different rules.
     peers = {item["port"]: rule.get("from") for rule in rules for item in rule["ports"]}
     assert peers[9092] == [{"podSelector": {}}]
     assert peers[9095] == [{"ipBlock": {"cidr": "192.0.2.0/24"}}]
+    # Without a list of networks anyone may connect, as with any node port.
     anybody = Helm(tmp_path).template(CHART, OUTSIDE | {"networkPolicy": {}}, namespace="home")
     rules = named(anybody, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
     (rule,) = [item for item in rules if item["ports"][0]["port"] == 9095]
@@ -444,15 +464,17 @@ def test_brokers_in_pods_reach_the_operators_alongside_named_networks(tmp_path: 
     (peers,) = [rule["from"] for rule in rules if rule["ports"][0]["port"] == "control"]
     selectors = [peer["podSelector"]["matchLabels"] for peer in peers if "podSelector" in peer]
     stateful_set = objects_of(objects, "broker-1").stateful_set
+    # The labels of broker pods that the operator creates.
     labels = stateful_set["spec"]["template"]["metadata"]["labels"]
     assert any(selector.items() <= labels.items() for selector in selectors)
     assert {"ipBlock": {"cidr": "10.0.0.0/8"}} in peers
 
 
-def test_the_pod_of_helm_test_is_let_to_no_port_where_all_listeners_lead_outside(
+def test_helm_test_pod_reaches_no_external_listener(
     tmp_path: Path,
 ) -> None:
-    """A rule without ports let it to all of them."""
+    """A rule without ports would open all of them."""
+    # The only listener is external, so the pod has no port to test.
     listener = {"port": 9092, "protocol": "PLAINTEXT", "external": {"type": "NodePort"}}
     values = IN_PODS | {"brokerPods": {"enabled": True, "listeners": {"PLAINTEXT": listener}}}
     hooks = Helm(tmp_path).template_of_test(CHART, values, namespace="home")
@@ -462,10 +484,11 @@ def test_the_pod_of_helm_test_is_let_to_no_port_where_all_listeners_lead_outside
 
 
 @pytest.mark.parametrize("release", ["t" * 53, "my.tidemark"], ids=["long", "dots"])
-def test_a_release_may_have_any_name_that_helm_takes(release: str, tmp_path: Path) -> None:
+def test_release_name_may_be_any_valid_name(release: str, tmp_path: Path) -> None:
     """A StatefulSet whose name has more than 52 characters makes no pod: the label with its
     revision would be longer than a label may be."""
     helm = Helm(tmp_path)
+    # The longest name that Helm accepts.
     text = helm.run("template", release, str(CHART), "--kube-version", "1.36.0", values=EVERYTHING)
     objects = [body for body in yaml.safe_load_all(text) if body is not None]
     (stateful_set,) = of_kind(objects, "StatefulSet")
@@ -474,8 +497,9 @@ def test_a_release_may_have_any_name_that_helm_takes(release: str, tmp_path: Pat
         assert re.fullmatch("[a-z][-a-z0-9]{0,61}[a-z0-9]", service["metadata"]["name"])
 
 
-def test_a_name_that_yaml_takes_for_something_else_is_a_name(tmp_path: Path) -> None:
-    """A Broker `no` was false, and a listener ON true."""
+def test_names_that_look_like_yaml_values_stay_strings(tmp_path: Path) -> None:
+    """Without quotes a Broker `no` was false, and a listener ON true."""
+    # Without quotes YAML would read these names as booleans, numbers or null.
     listener = {"port": 9093, "protocol": "SSL", "tlsSecret": "123"}
     values = {
         "cluster": {"name": "on"},
@@ -504,8 +528,9 @@ def test_a_name_that_yaml_takes_for_something_else_is_a_name(tmp_path: Path) -> 
         assert all(isinstance(item, str) for item in meta["labels"].values())
 
 
-def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> None:
-    """Helm takes away what the chart has of that name, and leaves null where it has nothing."""
+def test_null_removes_a_listener(tmp_path: Path) -> None:
+    """Helm removes a default of the chart, and keeps null where the chart has none."""
+    # Removing a default listener with null is Helm's documented way.
     values = IN_PODS | {
         "brokerPods": {
             "enabled": True,
@@ -525,7 +550,7 @@ def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> 
 
 
 def test_nodes_may_be_listed_only_on_request(tmp_path: Path) -> None:
-    """This right is outside the namespace, and the installing user needs it, too."""
+    """This right is outside the namespace, so the installing user needs it as well."""
     objects = Helm(tmp_path).template(CHART, OUTSIDE, namespace="home")
     (role,), (binding,) = (of_kind(objects, f"ClusterRole{end}") for end in ("", "Binding"))
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
@@ -535,7 +560,7 @@ def test_nodes_may_be_listed_only_on_request(tmp_path: Path) -> None:
     assert (subject["name"], subject["namespace"]) == (account["metadata"]["name"], "home")
 
 
-def test_brokers_by_their_number_stand_in_the_cluster(tmp_path: Path) -> None:
+def test_counted_brokers_are_declared_in_the_cluster(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, COUNTED, namespace="home")
     (cluster,) = of_kind(objects, "Cluster")
     assert not of_kind(objects, "Broker")
@@ -543,6 +568,7 @@ def test_brokers_by_their_number_stand_in_the_cluster(tmp_path: Path) -> None:
     brokers = parse_cluster(cluster).spec.brokers
     assert brokers is not None
     assert (brokers.replicas, brokers.racks) == (3, ("a", "b", "c"))
+    # The template of counted brokers equals that of named ones.
     named_ones = Helm(tmp_path).template(CHART, IN_PODS, namespace="home")
     pod = parse_broker(named(named_ones, "Broker", "broker-1")).spec.pod
     assert pod is not None
@@ -550,7 +576,7 @@ def test_brokers_by_their_number_stand_in_the_cluster(tmp_path: Path) -> None:
     assert brokers.template == pod.model_copy(update={"rack_topology_key": key})
 
 
-def test_the_network_policy_is_about_the_pods_that_the_operator_keeps(tmp_path: Path) -> None:
+def test_network_policy_selects_the_operators_pods(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     spec = named(objects, "NetworkPolicy", "tidemark-brokers")["spec"]
     template = objects_of(objects, "broker-1").stateful_set["spec"]["template"]
@@ -558,21 +584,24 @@ def test_the_network_policy_is_about_the_pods_that_the_operator_keeps(tmp_path: 
     (container,) = template["spec"]["containers"]
     names = {item["name"]: item["containerPort"] for item in container["ports"]}
     for rule in spec["ingress"]:
+        # Rules refer to ports by name or by number.
         assert {item["port"] for item in rule["ports"]} <= {*names, *names.values()}
 
 
-def test_jobs_of_exports_are_reached_by_the_operator_and_readers_of_metrics(
+def test_export_jobs_are_reachable_by_operator_and_metrics(
     tmp_path: Path,
 ) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    # A Job as the operator creates it.
     run = ExportRunIdentity(name="x", namespace="home", uid="u", cluster="tidemark", number=1)
-    wanted = JobWanted(order=Order(source={}, table={}), job={"image": "i"})
-    template = export_job(run, wanted)["spec"]["template"]
+    selector = JobWanted(order=Order(source={}, table={}), job={"image": "i"})
+    template = export_job(run, selector)["spec"]["template"]
     spec = named(objects, "NetworkPolicy", "tidemark-exports")["spec"]
     assert spec["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     (rule,) = spec["ingress"]
     (port,) = template["spec"]["containers"][0]["ports"]
     assert rule["ports"] == [{"port": port["name"], "protocol": "TCP"}]
+    # Two readers: the operator, and Prometheus.
     operator = named(objects, "StatefulSet", "tidemark-operator")["spec"]["template"]
     peers = [item.get("podSelector", {}).get("matchLabels") for item in rule["from"]]
     assert any(
@@ -589,14 +618,15 @@ def test_jobs_of_exports_are_reached_by_the_operator_and_readers_of_metrics(
     assert argument == "--export-image=registry.example/pipeline:1"
 
 
-def test_each_right_of_the_operator_is_withdrawn_by_a_chapter(tmp_path: Path) -> None:
-    """`make e2e CHAPTERS=rights` sees that it is missed, and where."""
+def test_each_right_of_the_operator_has_a_chapter(tmp_path: Path) -> None:
+    """`make e2e CHAPTERS=rights` shows what fails without each of them."""
     (role,) = of_kind(Helm(tmp_path).template(CHART, EVERYTHING, namespace="home"), "Role")
     for rule in role["rules"]:
+        # Each right has a chapter that proves its need.
         assert any(case.is_of(rule) for case in CASES), rule
 
 
-def test_a_monitor_finds_the_services_with_metrics_and_no_other(tmp_path: Path) -> None:
+def test_monitors_select_only_services_with_metrics(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     found: set[str] = set()
     pages: dict[str, list[str]] = {}
@@ -605,12 +635,14 @@ def test_a_monitor_finds_the_services_with_metrics_and_no_other(tmp_path: Path) 
         pages[monitor["metadata"]["name"]] = [
             endpoint.get("path", "/metrics") for endpoint in endpoints
         ]
-        told = {endpoint["relabelings"][0]["targetLabel"] for endpoint in endpoints[1:]}
-        assert told <= {"metrics_path"}, "the label distinguishes two pages of a pod"
-        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        message = {endpoint["relabelings"][0]["targetLabel"] for endpoint in endpoints[1:]}
+        # Two pages of one pod need a label that distinguishes them.
+        assert message <= {"metrics_path"}, "the label distinguishes two pages of a pod"
+        selector = monitor["spec"]["selector"]["matchLabels"].items()
         kept = [objects_of(objects, f"broker-{node}").service for node in range(3)]
+        # Services of brokers are created by the operator.
         for service in [*of_kind(objects, "Service"), *kept]:
-            if wanted <= service["metadata"]["labels"].items():
+            if selector <= service["metadata"]["labels"].items():
                 ports = {item["name"] for item in service["spec"]["ports"]}
                 assert monitor["spec"]["endpoints"][0]["port"] in ports
                 found.add(service["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""``tidemark import --bootstrap`` on a real Apache Kafka, in clear and secured."""
+"""``tidemark import --bootstrap`` on a real Apache Kafka, with and without security."""
 
 import shlex
 from pathlib import Path
@@ -41,18 +41,19 @@ def make(bootstrap: str, *topics: NewTopic) -> AdminClient:
     """Create topics and wait until all brokers know them."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
     for create_topic in admin.create_topics(list(topics)).values():
+        # Brokers receive metadata at different times.
         create_topic.result(30)
-    wanted = {topic.topic for topic in topics}
+    names = {topic.topic for topic in topics}
     for address in bootstrap.split(","):
         broker = AdminClient({"bootstrap.servers": address, "log_level": 1})
         wait(
-            lambda broker=broker: wanted <= broker.list_topics(timeout=10).topics.keys(),  # type: ignore[misc]
-            f"{address} to know {wanted}",
+            lambda broker=broker: names <= broker.list_topics(timeout=10).topics.keys(),  # type: ignore[misc]
+            f"{address} to know {names}",
         )
     return admin
 
 
-def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
+def test_existing_topics_become_manifests(apache_kafka: KafkaNodes) -> None:
     tiered = {
         "remote.storage.enable": "true",
         "local.retention.ms": "3600000",
@@ -64,6 +65,7 @@ def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
         NewTopic("import.plain", 2, 3),
         NewTopic("import_Tiered", 1, 2, config=tiered),
         NewTopic("__import_store_topic", 1, 2),
+        # Internal topics match the pattern as well.
     )
     command = f"--bootstrap {apache_kafka.bootstrap} --topics '(__)?import[._].*'"
     done = run(f"{command} --cluster c -n ns")
@@ -71,6 +73,7 @@ def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
     assert sorted(found) == ["import.plain", "import_Tiered"]
     assert "skipped, since __import_store_topic is an internal topic" in done.stderr
     for name, item in found.items():
+        # The ids are Kafka's own, in the alphabet of statuses.
         described = admin.describe_topics(TopicCollection([name]))[name].result(30)
         topic_id = str(described.topic_id).replace("/", "_").replace("+", "-")  # as Kafka has it
         assert item["metadata"]["annotations"] == {ADOPT_TOPIC_ID: topic_id}
@@ -91,6 +94,7 @@ def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
         "tiering": {"enabled": True, "localRetention": {"time": "1h"}},
         "deletionPolicy": "Orphan",
     }
+    # Unsupported keys are left out with a warning.
     assert "topic import_Tiered: compression.type is not served" in done.stderr
     strimzi = yaml.safe_dump(
         {
@@ -100,6 +104,7 @@ def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
             "spec": {"topicName": "import_Tiered", "partitions": 1, "replicas": 2},
         }
     )
+    # With Strimzi's manifests the object keeps Strimzi's name.
     done = run(f"--strimzi - --bootstrap {apache_kafka.bootstrap}", stdin=strimzi)
     (each,) = manifests(done).values()
     assert each["metadata"] == {
@@ -108,7 +113,9 @@ def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
     }
 
 
-def test_bad_addresses_and_patterns_are_said(apache_kafka: KafkaNodes, tmp_path: Path) -> None:
+def test_invalid_addresses_and_patterns_are_reported(
+    apache_kafka: KafkaNodes, tmp_path: Path
+) -> None:
     for command, why in (
         ("", "no source: add --bootstrap HOST:PORT"),
         ("--bootstrap nowhere", "'nowhere' is no host:port"),
@@ -122,9 +129,10 @@ def test_bad_addresses_and_patterns_are_said(apache_kafka: KafkaNodes, tmp_path:
         assert why in " ".join(done.stderr.split()), command
 
 
-def test_cluster_that_requires_tls_and_a_user(tmp_path: Path) -> None:
+def test_import_from_a_cluster_with_tls_and_a_user(tmp_path: Path) -> None:
     kafka_jars()
     leaf = ClientAuthority().leaf(tmp_path / "listener", "CN=broker")
+    # One PEM file with key and certificate, as Kafka's PEM keystore expects it.
     store = tmp_path / "broker.pem"
     store.write_text(Path(leaf.key).read_text() + Path(leaf.certificate).read_text())
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -147,8 +155,10 @@ def test_cluster_that_requires_tls_and_a_user(tmp_path: Path) -> None:
         admin.create_topics([NewTopic("secured", 1, 1)])["secured"].result(60)
         file = tmp_path / "client.properties"
         command = f"--bootstrap {nodes.bootstrap} --client-config {file}"
+        # The client's own properties file is the input.
         file.write_text("\n".join(f"{key}={value}" for key, value in properties.items()))
         assert sorted(manifests(run(command))) == ["secured"]
+        # Each property wrong in turn, with its own message.
         for changed, why in (
             ({"sasl.password": "wrong"}, "refuses user 'ann'"),
             ({"security.protocol": "SASL_PLAINTEXT"}, "is it a listener with TLS?"),
@@ -160,4 +170,5 @@ def test_cluster_that_requires_tls_and_a_user(tmp_path: Path) -> None:
             done = run(command)
             assert done.exit_code == 1
             assert why in " ".join(done.stderr.split()), done.stderr
+            # Passwords never appear in messages.
             assert "wrong" not in done.stderr

@@ -1,4 +1,4 @@
-"""Apache Kafka as the command line starts it: real nodes, and a remote storage that is used."""
+"""Apache Kafka as the command line starts it: real nodes with remote storage in use."""
 
 from collections.abc import Callable
 from time import monotonic, sleep
@@ -21,7 +21,7 @@ def wait(holds: Callable[[], bool], what: str) -> None:
         sleep(0.1)
 
 
-def test_a_tiered_topic_goes_to_the_folder_and_a_killed_broker_comes_back(
+def test_tiered_segments_and_a_restarted_broker_are_readable(
     apache_kafka: KafkaNodes,
 ) -> None:
     nodes, how = apache_kafka, {"bootstrap.servers": apache_kafka.bootstrap, **QUIET}
@@ -33,6 +33,7 @@ def test_a_tiered_topic_goes_to_the_folder_and_a_killed_broker_comes_back(
     admin = AdminClient(how)
     admin.create_topics([NewTopic("tiered", 1, 3, config=config)])["tiered"].result(30)
     producer = Producer({**how, "acks": "all"})
+    # Four megabytes in segments of one megabyte.
     for _ in range(4):
         for _ in range(1000):
             producer.produce("tiered", bytes(1000))
@@ -42,9 +43,11 @@ def test_a_tiered_topic_goes_to_the_folder_and_a_killed_broker_comes_back(
 
     before = {node: nodes.find(node) for node in nodes.broker_ids()}
     assert nodes.kill(2)
+    # The second kill finds no process.
     assert not nodes.kill(2)
     nodes.start([1, 2, 3])
     after = {node: nodes.find(node) for node in nodes.broker_ids()}
+    # Only the killed broker was started again.
     assert after[1] == before[1]
     assert after[2] is not None
     assert after[2] != before[2]
@@ -53,6 +56,7 @@ def test_a_tiered_topic_goes_to_the_folder_and_a_killed_broker_comes_back(
         wait(lambda port=port: known_brokers(port) == {1, 2, 3}, f"broker {node} knows all")  # type: ignore[misc]
 
     consumer = Consumer({**how, "group.id": "none", "auto.offset.reset": "error"})
+    # Reading from offset 0 needs the tier, because the local log is shorter.
     consumer.assign([TopicPartition("tiered", 0, 0)])
     read = 0
     deadline = monotonic() + 60

@@ -1,4 +1,4 @@
-"""Output of the command line if a cluster does not answer: one line, no traceback."""
+"""Output of the command line if a cluster does not respond: one line, no traceback."""
 
 import json
 from pathlib import Path
@@ -27,12 +27,14 @@ def kubeconfig(folder: Path, port: int) -> Path:
     return path
 
 
-def test_an_api_server_that_does_not_answer_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_unreachable_api_server_is_a_typed_error(tmp_path: Path) -> None:
+    # Nothing listens on this port.
     (port,) = free_ports(1)
     kube = KubeClient(kubeconfig(tmp_path, port), "ns")
     with pytest.raises(KubeRequestError, match=f"127.0.0.1:{port} is unreachable") as caught:
         kube.objects("Cluster")
     kube.close()
+    # Status 0 means that no response was received.
     assert caught.value.status == 0
 
 
@@ -41,16 +43,18 @@ def test_an_api_server_that_does_not_answer_is_an_error_of_ours(tmp_path: Path) 
     [["status"], ["top"], ["broker", "add"], ["up"], ["up", "--kubeconfig", "{kubeconfig}"]],
 )
 @pytest.mark.parametrize("has_kubeconfig", [True, False])
-def test_every_command_says_so_in_one_line(
+def test_every_command_reports_an_unreachable_cluster_in_one_line(
     tmp_path: Path, command: list[str], has_kubeconfig: bool
 ) -> None:
     (port,) = free_ports(1)
     path = kubeconfig(tmp_path, port)
     layout = Layout.at(tmp_path / "cluster")
     layout.create()
+    # Settings of an earlier session that lead to the unreachable API server.
     local_settings.choose(
         layout, cluster="tidemark", tier=None, kubeconfig=str(path), namespace="ns"
     )
+    # A kubeconfig that has disappeared is another kind of unreachable.
     if not has_kubeconfig:
         path.unlink()
     arguments = [item.format(kubeconfig=path) for item in command]

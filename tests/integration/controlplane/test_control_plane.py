@@ -1,4 +1,4 @@
-"""The control plane as its users meet it: it starts, keeps its data, and leaves nothing behind."""
+"""The control plane: it starts, keeps its data, and leaves nothing behind."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from tidemark_cli.controlplane.launcher import ControlPlane
 from tidemark_cli.controlplane.process import ServerStartError
 from tidemark_cli.toolchain.programs import controlplane_program, ensure_controlplane
 
+# The state LISTEN and 127.0.0.1 as /proc/net/tcp writes them.
 LISTEN = "0A"
 LOOPBACK = "0100007F"
 
@@ -29,6 +30,7 @@ def kubectl(plane: ControlPlane, *arguments: str, stdin: str | None = None) -> s
 
 def listened_on(pid: int) -> set[str]:
     """The local addresses (hexadecimal, with port) on which a process and its children listen."""
+    # The API server runs in a child of the supervisor.
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     fds = [fd for child in (pid, *children) for fd in Path(f"/proc/{child}/fd").iterdir()]
     inodes = set()
@@ -64,27 +66,29 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 30) -> None:
         time.sleep(0.02)
 
 
-def test_it_is_ready_and_of_the_pinned_version(control_plane: ControlPlane) -> None:
+def test_control_plane_is_ready_and_of_the_pinned_version(control_plane: ControlPlane) -> None:
     assert kubectl(control_plane, "get", "--raw", "/readyz") == "ok"
     versions = json.loads(kubectl(control_plane, "version", "--output=json"))
     assert versions["serverVersion"]["gitVersion"] == versions["clientVersion"]["gitVersion"]
+    # With other binaries the version is not the pinned one.
     if "KUBEBUILDER_ASSETS" not in os.environ:
         assert versions["serverVersion"]["gitVersion"] == controlplane_program().version
 
 
-def test_only_its_owner_can_read_the_credentials(control_plane: ControlPlane) -> None:
+def test_credentials_are_readable_by_the_owner_only(control_plane: ControlPlane) -> None:
     assert stat.S_IMODE(control_plane.kubeconfig.stat().st_mode) == 0o600
     assert stat.S_IMODE(control_plane.data_dir.stat().st_mode) == 0o700
     for path in (control_plane.data_dir / "pki").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-def test_it_listens_on_loopback_only_and_on_one_port(control_plane: ControlPlane) -> None:
+def test_control_plane_listens_on_one_loopback_port(control_plane: ControlPlane) -> None:
     port = int(control_plane.server.rpartition(":")[2])
+    # One port, on loopback only: etcd has none.
     assert listened_on(control_plane.pid) == {f"{LOOPBACK}:{port:04X}"}
 
 
-def test_a_request_without_the_token_is_refused(control_plane: ControlPlane) -> None:
+def test_request_without_the_token_is_refused(control_plane: ControlPlane) -> None:
     done = run_kubectl(["get", "namespaces", "--token=wrong"], kubeconfig=control_plane.kubeconfig)
     assert done.returncode != 0
     assert "Unauthorized" in done.stderr or "logged in" in done.stderr
@@ -98,6 +102,7 @@ def test_rbac_decides_for_others(control_plane: ControlPlane) -> None:
         plane, "create", "rolebinding", "reader", "--role=reader", "--serviceaccount=default:reader"
     )
     token = kubectl(plane, "create", "token", "reader").strip()
+    # RBAC rules take effect a moment after their creation.
     wait_for(lambda: can(plane, token, "get", "configmaps"))
     assert not can(plane, token, "delete", "configmaps")
     assert not can(plane, token, "get", "secrets")
@@ -113,15 +118,17 @@ def can(plane: ControlPlane, token: str, verb: str, resource: str) -> bool:
     return done.stdout.strip() == "yes"
 
 
-def test_a_second_start_finds_its_objects_again(tmp_path: Path) -> None:
+def test_restart_keeps_objects_address_and_credentials(tmp_path: Path) -> None:
     with ControlPlane.start(tmp_path / "plane", fsync=False) as first:
         kubectl(first, "create", "configmap", "kept", "--from-literal=key=value")
         config = first.kubeconfig.read_bytes()
         assert (first.data_dir / "controlplane.json").exists()
+    # Neither the process nor its record exists after a regular stop.
     assert is_gone(first.pid)
     assert not (first.data_dir / "controlplane.json").exists()
 
     with ControlPlane.start(tmp_path / "plane", fsync=False) as second:
+        # The same address and credentials, so that clients keep their kubeconfig.
         assert second.server == first.server
         assert second.kubeconfig.read_bytes() == config
         value = kubectl(second, "get", "configmap", "kept", "--output=jsonpath={.data.key}")
@@ -131,6 +138,7 @@ def test_a_second_start_finds_its_objects_again(tmp_path: Path) -> None:
 def test_objects_outlive_a_kill(tmp_path: Path) -> None:
     with ControlPlane.start(tmp_path / "plane") as first:
         kubectl(first, "create", "configmap", "kept", "--from-literal=key=value")
+        # SIGKILL: the data on disk has to be complete.
         os.kill(first.pid, signal.SIGKILL)
         first.process.child.wait()
     with ControlPlane.start(tmp_path / "plane") as second:
@@ -138,7 +146,7 @@ def test_objects_outlive_a_kill(tmp_path: Path) -> None:
         assert value == "value"
 
 
-def test_a_folder_in_use_is_refused(control_plane: ControlPlane) -> None:
+def test_folder_in_use_is_refused(control_plane: ControlPlane) -> None:
     with pytest.raises(
         ServerStartError, match=rf"in use by another control plane.*{control_plane.pid}"
     ):
@@ -146,7 +154,8 @@ def test_a_folder_in_use_is_refused(control_plane: ControlPlane) -> None:
     assert kubectl(control_plane, "get", "--raw", "/readyz") == "ok"
 
 
-def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+def test_control_plane_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+    # A program that starts the control plane and is then killed.
     code = (
         "import sys, time; from pathlib import Path\n"
         "from tidemark_cli.controlplane.launcher import ControlPlane\n"
@@ -163,13 +172,14 @@ def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     wait_for(lambda: is_gone(pid))
 
 
-def test_a_detached_one_runs_on_until_it_is_signalled(tmp_path: Path) -> None:
+def test_detached_control_plane_runs_until_signalled(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"
         "from tidemark_cli.controlplane.launcher import ControlPlane\n"
         f"plane = ControlPlane.start(Path({str(tmp_path)!r}), fsync=False, detached=True)\n"
         "print(plane.pid)\n"
     )
+    # The starter has ended, and the control plane serves.
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
@@ -183,7 +193,7 @@ def test_a_detached_one_runs_on_until_it_is_signalled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["serve"], "--data-dir is required"),
         (["serve", "--data-dir", "x", "--host", "0.0.0.0"], "no loopback address"),
@@ -191,7 +201,7 @@ def test_a_detached_one_runs_on_until_it_is_signalled(tmp_path: Path) -> None:
         (["something"], "unknown command"),
     ],
 )
-def test_wrong_flags_are_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_wrong_flags_are_refused(tmp_path: Path, arguments: list[str], expected: str) -> None:
     done = subprocess.run(
         [str(ensure_controlplane()), *arguments],
         cwd=tmp_path,
@@ -200,5 +210,6 @@ def test_wrong_flags_are_refused(tmp_path: Path, arguments: list[str], said: str
         check=False,
     )
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected in done.stderr
+    # Nothing was written for invalid arguments.
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""MinIO as the tests and the demo use it."""
+"""MinIO as tests and the demo use it."""
 
 import io
 import os
@@ -21,7 +21,7 @@ def client(server: MinioServer) -> Minio:
     )
 
 
-def test_it_serves_at_once(minio: MinioServer) -> None:
+def test_minio_serves_at_once(minio: MinioServer) -> None:
     store = client(minio)
     store.make_bucket("at-once")
     store.put_object("at-once", "key", io.BytesIO(b"value"), 5)
@@ -33,16 +33,17 @@ def test_it_serves_at_once(minio: MinioServer) -> None:
         response.release_conn()
 
 
-def test_a_second_start_has_the_same_address_keys_and_data(tmp_path: Path) -> None:
+def test_minio_restart_keeps_address_keys_and_data(tmp_path: Path) -> None:
     with MinioServer.start(tmp_path) as first:
         client(first).make_bucket("kept")
     with MinioServer.start(tmp_path) as second:
         assert (second.endpoint, second.access_key) == (first.endpoint, first.access_key)
         assert client(second).bucket_exists("kept")
+    # The record has the keys, so only its owner may read it.
     assert (tmp_path / "server.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+def test_minio_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     code = (
         "import time; from pathlib import Path\n"
         "from tidemark_cli.controlplane.minio import MinioServer\n"
@@ -54,6 +55,7 @@ def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
             assert child.stdout is not None
             supervisor = int(child.stdout.readline())
             tasks = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+            # The supervisor and MinIO itself.
             pids = [supervisor, *map(int, tasks.read_text().split())]
             assert len(pids) == 2
         finally:
@@ -67,6 +69,7 @@ def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
 def runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
+        # A zombie has ended; its parent has not read its status yet.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False

@@ -1,4 +1,4 @@
-"""`make e2e` finds its objects on a real API server under the names that kubectl accepts."""
+"""`make e2e` finds objects on a real API server under the names that kubectl accepts."""
 
 import json
 from typing import Any
@@ -40,6 +40,7 @@ def kubernetes(control_plane: ControlPlane) -> Kubernetes:
 
 def shown(kubernetes: Kubernetes, *words: str) -> dict[str, Any]:
     """Return the objects as kubectl shows them."""
+    # Managed fields included, so that the comparison is exact.
     text = kubernetes.run("--namespace", WHERE, "get", *words, "--output", "json", ALL_OF_IT)
     found = json.loads(text)
     assert isinstance(found, dict)
@@ -56,19 +57,21 @@ def shown(kubernetes: Kubernetes, *words: str) -> dict[str, Any]:
     ],
     ids=["singular", "plural", "namespaced", "with its group"],
 )
-def test_an_object_is_what_kubectl_shows(kubernetes: Kubernetes, what: tuple[str, ...]) -> None:
+def test_object_equals_kubectls_output(kubernetes: Kubernetes, what: tuple[str, ...]) -> None:
     assert kubernetes.get(WHERE, *what) == shown(kubernetes, *what)
 
 
-def test_so_are_all_of_some_kinds_each_with_its_own(kubernetes: Kubernetes) -> None:
+def test_objects_of_several_kinds_equal_kubectls_output(kubernetes: Kubernetes) -> None:
     kinds = ("namespaces", "roles")
     expected = [body for kind in kinds for body in shown(kubernetes, kind)["items"]]
     found = kubernetes.all(WHERE, *kinds)
     assert {body["kind"] for body in found} == {"Namespace", "Role"}
+    # In the order of the kinds, as kubectl lists them.
     assert found == expected
 
 
-def test_a_kind_that_is_defined_later_is_found(kubernetes: Kubernetes) -> None:
+def test_kind_defined_later_is_found(kubernetes: Kubernetes) -> None:
+    # The client's discovery has no such kind yet.
     with pytest.raises(CommandFailed, match=r"knows no gusts\.e2e\.test"):
         kubernetes.names(WHERE, "gusts.e2e.test")
     kubernetes.apply(GUSTS)
@@ -79,7 +82,8 @@ def test_a_kind_that_is_defined_later_is_found(kubernetes: Kubernetes) -> None:
         kubernetes.run("delete", "customresourcedefinition", "gusts.e2e.test")
 
 
-def test_refusal_is_reported_in_the_words_of_the_server(kubernetes: Kubernetes) -> None:
+def test_refusal_has_the_servers_message(kubernetes: Kubernetes) -> None:
     with pytest.raises(CommandFailed, match=r"404: .*roles.* .nobodys. not found"):
+        # The server's own message, with the kind and the name.
         kubernetes.get(WHERE, "role", "nobodys")
     assert kubernetes.api.raw("/readyz?exclude=etcd") == "ok"

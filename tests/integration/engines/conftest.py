@@ -1,16 +1,16 @@
-"""Both engines, for tests of what is the same on both."""
+"""Both engines, for tests of common behaviour."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.engines.driver import Engine, Engines, engines
+from tests.integration.engines.driver import DrivenEngine, Engines, engines
 from tidemark_cli.local.settings import KAFKA, TIDEMARK
 
 
 @pytest.fixture(scope="session", name="engines")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    """The requested engines; each test creates its own topics, and leaves all brokers running."""
+    """Start the requested engines; tests create their own topics and leave all brokers running."""
     with engines(tmp_path_factory.mktemp) as found:
         yield found
 
@@ -19,6 +19,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     params=[pytest.param(TIDEMARK), pytest.param(KAFKA, marks=pytest.mark.java)],
     ids=[TIDEMARK, KAFKA],
 )
-def engine(engines: Engines, request: pytest.FixtureRequest) -> Engine:
-    """One of them, and then the other."""
+def engine(engines: Engines, request: pytest.FixtureRequest) -> DrivenEngine:
+    """Return one engine, then the other."""
     return engines.get(request.param)

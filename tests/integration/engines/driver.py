@@ -1,5 +1,5 @@
-"""An engine behind its cluster, seen as its users see it: by the objects of the Kubernetes API, and
-by a stock Kafka client. Nothing here knows which engine it is, but for how one is started."""
+"""An engine behind its cluster as users see it: by the objects of the Kubernetes API, and with a
+stock Kafka client. Only the start of an engine depends on which one it is."""
 
 import asyncio
 import itertools
@@ -37,8 +37,8 @@ Spec = dict[str, Any]
 _numbers = itertools.count(1)
 
 
-class Engine:
-    """Three brokers at first, whatever they are."""
+class DrivenEngine:
+    """An engine with three brokers at first."""
 
     def __init__(self, cluster: RunningCluster) -> None:
         self.cluster, self.kube = cluster, cluster.kube
@@ -56,27 +56,27 @@ class Engine:
     # ------------------------------------------------------------ objects
 
     def create(self, partitions: int = 1, replicas: int = 1, **spec: Any) -> tuple[str, Spec]:
-        """A Topic, not waited for: its name, and the spec, to be changed and applied again."""
+        """Create a Topic without waiting; return its name and the spec, to be changed and applied."""
         name = f"topic-{next(_numbers)}"
         return name, self.apply(
             name, {"partitions": partitions, "replicationFactor": replicas, **spec}
         )
 
     def apply(self, name: str, spec: Spec, **annotations: str) -> Spec:
-        """As ``kubectl apply --server-side``: what is not named any more goes."""
-        whole = {"clusterRef": {"name": self.cluster.local.settings.cluster}, **spec}
-        self.kube.apply("Topic", name, whole, annotations=annotations)
-        return whole
+        """Apply like ``kubectl apply --server-side``: fields that are not named are removed."""
+        full_spec = {"clusterRef": {"name": self.cluster.local.settings.cluster}, **spec}
+        self.kube.apply("Topic", name, full_spec, annotations=annotations)
+        return full_spec
 
     def delete_records(self, name: str, topic: str, **spec: Any) -> Spec:
-        """A RecordDeletion, once it is over; its status."""
+        """Create a RecordDeletion and wait for its end; return its status."""
         self.kube.apply("RecordDeletion", name, {"topicRef": {"name": topic}, **spec})
         return self.status(
             name, lambda _: True, kind="RecordDeletion", type_="Succeeded", is_="True|False"
         )
 
     def ready(self, name: str) -> Spec:
-        """The Topic's status, once it is Ready in its present generation."""
+        """Wait until the Topic is Ready in its present generation; return its status."""
         return self.status(name, lambda _: True, type_="Ready", is_="True")
 
     def status(
@@ -89,34 +89,39 @@ class Engine:
         is_: str = "",
         reason: str = "",
     ) -> Spec:
-        """Wait for a status of the present generation that is as wanted, with this condition."""
+        """Wait for a status of the present generation that fulfils both conditions."""
         last: Spec = {}
 
         def look() -> bool:
             nonlocal last
             found = self.kube.get(kind, name)
             last = (found or {}).get("status") or {}
+            # A status of an older generation says nothing about the change.
             if found is None or last.get("observedGeneration") != found["metadata"]["generation"]:
                 return False
-            told = condition(found, type_)
+            found_condition = condition(found, type_)
             fits = not type_ or (
-                told.get("status") in is_.split("|") and reason in ("", told.get("reason"))
+                found_condition.get("status") in is_.split("|")
+                and reason in ("", found_condition.get("reason"))
             )
             return fits and holds(last)
 
         try:
             wait(look, f"{kind} {name} {type_}", LONG_S)
         except AssertionError as error:
+            # The last status explains most failures.
             raise AssertionError(f"{error}; its last status: {last}") from None
         return last
 
-    def told(self, name: str, type_: str, is_: str, reason: str, *, kind: str = "Topic") -> str:
-        """Wait for a condition; its message."""
+    def condition_message(
+        self, name: str, type_: str, is_: str, reason: str, *, kind: str = "Topic"
+    ) -> str:
+        """Wait for a condition; return its message."""
         status = self.status(name, lambda _: True, kind=kind, type_=type_, is_=is_, reason=reason)
         return str(condition({"status": status}, type_)["message"])
 
-    def gone(self, name: str) -> None:
-        """Delete a Topic, and wait until its object is no more."""
+    def delete_and_wait(self, name: str) -> None:
+        """Delete a Topic, and wait until its object no longer exists."""
         self.kube.delete("Topic", name)
         wait(lambda: self.kube.get("Topic", name) is None, f"{name} to be deleted", LONG_S)
 
@@ -131,17 +136,17 @@ class Engine:
     # ------------------------------------------------------------ what clients see
 
     def described(self, topic: str) -> Any:
-        """None where brokers know of none."""
+        """Return the topic's description, or None if brokers do not know it."""
         try:
-            asked = self.admin.describe_topics(TopicCollection([topic]), request_timeout=30)
-            return asked[topic].result()
+            request = self.admin.describe_topics(TopicCollection([topic]), request_timeout=30)
+            return request[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
             return None
 
     def topic_id(self, topic: str) -> str:
-        """As statuses write it; the client writes it with another alphabet."""
+        """Return the topic's id in the form of statuses; the client uses another alphabet."""
         found = self.described(topic)
         assert found is not None
         return str(found.topic_id).translate(str.maketrans("+/", "-_"))
@@ -159,14 +164,14 @@ class Engine:
 
     def config(self, topic: str) -> dict[str, str]:
         """Return the topic's own configuration."""
-        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        found = self.admin.describe_configs([asked], request_timeout=30)[asked].result()
+        request = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        found = self.admin.describe_configs([request], request_timeout=30)[request].result()
+        # Only values of the topic itself, not defaults of the brokers.
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return {key: entry.value for key, entry in found.items() if entry.source == own}
 
     def produce(self, topic: str, *values: bytes, partition: int = 0) -> None:
-        """Each (its key is its value) a moment after the one before, so that it has a segment of
-        its own where these are short."""
+        """Produce with a pause after each record, so that short segments have one record each."""
         refused: list[object] = []
         producer = Producer({**self._quiet, "linger.ms": 0})
         for value in values:
@@ -182,8 +187,9 @@ class Engine:
         assert not refused
 
     def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
-        """All that can be read, from the first record on."""
+        """Return all values that can be read, from the first record on."""
         consumer = Consumer(
+            # An offset that is out of range must be an error, and not a silent reset.
             {**self._quiet, "group.id": "none", "enable.partition.eof": True}
             | {"auto.offset.reset": "error"}
         )
@@ -213,20 +219,21 @@ class Engines:
 
     def __init__(self, folder_of: Callable[[str], Path], stack: ExitStack) -> None:
         self._folder_of, self._stack = folder_of, stack
-        self._made: dict[str, Engine] = {}
+        self._made: dict[str, DrivenEngine] = {}
 
-    def get(self, name: str) -> Engine:
+    def get(self, name: str) -> DrivenEngine:
         """Skips the test where there is no Java, or no Maven, and the engine needs them."""
         if name not in self._made:
             if name == KAFKA:
                 kafka_jars()
+            # Starting an engine takes a minute, so all tests share it.
             running = run_cluster(self._folder_of(f"engine-{name}"), engine=name)
-            self._made[name] = Engine(self._stack.enter_context(running))
+            self._made[name] = DrivenEngine(self._stack.enter_context(running))
         return self._made[name]
 
 
 @contextmanager
 def engines(folder_of: Callable[[str], Path]) -> Iterator[Engines]:
-    """``folder_of``: an empty folder for a name."""
+    """``folder_of`` returns an empty folder for a name."""
     with ExitStack() as stack:
         yield Engines(folder_of, stack)

@@ -1,5 +1,4 @@
-"""Every alert fires when it should, with what it says, and resolves: promtool's own unit tests,
-made of a table."""
+"""Every alert fires with its text and resolves: promtool's unit tests, generated from a table."""
 
 import json
 import re
@@ -16,13 +15,13 @@ TIMEOUT_S = 100
 
 
 def promtool(*arguments: str) -> None:
-    """Fails with what it says."""
+    """Run promtool; its output explains a failure."""
     command = [str(ensure_promtool()), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_prometheus_takes_the_rules() -> None:
+def test_prometheus_accepts_the_rules() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", str(FILE))
 
 
@@ -36,6 +35,7 @@ def test_every_alert_fires_and_resolves(tmp_path: Path) -> None:
     all_rules.write_text(
         json.dumps({"groups": [{"name": name, "rules": _needed(name)} for name in CASES]})
     )
+    # One file for each step, because promtool has one interval per file.
     for step in sorted({case.step for case in CASES.values()}):
         file = tmp_path / f"{step}.json"
         cases = {name: case for name, case in CASES.items() if case.step == step}
@@ -52,6 +52,7 @@ def test_every_alert_fires_and_resolves(tmp_path: Path) -> None:
 def _needed(alert: str) -> list[dict[str, Any]]:
     """Return the alert, after the recording rules that it uses, for the namespace of its case."""
     expression = alerts()[alert]["expr"]
+    # Recording rules come before the alerts that use them.
     recorded = [rule for rule in rules() if "record" in rule and rule["record"] in expression]
     return [
         {**rule, "expr": rule["expr"].replace(f'"{NAMESPACE}"', f'"{alert}"')}
@@ -64,6 +65,7 @@ def _group(cases: Mapping[str, AlertCase], step: int) -> dict[str, Any]:
         _of(sample, namespace): values
         for name, case in cases.items()
         for sample, good in case.series.items()
+        # The other namespace has a large value of every series, which must not matter.
         for namespace, values in ((name, good), ("other", "1x4000"))
     }
     return {
@@ -72,6 +74,7 @@ def _group(cases: Mapping[str, AlertCase], step: int) -> dict[str, Any]:
         "alert_rule_test": [
             {"eval_time": f"{minutes}m", "alertname": name, "exp_alerts": fired}
             for name, case in cases.items()
+            # Before, during and after the condition.
             for minutes, fired in (
                 (case.not_yet, []),
                 (case.fires, [_fired(name, case)]),
@@ -86,6 +89,7 @@ def _fired(name: str, case: AlertCase) -> dict[str, Any]:
     return {
         "exp_labels": {"namespace": name, **rule["labels"], **case.labels},
         "exp_annotations": {
+            # Labels in annotations are replaced as Prometheus does it.
             key: re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: case.labels[found[1]], text)
             for key, text in rule["annotations"].items()
         },
