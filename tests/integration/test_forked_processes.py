@@ -12,7 +12,7 @@ import pytest
 
 from tests import forked_processes
 
-#: What a process is, as far as it can tell.
+#: Prints everything that a process can find out about itself.
 SELF = """
 import json, os, sys, threading, __main__
 print(json.dumps({
@@ -27,11 +27,11 @@ sys.stderr.write("said\\n")
 TURN_S = 30
 
 
-async def _told(
-    script: Path, log: Path, *words: str
+async def _start_and_read(
+    script: Path, log: Path, *arguments: str
 ) -> tuple[forked_processes.Forked, dict[str, Any]]:
     with log.open("wb") as stderr:
-        command = (sys.executable, str(script), *words)
+        command = (sys.executable, str(script), *arguments)
         process = await forked_processes.start("json", command, stderr.fileno())
     async with asyncio.timeout(TURN_S):
         return process, json.loads(await process.stdout.readline())
@@ -43,41 +43,43 @@ def _script(folder: Path, *more: str) -> Path:
     return script
 
 
-async def test_it_is_as_if_it_were_executed(
+async def test_forked_process_equals_an_executed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NEW", "of this test")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     script = _script(tmp_path)
-    process, told = await _told(script, tmp_path / "log", "a", "--b")
+    process, forked_view = await _start_and_read(script, tmp_path / "log", "a", "--b")
     async with asyncio.timeout(TURN_S):
         assert await process.wait() == 0
+    # The reference: the same script, executed by a new interpreter.
     executed = await asyncio.create_subprocess_exec(
         sys.executable, str(script), "a", "--b", stdout=-1, stderr=-3
     )
-    said, _ = await executed.communicate()
-    expected = json.loads(said)
-    assert told.pop("pid") == process.pid
+    output, _ = await executed.communicate()
+    expected = json.loads(output)
+    assert forked_view.pop("pid") == process.pid
     assert expected.pop("pid") == executed.pid
-    assert told == expected
-    assert told["words"] == [str(script), "a", "--b"]
-    assert told["variables"] == {"NEW": "of this test", "HOME": None}
-    assert told["descriptors"] == []
+    assert forked_view == expected
+    # Arguments, environment and descriptors are those of the command, not of the test.
+    assert forked_view["words"] == [str(script), "a", "--b"]
+    assert forked_view["variables"] == {"NEW": "of this test", "HOME": None}
+    assert forked_view["descriptors"] == []
     assert (tmp_path / "log").read_text() == "said\n"
 
 
-async def test_its_exit_status_is_reported(tmp_path: Path) -> None:
-    process, _ = await _told(_script(tmp_path, "sys.exit(7)"), tmp_path / "log")
+async def test_exit_status_of_a_fork_is_reported(tmp_path: Path) -> None:
+    process, _ = await _start_and_read(_script(tmp_path, "sys.exit(7)"), tmp_path / "log")
     async with asyncio.timeout(TURN_S):
         assert [await process.wait(), process.returncode] == [7, 7]
     process.send_signal(signal.SIGKILL)  # the pid is no longer in use
 
 
-async def test_others_outlive_one_that_is_killed(tmp_path: Path) -> None:
+async def test_killed_fork_does_not_affect_others(tmp_path: Path) -> None:
     script = _script(tmp_path, "sys.stdin.close()", "threading.Event().wait()")
-    first, _ = await _told(script, tmp_path / "first")
-    second, _ = await _told(script, tmp_path / "second")
+    first, _ = await _start_and_read(script, tmp_path / "first")
+    second, _ = await _start_and_read(script, tmp_path / "second")
     assert first.returncode is None
     first.send_signal(signal.SIGKILL)
     async with asyncio.timeout(TURN_S):
@@ -90,8 +92,10 @@ async def test_others_outlive_one_that_is_killed(tmp_path: Path) -> None:
         assert await second.wait() == -signal.SIGTERM
 
 
-async def test_what_it_raises_is_in_its_log(tmp_path: Path) -> None:
-    process, _ = await _told(_script(tmp_path, "raise ValueError('here')"), tmp_path / "log")
+async def test_exception_of_a_fork_is_in_its_log(tmp_path: Path) -> None:
+    process, _ = await _start_and_read(
+        _script(tmp_path, "raise ValueError('here')"), tmp_path / "log"
+    )
     async with asyncio.timeout(TURN_S):
         assert await process.wait() == 1
     assert "ValueError: here" in (tmp_path / "log").read_text()

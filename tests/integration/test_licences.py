@@ -1,4 +1,4 @@
-"""All code that our programs load is permissively licensed.
+"""All code that the project's programs load is permissively licensed.
 
 kio depends on ``crc32c``, which is under the LGPL, and imports it in ``kio.records`` alone. Our
 programs use ``tidemark.records`` for record batches, so none loads that module.
@@ -24,7 +24,7 @@ print(*sys.modules)
 """
 
 
-def test_the_lgpl_module_of_kio_is_not_loaded() -> None:
+def test_lgpl_module_of_kio_is_not_loaded() -> None:
     started = [
         (
             modules,

@@ -204,7 +204,7 @@ async def test_metadata_lists_authorized_operations(broker: ApiBroker) -> None:
 
 
 def describe(version: int = 3, **filters: Any) -> Any:
-    asked = {
+    default_filter = {
         "resource_type_filter": 1,
         "resource_name_filter": None,
         "pattern_type_filter": 1,
@@ -213,7 +213,7 @@ def describe(version: int = 3, **filters: Any) -> Any:
         "operation": 1,
         "permission_type": 1,
     }
-    return kafka.request(29, version, **(asked | filters))
+    return kafka.request(29, version, **(default_filter | filters))
 
 
 ADMIN = "ALLOW DESCRIBE CLUSTER kafka-cluster"
@@ -291,14 +291,14 @@ async def test_clients_cannot_write_acls(broker: ApiBroker, version: int) -> Non
         operation=3,
         permission_type=3,
     )
-    asked = kafka.request(30, version, creations=(creation, creation))
-    answer = await broker.ask(asked, kafka.answer_type(30, version))
+    request = kafka.request(30, version, creations=(creation, creation))
+    answer = await broker.ask(request, kafka.answer_type(30, version))
     # The Kafka client receives the reason: ACLs are declared in User objects.
     assert [result.error_code for result in answer.results] == [ErrorCode.policy_violation] * 2
     assert "spec.authorization.acls" in answer.results[0].error_message
     filters = kafka.nested(31, version, "DeleteAclsFilter", **_fields(describe(version)))
-    asked = kafka.request(31, version, filters=(filters,))
-    answer = await broker.ask(asked, kafka.answer_type(31, version))
+    request = kafka.request(31, version, filters=(filters,))
+    answer = await broker.ask(request, kafka.answer_type(31, version))
     (refused,) = answer.filter_results
     assert refused.error_code is ErrorCode.policy_violation
     assert refused.matching_acls == ()
@@ -324,8 +324,8 @@ async def test_credentials_are_described_without_secrets(broker: ApiBroker) -> N
         kafka.nested(50, 0, "UserName", name=name)
         for name in ("robot", "eve", "ann", "eve")
     )
-    asked = await broker.ask(kafka.request(50, 0, users=names), kafka.answer_type(50, 0))
-    assert {result.user: result.error_code for result in asked.results} == {
+    described = await broker.ask(kafka.request(50, 0, users=names), kafka.answer_type(50, 0))
+    assert {result.user: result.error_code for result in described.results} == {
         "robot": ErrorCode.resource_not_found,
         "eve": ErrorCode.duplicate_resource,
         "ann": ErrorCode.none,

@@ -93,6 +93,7 @@ class FetchingFollower:
             tiered_epoch=0,
             max_bytes=1 << 20,
         )
+        # No wait and no minimum, so the leader responds at once.
         request = ReplicaFetchRequest(
             replica_id=2,
             broker_epoch=1,

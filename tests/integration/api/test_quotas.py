@@ -195,6 +195,7 @@ async def test_describe_client_quotas_matches_kafkas_filters(
     expected = []
     for quota_ in (QUOTAS[number] for number in found):
         names = {"user": quota_.user, "client-id": quota_.client_id}
+        # An empty name is the default entity, which the response shows as null.
         entity = {kind: name or None for kind, name in names.items() if name is not None}
         rates = {
             "producer_byte_rate": quota_.producer_byte_rate,
@@ -202,6 +203,7 @@ async def test_describe_client_quotas_matches_kafkas_filters(
             "request_percentage": quota_.request_percentage,
             "controller_mutation_rate": quota_.controller_mutation_rate,
         }
+        # Only quotas that are set appear.
         expected.append((entity, {key: float(value) for key, value in rates.items() if value}))
     assert [
         (

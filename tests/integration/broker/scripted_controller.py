@@ -119,6 +119,7 @@ class ScriptedController:
                 leader_epoch=0,
                 partition_epoch=0,
                 replicas=nodes,
+                # Negative ids are placeholders (KIP-409), which are never in sync.
                 isr=tuple(sorted(node for node in nodes if node >= 0)),
                 manifest=False,
             )

@@ -21,7 +21,7 @@ from tests.integration.broker.scripted_controller import ScriptedController
 from tidemark.wire import control
 
 
-async def test_records_come_back_and_survive_restarts(
+async def test_records_are_readable_after_restarts(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     [broker] = await start_brokers(1)

@@ -94,7 +94,7 @@ def test_request_without_the_token_is_refused(control_plane: ControlPlane) -> No
     assert "Unauthorized" in done.stderr or "logged in" in done.stderr
 
 
-def test_rbac_decides_for_others(control_plane: ControlPlane) -> None:
+def test_rbac_restricts_other_accounts(control_plane: ControlPlane) -> None:
     plane = control_plane
     kubectl(plane, "create", "serviceaccount", "reader")
     kubectl(plane, "create", "role", "reader", "--verb=get", "--resource=configmaps")

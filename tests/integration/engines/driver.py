@@ -56,7 +56,7 @@ class DrivenEngine:
     # ------------------------------------------------------------ objects
 
     def create(self, partitions: int = 1, replicas: int = 1, **spec: Any) -> tuple[str, Spec]:
-        """Create a Topic without waiting; return its name and the spec, to be changed and applied."""
+        """Create a Topic without waiting; return its name, and the spec to change and apply."""
         name = f"topic-{next(_numbers)}"
         return name, self.apply(
             name, {"partitions": partitions, "replicationFactor": replicas, **spec}

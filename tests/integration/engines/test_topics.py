@@ -194,7 +194,7 @@ def test_broker_dies_and_rejoins(engine: DrivenEngine) -> None:
     assert engine.values(name) == [b"before", b"meanwhile"]
 
 
-def test_a_topic_wider_than_the_cluster_is_filled_when_a_broker_joins(engine: DrivenEngine) -> None:
+def test_placeholders_are_filled_when_a_broker_joins_either_engine(engine: DrivenEngine) -> None:
     """KIP-409: the topic is created with the brokers that exist."""
     brokers = engine.brokers
     name, _ = engine.create(2, len(brokers) + 1)

@@ -54,15 +54,15 @@ class Fate:
         self.dead = asyncio.Event()
 
     async def call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        mine = 0
+        own_number = 0
         # Calls about other objects (other tests' topics) do not count.
         if "/" not in name or self._name in name or "/clusters/" in name:
             self.calls.append(name)
-            mine = len(self.calls)
+            own_number = len(self.calls)
         # A dead process makes no more calls.
         if self.dead.is_set():
             await asyncio.Event().wait()
-        if mine != self._at or not mine:
+        if own_number != self._at or not own_number:
             return await make()
         # The call takes effect, but the process dies before it reads the answer.
         if self._takes_effect:

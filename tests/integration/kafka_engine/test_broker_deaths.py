@@ -69,7 +69,7 @@ async def alone(kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes) -> AsyncIte
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_a_broker_dies_while_it_fills_a_placeholder_and_one_that_has_a_throttle(
+async def test_broker_dies_while_it_fills_a_placeholder(
     alone: KafkaWorld, nodes: KafkaNodes, admin_client: Admin
 ) -> None:
     await _while_it_fills_a_placeholder(alone, nodes, admin_client)

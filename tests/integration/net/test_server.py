@@ -89,7 +89,7 @@ def _value(server: KafkaServer, name: str, **labels: str) -> float:
     return registry_value[0] if registry_value else 0.0
 
 
-async def test_frames_of_all_sizes_come_back() -> None:
+async def test_frames_of_all_sizes_are_echoed() -> None:
     async with _serving() as server, _client(server) as (reader, writer):
         # Below, at and far above the size of the receive buffer.
         for size in (8, 9, 5000, 300_000, 5_000_000):
@@ -509,7 +509,7 @@ async def test_lost_connection_releases_its_memory() -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_connections_over_the_limit_are_refused_and_places_come_back() -> None:
+async def test_connections_over_the_limit_are_refused_until_one_ends() -> None:
     async with _serving(connections_max=1) as server:
         await _one_at_a_time(server)
 
@@ -534,7 +534,7 @@ async def _one_at_a_time(server: KafkaServer) -> None:
         assert await _read(third) == b"3 request"
 
 
-async def test_connections_that_come_too_often_are_closed() -> None:
+async def test_connections_above_the_rate_limit_are_closed() -> None:
     async with _serving(connection_rate_per_address_max=1) as server:
         taken = 0
         for number in range(15):
@@ -559,6 +559,7 @@ async def test_muted_client_is_not_read_and_continues_afterwards() -> None:
 
     async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
         if bytes(frame) == b"much request":
+            # Half a second of throttling, as a quota would ask for.
             connections[0].rest(0.5)
         return [_framed(bytes(frame))]
 
@@ -571,6 +572,7 @@ async def test_muted_client_is_not_read_and_continues_afterwards() -> None:
     now = asyncio.get_running_loop().time
     async with _client(server) as (reader, writer):
         began_s = now()
+        # Both requests arrive in one piece.
         writer.write(_framed(b"much request") + _framed(b"next request"))
         assert await _read(reader) == b"much request"
         assert now() - began_s < 0.4

@@ -254,6 +254,7 @@ class BrokerPeer:
         change = control.IsrChange(
             topic_id=self.topics[topic].topic_id,
             partition=partition,
+            # Both epochs are those of the row, so a concurrent change makes the proposal fail.
             leader_epoch=row.leader_epoch,
             partition_epoch=row.partition_epoch,
             new_isr=isr,
@@ -285,6 +286,7 @@ class BrokerPeer:
                 broker_id=self.node_id,
                 broker_epoch=self.broker_epoch,
                 session_token=self.session_token,
+                # The principal and the address appear in the Event of the change.
                 principal="User:alice",
                 host="10.0.0.7",
                 validate_only=validate_only,
@@ -367,6 +369,7 @@ class BrokerPeer:
                 return self._apply(decode_request(control.PartitionStatesRequest, frame))
             case control.DISABLE_REMOTE_TOPIC:
                 return self._disable(decode_request(control.DisableRemoteTopicRequest, frame))
+            # Deletion of a tier succeeds at once; tests count the requests.
             case control.DELETE_REMOTE_TOPIC:
                 self.remote_deletions.append(
                     decode_request(control.DeleteRemoteTopicRequest, frame)

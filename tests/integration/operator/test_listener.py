@@ -58,12 +58,14 @@ async def test_metrics_health_and_events_show_the_state(world: ClusterWorld) -> 
     async def placeholders() -> bool:
         return await operator.metric("tidemark_placeholders") == 2
 
+    # Two partitions, each with one replica that has no broker.
     await world.until(placeholders, "two placeholders are measured")
     assert await operator.metric("tidemark_operator_leader") == 1
     assert await operator.metric("tidemark_controller_epoch") >= 1
     assert await operator.metric("tidemark_operator_slice_writes_total") >= 1
     status, body = await operator.get("/healthz")
     assert (status, body.split(":")[0]) == (200, "ok")
+    # Unknown pages are no part of the health page.
     assert (await operator.get("/nothing"))[0] == 404
 
     async def reasons_recorded() -> bool:

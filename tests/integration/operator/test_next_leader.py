@@ -100,7 +100,7 @@ async def fleet(world: ClusterWorld, tmp_path: Path) -> AsyncIterator[Fleet]:
     await made.close()
 
 
-async def test_successor_leads_soon_and_knows_which_broker_died_meanwhile(fleet: Fleet) -> None:
+async def test_successor_leads_soon_and_fences_a_broker_that_died(fleet: Fleet) -> None:
     await fleet.start()
     world = fleet.world
     began_s = time.monotonic()

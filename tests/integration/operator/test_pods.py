@@ -135,6 +135,7 @@ async def test_missing_storage_class_is_reported(world: ClusterWorld) -> None:
     made = await world.api.create(
         VOLUME_CLAIM, world.namespace, claim(world, cluster="demo", broker="broker-1")
     )
+    # What the persistent volume controller writes for an unknown class.
     event = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -151,6 +152,7 @@ async def test_missing_storage_class_is_reported(world: ClusterWorld) -> None:
     await pods.start_operator(world)
     size = {"size": "1Gi", "storageClassName": "nowhere"}
     await pods.create_broker(world, 1, storage=size)
+    # The condition repeats the cause from the Event.
     condition = await world.condition(BROKER, "broker-1", "PodUpToDate", "False", "PodStarting")
     assert "StorageClass nowhere does not exist" in condition["message"]
 

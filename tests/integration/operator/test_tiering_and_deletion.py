@@ -38,7 +38,7 @@ async def test_brokers_get_the_accepted_storage_and_its_identity(world: ClusterW
     assert peer.topics["t"].tiering_state == TieringState.ENABLED
 
 
-async def test_disabling_waits_for_every_broker_and_takes_no_change_meanwhile(
+async def test_disablement_waits_for_every_broker_and_refuses_changes(
     world: ClusterWorld,
 ) -> None:
     _, (one, two) = await tiered(world)

@@ -150,12 +150,14 @@ class Pause:
         """Call ``do`` in the first of such waits."""
 
         def run() -> None:
+            # Wait for the first paused row, or for the end of the block.
             while not (self.folder / "reached").exists():
                 if done.wait(0.02):
                     return
             try:
                 do()
             finally:
+                # Release the rows even if the action failed.
                 (self.folder / "go-on").touch()
                 done.set()
 

@@ -233,15 +233,18 @@ def test_json_that_spark_would_misread_is_handled_exactly(session: SparkSession)
     )
     misfit = "JSON that does not fit the schema"
     given: list[tuple[str, str | None]] = [
+        # Duplicate keys: the last value counts, as in most parsers.
         ('{"m": {"k": 1, "k": 2.5, "j": 3}, "l": [{"k": 1, "k": 2}, null]}', None),
         ('{"d": 12345678901234567890, "t": "9999-12-31T23:59:59Z", "day": "0001-01-01"}', None),
         ('{"d": 1.5}', misfit),
+        # 1.0 is an integer, 1.5 is not.
         ('{"d": 1.0, "t": 0}', None),
         ('{"t": "+294247-01-10T04:00:54Z"}', misfit),
         ('{"t": 9223372036854775807}', "t: 9223372036854775807 seconds are not between"),
         ('{"day": "+10000-01-01"}', misfit),
         ('{"s": 1e400}', "s: a number is beyond a double"),
         ('{"s": "a"} and more', "not JSON"),
+        # Spark's columns are not case-sensitive.
         ('{"S": "a"}', "'S': the column s differs from it by case only"),
     ]
     frame = records(session, *((b"k", 0, n, 0, value) for n, (value, _) in enumerate(given)))

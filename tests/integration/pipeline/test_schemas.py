@@ -71,6 +71,7 @@ class SchemaTopic:
             session, {"topic": "t", "path": str(self.tier.path)}, folder / "lake", kind
         )
         self._format: dict[str, Any] = {}
+        # Delta has no catalog of its own here, only a path.
         if kind is Format.DELTA:
             catalog = {"warehouse": str(folder / "lake")}
             self._format = {"format": kind, "catalog": catalog}

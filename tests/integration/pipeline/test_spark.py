@@ -82,6 +82,7 @@ def test_aggregate_matches_plain_python(
 
 
 def test_report_counts_rows_keys_and_sizes(session: SparkSession, flights: SmallTier) -> None:
+    # The expected size of each value is that of its JSON.
     values = [
         len(json.dumps({"carrier": "A", "delay": None if n % 5 == 0 else n})) for n in range(60)
     ]
@@ -95,6 +96,7 @@ def test_report_counts_rows_keys_and_sizes(session: SparkSession, flights: Small
         last_offset=59,
         first_ms=0,
         last_ms=59,
+        # Each key has one byte.
         bytes=sum(values) + 60,
         without_key=0,
         without_value=0,
@@ -109,12 +111,14 @@ def test_executors_audit_a_topic_and_report_missing_objects(
 ) -> None:
     topic = flights.tier.reader.find_topic("t")
     storage = FilesystemConfig(flights.path)
-    heard: list[tuple[int, int]] = []
-    with reporting_stages(session.sparkContext, lambda *counts: heard.append(counts), every_s=0.01):
+    progress_counts: list[tuple[int, int]] = []
+    with reporting_stages(
+        session.sparkContext, lambda *counts: progress_counts.append(counts), every_s=0.01
+    ):
         sound = audit(session, storage, topic, task_bytes=1)
     assert (sound.segments, sound.findings) == (3, ())
     # Three segments, one task for each.
-    assert all(tasks == 3 for _, tasks in heard)
+    assert all(tasks == 3 for _, tasks in progress_counts)
     # A segment disappears: the audit names it.
     (flights.path / flights.entries[1].log_key).unlink()
     (finding,) = audit(session, storage, topic, task_bytes=1).findings

@@ -20,7 +20,7 @@ async def tiered(host: TieredHost, records: int = 500) -> list[tuple[int, int]]:
     return host.live()
 
 
-async def test_retention_by_time_goes_over_both_tiers(host: TieredHost) -> None:
+async def test_retention_by_time_covers_tier_and_local_log(host: TieredHost) -> None:
     clock_ms = NOW_MS
     host.context.wall_ms = lambda: clock_ms
     before = await tiered(host)

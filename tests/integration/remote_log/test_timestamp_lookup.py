@@ -10,7 +10,7 @@ from tests.integration.remote_log.watched_store import watched_leader
 from tidemark_broker.replication.partition import consumer_reads, log_start
 
 
-async def test_lookup_finds_records_that_move_to_the_tier_meanwhile(host: TieredHost) -> None:
+async def test_lookup_finds_records_that_move_to_the_tier(host: TieredHost) -> None:
     """The tier is searched with its former contents; by the time it answers, the local part starts
     later.
 

@@ -270,6 +270,7 @@ class TieredHost:
                 [
                     Record(
                         key=None,
+                        # The value begins with its offset, so a reader can verify the order.
                         value=b"%08d" % (first + n) + VALUE,
                         headers=(),
                         timestamp_ms=timestamp_ms + first + n,

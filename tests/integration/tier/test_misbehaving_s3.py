@@ -154,6 +154,7 @@ def _answering(pieces: Callable[[], Iterator[bytes]]) -> contextlib.AbstractCont
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
+            # Read the request's head; its body is not needed.
             while self.rfile.readline().strip():
                 pass
             with contextlib.suppress(OSError):
@@ -163,6 +164,7 @@ def _answering(pieces: Callable[[], Iterator[bytes]]) -> contextlib.AbstractCont
     @contextlib.contextmanager
     def serving() -> Iterator[str]:
         with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+            # A client that hangs must not keep the server from closing.
             server.daemon_threads, server.block_on_close = True, False
             thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
             thread.start()

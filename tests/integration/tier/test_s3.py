@@ -340,6 +340,7 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
                 try:
                     connection, _ = listener.accept()
                 except OSError:
+                    # Shutting the listener down ends accept with an error.
                     return
                 threads.append(threading.Thread(target=answer, args=(connection,)))
                 threads[-1].start()
