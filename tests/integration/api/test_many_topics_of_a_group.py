@@ -12,7 +12,7 @@ from tests.answers import room
 from tests.control_messages import partition_states, topic_state
 from tests.longest_turn import TURN_MS, longest_turn
 from tests.unit.api import api_requests as kafka
-from tests.unit.groups.group_broker import LISTENER, NONE, Broker, broker, row
+from tests.unit.groups.group_broker import LISTENER, NONE, GroupBroker, broker, row
 from tidemark.wire.framing import decode_response, encode_request
 from tidemark_broker.api.client import Client
 
@@ -32,7 +32,7 @@ BARE: dict[str, Any] = {
 class KipMember:
     """Its requests and answers are encoded in a thread, because they are not the broker's work."""
 
-    def __init__(self, made: Broker, member_id: str, names: tuple[str, ...]) -> None:
+    def __init__(self, made: GroupBroker, member_id: str, names: tuple[str, ...]) -> None:
         self.made, self.member_id, self.names = made, member_id, names
         self.epoch, self.count, self.confirmed = 0, 0, 0
         self.owned: Any = ()

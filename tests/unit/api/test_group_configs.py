@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as incremental
 
 from tests.unit.api.admin_world import AdminWorld
-from tests.unit.groups.consumers import Client, World
+from tests.unit.groups.consumers import ConsumerClient, ConsumerWorld
 from tidemark.wire.topics import ChangeKind
 from tidemark_broker.api import alter_configs, describe_configs, list_config_resources
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -106,9 +106,9 @@ async def test_group_configs_need_permission_and_a_valid_name() -> None:
 
 
 def test_a_group_has_its_own_timeouts() -> None:
-    world = World()
+    world = ConsumerWorld()
     world.config = {SESSION: "10000", HEARTBEAT: "50"}
-    a = Client(world, "a")
+    a = ConsumerClient(world, "a")
     assert a.beat().heartbeat_interval_ms == 100  # no less than a broker allows
     # One millisecond before and after the group's own session timeout of 10 s.
     world.after(9_999)
@@ -118,7 +118,7 @@ def test_a_group_has_its_own_timeouts() -> None:
 
 
 def test_a_group_has_its_own_assignment_interval() -> None:
-    world = World()
+    world = ConsumerWorld()
     world.config = {"consumer.assignment.interval.ms": "60000"}
     world.join("a")
     world.after(1000)

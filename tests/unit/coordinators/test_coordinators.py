@@ -24,11 +24,12 @@ from tidemark_broker.coordinators.log import (
     TransactionalProducer,
 )
 
+# Keys of control records: version 0, and the type of the marker.
 COMMIT, ABORT = b"\x00\x00\x00\x01", b"\x00\x00\x00\x00"
 
 
-class Table:
-    """Keys and their values; what is in a transaction counts once that is committed."""
+class KeyTable:
+    """Keys and their values. Transactional values count once they are committed."""
 
     def __init__(self, log: CoordinatorLog, deadlines: Deadlines[Hashable]) -> None:
         self.log = log
@@ -71,24 +72,24 @@ class Table:
         self.has_resigned = True
 
 
-class World:
+class CoordinatorBench:
     """One broker, or two with one topic of one partition, and the coordinators of the first."""
 
     def __init__(self, folder: Path) -> None:
         self.node, self.other = ReplicaNode(1, folder), ReplicaNode(2, folder)
-        self.wanted: list[str] = []
+        self.requested_topics: list[str] = []
         self.coordinators = Coordinators(
             TOPIC,
-            Table,
+            KeyTable,
             cluster=self.node.context.metadata,
             purgatory=self.node.context.purgatory,
-            want=self.wanted.append,
+            want=self.requested_topics.append,
             now=lambda: self.node.now_s,
         )
         self.node.context.role_changed.append(self.coordinators.role_changed)
 
     async def alone(self, epoch: int, leader: int = 1) -> None:
-        """A partition with one replica: what is appended is committed."""
+        """Apply a partition with one replica: every append is committed at once."""
         await self.node.receive(
             row(
                 leader=leader,
@@ -99,7 +100,7 @@ class World:
             )
         )
 
-    async def active(self) -> Table:
+    async def active(self) -> KeyTable:
         """Return the state once the shard is active."""
         for _ in range(200):
             try:
@@ -112,8 +113,8 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
-    made = World(folder)
+async def world(folder: Path) -> AsyncIterator[CoordinatorBench]:
+    made = CoordinatorBench(folder)
     task = asyncio.create_task(made.coordinators.run())
     try:
         yield made
@@ -125,7 +126,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
         await made.other.stop()
 
 
-def refusal(coordinators: Coordinators[Table]) -> ErrorCode:
+def refusal(coordinators: Coordinators[KeyTable]) -> ErrorCode:
     with pytest.raises(CoordinatorError) as raised:
         coordinators.shard_of("anything")
     return raised.value.error_code
@@ -134,10 +135,10 @@ def refusal(coordinators: Coordinators[Table]) -> ErrorCode:
 async def test_a_missing_topic_is_requested(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         assert refusal(made.coordinators) is ErrorCode.coordinator_not_available
-        assert made.wanted == [TOPIC]
+        assert made.requested_topics == [TOPIC]
 
 
-async def test_what_was_written_is_loaded_in_the_next_epoch(tmp_path: Path) -> None:
+async def test_written_records_are_loaded_in_the_next_epoch(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.alone(1)
         table = await made.active()
@@ -147,15 +148,15 @@ async def test_what_was_written_is_loaded_in_the_next_epoch(tmp_path: Path) -> N
         await made.alone(2)
         assert table.has_resigned
         assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
-        again = await made.active()
-        assert again is not table
-        assert again.is_loaded
-        assert again.values == {b"b": b"2"}
-        with pytest.raises(CoordinatorError):  # the former epoch's log takes nothing any more
+        reloaded = await made.active()
+        assert reloaded is not table
+        assert reloaded.is_loaded
+        assert reloaded.values == {b"b": b"2"}
+        with pytest.raises(CoordinatorError):  # The log of the former epoch is closed.
             table.put(b"c", b"3")
 
 
-async def test_the_same_state_again_changes_nothing(tmp_path: Path) -> None:
+async def test_repeated_state_changes_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.alone(1)
         table = await made.active()
@@ -172,7 +173,7 @@ async def test_a_deposed_coordinator_resigns_at_once(tmp_path: Path) -> None:
         assert refusal(made.coordinators) is ErrorCode.not_coordinator
 
 
-async def test_keys_hash_over_partitions_in_doubt_and_their_coordinator_is_loading(
+async def test_keys_keep_their_partition_while_others_are_in_doubt(
     tmp_path: Path,
 ) -> None:
     """A controller that was restored from a backup names one partition of fifty."""
@@ -183,25 +184,26 @@ async def test_keys_hash_over_partitions_in_doubt_and_their_coordinator_is_loadi
         numbers = [made.coordinators.partition_of(f"group-{n}") for n in range(200)]
         assert refusal(made.coordinators) is ErrorCode.not_coordinator
         restored = topic_state(TOPIC_ID, TOPIC, partitions=rows[:1], partition_count=50)
-        for _ in range(2):  # a broker that has started since knows none of the former rows
+        for _ in range(2):  # The second time, the broker knows none of the former rows.
             cluster.apply(partition_states(restored, full=True))
             assert [made.coordinators.partition_of(f"group-{n}") for n in range(200)] == numbers
             assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
+            # The broker restarts: a state without the topic removes its rows.
             cluster.apply(partition_states(full=True))
 
 
-async def test_a_topic_whose_Topic_was_lost_is_wanted_and_still_served(tmp_path: Path) -> None:
+async def test_topic_without_its_resource_is_requested_and_served(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         cluster = made.node.context.metadata
         await made.alone(1)
         table = await made.active()
-        stray = control.UnservedTopic(name=TOPIC, topic_id=TOPIC_ID, is_stray=True)
-        cluster.apply(partition_states(full=True, unserved=(stray,)))
+        unserved_topic = control.UnservedTopic(name=TOPIC, topic_id=TOPIC_ID, is_stray=True)
+        cluster.apply(partition_states(full=True, unserved=(unserved_topic,)))
         assert made.coordinators.shard_of("anything") is table
-        assert made.wanted == [TOPIC]
+        assert made.requested_topics == [TOPIC]
 
 
-async def test_nothing_is_answered_before_it_is_committed(tmp_path: Path) -> None:
+async def test_append_is_acknowledged_once_committed(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.node.receive(row(leader_epoch=1, partition_epoch=1))
         await made.other.receive(row(leader_epoch=1, partition_epoch=1))
@@ -214,10 +216,11 @@ async def test_nothing_is_answered_before_it_is_committed(tmp_path: Path) -> Non
             await waits
 
 
-async def test_what_cannot_be_committed_fails_with_the_leadership(tmp_path: Path) -> None:
+async def test_uncommitted_append_fails_when_leadership_is_lost(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.node.receive(row(leader_epoch=1, partition_epoch=1))
         table = await made.active()
+        # Broker 2 is in the ISR and never fetches.
         waits = table.log.committed(table.put(b"a", b"1"))
         await made.node.follow(2, epoch=2)
         with pytest.raises(CoordinatorError) as raised:
@@ -225,21 +228,23 @@ async def test_what_cannot_be_committed_fails_with_the_leadership(tmp_path: Path
         assert raised.value.error_code is ErrorCode.not_coordinator
 
 
-async def test_what_a_new_leader_found_must_be_committed_first(tmp_path: Path) -> None:
+async def test_new_leader_loads_once_its_log_is_committed(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.node.receive(row(leader_epoch=1, partition_epoch=1))
         await made.other.receive(row(leader_epoch=1, partition_epoch=1))
         table = await made.active()
         table.put(b"a", b"1")
+        # The record is not committed when the next epoch starts.
         await made.node.receive(row(leader_epoch=2, partition_epoch=2))
         await asyncio.sleep(0.05)
         assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
+        # Broker 2 fetches, which commits the record.
         await made.other.receive(row(leader_epoch=2, partition_epoch=2))
         await made.other.catch_up(made.node)
         assert (await made.active()).values == {b"a": b"1"}
 
 
-async def test_too_few_replicas_change_nothing(tmp_path: Path) -> None:
+async def test_append_without_enough_replicas_changes_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.node.receive(row(leader_epoch=1, partition_epoch=1, isr=(1,)))
         table = await made.active()
@@ -261,8 +266,8 @@ async def test_a_record_beyond_the_limit_is_refused(tmp_path: Path) -> None:
         assert made.node.partition.next_offset == before
 
 
-def replicated(made: World, record: Record, **producer: Any) -> None:
-    """A batch as it comes from a leader."""
+def replicated(made: CoordinatorBench, record: Record, **producer: Any) -> None:
+    """Append a committed batch, as a follower of its leader does."""
     log = made.node.partition.log
     log.append_as_follower(
         build_batch(
@@ -292,13 +297,14 @@ async def test_transactional_records_wait_for_their_marker(
         assert (await made.active()).values == expected
 
 
-async def test_a_record_is_in_a_transaction_that_the_transaction_coordinator_knows_of(
+async def test_transactional_append_needs_verification(
     tmp_path: Path,
 ) -> None:
     producer, record = TransactionalProducer(7, 1), CoordinatorRecord(b"a", b"1")
     async with world(tmp_path) as made:
         await made.alone(1)
         log = (await made.active()).log
+        # The transaction coordinator has not confirmed the transaction yet.
         with pytest.raises(CoordinatorError):
             log.append([record], producer)
         guard = log.begin_verification(producer)
@@ -307,10 +313,11 @@ async def test_a_record_is_in_a_transaction_that_the_transaction_coordinator_kno
         log.append([record], producer)
         assert log.begin_verification(producer) is None  # the transaction continues
         log.append([record], producer)
+        # The transaction is still open, so that none of its records is stable.
         assert log.partition.log.last_stable_offset == log.loaded_below
 
 
-async def test_a_log_that_cannot_be_read_is_not_answered_from(
+async def test_unreadable_log_is_not_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(tmp_path) as made:
@@ -319,6 +326,7 @@ async def test_a_log_that_cannot_be_read_is_not_answered_from(
         replicated(made, Record(b"bad", b"", timestamp_ms=1))
         await made.alone(2)
         await asyncio.sleep(0.1)
+        # Loading fails again and again, and clients keep retrying.
         assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
         assert "an unknown key" in caplog.text
 
@@ -339,20 +347,21 @@ async def test_an_abandoned_wait_is_forgotten_although_nothing_is_committed(
     async with world(tmp_path) as made:
         await made.alone(1)
         log = (await made.active()).log
+        # No append has this offset, so that no wait for it completes.
         beyond = log.end_offset + 1
-        kept = log.committed(beyond)
-        left: weakref.WeakSet[asyncio.Future[None]] = weakref.WeakSet()
-        for _ in range(20_000):  # clients that ask, give up and ask again
+        waiting = log.committed(beyond)
+        abandoned: weakref.WeakSet[asyncio.Future[None]] = weakref.WeakSet()
+        for _ in range(20_000):  # Clients give up and send their request again.
             future = log.committed(beyond)
             future.cancel()
-            left.add(future)
-        assert len(left) <= 1000
+            abandoned.add(future)
+        assert len(abandoned) <= 1000
         log.append([CoordinatorRecord(b"k", b"v")])
         async with asyncio.timeout(5):
-            await kept
+            await waiting
 
 
-async def test_much_that_is_due_at_once_leaves_the_loop_to_others(
+async def test_many_expired_deadlines_leave_time_for_other_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path) as made:
@@ -361,6 +370,7 @@ async def test_much_that_is_due_at_once_leaves_the_loop_to_others(
         done: list[Hashable] = []
 
         def expired(key: Hashable, now_s: float) -> None:
+            # Each of 100 expirations takes 2 ms of the loop's time.
             time.sleep(0.002)
             done.append(key)
 
@@ -372,5 +382,6 @@ async def test_much_that_is_due_at_once_leaves_the_loop_to_others(
             while len(done) < 100:
                 await asyncio.sleep(0)
                 at_once, before = max(at_once, len(done) - before), len(done)
+        # Other tasks have a turn after 10 ms.
         assert at_once <= 5
         assert sorted(map(str, done)) == sorted(map(str, range(100)))

@@ -1,4 +1,4 @@
-"""The heap of deadlines, against a plain dictionary."""
+"""The heap of deadlines, compared with a plain dictionary."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,13 +17,13 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_what_is_due_is_what_a_dictionary_says(steps: list[tuple[str, str, int]]) -> None:
+def test_due_keys_match_a_dictionary(steps: list[tuple[str, str, int]]) -> None:
     deadlines, expected = Deadlines[str](), dict[str, int]()
-    for what, key, at_s in steps:
-        if what == "schedule":
+    for action, key, at_s in steps:
+        if action == "schedule":
             deadlines.schedule(key, at_s)
             expected[key] = at_s
-        elif what == "cancel":
+        elif action == "cancel":
             deadlines.cancel(key)
             expected.pop(key, None)
         else:
@@ -36,24 +36,26 @@ def test_what_is_due_is_what_a_dictionary_says(steps: list[tuple[str, str, int]]
         assert deadlines.next_s() == min(expected.values(), default=None)
 
 
-def test_putting_off_a_thousand_times_takes_no_memory() -> None:
+def test_rescheduling_takes_no_memory() -> None:
     deadlines = Deadlines[str]()
     for now_s in range(1000):
         deadlines.schedule("session", now_s + 45)
+    # A heartbeat moves a deadline, instead of adding another one.
     assert len(deadlines._heap) == 1
     assert deadlines.due(1043, 10) == []
     assert deadlines.due(1044, 10) == ["session"]
 
 
-def test_keys_that_come_and_go_leave_nothing() -> None:
+def test_cancelled_keys_leave_the_heap() -> None:
     deadlines = Deadlines[int]()
     for number in range(10_000):
         deadlines.schedule(number, 1800)
         deadlines.cancel(number)
+    # Cancelled entries are removed in batches.
     assert len(deadlines._heap) < 200
 
 
-def test_only_so_much_is_taken_at_a_time() -> None:
+def test_number_of_due_keys_is_limited() -> None:
     deadlines = Deadlines[int]()
     for number in range(5):
         deadlines.schedule(number, number)
@@ -63,11 +65,12 @@ def test_only_so_much_is_taken_at_a_time() -> None:
 
 
 def test_a_sleeper_is_woken_for_an_earlier_deadline() -> None:
-    told: list[int] = []
-    deadlines = Deadlines[str](lambda: told.append(1))
+    wakeups: list[int] = []
+    deadlines = Deadlines[str](lambda: wakeups.append(1))
     deadlines.schedule("a", 10)
     deadlines.schedule("b", 20)
     deadlines.schedule("a", 30)
-    assert len(told) == 1
+    # A later deadline never wakes the sleeper.
+    assert len(wakeups) == 1
     deadlines.schedule("b", 5)
-    assert len(told) == 2
+    assert len(wakeups) == 2

@@ -1,10 +1,10 @@
-"""Which partition answers for an id: as Java computes it."""
+"""Partition that coordinates an id, computed as in Java."""
 
 import pytest
 
 from tidemark_broker.coordinators.java_hash import partition_of, string_hash
 
-#: What jshell says of ``"…".hashCode()``.
+#: Results of ``"…".hashCode()`` in jshell.
 KNOWN = [
     ("", 0),
     ("a", 97),
@@ -16,7 +16,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("text", "expected"), KNOWN, ids=[str(n) for n in range(len(KNOWN))])
-def test_the_hash_is_javas(text: str, expected: int) -> None:
+def test_hash_matches_java(text: str, expected: int) -> None:
     assert string_hash(text) == expected
 
 

@@ -1,4 +1,4 @@
-"""Room in memory, of which no client has more than half of what the others leave."""
+"""Shares of memory: a client has at most half of what the others leave."""
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from tidemark_broker.memory_shares import Shares, asking
 
 
 @contextmanager
-def asked_by(who: Hashable) -> Iterator[None]:
+def request_of(who: Hashable) -> Iterator[None]:
     token = asking.set(who)
     try:
         yield
@@ -19,7 +19,7 @@ def asked_by(who: Hashable) -> Iterator[None]:
 
 def fill(shares: Shares, who: str) -> int:
     """Return the number of bytes that a client can take."""
-    with asked_by(who):
+    with request_of(who):
         taken = 0
         while not shares.lacks(1):
             shares.add(f"{who} {taken}", 1)
@@ -27,9 +27,10 @@ def fill(shares: Shares, who: str) -> int:
     return taken
 
 
-def test_one_that_takes_what_it_can_leaves_half_to_others() -> None:
+def test_one_client_leaves_half_to_others() -> None:
     shares = Shares(100)
     assert fill(shares, "ann") == 50
+    # The second client has half of the other half.
     assert fill(shares, "bob") == 25
     assert not shares.lacks(1), "the broker itself"
     shares.add("by itself", 24)
@@ -37,49 +38,51 @@ def test_one_that_takes_what_it_can_leaves_half_to_others() -> None:
 
 
 def test_earlier_memory_has_no_owner_and_reduces_the_limit() -> None:
-    """As after each takeover by another broker."""
-    shares, there = Shares(1024), 0
-    for left in (512, 256, 128):
-        assert fill(shares, "ann") == left
-        for number in range(left):
+    """Each takeover by another broker leaves memory without an owner."""
+    shares, ownerless = Shares(1024), 0
+    for available in (512, 256, 128):
+        assert fill(shares, "ann") == available
+        for number in range(available):
+            # As after a takeover, the memory stays in use, and its owner is not known.
             shares.leave(f"ann {number}")
-        there += left
-        assert shares.used_bytes == there
+        ownerless += available
+        assert shares.used_bytes == ownerless
 
 
-@pytest.mark.parametrize("gone", ["all", "half"])
-def test_what_goes_is_given_back(gone: str) -> None:
+@pytest.mark.parametrize("released", ["all", "half"])
+def test_released_memory_is_available_again(released: str) -> None:
     shares = Shares(100)
     fill(shares, "ann")
-    for number in range(50 if gone == "all" else 25):
+    for number in range(50 if released == "all" else 25):
         shares.add(f"ann {number}", -1)
-    assert fill(shares, "ann2") == (50 if gone == "all" else 37)
+    # 25 bytes remain in use, so that another client has half of 75.
+    assert fill(shares, "ann2") == (50 if released == "all" else 37)
 
 
-def test_what_others_add_to_it_is_its_holders() -> None:
-    """One client creates a group and others commit to it; a transaction's marker takes bytes
-    away.
-    """
+def test_additions_of_others_count_towards_the_owner() -> None:
+    """One client creates a group, and others commit to it. A marker releases memory."""
     shares = Shares(100)
-    with asked_by("ann"):
+    with request_of("ann"):
         shares.add("g", 10)
-    with asked_by("bob"):
+    with request_of("bob"):
         shares.add("g", 30)
         assert not shares.lacks(30)
     shares.add("g", 5)
-    with asked_by("ann"):
+    with request_of("ann"):
+        # The 45 bytes of the group are Ann's, of the 50 that she may use.
         assert shares.lacks(6)
     shares.add("g", -40)
-    with asked_by("ann"):
+    with request_of("ann"):
         assert not shares.lacks(40)
 
 
-def test_of_what_was_there_before_no_more_is_given_back_than_was_added() -> None:
+def test_release_is_limited_to_the_owners_additions() -> None:
     shares = Shares(100)
     shares.used_bytes = 20
-    with asked_by("ann"):
+    with request_of("ann"):
         shares.add("g", 1)
         shares.add("g", -15)
         assert shares.used_bytes == 6
+        # 94 bytes are free, and the client owns none of the used ones.
         assert not shares.lacks(47)
         assert shares.lacks(48)

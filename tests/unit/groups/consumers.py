@@ -36,8 +36,8 @@ GROUP = "g"
 Owned = Mapping[uuid.UUID, frozenset[int]]
 
 
-def taken(steps: Steps[A]) -> A:
-    """All of them at once; what comes of them."""
+def run_steps(steps: Steps[A]) -> A:
+    """Run all steps at once and return their result."""
     try:
         work = next(steps)
         while True:
@@ -53,7 +53,7 @@ class ListLog:
     def __init__(self, records: Sequence[CoordinatorRecord] = ()) -> None:
         self.records = list(records)
         self.refuses: ErrorCode | None = None
-        #: Those that wait for a commit.
+        #: Callbacks of appends that wait for the commit.
         self.waiting: list[Callable[[Any], None]] = []
 
     def append(
@@ -75,11 +75,12 @@ def topics(**partitions: int) -> dict[str, SubscribedTopic]:
     }
 
 
-class World:
+class ConsumerWorld:
     """One coordinator and its time."""
 
     def __init__(self, log: ListLog | None = None, **settings: Any) -> None:
         known = {name: getattr(SETTINGS, name) for name in SETTINGS.__dataclass_fields__}
+        # An interval of 0 computes each target at once. Tests of the interval set their own.
         self.settings = GroupSettings(**(known | {"consumer_assignment_interval_ms": 0} | settings))
         self.topics = topics(t=3)
         self.version = 1
@@ -102,7 +103,7 @@ class World:
             name=lambda topic_id: next(
                 (name for name, topic in self.topics.items() if topic.topic_id == topic_id), None
             ),
-            due=lambda shard, group_id: taken(shard.due(group_id, self.now)),
+            due=lambda shard, group_id: run_steps(shard.due(group_id, self.now)),
         )
 
     def _topic(self, name: str) -> SubscribedTopic | None:
@@ -113,11 +114,13 @@ class World:
         until_s = self.now.s + ms / 1000
         while (next_s := self.deadlines.next_s()) is not None and next_s <= until_s:
             self._at(next_s)
+            # A limit of 1,000 is far above the number of deadlines that any test has at once.
             for key in self.deadlines.due(next_s, 1000):
                 self.shard.expired(key, next_s)
         self._at(until_s)
 
     def _at(self, now_s: float) -> None:
+        # Both clocks advance together: sessions use seconds, and offsets expire by the wall clock.
         self.now = Now(now_s, T0_MS + round(now_s * 1000))
 
     def commit_all(self) -> None:
@@ -132,7 +135,7 @@ class World:
         while self.offloaded:
             made = self.offloaded.pop()
             targets = self.shard.consumers.targets
-            taken(targets.bring_into_force(made, made.compute(), self.now))
+            run_steps(targets.bring_into_force(made, made.compute(), self.now))
             targets.gave_up(made.group, self.now)
 
     def change_topics(self, **partitions: int) -> None:
@@ -148,20 +151,21 @@ class World:
             "client_host": "/h",
             "topics_version": self.version,
         }
-        return taken(self.shard.heartbeat(HeartbeatRequest(**(fields | more)), self.now))
+        return run_steps(self.shard.heartbeat(HeartbeatRequest(**(fields | more)), self.now))
 
     def join(self, member_id: str, /, *names: str, **more: Any) -> HeartbeatAnswer:
         fields = {"rebalance_timeout_ms": 60_000, "owned": {}, "topic_names": names or ("t",)}
         return self.beat(member_id, 0, **(fields | more))
 
-    def error(self, ask: Any, *args: Any, **more: Any) -> ErrorCode:
+    def error(self, request: Any, *args: Any, **more: Any) -> ErrorCode:
         """Return the error of a refused request, and verify that it changed nothing."""
-        before, there = len(self.log.records), GROUP in self.shard.consumer_groups
+        before, existed = len(self.log.records), GROUP in self.shard.consumer_groups
         try:
-            ask(*args, **more)
+            request(*args, **more)
         except CoordinatorError as error:
+            # A refusal appends no record. It neither creates nor deletes the group.
             assert len(self.log.records) == before
-            assert there == (GROUP in self.shard.consumer_groups)
+            assert existed == (GROUP in self.shard.consumer_groups)
             return error.error_code
         return ErrorCode.none
 
@@ -178,18 +182,19 @@ class World:
     def group(self) -> ConsumerGroup:
         return self.shard.consumer_groups[GROUP]
 
-    def failover(self, kept: int | None = None) -> "World":
+    def failover(self, kept: int | None = None) -> "ConsumerWorld":
         """Let another coordinator take over with the first ``kept`` records, or all of them."""
         other = self.replayed(kept)
         self.shard.resigned()
         return other
 
-    def replayed(self, kept: int | None = None) -> "World":
+    def replayed(self, kept: int | None = None) -> "ConsumerWorld":
         """Return another coordinator that has replayed the recorded writes."""
         log = ListLog(self.log.records[:kept])
         known = {name: getattr(self.settings, name) for name in SETTINGS.__dataclass_fields__}
-        other = World(log, **known)
+        other = ConsumerWorld(log, **known)
         other.topics, other.version, other.now = self.topics, self.version, self.now
+        # A position in the list serves as the offset, as the loader of the partition passes it.
         for offset, record in enumerate(log.records):
             other.shard.replay(record, None, offset)
         other.shard.loaded(other.now.s)
@@ -206,38 +211,40 @@ class World:
             "regexes": group.regexes,
             "weight": group.weight_bytes,
             "state": group.state,
-            "wanted": group.subscribed,
+            "subscribed": group.subscribed,
         }
 
 
-class Client:
-    """A member as KIP-848 has it: it gives up before it takes, and says so."""
+class ConsumerClient:
+    """Member of KIP-848's protocol: it revokes before it is assigned, and reports both."""
 
-    def __init__(self, world: World, name: str, *names: str, **more: Any) -> None:
+    def __init__(self, world: ConsumerWorld, name: str, *names: str, **more: Any) -> None:
         self.world, self.name, self.names, self.more = world, name, names or ("t",), more
         self.epoch = 0
         self.owned: dict[uuid.UUID, frozenset[int]] = {}
-        self.said: dict[uuid.UUID, frozenset[int]] | None = None
+        self.reported: dict[uuid.UUID, frozenset[int]] | None = None
 
     def beat(self) -> HeartbeatAnswer:
+        # Epoch 0 joins. A new member owns nothing until the answer assigns it.
         if self.epoch == 0:
             self.owned = {}
             answer = self.world.join(self.name, *self.names, **self.more)
         else:
-            changed = self.owned != self.said
+            # The client reports its partitions only if they have changed, as KIP-848 recommends.
+            changed = self.owned != self.reported
             full: dict[str, Any] = {}
-            if self.said is None:  # an answer was lost: a full request, for a full answer
+            if self.reported is None:  # An answer was lost: a full request has a full answer.
                 full = {"rebalance_timeout_ms": 60_000, "topic_names": self.names} | self.more
             fields = {
                 "owned": dict(self.owned) if changed else None,
                 "instance_id": self.more.get("instance_id"),
             }
             answer = self.world.beat(self.name, self.epoch, **(full | fields))
-        self.said = dict(self.owned)
-        self.heard(answer)
+        self.reported = dict(self.owned)
+        self.receive(answer)
         return answer
 
-    def heard(self, answer: HeartbeatAnswer) -> None:
+    def receive(self, answer: HeartbeatAnswer) -> None:
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             self.owned = {t: frozenset(numbers) for t, numbers in answer.assignment.items()}
@@ -247,7 +254,7 @@ class Client:
         return sum(map(len, self.owned.values()))
 
 
-def settle(*clients: Client, rounds: int = 20) -> None:
+def settle(*clients: ConsumerClient, rounds: int = 20) -> None:
     """Send heartbeats of all clients until nothing changes any more."""
     unchanged = 0
     for _ in range(rounds):
@@ -258,12 +265,13 @@ def settle(*clients: Client, rounds: int = 20) -> None:
         client.world.make_offloaded()
         is_same = before == [(client.epoch, dict(client.owned)) for client in clients]
         unchanged = unchanged + 1 if is_same else 0
+        # One unchanged round is not enough: a revocation shows in the answer to the next heartbeat.
         if unchanged > 2:
             return
     raise AssertionError(f"they do not settle: {before}")
 
 
-def held(*clients: Client) -> list[tuple[uuid.UUID, int]]:
+def owned_partitions(*clients: ConsumerClient) -> list[tuple[uuid.UUID, int]]:
     """Return the clients' partitions; one that two clients own appears twice."""
     return sorted(
         (topic, number)

@@ -1,5 +1,6 @@
-"""A broker that coordinates all groups on a real log; requests reach it as bytes, without
-sockets.
+"""A broker that coordinates all groups on a real log.
+
+Requests reach it as bytes, without sockets.
 """
 
 import asyncio
@@ -58,11 +59,11 @@ async def until(is_so: Callable[[], bool]) -> None:
         if is_so():
             return
         await asyncio.sleep(0.005)
-    raise AssertionError("it does not come")
+    raise AssertionError("the condition does not become true within 5 s")
 
 
-class Broker:
-    """One that coordinates all groups, and its clients' requests."""
+class GroupBroker:
+    """Broker that coordinates all groups, with its clients' requests."""
 
     def __init__(self, folder: Path, users: UserStore | None = None, **changes: Any) -> None:
         self.node, self.wall_ms = ReplicaNode(1, folder), T0
@@ -78,15 +79,17 @@ class Broker:
         services: Any = SimpleNamespace(
             cluster=context.metadata,
             groups=self.groups,
+            # Topics come only from the partition states that `leads` applies.
             creations=SimpleNamespace(request=lambda _: None),
         )
         self.dispatcher = Dispatcher(services)
         self.users = users
+        # Memory for answers: as good as unlimited, unless a test lowers it.
         self.answer_bytes = 1 << 30
         self.peer = "10.0.0.1:1"
 
     async def leads(self, epoch: int, **more: Any) -> None:
-        """Epoch of ``__consumer_offsets``; there is a topic ``t`` of one partition."""
+        """Apply an epoch of ``__consumer_offsets``, beside a topic ``t`` of one partition."""
         brokers = tuple(
             control.BrokerState(broker_id=n, broker_epoch=n, rack=None, fenced=False, listeners=())
             for n in (1, 2)
@@ -103,9 +106,10 @@ class Broker:
         await until(lambda: not self.groups.coordinators.loading)
 
     async def ask(self, name: str, version: int | None = None, **fields: Any) -> Any:
-        """The answer to a request, in the newest version or in that one."""
+        """Return the answer to a request, in the newest version or in ``version``."""
         version = VERSIONS[name][-1] if version is None else version
         request = kafka.request(KEYS[name], version, **fields)
+        # The first four bytes are the frame's length, which the dispatcher never receives.
         frame = encode_request(request, 5, "client")[4:]
         client = Client(self.peer, LISTENER, self.users)
         pieces = await self.dispatcher.serve(memoryview(frame), room(self.answer_bytes), client)
@@ -153,8 +157,9 @@ class Broker:
         )
 
     async def member(self) -> str:
-        """The one member of a stable group."""
+        """Return the id of the only member of a stable group."""
         member_id = (await self.join()).member_id
+        # The first answer is MEMBER_ID_REQUIRED with the new id (KIP-394).
         joined = await self.join(member_id)
         assert (joined.error_code, joined.leader) == (NONE, member_id)
         synced = await self.sync(member_id, joined.generation_id, **{member_id: b"all"})
@@ -203,7 +208,8 @@ class Broker:
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     async def fetch(self, version: int = 10, *, everything: bool = False, **more: Any) -> Any:
-        """The group's part of the answer."""
+        """Return the group's part of the answer."""
+        # Version 8 introduced requests for several groups (KIP-709).
         kind = "OffsetFetchRequestTopics" if version >= 8 else "OffsetFetchRequestTopic"
         named = kafka.nested(
             9, version, kind, name="t", topic_id=TOPIC_ID, partition_indexes=(0, 1)
@@ -228,12 +234,12 @@ class Broker:
 
 
 @asynccontextmanager
-async def broker(folder: Path, *grants: str, **changes: Any) -> AsyncIterator[Broker]:
+async def broker(folder: Path, *grants: str, **changes: Any) -> AsyncIterator[GroupBroker]:
     users = None
     if grants:
         users = UserStore()
         users.apply(user_states(user("ANONYMOUS", *grants)))
-    made = Broker(folder, users, **changes)
+    made = GroupBroker(folder, users, **changes)
     task = asyncio.create_task(made.groups.run())
     try:
         await made.leads(1)

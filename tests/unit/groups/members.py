@@ -41,6 +41,7 @@ DELAY_MS, SESSION_MS, REBALANCE_MS = 3000, 10_000, 60_000
 T0_MS = 1_700_000_000_000
 RANGE, STICKY = MemberProtocol("range", b"r"), MemberProtocol("sticky", b"s")
 
+# Kafka's defaults, or smaller values where a test has to exceed a limit.
 SETTINGS = GroupSettings(
     initial_rebalance_delay_ms=DELAY_MS,
     session_timeout_min_ms=6000,
@@ -62,8 +63,8 @@ SETTINGS = GroupSettings(
 )
 
 
-class Log:
-    """A journal: what is appended is committed at once, or once ``commits`` is true again."""
+class ListJournal:
+    """Journal that commits each append at once while ``commits`` is true."""
 
     def __init__(self) -> None:
         self.records: list[tuple[CoordinatorRecord, TransactionalProducer | None]] = []
@@ -88,7 +89,7 @@ class Log:
             self.commit()
 
     def commit(self) -> None:
-        """All that was appended is replicated."""
+        """Replicate everything that was appended."""
         self.committed = len(self.records)
         waiting, self._waiting = self._waiting, []
         for then in waiting:
@@ -106,7 +107,7 @@ class Log:
 
 
 @dataclass
-class Told:
+class MemberAnswers:
     """Answers that a client has received."""
 
     joins: list[JoinAnswer] = field(default_factory=list)
@@ -123,12 +124,12 @@ class Told:
         return answer
 
 
-class World:
+class ClassicWorld:
     """One coordinator and its time."""
 
-    def __init__(self, log: Log | None = None, first_id: int = 1, **settings: Any) -> None:
+    def __init__(self, log: ListJournal | None = None, first_id: int = 1, **settings: Any) -> None:
         self.settings = GroupSettings(**({**_fields(SETTINGS)} | settings))
-        self.log = log or Log()
+        self.log = log or ListJournal()
         self.deadlines: Deadlines[Any] = Deadlines()
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = CommittedOffsets()
@@ -136,6 +137,7 @@ class World:
         self.rebalancing = Rebalancing(
             self.groups, self.log, self.deadlines, self.settings, self.room
         )
+        # Only classic groups are under test. Offsets look for a group among both kinds.
         consumer_groups: dict[str, ConsumerGroup] = {}
         consumers = ConsumerGroups(
             consumer_groups,
@@ -172,6 +174,8 @@ class World:
         while (next_s := self.deadlines.next_s()) is not None and next_s <= until_s:
             self._at(next_s)
             for key in self.deadlines.due(next_s, 1000):
+                # The shard dispatches its deadlines in the same way: to the check of offsets, or to
+                # rebalancing.
                 if type(key).__name__ == "CheckDeadline":
                     more = self.group_offsets.check(key.group_id, self.now)
                     if key.group_id in self.groups:
@@ -196,9 +200,9 @@ class World:
         session_ms: int = SESSION_MS,
         rebalance_ms: int = REBALANCE_MS,
         version: int = 3,
-        told: Told | None = None,
-    ) -> Told:
-        told = told or Told()
+        answers: MemberAnswers | None = None,
+    ) -> MemberAnswers:
+        answers = answers or MemberAnswers()
         self.rebalancing.join(
             JoinRequest(
                 group_id=group_id,
@@ -211,12 +215,13 @@ class World:
                 protocols=protocols,
                 needs_member_id=version >= 4,
                 may_skip_assignment=version >= 9,
+                # Kafka appends a UUID. A counter makes the ids of a simulation reproducible.
                 new_id=f"{instance_id or 'm'}{next(self._ids)}",
-                answer=told.joins.append,
+                answer=answers.joins.append,
             ),
             self.now,
         )
-        return told
+        return answers
 
     def sync(
         self,
@@ -226,8 +231,8 @@ class World:
         *,
         instance_id: str | None = None,
         protocol_name: str | None = None,
-    ) -> Told:
-        told = Told()
+    ) -> MemberAnswers:
+        answers = MemberAnswers()
         self.rebalancing.sync(
             SyncRequest(
                 group_id=GROUP,
@@ -236,11 +241,11 @@ class World:
                 protocol_type=None,
                 protocol_name=protocol_name,
                 assignments=tuple((assignments or {}).items()),
-                answer=told.syncs.append,
+                answer=answers.syncs.append,
             ),
             self.now,
         )
-        return told
+        return answers
 
     def heartbeat(
         self, member_id: str, generation_id: int = 1, instance_id: str | None = None
@@ -270,7 +275,7 @@ class World:
         ]
         return self.group_offsets.commit(committer, new, self.now).errors
 
-    # ------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------ results
 
     @property
     def group(self) -> ClassicGroup:
@@ -284,26 +289,29 @@ class World:
         return {tuple(of): v.offset for of, v in self.offsets.of_group(group_id).items()}
 
     def begin(self) -> None:
-        """The first generation, of all that have joined at once."""
+        """Complete the first generation, of all members that have joined at once."""
+        # Joins within the initial delay extend it once, by another delay (KIP-134).
         self.after(2 * DELAY_MS)
 
     def stable(self, count: int = 2, **join: Any) -> list[str]:
         """Return the ids of ``count`` members of a group in generation 1; the first one leads."""
-        told = [self.join(**join) for _ in range(count)]
+        answers = [self.join(**join) for _ in range(count)]
         self.begin()
-        ids = [item.join.member_id for item in told]
+        ids = [item.join.member_id for item in answers]
+        # The followers wait with their syncs for the leader, whose assignment completes them all.
         for member_id in reversed(ids):
             given = {id_: id_.encode() for id_ in ids} if member_id == ids[0] else None
             self.sync(member_id, 1, given)
         assert self.state is GroupState.STABLE
         return ids
 
-    def failover(self, kept: int | None = None) -> "World":
+    def failover(self, kept: int | None = None) -> "ClassicWorld":
         """Let another coordinator take over with the first ``kept`` records, or all of them."""
-        log = Log()
+        log = ListJournal()
         log.records, log.now = self.log.records[:kept], self.log.now
         log.committed = len(log.records)
-        other = World(log, next(self._ids), **_fields(self.settings))
+        other = ClassicWorld(log, next(self._ids), **_fields(self.settings))
+        # Replay as the loader of the partition does: a later record replaces an earlier one.
         for offset, (record, producer) in enumerate(log.records):
             read = read_record(record)
             assert read is not None
@@ -313,16 +321,19 @@ class World:
                 if value is None:
                     other.offsets.remove(key.group, of)
                 elif not isinstance(value, GroupMetadataValue):
-                    kept = CommittedOffset.of(value, offset)
-                    other.offsets.put(key.group, of, kept, producer)
+                    committed = CommittedOffset.of(value, offset)
+                    other.offsets.put(key.group, of, committed, producer)
             elif isinstance(value, GroupMetadataValue):
                 other.groups[key.group] = ClassicGroup.of(key.group, value)
             else:
                 other.groups.pop(key.group, None)
+        # The counter of memory starts at zero: what has been loaded is weighed again.
         other.room.used_bytes = other.offsets.weight_bytes
         for group in other.groups.values():
             other.room.weigh(group)
         other.rebalancing.loaded(other.now)
+        # The former coordinator answers its waiting requests last, when the other has already
+        # loaded.
         self.rebalancing.resigned()
         return other
 

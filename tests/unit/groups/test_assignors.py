@@ -1,4 +1,4 @@
-"""Assignors against what must hold of any assignment, over many groups at random."""
+"""Check the assignors against properties of every assignment, for many random groups."""
 
 import random
 import uuid
@@ -20,15 +20,17 @@ def group(chance: random.Random, *, same: bool) -> Spec:
     members = {}
     everything = frozenset(TOPICS)
     for number in range(chance.randint(1, 10)):
-        wanted = everything if same else frozenset(chance.sample(TOPICS, chance.randint(0, 8)))
+        subscribed = everything if same else frozenset(chance.sample(TOPICS, chance.randint(0, 8)))
         members[f"m{number}"] = Subscriber(
-            instance_id=f"i{number}" if chance.random() < 0.3 else None, topics=wanted, target={}
+            instance_id=f"i{number}" if chance.random() < 0.3 else None,
+            topics=subscribed,
+            target={},
         )
     return Spec(members=members, partitions=partitions)
 
 
-def holders(spec: Spec, made: dict[str, Assignment]) -> dict[tuple[uuid.UUID, int], str]:
-    """Each partition's one member, of those that want it."""
+def owners(spec: Spec, made: dict[str, Assignment]) -> dict[tuple[uuid.UUID, int], str]:
+    """Return the owner of each partition; check that only subscribers own partitions."""
     found: dict[tuple[uuid.UUID, int], str] = {}
     assert set(made) <= set(spec.members)
     for member_id, assignment in made.items():
@@ -38,12 +40,12 @@ def holders(spec: Spec, made: dict[str, Assignment]) -> dict[tuple[uuid.UUID, in
                 assert 0 <= number < spec.partitions[topic]
                 assert (topic, number) not in found
                 found[topic, number] = member_id
-    wanted = frozenset().union(*(member.topics for member in spec.members.values()))
-    assert set(found) == {(t, n) for t in wanted for n in range(spec.partitions[t])}
+    subscribed = frozenset().union(*(member.topics for member in spec.members.values()))
+    assert set(found) == {(t, n) for t in subscribed for n in range(spec.partitions[t])}
     return found
 
 
-def again(spec: Spec, made: dict[str, Assignment], without: str | None = None) -> Spec:
+def next_spec(spec: Spec, made: dict[str, Assignment], without: str | None = None) -> Spec:
     members = {
         member_id: Subscriber(
             instance_id=member.instance_id, topics=member.topics, target=made.get(member_id, {})
@@ -64,41 +66,45 @@ def test_every_partition_has_one_member(name: str, seed: int) -> None:
     chance = random.Random(seed)
     spec = group(chance, same=bool(seed % 2))
     made = ASSIGNORS[name](spec)
-    holders(spec, made)
-    smaller = again(spec, made, without="m0")
+    owners(spec, made)
+    # In the next generation m0 is missing. The other members pass their targets as preferences.
+    smaller = next_spec(spec, made, without="m0")
     if smaller.members:
-        holders(smaller, ASSIGNORS[name](smaller))
+        owners(smaller, ASSIGNORS[name](smaller))
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_uniform_is_even_and_stays(seed: int) -> None:
+def test_uniform_is_balanced_and_sticky(seed: int) -> None:
     chance = random.Random(seed)
     spec = group(chance, same=bool(seed % 2))
     made = ASSIGNORS["uniform"](spec)
     weight = loads(made)
+    # Balanced: a move of one partition between two subscribers would not narrow their difference.
     for topic in TOPICS:
-        takers = [member for member in spec.members if topic in spec.members[member].topics]
-        for giver in takers:
+        subscribers = [member for member in spec.members if topic in spec.members[member].topics]
+        for giver in subscribers:
             if made[giver].get(topic):
-                assert all(weight[giver] - weight[taker] < 2 for taker in takers)
-    assert holders(spec, ASSIGNORS["uniform"](again(spec, made))) == holders(spec, made)
+                assert all(weight[giver] - weight[receiver] < 2 for receiver in subscribers)
+    # Sticky: an unchanged group has the same assignment again.
+    assert owners(spec, ASSIGNORS["uniform"](next_spec(spec, made))) == owners(spec, made)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_uniform_moves_only_what_a_member_left(seed: int) -> None:
+def test_uniform_moves_only_partitions_of_the_removed_member(seed: int) -> None:
     chance = random.Random(seed)
     spec = group(chance, same=True)
     made = ASSIGNORS["uniform"](spec)
-    smaller = again(spec, made, without="m0")
+    smaller = next_spec(spec, made, without="m0")
     if not smaller.members:
         return
-    before, after = holders(spec, made), holders(smaller, ASSIGNORS["uniform"](smaller))
+    before, after = owners(spec, made), owners(smaller, ASSIGNORS["uniform"](smaller))
     assert all(after[item] == owner for item, owner in before.items() if owner != "m0")
 
 
-def test_range_gives_neighbours_and_the_same_numbers_of_topics_that_are_alike() -> None:
+def test_range_assigns_adjacent_and_equal_numbers_in_equal_topics() -> None:
     both = frozenset(TOPICS[:2])
     members = {
+        # Instance ids sort before member ids: z precedes b and c, and has the odd partition.
         "z": Subscriber(instance_id="a", topics=both, target={}),
         "b": Subscriber(instance_id=None, topics=both, target={}),
         "c": Subscriber(instance_id=None, topics=both, target={}),

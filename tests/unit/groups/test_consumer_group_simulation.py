@@ -10,17 +10,22 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.groups.consumers import Client, World, held, topics
+from tests.unit.groups.consumers import ConsumerClient, ConsumerWorld, owned_partitions, topics
 from tidemark_broker.coordinators.errors import CoordinatorError
 
 STEPS, STEP_MS = 200, 500
-ANEW = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
+# Errors after which a client joins again with epoch 0.
+REJOIN_ERRORS = (
+    ErrorCode.fenced_member_epoch,
+    ErrorCode.unknown_member_id,
+    ErrorCode.group_id_not_found,
+)
 
 
-class Lives:
+class ConsumerSimulation:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = World(consumer_assignment_interval_ms=1000)
+        self.world = ConsumerWorld(consumer_assignment_interval_ms=1000)
         self.world.topics = topics(t=4, u=3)
         self.losses = 0.2
         #: Number of committed records, None for all; the others are never announced.
@@ -28,14 +33,18 @@ class Lives:
         self.count = 0
         self.clients = [self.born(number) for number in range(4)]
 
-    def born(self, place: int) -> Client:
+    def born(self, place: int) -> ConsumerClient:
         self.count += 1
         names = ("t", "u") if self.random.random() < 0.6 else (self.random.choice("tu"),)
         more = {"instance_id": f"i{place}"} if place == 0 else {}
         more["server_assignor"] = self.random.choice(["uniform", "range"])
-        return Client(self.world, f"m{self.count}", *names, **more, rebalance_timeout_ms=10_000)
+        return ConsumerClient(
+            self.world, f"m{self.count}", *names, **more, rebalance_timeout_ms=10_000
+        )
 
     def step(self) -> None:
+        # Expected in 200 steps: 4 crashes, 2 changed topics, 4 failovers, 10 pauses or resumptions
+        # of commits, and 6 changes between refusing and accepting appends.
         chance = self.random.random()
         if chance < 0.02:
             place = self.random.randrange(len(self.clients))
@@ -54,6 +63,7 @@ class Lives:
 
     def fail_over(self) -> None:
         self.world.log.refuses = None
+        # The next coordinator has only the committed records. The others never existed for it.
         self.world = self.world.failover(self.committed)
         self.committed = None
         for client in self.clients:
@@ -67,23 +77,27 @@ class Lives:
         self.world.make_offloaded()
         self.check()
 
-    def beat(self, client: Client) -> None:
-        before = client.epoch, dict(client.owned), client.said
+    def beat(self, client: ConsumerClient) -> None:
+        before = client.epoch, dict(client.owned), client.reported
         try:
             client.beat()
         except CoordinatorError as error:
-            if error.error_code in ANEW:
-                client.epoch, client.owned, client.said = 0, {}, None
+            if error.error_code in REJOIN_ERRORS:
+                # Fenced: the member abandons its partitions, as KIP-848 requires.
+                client.epoch, client.owned, client.reported = 0, {}, None
             else:
-                client.epoch, client.owned, client.said = before
+                client.epoch, client.owned, client.reported = before
             return
+        # The answer is lost, or never sent because its write is not committed. The client repeats
+        # the request in full.
         if self.committed is not None or self.random.random() < self.losses:
-            client.epoch, client.owned, client.said = before[0], before[1], None
+            client.epoch, client.owned, client.reported = before[0], before[1], None
 
     def check(self) -> None:
         group = self.world.shard.consumer_groups.get("g")
         if group is None:
             return
+        # Only members whose epoch the coordinator accepts may act on their partitions.
         alive = [
             client
             for client in self.clients
@@ -94,44 +108,52 @@ class Lives:
                 group.members[client.name].position.previous_epoch,
             )
         ]
-        together = held(*alive)
-        assert len(together) == len(set(together)), "a partition is held by two"
+        together = owned_partitions(*alive)
+        assert len(together) == len(set(together)), "a partition has two owners"
         offsets = self.world.shard.offsets.weight_bytes
         assert self.world.room.used_bytes == group.weighed_bytes + offsets
+        # Replaying the complete log is slow, so that one check in twenty does it.
         if self.random.random() < 0.05:
             assert self.world.replayed().picture() == self.world.picture()
 
-    def is_well(self) -> bool:
+    def is_settled(self) -> bool:
         group = self.world.shard.consumer_groups.get("g")
         if group is None or group.state != "Stable" or len(group.members) != len(self.clients):
             return False
         names = group.subscribed
-        wanted = [(t.topic_id, n) for name, t in self.world.topics.items() if name in names
+        expected = [(t.topic_id, n) for name, t in self.world.topics.items() if name in names
                   for n in range(t.partitions)]  # fmt: skip
-        return held(*self.clients) == sorted(wanted)
+        return owned_partitions(*self.clients) == sorted(expected)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_group_lives_through_it(seed: int) -> None:
-    lives = Lives(seed)
+def test_group_settles_after_faults(seed: int) -> None:
+    simulation = ConsumerSimulation(seed)
     for _ in range(STEPS):
-        lives.step()
-    lives.losses, lives.committed = 0.0, None
-    lives.world.log.refuses = None
+        simulation.step()
+    # The faults end: no answer is lost, and every append succeeds and is committed.
+    simulation.losses, simulation.committed = 0.0, None
+    simulation.world.log.refuses = None
+    # 400 rounds of 500 ms are 200 s, several times the session and rebalance timeouts.
     for _ in range(400):
-        lives.run()
-        if lives.is_well():
+        simulation.run()
+        if simulation.is_settled():
             break
-    assert lives.is_well(), (lives.world.picture(), [vars(client) for client in lives.clients])
+    assert simulation.is_settled(), (
+        simulation.world.picture(),
+        [vars(client) for client in simulation.clients],
+    )
 
 
-def test_the_checks_find_what_is_wrong() -> None:
-    lives = Lives(0)
+def test_checks_detect_violations() -> None:
+    simulation = ConsumerSimulation(0)
+    # Without faults, 40 rounds are enough for a stable group.
     for _ in range(40):
-        lives.run()
-    first, second = lives.clients[1:3]
-    first.owned = second.owned = {lives.world.topics["t"].topic_id: frozenset({0})}
+        simulation.run()
+    first, second = simulation.clients[1:3]
+    first.owned = second.owned = {simulation.world.topics["t"].topic_id: frozenset({0})}
+    # Both are in their current epoch, so that the check does not skip them.
     for item in (first, second):
-        item.epoch = lives.world.group.members[item.name].position.epoch
-    with pytest.raises(AssertionError, match="held by two"):
-        lives.check()
+        item.epoch = simulation.world.group.members[item.name].position.epoch
+    with pytest.raises(AssertionError, match="two owners"):
+        simulation.check()

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.groups.consumers import Client, World, held, settle, topics
+from tests.unit.groups.consumers import (
+    ConsumerClient,
+    ConsumerWorld,
+    owned_partitions,
+    settle,
+    topics,
+)
 from tests.unit.groups.members import T0_MS
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.consumer_values import (
@@ -17,12 +23,12 @@ from tidemark_broker.groups.core.consumer_values import (
 NONE = ErrorCode.none
 
 
-def everything(world: World) -> list[Any]:
+def all_partitions(world: ConsumerWorld) -> list[Any]:
     return sorted((t.topic_id, n) for t in world.topics.values() for n in range(t.partitions))
 
 
-def test_the_first_member_has_everything_at_once() -> None:
-    world = World()
+def test_first_member_is_assigned_all_partitions_at_once() -> None:
+    world = ConsumerWorld()
     answer = world.join("a")
     topic = world.topics["t"].topic_id
     assert (answer.member_id, answer.member_epoch) == ("a", 1)
@@ -32,54 +38,56 @@ def test_the_first_member_has_everything_at_once() -> None:
     assert world.beat("a", 1).assignment is None  # as before
 
 
-def test_a_partition_is_given_up_before_it_is_given() -> None:
-    world = World()
-    a, b = Client(world, "a"), Client(world, "b")
+def test_partition_is_revoked_before_it_is_assigned() -> None:
+    world = ConsumerWorld()
+    a, b = ConsumerClient(world, "a"), ConsumerClient(world, "b")
     a.beat()
     assert b.beat().assignment == {}
     assert (b.epoch, world.group.state) == (2, "Reconciling")
-    revoked = a.beat()  # it is to give one up
+    revoked = a.beat()  # The answer asks for one of its three partitions.
     assert (a.epoch, a.count) == (1, 2)
     assert revoked.member_epoch == 1
     b.beat()
-    assert b.count == 0  # a has not said so yet
+    assert b.count == 0  # The revocation is not acknowledged yet.
     a.beat()
     assert a.epoch == 2
     b.beat()
     assert (a.count, b.count, world.group.state) == (2, 1, "Stable")
-    assert held(a, b) == everything(world)
+    assert owned_partitions(a, b) == all_partitions(world)
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_members_join_and_leave(assignor: str) -> None:
-    world = World()
+    world = ConsumerWorld()
     world.topics = topics(t=10, u=7)
-    clients = [Client(world, f"m{n}", "t", "u", server_assignor=assignor) for n in range(4)]
+    clients = [ConsumerClient(world, f"m{n}", "t", "u", server_assignor=assignor) for n in range(4)]
     for count in (1, 2, 4):
         settle(*clients[:count])
-        assert held(*clients[:count]) == everything(world)
+        assert owned_partitions(*clients[:count]) == all_partitions(world)
         counts = [client.count for client in clients[:count]]
+        # Range assigns each topic for itself, so that each of the two may differ by one.
         assert max(counts) - min(counts) <= (1 if assignor == "uniform" else 2)
     world.beat("m3", LEAVE)
     settle(*clients[:3])
-    assert held(*clients[:3]) == everything(world)
+    assert owned_partitions(*clients[:3]) == all_partitions(world)
     assert "m3" not in world.group.members
 
 
-def test_uniform_moves_no_more_than_it_must() -> None:
-    world = World()
+def test_uniform_moves_only_the_newcomers_share() -> None:
+    world = ConsumerWorld()
     world.topics = topics(t=12)
-    clients = [Client(world, f"m{n}") for n in range(4)]
+    clients = [ConsumerClient(world, f"m{n}") for n in range(4)]
     settle(*clients[:3])
-    before = {client.name: set(held(client)) for client in clients[:3]}
+    before = {client.name: set(owned_partitions(client)) for client in clients[:3]}
     settle(*clients)
+    # A strict subset: each of the three gives up one of four partitions and receives none.
     for client in clients[:3]:
-        assert set(held(client)) < before[client.name]
+        assert set(owned_partitions(client)) < before[client.name]
 
 
-def test_another_coordinator_continues() -> None:
-    world = World()
-    clients = [Client(world, "a"), Client(world, "b", instance_id="static")]
+def test_another_coordinator_takes_over_the_members() -> None:
+    world = ConsumerWorld()
+    clients = [ConsumerClient(world, "a"), ConsumerClient(world, "b", instance_id="static")]
     settle(*clients)
     other = world.failover()
     assert other.picture() == world.picture()
@@ -91,31 +99,33 @@ def test_another_coordinator_continues() -> None:
 
 
 def test_a_silent_member_is_removed() -> None:
-    world = World()
-    a, b = Client(world, "a"), Client(world, "b")
+    world = ConsumerWorld()
+    a, b = ConsumerClient(world, "a"), ConsumerClient(world, "b")
     settle(a, b)
     world.after(30_000)
     a.beat()
+    # After 50 s in all, b exceeds the session of 45 s. The heartbeat of a has renewed its own.
     world.after(20_000)
     assert list(world.group.members) == ["a"]
     settle(a)
-    assert held(a) == everything(world)
+    assert owned_partitions(a) == all_partitions(world)
 
 
 def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
-    world = World()
-    a, b = Client(world, "a", rebalance_timeout_ms=10_000), Client(world, "b")
+    world = ConsumerWorld()
+    a, b = ConsumerClient(world, "a", rebalance_timeout_ms=10_000), ConsumerClient(world, "b")
     a.beat()
     b.beat()
+    # This heartbeat receives the revocation, and starts the rebalance timeout of 10 s.
     a.beat()
     for _ in range(3):
         world.after(4000)
         if "a" in world.group.members:
-            world.beat("a", a.epoch)  # it is there, and says nothing
+            world.beat("a", a.epoch)  # alive, but it acknowledges nothing
         b.beat()
     assert list(world.group.members) == ["b"]
     settle(b)
-    assert held(b) == everything(world)
+    assert owned_partitions(b) == all_partitions(world)
     assert world.error(a.beat) is ErrorCode.unknown_member_id
 
 
@@ -130,8 +140,8 @@ def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     ],
 )
 def test_epochs_are_fenced(epoch: int, owned: "set[int] | None", error: ErrorCode) -> None:
-    world = World()
-    a, b = Client(world, "a"), Client(world, "b")
+    world = ConsumerWorld()
+    a, b = ConsumerClient(world, "a"), ConsumerClient(world, "b")
     settle(a, b)
     assert a.epoch == 2
     topic = world.topics["t"].topic_id
@@ -157,28 +167,30 @@ def test_epochs_are_fenced(epoch: int, owned: "set[int] | None", error: ErrorCod
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else value.name,
 )
-def test_what_is_no_request(fields: dict[str, Any], error: ErrorCode) -> None:
-    world = World()
+def test_invalid_heartbeat_is_rejected(fields: dict[str, Any], error: ErrorCode) -> None:
+    world = ConsumerWorld()
     assert world.error(world.join, "a", **fields) is error
 
 
-def test_limits() -> None:
-    world = World(consumer_size_max=1)
+def test_group_size_and_memory_are_limited() -> None:
+    world = ConsumerWorld(consumer_size_max=1)
     world.join("a")
     assert world.error(world.join, "b") is ErrorCode.group_max_size_reached
     assert world.error(world.join, "a") is NONE
-    world = World(bytes_max=1000)
+    # The name of 200 characters, its member and the group need more than 1,000 bytes.
+    world = ConsumerWorld(bytes_max=1000)
     assert world.error(world.join, "a", "x" * 200) is ErrorCode.group_max_size_reached
-    world = World()
+    world = ConsumerWorld()
     world.join("a")
+    # The first member fits. From here on there is no memory for a second one.
     world.room.limit_bytes = 0
     assert world.error(world.join, "a") is NONE  # existing members continue
     assert world.error(world.join, "b") is ErrorCode.group_max_size_reached
     assert world.error(world.join, "a", "u") is ErrorCode.group_max_size_reached
 
 
-def test_nothing_changes_where_nothing_is_recorded() -> None:
-    world = World()
+def test_refused_append_changes_nothing() -> None:
+    world = ConsumerWorld()
     world.log.refuses = ErrorCode.not_coordinator
     assert world.error(world.join, "a") is ErrorCode.not_coordinator
     world.log.refuses = None
@@ -189,91 +201,100 @@ def test_nothing_changes_where_nothing_is_recorded() -> None:
     assert world.picture() == before
 
 
-def test_topics_that_come_and_grow_are_assigned() -> None:
-    world = World()
-    a, b = Client(world, "a", "t", "u"), Client(world, "b", "t", "u")
+def test_created_and_grown_topics_are_assigned() -> None:
+    world = ConsumerWorld()
+    a, b = ConsumerClient(world, "a", "t", "u"), ConsumerClient(world, "b", "t", "u")
     settle(a, b)
     world.change_topics(t=5, u=2)
     settle(a, b)
-    assert held(a, b) == everything(world)
+    assert owned_partitions(a, b) == all_partitions(world)
+    # Topic t is deleted, and leaves every assignment.
     world.change_topics(u=2)
     settle(a, b)
-    assert held(a, b) == everything(world)
+    assert owned_partitions(a, b) == all_partitions(world)
     records = len(world.log.records)
-    world.version += 1  # something else has changed
+    world.version += 1  # Metadata of topics without subscribers have changed.
     settle(a, b)
     assert len(world.log.records) == records
 
 
-def test_a_subscription_that_changes() -> None:
-    world = World()
+def test_changed_subscription_revokes_other_topics() -> None:
+    world = ConsumerWorld()
     world.topics = topics(t=4, u=4)
-    a, b = Client(world, "a", "t", "u"), Client(world, "b", "t", "u")
+    a, b = ConsumerClient(world, "a", "t", "u"), ConsumerClient(world, "b", "t", "u")
     settle(a, b)
     answer = world.beat("a", a.epoch, topic_names=("u",))
-    a.heard(answer)
+    a.receive(answer)
+    # The answer to the change already revokes the partitions of t.
     assert set(a.owned) <= {world.topics["u"].topic_id}
     settle(a, b)
-    assert held(a, b) == everything(world)
+    assert owned_partitions(a, b) == all_partitions(world)
+    # b owns all of t, so that the balance gives a all of u.
     assert a.count == 4
 
 
-def test_members_that_want_different_topics() -> None:
-    world = World()
+def test_different_subscriptions_are_balanced() -> None:
+    world = ConsumerWorld()
     world.topics = topics(t=6, u=6, v=6)
-    wants = {"a": ("t",), "b": ("t", "u"), "c": ("t", "u", "v"), "d": ("v",)}
-    clients = [Client(world, name, *names) for name, names in wants.items()]
+    subscriptions = {"a": ("t",), "b": ("t", "u"), "c": ("t", "u", "v"), "d": ("v",)}
+    clients = [ConsumerClient(world, name, *names) for name, names in subscriptions.items()]
     settle(*clients)
-    assert held(*clients) == everything(world)
+    assert owned_partitions(*clients) == all_partitions(world)
+    # 18 partitions for four members, and no subscription stands in the way of an even share.
     assert sorted(client.count for client in clients) == [4, 4, 5, 5]
 
 
-def test_a_static_member_comes_back() -> None:
-    world = World()
-    a, b = Client(world, "a"), Client(world, "b", instance_id="i")
+def test_static_member_reclaims_its_assignment() -> None:
+    world = ConsumerWorld()
+    a, b = ConsumerClient(world, "a"), ConsumerClient(world, "b", instance_id="i")
     settle(a, b)
-    epoch, mine = world.group.epoch, dict(b.owned)
-    fenced = Client(world, "c", instance_id="i")
+    epoch, owned_before = world.group.epoch, dict(b.owned)
+    # The instance id is in use until its process leaves, so that a second one has to wait.
+    fenced = ConsumerClient(world, "c", instance_id="i")
     assert world.error(fenced.beat) is ErrorCode.unreleased_instance_id
+    # Epoch -2 leaves for a while (KIP-848): the partitions stay reserved for the instance.
     left = world.beat("b", LEAVE_FOR_NOW, instance_id="i")
     assert left.member_epoch == LEAVE_FOR_NOW
     a.beat()
     assert a.count == 3 - b.count
-    back = Client(world, "c", instance_id="i")
+    back = ConsumerClient(world, "c", instance_id="i")
     answer = back.beat()
-    assert (back.owned, answer.member_epoch, world.group.epoch) == (mine, epoch, epoch)
+    assert (back.owned, answer.member_epoch, world.group.epoch) == (owned_before, epoch, epoch)
+    # The former process is fenced with its instance id, and unknown without it.
     assert world.error(world.beat, "b", epoch, instance_id="i") is ErrorCode.fenced_instance_id
     assert world.error(world.beat, "b", epoch) is ErrorCode.unknown_member_id
     assert world.replayed().picture() == world.picture()
     assert world.error(world.beat, "c", LEAVE, instance_id="x") is ErrorCode.unknown_member_id
 
 
-def test_a_static_member_that_stays_away() -> None:
-    world = World()
-    a, b = Client(world, "a"), Client(world, "b", instance_id="i")
+def test_absent_static_member_is_removed_after_its_session() -> None:
+    world = ConsumerWorld()
+    a, b = ConsumerClient(world, "a"), ConsumerClient(world, "b", instance_id="i")
     settle(a, b)
     world.beat("b", LEAVE_FOR_NOW, instance_id="i")
     world.after(30_000)
     a.beat()
+    # 50 s without b exceed its session of 45 s.
     world.after(20_000)
     settle(a)
-    assert held(a) == everything(world)
+    assert owned_partitions(a) == all_partitions(world)
 
 
-def test_commits_are_held_against_epochs() -> None:
-    world = World()
-    a, b = Client(world, "a"), Client(world, "b")
+def test_commits_are_checked_against_member_epochs() -> None:
+    world = ConsumerWorld()
+    a, b = ConsumerClient(world, "a"), ConsumerClient(world, "b")
     settle(a)
     assert world.commit("a", 1) is NONE
     settle(a, b)
     topic = world.topics["t"].topic_id
     (kept, *_), (moved,) = sorted(a.owned[topic]), sorted(b.owned[topic])
-    assert world.commit("a", 1, kept) is NONE  # it was under way, and is still its own
+    assert world.commit("a", 1, kept) is NONE  # Sent in epoch 1, for a partition that stays.
     assert world.commit("a", 1, moved) is ErrorCode.stale_member_epoch
     assert world.commit("a", 3, kept) is ErrorCode.stale_member_epoch
     assert world.commit("b", 1, moved) is ErrorCode.stale_member_epoch
     assert world.commit("nobody", 1) is ErrorCode.unknown_member_id
     assert world.commit("", -1) is ErrorCode.unknown_member_id
+    # Member epochs exist in OffsetCommit from version 9 on.
     assert world.commit("a", 2, kept, version=8) is ErrorCode.unsupported_version
     assert world.group.validate("a", 1) is ErrorCode.stale_member_epoch
     assert world.group.validate("x", 1) is ErrorCode.unknown_member_id
@@ -281,12 +302,13 @@ def test_commits_are_held_against_epochs() -> None:
 
 
 def test_an_empty_group_keeps_its_offsets_until_they_expire() -> None:
-    world = World()
+    world = ConsumerWorld()
     world.join("a")
     assert world.commit("a", 1) is NONE
     world.beat("a", LEAVE)
     assert world.commit("", -1) is NONE
     assert world.group.state == "Empty"
+    # Longer than the retention of 1,000 s and the interval of 100 s between two checks.
     world.after(1_200_000)
     assert not world.shard.consumer_groups
     assert not world.shard.offsets.of_group("g")
@@ -294,9 +316,10 @@ def test_an_empty_group_keeps_its_offsets_until_they_expire() -> None:
     assert not world.failover().shard.consumer_groups
 
 
-def test_expressions_are_what_their_topics_are() -> None:
-    world = World()
+def test_regex_subscription_follows_matching_topics() -> None:
+    world = ConsumerWorld()
     world.topics = topics(t1=2, t2=2, u=2)
+    # The coordinator names the expressions that the broker has to resolve.
     needed = world.shard.consumers.unresolved("g", "t.*", 1, world.now)
     assert needed == ["t.*"]
     found = {"t.*": frozenset({"t1", "t2"})}
@@ -306,9 +329,11 @@ def test_expressions_are_what_their_topics_are() -> None:
     assert world.shard.consumers.unresolved("g", None, 1, world.now) == []
     world.topics = topics(t1=2, t2=2, t3=2, u=2)
     world.version = 2
+    # Kafka resolves an expression again after 10 s at the earliest
+    # (REGEX_BATCH_REFRESH_MIN_INTERVAL_MS).
     world.after(10_000)
     assert world.shard.consumers.unresolved("g", None, 2, world.now) == ["t.*"]
-    assert world.shard.consumers.unresolved("g", None, 2, world.now) == []  # one is enough
+    assert world.shard.consumers.unresolved("g", None, 2, world.now) == []  # under way
     found = {"t.*": frozenset({"t1", "t2", "t3"})}
     answer = world.beat("a", answer.member_epoch, resolved=found)
     assert answer.assignment is not None
@@ -317,7 +342,7 @@ def test_expressions_are_what_their_topics_are() -> None:
 
 
 def test_an_expression_is_forgotten_with_its_last_member() -> None:
-    world = World()
+    world = ConsumerWorld()
     world.topics = topics(t1=2)
     found = {"t.*": frozenset({"t1"})}
     world.join("a", topic_names=(), regex="t.*", resolved=found)
@@ -329,11 +354,12 @@ def test_an_expression_is_forgotten_with_its_last_member() -> None:
     assert world.replayed().picture() == world.picture()
 
 
-def test_targets_wait_a_moment() -> None:
-    world = World(consumer_assignment_interval_ms=1000)
+def test_targets_are_computed_once_per_interval() -> None:
+    world = ConsumerWorld(consumer_assignment_interval_ms=1000)
     world.join("a")
     world.after(300)
     assert world.join("b").member_epoch == 1
+    # b has joined within the interval of 1,000 ms: the target still belongs to epoch 1.
     assert (world.group.epoch, world.group.assignment_epoch, world.group.state) == (
         2, 1, "Assigning",
     )  # fmt: skip
@@ -341,30 +367,31 @@ def test_targets_wait_a_moment() -> None:
     assert world.group.assignment_epoch == 2
 
 
-def test_targets_of_many_partitions_are_made_elsewhere() -> None:
-    world = World()
+def test_targets_of_many_partitions_are_offloaded() -> None:
+    world = ConsumerWorld()
     world.topics = topics(t=5000)
-    a, b = Client(world, "a"), Client(world, "b")
+    a, b = ConsumerClient(world, "a"), ConsumerClient(world, "b")
     assert (a.beat().member_epoch, a.count) == (1, 0)
     assert world.offloaded
     b.beat()
-    assert len(world.offloaded) == 1  # not another one while it is under way
+    assert len(world.offloaded) == 1  # No second computation starts before the first one ends.
     settle(a, b)
     assert (a.count, b.count) == (2500, 2500)
     assert world.replayed().picture() == world.picture()
 
 
-def test_a_static_member_that_comes_back_while_targets_are_made() -> None:
-    """The member has the targets of its former process: no other step would compute them."""
-    world = World()
+def test_static_member_returns_while_targets_are_computed() -> None:
+    """The new process takes over the former one's targets: no other step computes them."""
+    world = ConsumerWorld()
     world.topics = topics(t=5000)
-    a, b = Client(world, "a"), Client(world, "b", instance_id="i")
+    a, b = ConsumerClient(world, "a"), ConsumerClient(world, "b", instance_id="i")
     settle(a, b)
     world.change_topics(t=5002)
     a.beat()
     assert world.offloaded
+    # The computation under way still names the former member id.
     world.beat("b", LEAVE_FOR_NOW, instance_id="i")
-    back = Client(world, "c", instance_id="i")
+    back = ConsumerClient(world, "c", instance_id="i")
     back.beat()
     world.make_offloaded()
     settle(a, back)
@@ -372,23 +399,24 @@ def test_a_static_member_that_comes_back_while_targets_are_made() -> None:
     assert world.replayed().picture() == world.picture()
 
 
-def test_what_only_one_member_wanted_goes_with_it_in_one_epoch() -> None:
-    world = World()
+def test_last_subscriber_takes_its_topic_along_in_one_epoch() -> None:
+    world = ConsumerWorld()
     world.topics = topics(t=2, u=2)
-    a, b = Client(world, "a", "t"), Client(world, "b", "t", "u")
+    a, b = ConsumerClient(world, "a", "t"), ConsumerClient(world, "b", "t", "u")
     settle(a, b)
     epoch, metadata_hash = world.group.epoch, world.group.metadata_hash
     world.beat("b", LEAVE)
     settle(a)
+    # Fewer members and fewer subscribed topics are one change of the group.
     assert world.group.epoch == epoch + 1
     assert world.group.metadata_hash != metadata_hash
     assert a.count == 2
     assert world.replayed().picture() == world.picture()
 
 
-def test_members_of_thousands_of_topics_are_decided_on_in_steps() -> None:
-    """Long work is given away, and nothing is recorded before its result has returned."""
-    world = World()
+def test_heartbeat_with_thousands_of_topics_runs_in_steps() -> None:
+    """Long work is offloaded, and nothing is recorded before its result returns."""
+    world = ConsumerWorld()
     world.topics = topics(**{f"t{n}": 1 for n in range(2000)})
     request = HeartbeatRequest(
         group_id="g",
@@ -402,16 +430,17 @@ def test_members_of_thousands_of_topics_are_decided_on_in_steps() -> None:
     steps = world.shard.heartbeat(request, world.now)
     work = next(steps)
     assert not world.log.records
+    # The second step is prepared, and never executed.
     work = steps.send(work.do())
     steps.close()  # the client has disconnected
     assert not world.shard.consumer_groups
-    settle(a := Client(world, "a", *world.topics))
+    settle(a := ConsumerClient(world, "a", *world.topics))
     assert a.count == 2000
     assert world.replayed().picture() == world.picture()
 
 
-def test_offloaded_work_for_a_deleted_group() -> None:
-    world = World()
+def test_offloaded_target_of_a_deleted_group_is_dropped() -> None:
+    world = ConsumerWorld()
     world.topics = topics(t=5000)
     world.join("a")
     world.beat("a", LEAVE)
@@ -424,19 +453,21 @@ def test_offloaded_work_for_a_deleted_group() -> None:
 @pytest.mark.parametrize("topics_each", [1, 2])
 def test_five_thousand_members_join_with_linear_cost(topics_each: int) -> None:
     """Count records: they grow with the number of members, not with its square."""
-    world = World(consumer_assignment_interval_ms=1000)
+    world = ConsumerWorld(consumer_assignment_interval_ms=1000)
     world.topics = topics(**{f"t{n}": 50 for n in range(100)})
     names = [f"t{n}" for n in range(100)]
     count = 5000
     for number in range(count):
-        mine = names if topics_each == 1 else names[number % 2 :: 2]
-        world.join(f"m{number}", *mine)
+        subscribed = names if topics_each == 1 else names[number % 2 :: 2]
+        world.join(f"m{number}", *subscribed)
         assert world.group.moves_pending <= 1  # or each heartbeat would go through all of them
+    # The first target may have been computed before the last member joined, so that there are two.
     for _ in range(2):
         world.make_offloaded()
         world.after(1100)
     world.make_offloaded()
     assert len(world.group.members) == count
+    # A few records for each member, whatever the size of the group.
     assert len(world.log.records) < 6 * count
     assert world.group.assignment_epoch == world.group.epoch
     total = sum(sum(map(len, target.values())) for target in world.group.targets.values())
@@ -448,7 +479,7 @@ def test_five_thousand_members_join_with_linear_cost(topics_each: int) -> None:
 
 
 def test_a_group_without_members_changes_its_protocol() -> None:
-    world = World()
+    world = ConsumerWorld()
     assert world.commit("", -1) is NONE  # a group that has offsets only is a classic one
     assert "g" in world.shard.groups
     world.join("a")
@@ -462,13 +493,15 @@ def test_a_group_without_members_changes_its_protocol() -> None:
 
 
 def test_a_group_keeps_its_offsets_if_no_member_could_join() -> None:
-    world = World(consumer_size_max=0)
+    world = ConsumerWorld(consumer_size_max=0)
     assert world.commit("", -1) is NONE
     with pytest.raises(CoordinatorError, match="maximum capacity"):
         world.join("a")
     assert not world.shard.consumer_groups
+    # The refused join has not replaced the classic group.
     assert world.shard.groups["g"].recorded_below == len(world.log.records)
     assert list(world.shard.offsets.of_group("g"))
+    # Its offset still expires, and the group with it.
     world.after(1_200_000)
     assert not world.shard.groups
     assert world.room.used_bytes == 0

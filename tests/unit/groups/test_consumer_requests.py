@@ -9,13 +9,13 @@ from kio.schema.errors import ErrorCode
 
 from tests.control_messages import partition_states, topic_state
 from tests.unit.api import api_requests as kafka
-from tests.unit.groups.group_broker import NONE, TOPIC_ID, VERSIONS, Broker, broker, row
+from tests.unit.groups.group_broker import NONE, TOPIC_ID, VERSIONS, GroupBroker, broker, row
 from tidemark_broker.groups.core.settings import Migration
 
 MEMBER = "member-1"
 
 
-async def beat(made: Broker, epoch: int, version: int = 1, **more: Any) -> Any:
+async def beat(made: GroupBroker, epoch: int, version: int = 1, **more: Any) -> Any:
     fields: dict[str, Any] = {
         "group_id": "g",
         "member_id": MEMBER,
@@ -32,7 +32,7 @@ async def beat(made: Broker, epoch: int, version: int = 1, **more: Any) -> Any:
     return await made.ask("ConsumerGroupHeartbeat", version, **(fields | more))
 
 
-async def join(made: Broker, version: int = 1, **more: Any) -> Any:
+async def join(made: GroupBroker, version: int = 1, **more: Any) -> Any:
     fields = {
         "rebalance_timeout": kafka.duration(60_000),
         "subscribed_topic_names": ("t",),
@@ -41,7 +41,7 @@ async def join(made: Broker, version: int = 1, **more: Any) -> Any:
     return await beat(made, 0, version, **(fields | more))
 
 
-async def describe(made: Broker, version: int = 1, group_id: str = "g") -> Any:
+async def describe(made: GroupBroker, version: int = 1, group_id: str = "g") -> Any:
     answer = await made.ask(
         "ConsumerGroupDescribe", version, group_ids=(group_id,), include_authorized_operations=True
     )
@@ -65,35 +65,38 @@ async def test_a_member_joins_stays_and_leaves(tmp_path: Path, version: int) -> 
         assert (member.member_id, member.member_epoch, member.client_id) == (MEMBER, 1, "client")
         assert [t.topic_name for t in member.assignment.topic_partitions] == ["t"]
         assert member.target_assignment == member.assignment
-        assert member.subscribed_topic_regex == ""  # as Kafka has it for those with names
+        assert member.subscribed_topic_regex == ""  # Kafka sends it for a subscription to names.
         if version >= 1:
             assert member.member_type == 1
         assert (await beat(made, -1, version)).member_epoch == -1
         assert (await describe(made, version)).group_state == "Empty"
 
 
-async def test_a_group_without_a_name_is_none(tmp_path: Path) -> None:
+async def test_empty_group_id_is_rejected(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         assert (await describe(made, group_id="")).error_code is ErrorCode.invalid_group_id
 
 
-async def test_a_member_without_an_id_is_given_one_in_version_0(tmp_path: Path) -> None:
+async def test_version_0_generates_a_member_id(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         assert (await join(made, 0, member_id="")).member_id
+        # From version 1 on, the client generates the id (KIP-1082).
         refused = await join(made, 1, member_id="")
         assert refused.error_code is ErrorCode.invalid_request
         assert refused.error_message == "MemberId can't be empty."
 
 
-async def test_offsets_of_a_member(tmp_path: Path) -> None:
+async def test_offset_requests_check_the_member_epoch(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         await join(made)
         assert await made.commit(MEMBER, 1) is NONE
         assert await made.commit(MEMBER, 2) is ErrorCode.stale_member_epoch
         assert await made.commit("other", 1) is ErrorCode.unknown_member_id
+        # The number is a generation in version 8, which this protocol does not have.
         assert await made.commit(MEMBER, 1, version=8) is ErrorCode.unsupported_version
         for member_id, epoch, error in (
             (MEMBER, 1, NONE),
+            # An administrator fetches without a member.
             (None, -1, NONE),
             (MEMBER, 2, ErrorCode.stale_member_epoch),
             ("other", 1, ErrorCode.unknown_member_id),
@@ -106,10 +109,11 @@ async def test_offsets_of_a_member(tmp_path: Path) -> None:
             assert answer.groups[0].error_code is error
 
 
-async def test_a_new_leader_of_the_partition_continues(tmp_path: Path) -> None:
+async def test_new_leader_of_the_partition_loads_the_group(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         await join(made)
         before = await describe(made)
+        # The same broker leads in a new epoch, and replays its log before it answers.
         await made.leads(2)
         loading = await beat(made, 1)
         assert loading.error_code is ErrorCode.coordinator_load_in_progress
@@ -117,12 +121,13 @@ async def test_a_new_leader_of_the_partition_continues(tmp_path: Path) -> None:
         assert await describe(made) == before
         assert (await beat(made, 1)).error_code is NONE
         assert (await beat(made, 2)).error_code is ErrorCode.fenced_member_epoch
+        # Another broker leads: this one redirects its clients.
         await made.leads(3, leader=2, replicas=(1, 2))
         assert (await beat(made, 1)).error_code is ErrorCode.not_coordinator
         assert (await describe(made)).error_code is ErrorCode.not_coordinator
 
 
-async def test_an_expression_is_looked_up_by_the_broker(tmp_path: Path) -> None:
+async def test_broker_resolves_subscription_regex(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         wrong = await join(made, subscribed_topic_names=None, subscribed_topic_regex="(")
         assert wrong.error_code is ErrorCode.invalid_regular_expression
@@ -133,6 +138,7 @@ async def test_an_expression_is_looked_up_by_the_broker(tmp_path: Path) -> None:
         other_id = uuid.UUID(int=9)
         other = topic_state(other_id, "u1", partitions=(row(0, leader=2, replicas=(2,)),))
         made.node.context.metadata.apply(partition_states(other, full=False))
+        # The expression may be resolved again after 10 s.
         made.node.now_s += 11
         made.wall_ms += 11_000
         answer = await beat(made, 1)
@@ -147,11 +153,12 @@ async def test_requests_without_permission_are_denied(tmp_path: Path) -> None:
         assert (await describe(made)).error_code is ErrorCode.group_authorization_failed
     async with broker(tmp_path / "b", "ALLOW ALL GROUP *") as made:
         assert (await join(made)).error_code is ErrorCode.topic_authorization_failed
+        # An expression only matches topics that the user may describe: there are none.
         seen = await join(made, subscribed_topic_names=None, subscribed_topic_regex=".*")
         assert (seen.error_code, seen.assignment.topic_partitions) == (NONE, ())
 
 
-async def test_the_other_protocol(tmp_path: Path) -> None:
+async def test_classic_requests_reject_a_consumer_group(tmp_path: Path) -> None:
     async with broker(tmp_path, migration=Migration.DISABLED) as made:
         await join(made)
         listed = (await made.ask("ListGroups", states_filter=(), types_filter=("Consumer",))).groups
@@ -160,6 +167,7 @@ async def test_the_other_protocol(tmp_path: Path) -> None:
         ]
         none = await made.ask("ListGroups", states_filter=(), types_filter=("classic",))
         assert none.groups == ()
+        # Classic requests report the group as absent, and name the reason.
         classic = await made.ask(
             "DescribeGroups", groups=("g",), include_authorized_operations=False
         )
@@ -169,13 +177,17 @@ async def test_the_other_protocol(tmp_path: Path) -> None:
         assert deleted.results[0].error_code is ErrorCode.non_empty_group
         assert (await made.join()).error_code is ErrorCode.inconsistent_group_protocol
         assert await made.commit(MEMBER, 1) is NONE
+        # Without members, the group may change to the classic protocol.
         await beat(made, -1)
         classic_member = await made.member()
+        # Migration is disabled, so that a group with classic members does not change back.
         refused = await join(made)
         assert refused.error_code is ErrorCode.group_id_not_found
         assert "because online upgrade is disabled" in refused.error_message
+        # The offset has outlived the change of protocol.
         offset = (await made.fetch()).topics[0].partitions[0].committed_offset
         assert offset == 7
+        # Without its classic member, the group may change again.
         leaving = kafka.nested(
             13, 5, "MemberIdentity", member_id=classic_member, group_instance_id=None, reason=None
         )

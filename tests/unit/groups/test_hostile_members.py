@@ -1,12 +1,11 @@
-"""Members that write what they like: nothing of it grows without limit, or reads as what it is
-not."""
+"""Members that send hostile data: nothing grows without limit, and nothing is misread."""
 
 import logging
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.groups.members import GROUP, RANGE, Told, World
+from tests.unit.groups.members import GROUP, RANGE, ClassicWorld, MemberAnswers
 from tests.unit.groups.test_offsets import P1, consuming, subscription
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core import classic_group
@@ -26,14 +25,14 @@ KIB = 1024
     ],
     ids=["two thousand million topics", "null", "a topic that is not there", "nothing"],
 )
-def test_a_subscription_that_claims_more_than_there_is_is_not_known(metadata: bytes) -> None:
+def test_subscription_with_impossible_lengths_is_ignored(metadata: bytes) -> None:
     """kio would reserve the memory, which ends the process."""
-    world = World()
+    world = ClassicWorld()
     world.stable(1, protocols=(MemberProtocol("range", metadata),))
     assert world.group.subscribed is None
 
 
-def test_of_a_group_of_very_many_topics_it_is_not_known_what_it_consumes(
+def test_subscribed_topics_are_unknown_above_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(classic_group, "_SUBSCRIBED_MAX", 3)
@@ -41,8 +40,10 @@ def test_of_a_group_of_very_many_topics_it_is_not_known_what_it_consumes(
     assert few.group.subscribed == {"a", "b", "c"}
     many, _ = consuming("a", "b", "c", "d")
     assert many.group.subscribed is None
+    # Unknown counts as any topic: an offset that a member may need is never deleted.
     assert many.group.is_subscribed_to("e")
-    world = World()
+    # Each of two members is below the limit. Together they exceed it.
+    world = ClassicWorld()
     both = [
         world.join(protocols=(MemberProtocol("range", subscription(*names)),))
         for names in (("a", "b"), ("c", "d"))
@@ -52,50 +53,56 @@ def test_of_a_group_of_very_many_topics_it_is_not_known_what_it_consumes(
     assert world.group.subscribed is None
 
 
-def test_topics_of_a_group_weigh_what_they_take() -> None:
+def test_subscribed_topics_count_towards_memory() -> None:
     world, _ = consuming(*(f"{number:x}" for number in range(1000)))
+    # The names are short: most of the memory are the objects that contain them.
     assert world.room.used_bytes == world.group.weight_bytes > 100 * KIB
 
 
-def test_many_small_protocols_weigh_what_they_take() -> None:
-    world = World()
+def test_small_protocols_count_towards_memory() -> None:
+    world = ClassicWorld()
     world.join(protocols=tuple(MemberProtocol(str(number), b"") for number in range(1000)))
     assert world.room.used_bytes == world.group.weight_bytes > 200 * KIB
 
 
-def test_a_leader_gives_no_more_than_there_is_room_for() -> None:
-    world = World()
+def test_oversized_assignments_are_refused() -> None:
+    world = ClassicWorld()
     leader, other = (item.join.member_id for item in _joined(world, 2))
     waits = world.sync(other, 1)
     world.room.limit_bytes = world.room.used_bytes + 100 * KIB
     refused = world.sync(leader, 1, {other: bytes(200 * KIB)})
     assert [refused.sync.error, waits.sync.error] == [FULL, FULL]
+    # No member has an assignment of this generation, so that all join again.
     assert world.state is GroupState.PREPARING_REBALANCE
-    again = [world.join(item) for item in (leader, other)]
-    assert [item.join.generation_id for item in again] == [2, 2]
+    rejoined = [world.join(item) for item in (leader, other)]
+    assert [item.join.generation_id for item in rejoined] == [2, 2]
     world.sync(other, 2)
     assert world.sync(leader, 2, {other: bytes(50 * KIB)}).sync.error is ErrorCode.none
 
 
-def _joined(world: World, count: int) -> list[Told]:
-    told = [world.join(protocols=(RANGE,)) for _ in range(count)]
+def _joined(world: ClassicWorld, count: int) -> list[MemberAnswers]:
+    answers = [world.join(protocols=(RANGE,)) for _ in range(count)]
     world.begin()
-    return told
+    return answers
 
 
-def test_a_full_broker_keeps_no_longer_text_and_no_further_transaction_of_an_offset() -> None:
-    world = World()
+def test_full_broker_rejects_longer_metadata_and_new_transactions() -> None:
+    world = ClassicWorld()
     assert world.commit(metadata="short") == [ErrorCode.none]
     world.room.limit_bytes = world.room.used_bytes
+    # An offset of the same size replaces the former one.
     assert world.commit(metadata="short") == [ErrorCode.none]
     assert world.commit(metadata="longer text") == [ErrorCode.invalid_commit_offset_size]
     assert world.commit(producer=P1) == [ErrorCode.invalid_commit_offset_size]
     assert world.room.used_bytes == world.room.limit_bytes
 
 
-def test_a_name_is_one_short_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_group_names_are_escaped_and_shortened_in_log_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
-    world = World()
+    world = ClassicWorld()
+    # The name forges a log line, and contains the escape sequence that clears a terminal.
     name = "g\n2026-11-23 ERROR tidemark: all is lost\x1b[2J" + "x" * 30_000
     world.join(group_id=name, instance_id=name)
     world.after(3_600_000)
@@ -106,8 +113,8 @@ def test_a_name_is_one_short_line_of_the_log(caplog: pytest.LogCaptureFixture) -
 
 
 def test_ten_thousand_open_transactions_end_one_by_one() -> None:
-    """No step goes through all of them."""
-    world = World()
+    """No step iterates over all open transactions."""
+    world = ClassicWorld()
     producers = [TransactionalProducer(number, 0) for number in range(10_000)]
     for producer in producers:
         assert world.commit(producer=producer) == [ErrorCode.none]

@@ -1,6 +1,6 @@
-"""Requests about tens of thousands of offsets: others have the loop meanwhile.
+"""Requests for tens of thousands of offsets: other tasks run meanwhile.
 
-What is measured is the processor time of the loop's own thread between two turns of another task.
+The tests measure the processor time of the loop's own thread between two turns of another task.
 """
 
 from pathlib import Path
@@ -10,15 +10,15 @@ from tests.answers import room
 from tests.control_messages import partition_states, topic_state
 from tests.longest_turn import TURN_MS, longest_turn
 from tests.unit.api import api_requests as kafka
-from tests.unit.groups.group_broker import LISTENER, NONE, TOPIC_ID, Broker, broker, row
+from tests.unit.groups.group_broker import LISTENER, NONE, TOPIC_ID, GroupBroker, broker, row
 from tidemark.wire.framing import decode_response, encode_request
 from tidemark_broker.api.client import Client
 
 MANY = 19_000
 
 
-async def ask(made: Broker, request: Any) -> tuple[Any, float]:
-    """The answer, and the longest turn in milliseconds."""
+async def ask(made: GroupBroker, request: Any) -> tuple[Any, float]:
+    """Return the answer, and the longest turn in milliseconds."""
     frame = encode_request(request, 5, "client")[4:]
     client = Client("10.0.0.1:1", LISTENER, None)
     async with longest_turn() as longest:
@@ -34,6 +34,7 @@ async def test_no_client_waits_for_a_request_with_very_many_partitions(tmp_path:
         topic = topic_state(TOPIC_ID, "t", partitions=rows)
         made.node.context.metadata.apply(partition_states(topic))
 
+        # One commit, one fetch and one deletion follow, each of all partitions.
         parts = tuple(
             kafka.nested(
                 8, 9, "OffsetCommitRequestPartition", partition_index=number,

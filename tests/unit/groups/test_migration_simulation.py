@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.groups.consumers import GROUP, Client, World, held, taken, topics
+from tests.unit.groups.consumers import (
+    GROUP,
+    ConsumerClient,
+    ConsumerWorld,
+    owned_partitions,
+    run_steps,
+    topics,
+)
 from tests.unit.groups.test_migration import _HEAD, partitions, subscription
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.consumer_values import LEAVE
@@ -29,15 +36,21 @@ from tidemark_broker.groups.core.values import (
 STEPS, STEP_MS = 300, 400
 #: Number of steps after which the members use other protocols.
 _PHASE = 30
-NONE, AGAIN = ErrorCode.none, ErrorCode.rebalance_in_progress
-ANEW = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
+NONE, REBALANCING = ErrorCode.none, ErrorCode.rebalance_in_progress
+REJOIN_ERRORS = (
+    ErrorCode.fenced_member_epoch,
+    ErrorCode.unknown_member_id,
+    ErrorCode.group_id_not_found,
+)
 
 
 class Eager:
-    """A consumer of the classic protocol that gives up everything before it joins; as the leader it
-    deals out the partitions one by one."""
+    """Consumer of the classic protocol that revokes everything before it joins.
 
-    def __init__(self, world: World, name: str) -> None:
+    As the leader it deals out the partitions one by one.
+    """
+
+    def __init__(self, world: ConsumerWorld, name: str) -> None:
         self.world, self.name = world, name
         self.member_id, self.generation = "", -1
         self.owned: dict[str, set[int]] = {}
@@ -53,10 +66,10 @@ class Eager:
     def _live(self) -> None:
         if self.joined:
             answer, self.joined = self.joined.pop(), None
-            self._heard(answer)
+            self._receive_join(answer)
         elif self.synced:
-            told, self.synced = self.synced.pop(), None
-            self._told(told)
+            sync_answer, self.synced = self.synced.pop(), None
+            self._receive_sync(sync_answer)
         elif self.joined is None and self.synced is None:
             if not self.member_id:
                 self._join()
@@ -64,15 +77,16 @@ class Eager:
             beat = self.world.shard.classic_heartbeat(
                 GROUP, MemberIdentity(self.member_id), self.generation, self.world.now
             )
-            error = taken(beat)
+            error = run_steps(beat)
             if error is not NONE:
                 self._refused(error)
 
     def _refused(self, error: ErrorCode) -> None:
+        # An eager consumer owns nothing while it joins, whatever the error was.
         self.owned, self.joined, self.synced = {}, None, None
         if error is ErrorCode.unknown_member_id:
             self.member_id = ""
-        if error in (AGAIN, ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
+        if error in (REBALANCING, ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
             self._join()
 
     def _join(self) -> None:
@@ -88,18 +102,19 @@ class Eager:
             protocols=(MemberProtocol("range", subscription(("t", "u"), {})),),
             needs_member_id=False,
             may_skip_assignment=True,
+            # The log only grows, so that no id is used twice.
             new_id=f"{self.name}-{len(self.world.log.records)}",
             answer=self.joined.append,
         )
         try:
-            answer = taken(self.world.shard.join(request, self.world.version, self.world.now))
+            answer = run_steps(self.world.shard.join(request, self.world.version, self.world.now))
         except CoordinatorError:
             self.joined = None
             return
         if answer is not None:
             self.joined = [answer]
 
-    def _heard(self, answer: JoinAnswer) -> None:
+    def _receive_join(self, answer: JoinAnswer) -> None:
         if answer.error is not NONE:
             self._refused(answer.error)
             return
@@ -115,9 +130,9 @@ class Eager:
             assignments=tuple(dealt.items()),
             answer=self.synced.append,
         )
-        told = taken(self.world.shard.sync(request, self.world.now))
-        if told is not None:
-            self.synced = [told]
+        sync_answer = run_steps(self.world.shard.sync(request, self.world.now))
+        if sync_answer is not None:
+            self.synced = [sync_answer]
 
     def _deal(self, members: list[str]) -> dict[str, bytes]:
         dealt: dict[str, dict[str, set[int]]] = {member: {} for member in members}
@@ -131,14 +146,16 @@ class Eager:
                 dealt[members[place % len(members)]].setdefault(name, set()).add(number)
         return {item: _HEAD + partitions(of) + b"\xff" * 4 for item, of in dealt.items()}
 
-    def _told(self, told: SyncAnswer) -> None:
-        if told.error is not NONE:
-            self._refused(told.error)
+    def _receive_sync(self, sync_answer: SyncAnswer) -> None:
+        if sync_answer.error is not NONE:
+            self._refused(sync_answer.error)
             return
-        self.owned = {name: set(numbers) for name, numbers in assigned(told.assignment).items()}
+        self.owned = {
+            name: set(numbers) for name, numbers in assigned(sync_answer.assignment).items()
+        }
 
     @property
-    def held(self) -> list[tuple[Any, int]]:
+    def owned_partitions(self) -> list[tuple[Any, int]]:
         return [
             (self.world.topics[name].topic_id, number)
             for name, numbers in self.owned.items()
@@ -146,22 +163,23 @@ class Eager:
         ]
 
 
-class Lives:
+class MigrationSimulation:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = World(consumer_assignment_interval_ms=1000, consumer_session_timeout_ms=5000)
+        self.world = ConsumerWorld(
+            consumer_assignment_interval_ms=1000, consumer_session_timeout_ms=5000
+        )
         self.world.topics = topics(t=4, u=3)
         self.count = 0
         self.eager: list[Eager] = []
-        self.clients: list[Client] = []
-        #: Of which protocol the group was, one after the other.
+        self.clients: list[ConsumerClient] = []
+        #: Protocols that the group has had, in this order.
         self.protocols: list[str] = []
         self.steps = 0
         self.change()
 
     def change(self) -> None:
-        """From members of the classic protocol alone to those of both, or of the other one, and
-        back."""
+        """Alternate between members of the classic protocol alone and of both protocols."""
         if self.steps % (2 * _PHASE):
             self.become(self.random.randrange(3), self.random.randrange(1, 3))
         else:
@@ -173,20 +191,21 @@ class Lives:
             self.eager.append(Eager(self.world, f"e{self.count}"))
         while len(self.clients) < clients:
             self.count += 1
-            self.clients.append(Client(self.world, f"c{self.count}", "t", "u"))
+            self.clients.append(ConsumerClient(self.world, f"c{self.count}", "t", "u"))
         for client in self.clients[clients:]:
             self.leave(client)
         for old in self.eager[eager:]:
-            if old.member_id and self.random.random() < 0.7:  # otherwise it falls silent
+            if old.member_id and self.random.random() < 0.7:  # Otherwise its session expires.
                 self.world.shard.leave(GROUP, [MemberIdentity(old.member_id)], self.world.now)
         del self.eager[eager:], self.clients[clients:]
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: ConsumerClient) -> None:
+        # Three clients in ten vanish without leaving, until their sessions expire.
         if client.epoch and self.random.random() < 0.7:
             try:
                 self.world.beat(client.name, LEAVE)
             except CoordinatorError as error:
-                if error.error_code not in ANEW:
+                if error.error_code not in REJOIN_ERRORS:
                     raise
 
     def step(self) -> None:
@@ -199,69 +218,85 @@ class Lives:
         self.run()
 
     def fail_over(self) -> None:
+        # Everything is committed before the failover: lost records are another simulation's
+        # subject.
         self.world.commit_all()
         self.world = self.world.failover()
         for client in (*self.eager, *self.clients):
             client.world = self.world  # type: ignore[attr-defined]
 
     def run(self) -> None:
-        everybody = [*self.eager, *self.clients]
-        for item in self.random.sample(everybody, len(everybody)):
+        members = [*self.eager, *self.clients]
+        for item in self.random.sample(members, len(members)):
             if self.random.random() < 0.6:
                 self.beat(item)
         self.world.after(STEP_MS)
         self.world.commit_all()
         self.check()
 
-    def beat(self, member: "Eager | Client") -> None:
+    def beat(self, member: "Eager | ConsumerClient") -> None:
         if isinstance(member, Eager):
             member.live()
             return
         try:
             member.beat()
         except CoordinatorError as error:
-            member.epoch, member.owned, member.said = 0, {}, None
-            if error.error_code not in ANEW:
+            # The client joins again. An error other than fencing fails the simulation.
+            member.epoch, member.owned, member.reported = 0, {}, None
+            if error.error_code not in REJOIN_ERRORS:
                 raise
 
     def check(self) -> None:
         group = self.world.shard.group_offsets.find(GROUP)
-        there = {} if group is None else group.members
-        protocol = "" if not there else type(group).__name__
+        present = {} if group is None else group.members
+        protocol = "" if not present else type(group).__name__
         if self.protocols[-1:] != [protocol]:
             self.protocols.append(protocol)
         together = sorted(
             [
-                *held(
-                    *(client for client in self.clients if client.name in there and client.epoch)
+                *owned_partitions(
+                    *(client for client in self.clients if client.name in present and client.epoch)
                 ),
-                *(p for item in self.eager if item.member_id in there for p in item.held),
+                *(
+                    p
+                    for item in self.eager
+                    if item.member_id in present
+                    for p in item.owned_partitions
+                ),
             ]
         )
-        assert len(together) == len(set(together)), "a partition is held by two"
+        assert len(together) == len(set(together)), "a partition has two owners"
+        # The counter of memory is right in either protocol.
         used = self.world.shard.offsets.weight_bytes + (group.weighed_bytes if group else 0)
         assert self.world.room.used_bytes == used
 
-    def is_well(self) -> bool:
+    def is_settled(self) -> bool:
         everything = sorted(
             (t.topic_id, n) for t in self.world.topics.values() for n in range(t.partitions)
         )
-        together = sorted([*held(*self.clients), *(p for e in self.eager for p in e.held)])
+        together = sorted(
+            [*owned_partitions(*self.clients), *(p for e in self.eager for p in e.owned_partitions)]
+        )
+        # With clients of KIP-848's protocol the group must use it, and otherwise the classic one.
         groups = self.world.shard.consumer_groups if self.clients else self.world.shard.groups
         return GROUP in groups and groups[GROUP].state == "Stable" and together == everything
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_group_lives_through_it(seed: int) -> None:
-    lives = Lives(seed)
+def test_group_settles_after_faults(seed: int) -> None:
+    simulation = MigrationSimulation(seed)
     for _ in range(STEPS):
-        lives.step()
-    changes = set(itertools.pairwise(lives.protocols))
+        simulation.step()
+    # The run is worthless unless the group has migrated in both directions.
+    changes = set(itertools.pairwise(simulation.protocols))
     assert ("ClassicGroup", "ConsumerGroup") in changes
     assert ("ConsumerGroup", "ClassicGroup") in changes
-    lives.change()
+    # The members change a last time, and have 120 s to settle.
+    simulation.change()
     for _ in range(300):
-        lives.run()
-        if lives.is_well():
+        simulation.run()
+        if simulation.is_settled():
             break
-    assert lives.is_well(), [vars(client) for client in [*lives.eager, *lives.clients]]
+    assert simulation.is_settled(), [
+        vars(client) for client in [*simulation.eager, *simulation.clients]
+    ]

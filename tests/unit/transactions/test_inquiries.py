@@ -33,19 +33,19 @@ ME = Producer(7, 0)
 OK = ErrorCode.none
 
 
-class Wire:
-    """Connections to other brokers: requests that wait to be answered."""
+class PendingLinks:
+    """Connections to other brokers, whose requests wait to be answered."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, AskCoordinatorRequest, asyncio.Future[Any]]] = []
+        self.requests: list[tuple[int, AskCoordinatorRequest, asyncio.Future[Any]]] = []
 
     async def request(self, broker: int, entity: Any, answer: Any, timeout_s: float) -> Any:
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.asked.append((broker, entity, waiting))
+        self.requests.append((broker, entity, waiting))
         return await waiting
 
     def answer(self, *errors: Sequence[int]) -> None:
-        _, _, waiting = self.asked[-1]
+        _, _, waiting = self.requests[-1]
         verdicts = tuple(WireVerdict(errors=tuple(error)) for error in errors)
         waiting.set_result(AskCoordinatorResponse(verdicts=verdicts))
 
@@ -68,18 +68,20 @@ async def soon(inquiries: Inquiries, name: str, *tps: TopicPartition) -> "asynci
     return task
 
 
-async def test_what_gathers_meanwhile_goes_together() -> None:
-    wire = Wire()
+async def test_waiting_inquiries_are_sent_together() -> None:
+    wire = PendingLinks()
     inquiries = made(wire)
     first = await soon(inquiries, "a", A, B)
+    # The first request is under way. The two others wait until it is answered.
     second, third = await soon(inquiries, "b", A), await soon(inquiries, "c", B)
     assert [
-        [inquiry.transactional_id for inquiry in asked.inquiries] for _, asked, _ in wire.asked
+        [inquiry.transactional_id for inquiry in request.inquiries]
+        for _, request, _ in wire.requests
     ] == [["a"]]
     wire.answer([0, int(ErrorCode.concurrent_transactions)])
     assert await first == {A: OK, B: ErrorCode.concurrent_transactions}
     await asyncio.sleep(0.001)
-    assert [inquiry.transactional_id for inquiry in wire.asked[1][1].inquiries] == ["b", "c"]
+    assert [inquiry.transactional_id for inquiry in wire.requests[1][1].inquiries] == ["b", "c"]
     wire.answer([0], [int(ErrorCode.producer_fenced)])
     assert (await second, await third) == ({A: OK}, {B: ErrorCode.producer_fenced})
     last = await soon(inquiries, "d", A)
@@ -88,19 +90,20 @@ async def test_what_gathers_meanwhile_goes_together() -> None:
 
 
 async def test_a_client_retries_when_the_coordinator_does_not_answer() -> None:
-    wire = Wire()
+    wire = PendingLinks()
     inquiries = made(wire)
-    asked = await soon(inquiries, "a", A)
-    wire.asked[-1][2].set_exception(ConnectionClosed("gone"))
-    assert await asked == {A: ErrorCode.network_exception}
-    asked = await soon(inquiries, "a", A)
-    wire.answer([0, 0])  # of another request, it seems
-    assert await asked == {A: ErrorCode.network_exception}
+    inquiry = await soon(inquiries, "a", A)
+    wire.requests[-1][2].set_exception(ConnectionClosed("gone"))
+    assert await inquiry == {A: ErrorCode.network_exception}
+    inquiry = await soon(inquiries, "a", A)
+    wire.answer([0, 0])  # Two errors for one partition: the answer is for another request.
+    assert await inquiry == {A: ErrorCode.network_exception}
 
 
-async def test_a_request_has_a_limit() -> None:
-    wire = Wire()
+async def test_size_of_a_request_is_limited() -> None:
+    wire = PendingLinks()
     inquiries = made(wire)
+    # Two of these do not fit into one request, so that each is sent alone.
     many = [TopicPartition("t", number) for number in range(15_000)]
     first = await soon(inquiries, "a", A)
     waiting = [await soon(inquiries, name, *many) for name in ("b", "c")]
@@ -108,28 +111,28 @@ async def test_a_request_has_a_limit() -> None:
     await first
     for number, task in enumerate(waiting, start=1):
         await asyncio.sleep(0.001)
-        assert len(wire.asked) == number + 1
+        assert len(wire.requests) == number + 1
         wire.answer([0] * len(many))
         assert set((await task).values()) == {OK}
 
 
 async def test_messages_between_brokers() -> None:
-    """As they travel, in the order in which both sides understand them."""
-    heard: list[Any] = []
+    """Send each private request through its codec, to the handler and back."""
+    received: list[Any] = []
 
     async def ask(request: Any, peer: TlsIdentity, memory: Any) -> AskCoordinatorResponse:
-        heard.append(request)
+        received.append(request)
         return AskCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),))
 
     async def write(request: Any, peer: TlsIdentity, memory: Any) -> WriteMarkersResponse:
-        heard.append(request)
+        received.append(request)
         return WriteMarkersResponse(errors=(0,))
 
     apis = (
         PrivateApi(ASK_COORDINATOR, "Ask", AskCoordinatorRequest, AskCoordinatorResponse, ask),
         PrivateApi(WRITE_MARKERS, "Write", WriteMarkersRequest, WriteMarkersResponse, write),
     )
-    asked = AskCoordinatorRequest(
+    inquiry = AskCoordinatorRequest(
         inquiries=(
             WireInquiry(
                 transactional_id="a", producer_id=7, producer_epoch=3, adds=True,
@@ -137,7 +140,7 @@ async def test_messages_between_brokers() -> None:
             ),
         )
     )  # fmt: skip
-    written = WriteMarkersRequest(
+    marker = WriteMarkersRequest(
         markers=(
             WireMarker(
                 topic="t", partition=1, producer_id=7, producer_epoch=3, coordinator_epoch=5,
@@ -146,27 +149,29 @@ async def test_messages_between_brokers() -> None:
         )
     )  # fmt: skip
     answers = []
-    for request, answer in ((asked, AskCoordinatorResponse), (written, WriteMarkersResponse)):
+    for request, answer in ((inquiry, AskCoordinatorResponse), (marker, WriteMarkersResponse)):
         frame = encode_request(request, 1, "broker 1")[4:]
         pieces = await PrivateDispatcher(apis).serve(frame, room(), TlsIdentity("c", 1))
         answers.append(decode_response(answer, b"".join(pieces)[4:])[1])
-    assert heard == [asked, written]
+    assert received == [inquiry, marker]
     assert answers == [
         AskCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),)),
         WriteMarkersResponse(errors=(0,)),
     ]
 
 
-async def test_without_a_coordinator() -> None:
-    away = await made(Wire(), leader=-1).query("a", ME, [A], adds=False)
-    assert away == {A: ErrorCode.coordinator_not_available}
-    unknown = await made(Wire()).query("unknown", ME, [A], adds=False)
+async def test_missing_coordinator_is_reported() -> None:
+    # The leader is -1: no broker coordinates the id at the moment.
+    unavailable = await made(PendingLinks(), leader=-1).query("a", ME, [A], adds=False)
+    assert unavailable == {A: ErrorCode.coordinator_not_available}
+    unknown = await made(PendingLinks()).query("unknown", ME, [A], adds=False)
     assert unknown == {A: ErrorCode.coordinator_not_available}
-    assert await made(Wire(), leader=1).query("a", ME, [A], adds=False) == {A: OK}
+    # This broker coordinates the id itself, so that no request is sent.
+    assert await made(PendingLinks(), leader=1).query("a", ME, [A], adds=False) == {A: OK}
 
 
 async def test_waiting_requests_are_answered_when_the_broker_stops() -> None:
-    inquiries = made(Wire())
+    inquiries = made(PendingLinks())
     waiting = [await soon(inquiries, name, A) for name in ("a", "b")]
     await inquiries.close()
     assert [await item for item in waiting] == [{A: ErrorCode.network_exception}] * 2

@@ -74,6 +74,7 @@ def add(known: TransactionMetadata | None, producer: Producer = ME) -> rules.Dec
 
 
 def test_a_new_id_gets_a_fresh_producer_in_epoch_0() -> None:
+    # The decision requests a producer id first, and changes nothing without one.
     assert init(None, fresh_producer_id=None).needs_producer_id
     decision = init(None, fresh_producer_id=0)
     assert decision.producer == Producer(0, 0)
@@ -92,13 +93,14 @@ def test_an_expired_id_continues_with_a_new_producer() -> None:
         (EMPTY, OK, AFTER, EMPTY),
         (COMPLETE_COMMIT, OK, AFTER, EMPTY),
         (COMPLETE_ABORT, OK, AFTER, EMPTY),
+        # An open transaction is aborted first, and the client retries meanwhile.
         (ONGOING, CONCURRENT, None, PREPARE_ABORT),
         (PREPARE_COMMIT, CONCURRENT, None, None),
         (PREPARE_ABORT, CONCURRENT, None, None),
     ],
     ids=label,
 )
-def test_a_producer_that_begins_fences_the_one_before(
+def test_init_fences_the_former_producer(
     state: TransactionState,
     error: ErrorCode,
     producer: Producer | None,
@@ -116,7 +118,9 @@ def test_a_producer_that_begins_fences_the_one_before(
     [
         (EMPTY, ME, -1, OK, EPOCH + 1),
         (COMPLETE_ABORT, ME, EPOCH - 1, OK, EPOCH + 1),
+        # The epoch was raised by the same request, whose answer was lost.
         (EMPTY, BEFORE, EPOCH - 1, OK, EPOCH),
+        # The epoch was raised by another producer.
         (EMPTY, BEFORE, -1, FENCED, None),
         (EMPTY, AFTER, EPOCH - 1, FENCED, None),
         (EMPTY, OTHER, EPOCH - 1, FENCED, None),
@@ -134,7 +138,7 @@ def test_a_recovering_producer_sends_its_id(
     error: ErrorCode,
     epoch: int | None,
 ) -> None:
-    """KIP-360; one whose answer got lost is given the same again."""
+    """KIP-360: a producer whose answer was lost receives the same epoch again."""
     decision = init(transaction(state, last_epoch=last_epoch), expected=expected)
     assert decision.error is error
     assert (None if decision.producer is None else decision.producer.epoch) == epoch
@@ -144,19 +148,19 @@ def test_a_fenced_producer_does_not_abort_the_transaction_of_its_successor() -> 
     assert init(transaction(ONGOING), expected=BEFORE).change is None
 
 
-def test_the_retried_recovery_after_an_abort_by_fencing() -> None:
+def test_recovery_is_retried_after_an_abort_by_fencing() -> None:
     """InitProducerId(5) aborts in epoch 6 and returns CONCURRENT_TRANSACTIONS; a retry returns
     epoch 6.
     """
     aborting = init(transaction(ONGOING), expected=ME).change
     assert aborting is not None
-    again = init(aborting.completed(NOW_MS), expected=ME)
-    assert again.producer == AFTER
-    assert again.change is not None
-    assert again.change.state is EMPTY
+    retried = init(aborting.completed(NOW_MS), expected=ME)
+    assert retried.producer == AFTER
+    assert retried.change is not None
+    assert retried.change.state is EMPTY
 
 
-def test_an_exhausted_epoch_gives_way_to_another_producer_id() -> None:
+def test_exhausted_epoch_changes_the_producer_id() -> None:
     known = transaction(EMPTY, producer_epoch=LAST_EPOCH)
     assert init(known, fresh_producer_id=None).needs_producer_id
     decision = init(known)
@@ -164,10 +168,12 @@ def test_an_exhausted_epoch_gives_way_to_another_producer_id() -> None:
     recovering = init(known, expected=Producer(PID, LAST_EPOCH))
     assert recovering.producer == Producer(7, 0)
     assert recovering.change is not None
+    # Retries still name the exhausted producer, and receive the same successor.
     retried = init(recovering.change, expected=Producer(PID, LAST_EPOCH))
     assert retried.producer == Producer(7, 0)
     twice = init(retried.change, expected=Producer(PID, LAST_EPOCH))
     assert twice.producer == Producer(7, 0)
+    # Here the successor is another client's, so that the exhausted producer is fenced.
     assert init(decision.change, expected=Producer(PID, LAST_EPOCH)).error is FENCED
 
 
@@ -198,7 +204,7 @@ def test_partitions_are_added(
         assert decision.change.started_ms == (NOW_MS - 1000 if state is ONGOING else NOW_MS)
 
 
-def test_partitions_that_are_in_it_cost_no_record() -> None:
+def test_partitions_already_in_the_transaction_need_no_record() -> None:
     decision = add(transaction(ONGOING, partitions=frozenset({T0, T1})))
     assert (decision.error, decision.change) == (OK, None)
 
@@ -211,6 +217,7 @@ def test_an_unknown_id_has_no_transaction() -> None:
 @pytest.mark.parametrize(
     ("state", "producer", "first", "second"),
     [
+        # The open transaction contains T0, and not T1.
         (ONGOING, ME, OK, ABORTABLE),
         (EMPTY, ME, ABORTABLE, ABORTABLE),
         (COMPLETE_COMMIT, ME, ABORTABLE, ABORTABLE),
@@ -265,8 +272,10 @@ def test_nothing_of_an_unknown_id_is_verified() -> None:
 def test_end_of_version_2(
     state: TransactionState, producer: Producer, commit: bool, error: ErrorCode
 ) -> None:
-    """EndTxn 5 (KIP-890): Kafka's table of retries (the epoch before) and of the current epoch. An
-    end raises the epoch, its retry does not."""
+    """EndTxn 5 (KIP-890): Kafka's table for the current epoch, and for retries in the former one.
+
+    An end raises the epoch, and its retry does not.
+    """
     decision = end(transaction(state), producer, commit=commit)
     assert decision.error is error
     if error is not OK:
@@ -300,7 +309,7 @@ def test_end_of_version_2(
 def test_end_of_the_old_protocol(
     state: TransactionState, producer: Producer, commit: bool, error: ErrorCode
 ) -> None:
-    """EndTxn 0 to 4: the epoch stays, and the same request again is its retry."""
+    """EndTxn 0 to 4: the epoch stays, and the same request again is a retry."""
     decision = end(transaction(state, version=0), producer, commit=commit, version=0)
     assert decision.error is error
     assert (decision.change is not None) == (error is OK and state is ONGOING)
@@ -310,9 +319,11 @@ def test_end_of_the_old_protocol(
 
 
 @pytest.mark.parametrize("state", [COMPLETE_COMMIT, COMPLETE_ABORT], ids=label)
-def test_a_fenced_producer_is_not_taken_for_one_that_repeats(state: TransactionState) -> None:
-    """The last end left the epoch as it was: who names the one before was fenced by another's
-    InitProducerId, and must not be handed that one's epoch."""
+def test_fenced_producer_is_not_taken_for_a_retry(state: TransactionState) -> None:
+    """The last end left the epoch as it was, so that InitProducerId has raised it since.
+
+    A request in the former epoch comes from the fenced producer. It must not receive the new epoch.
+    """
     known = transaction(state, version=0)
     assert end(known, BEFORE, commit=state is COMPLETE_COMMIT).error is FENCED
 
@@ -326,9 +337,10 @@ def test_the_end_in_the_last_epoch_changes_the_producer_id() -> None:
     change = decision.change
     assert change is not None
     marker = (change.producer_id, change.producer_epoch, change.next_producer_id)
-    assert marker == (PID, LAST_EPOCH + 1, 7)  # which fences all that is late
+    assert marker == (PID, LAST_EPOCH + 1, 7)  # This epoch fences every late request.
     completed = change.completed(NOW_MS)
     assert (completed.producer_id, completed.producer_epoch) == (7, 0)
+    # A retry receives the new producer, unless it asks for the other outcome.
     assert end(completed, last).producer == Producer(7, 0)
     assert end(completed, last).change is None
     assert end(completed, last, commit=False).error is INVALID
@@ -355,15 +367,16 @@ def test_an_abort_by_the_coordinator_raises_the_epoch_once() -> None:
     change = decision.change
     assert change is not None
     assert (change.state, change.producer_epoch) == (PREPARE_ABORT, EPOCH + 1)
+    # The epoch cannot be raised any further, so that another producer id is needed.
     exhausted = transaction(ONGOING, producer_epoch=LAST_EPOCH)
     assert rules.fence(exhausted, now_ms=NOW_MS).needs_producer_id
 
 
 @pytest.mark.parametrize("state", STORED, ids=label)
-def test_only_what_is_open_times_out_and_only_what_rests_expires(state: TransactionState) -> None:
+def test_open_transactions_time_out_and_finished_ones_expire(state: TransactionState) -> None:
     known = transaction(state, started_ms=NOW_MS - TIMEOUT_MS)
     assert not known.has_timed_out(NOW_MS)
     assert known.has_timed_out(NOW_MS + 1) == (state is ONGOING)
-    rests = state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
+    is_finished = state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
     assert not replace(known, updated_ms=NOW_MS - 99).has_expired(NOW_MS, 100)
-    assert replace(known, updated_ms=NOW_MS - 100).has_expired(NOW_MS, 100) == rests
+    assert replace(known, updated_ms=NOW_MS - 100).has_expired(NOW_MS, 100) == is_finished

@@ -1,5 +1,4 @@
-"""Transactions in a partition of a real log: commits, markers, time-outs, coordinators that
-change."""
+"""Transactions in a partition of a real log: commits, markers, time-outs and failovers."""
 
 import asyncio
 import time
@@ -33,9 +32,11 @@ ID = "copier"
 COMMITTED, ABORTED = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
 
 
-class World:
-    """One broker, or two, whose one topic stands for ``__transaction_state``; markers go to
-    ``written`` once ``markers_may_be_written``."""
+class ShardBench:
+    """One broker, whose only topic serves as ``__transaction_state``.
+
+    Markers are added to ``written`` while ``marker_error`` is none.
+    """
 
     def __init__(self, folder: Path, bytes_max: int = 10_000_000) -> None:
         self.node = ReplicaNode(1, folder)
@@ -62,7 +63,7 @@ class World:
         return [self.marker_error] * len(markers)
 
     async def leads(self, epoch: int, isr: tuple[int, ...] = (1,), leader: int = 1) -> None:
-        """This partition, and t-1 to t-3, which have markers written to."""
+        """Apply the leadership of partition 0. Partition 1 only receives markers."""
         first = row(
             leader=leader, leader_epoch=epoch, partition_epoch=epoch, replicas=(1, 2), isr=isr
         )
@@ -87,15 +88,15 @@ async def until(look: Callable[[], R | None]) -> R:
         if found:
             return found
         await asyncio.sleep(0.005)
-    raise AssertionError("it does not come about")
+    raise AssertionError("the condition does not become true within 2 s")
 
 
 @asynccontextmanager
 async def world(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **given: int
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ShardBench]:
     monkeypatch.setattr(module, "TRANSACTION_STATE_TOPIC", TOPIC)
-    made = World(folder, **given)
+    made = ShardBench(folder, **given)
     await made.producer_ids.add(1, 1000)
     task = asyncio.create_task(made.coordinator.run())
     try:
@@ -126,9 +127,9 @@ def state(shard: TransactionShard) -> TransactionState | None:
     return None if known is None else known.state
 
 
-async def refused(asked: Awaitable[object]) -> ErrorCode:
+async def refused(request: Awaitable[object]) -> ErrorCode:
     with pytest.raises(CoordinatorError) as raised:
-        await asked
+        await request
     return raised.value.error_code
 
 
@@ -155,7 +156,7 @@ async def test_a_transaction_from_beginning_to_end(
         )
 
 
-async def test_the_next_coordinator_knows_what_the_former_one_decided(
+async def test_next_coordinator_completes_prepared_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next coordinator completes a prepared transaction in all partitions; an open one
@@ -164,6 +165,7 @@ async def test_the_next_coordinator_knows_what_the_former_one_decided(
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
         shard = await made.shard()
+        # No marker can be written, so that the transaction stays prepared.
         made.marker_error = ErrorCode.not_leader_or_follower
         producer = await opened(shard)
         await shard.end(ID, producer=producer, commit=True, version=2)
@@ -173,12 +175,12 @@ async def test_the_next_coordinator_knows_what_the_former_one_decided(
             ErrorCode.not_coordinator
         )
         made.marker_error = ErrorCode.none
-        again = await made.shard()
-        assert again is not shard
-        await until(lambda: state(again) is COMMITTED)
+        successor = await made.shard()
+        assert successor is not shard
+        await until(lambda: state(successor) is COMMITTED)
         written = {(item.partition, item.coordinator_epoch, item.commit) for item in made.written}
         assert written == {(0, 4, True), (1, 4, True)}
-        repeated = await again.end(ID, producer=producer, commit=True, version=2)
+        repeated = await successor.end(ID, producer=producer, commit=True, version=2)
         assert (repeated.error, repeated.producer) == (ErrorCode.none, Producer(1, 1))
 
 
@@ -191,12 +193,14 @@ async def test_uncommitted_decisions_are_never_announced_nor_withdrawn(
         shard = await made.shard()
         producer = await opened(shard)
         await made.leads(4, isr=(1, 2))
+        # The shard does not load before its log is committed in the new epoch.
         with pytest.raises(CoordinatorError):
             made.coordinator.shard_of(ID)
         await made.node.receive(
             row(leader=1, leader_epoch=4, partition_epoch=5, replicas=(1, 2), isr=(1,))
         )
         shard = await made.shard()
+        # The shard has loaded, and broker 2 joins the ISR again.
         await made.node.receive(
             row(leader=1, leader_epoch=4, partition_epoch=6, replicas=(1, 2), isr=(1, 2))
         )
@@ -206,15 +210,16 @@ async def test_uncommitted_decisions_are_never_announced_nor_withdrawn(
         assert state(shard) is TransactionState.ONGOING
         other = await shard.end(ID, producer=producer, commit=False, version=2)
         assert other.error is ErrorCode.concurrent_transactions
-        ending.cancel()  # the client has gone
+        ending.cancel()  # The client has disconnected.
         await asyncio.gather(ending, return_exceptions=True)
+        # The decision is committed without the client.
         await made.node.receive(
             row(leader=1, leader_epoch=4, partition_epoch=7, replicas=(1, 2), isr=(1,))
         )
         await until(lambda: state(shard) is COMMITTED)
 
 
-async def test_a_coordinator_that_takes_over_writes_no_marker_that_all_have(
+async def test_reloaded_coordinator_writes_no_second_marker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator returns to an id whose markers were written meanwhile: the completion is
@@ -227,19 +232,23 @@ async def test_a_coordinator_that_takes_over_writes_no_marker_that_all_have(
         producer = await opened(shard)
         made.marker_error = ErrorCode.not_leader_or_follower
         await shard.end(ID, producer=producer, commit=True, version=0)
-        held = row(leader=1, leader_epoch=3, partition_epoch=4, replicas=(1, 2), isr=(1, 2))
-        await made.node.receive(held)  # broker 2 does not fetch
+        with_follower = row(
+            leader=1, leader_epoch=3, partition_epoch=4, replicas=(1, 2), isr=(1, 2)
+        )
+        await made.node.receive(with_follower)  # broker 2 does not fetch
         made.marker_error = ErrorCode.none
         await until(lambda: not made.coordinator.markers.unfinished)
         assert len(made.written) == 2
+        # The coordinator loads the prepared transaction again, because its completion is not
+        # committed.
         shard.loaded(made.coordinator.now_s())
         await asyncio.sleep(0.05)
-        await made.node.receive(replace(held, partition_epoch=5, isr=(1,)))
+        await made.node.receive(replace(with_follower, partition_epoch=5, isr=(1,)))
         await until(lambda: state(shard) is COMMITTED)
         assert len(made.written) == 2
 
 
-async def test_markers_that_were_written_while_it_had_to_be_silent_count(
+async def test_markers_written_during_a_stall_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop hung for longer than the session, and no other coordinator was elected
@@ -252,19 +261,21 @@ async def test_markers_that_were_written_while_it_had_to_be_silent_count(
         made.marker_error = ErrorCode.not_leader_or_follower
         await shard.end(ID, producer=producer, commit=True, version=2)
         stall = made.node.context.stall
+        # 10 s without a turn of the loop exceed the session of 1 s.
         stall.session_of(1.0)
         stall.turned(time.monotonic() - 10.0)
         assert stall.must_be_silent(time.monotonic())
         made.marker_error = ErrorCode.none
         await until(lambda: not made.coordinator.markers.unfinished)
         await asyncio.sleep(0.02)
+        # The markers are written, and their completion waits for the session.
         assert state(shard) is TransactionState.PREPARE_COMMIT
         stall.turned(time.monotonic())
         assert stall.confirmed(time.monotonic())
         await until(lambda: state(shard) is COMMITTED)
 
 
-async def test_an_open_transaction_is_aborted_when_its_time_is_over(
+async def test_open_transaction_is_aborted_after_its_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path, monkeypatch) as made:
@@ -276,23 +287,25 @@ async def test_an_open_transaction_is_aborted_when_its_time_is_over(
         made.wall_ms += 31
         await until(lambda: state(shard) is ABORTED)
         assert [(item.commit, item.producer_epoch) for item in made.written] == [(False, 1)]
+        # The client's end comes after the abort, which has raised the epoch.
         late = await shard.end(ID, producer=decision.producer, commit=True, version=2)
         assert late.error is ErrorCode.invalid_txn_state
 
 
-async def test_a_time_out_that_the_former_coordinator_did_not_live_to_see(
+async def test_next_coordinator_aborts_timed_out_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
         await opened(await made.shard())
+        # The timeout expires between the two coordinators.
         made.wall_ms += TIMEOUT_MS + 1
         await made.leads(4)
         shard = await made.shard()
         await until(lambda: state(shard) is ABORTED)
 
 
-async def test_a_new_producer_of_the_id_aborts_what_the_old_one_left_open(
+async def test_new_producer_aborts_the_open_transaction_of_its_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path, monkeypatch) as made:
@@ -302,6 +315,7 @@ async def test_a_new_producer_of_the_id_aborts_what_the_old_one_left_open(
         first = await shard.init_producer_id(ID, expected=None, timeout_ms=TIMEOUT_MS)
         assert first.error is ErrorCode.concurrent_transactions
         await until(lambda: state(shard) is ABORTED)
+        # The abort was in epoch 1, so that the new producer has epoch 2.
         assert await begun(shard) == Producer(1, 2)
         late = await shard.end(ID, producer=old, commit=True, version=2)
         assert late.error is ErrorCode.producer_fenced
@@ -321,10 +335,10 @@ async def test_the_next_transaction_waits_for_the_markers_of_the_one_before(
         assert state(shard) is TransactionState.ONGOING
 
 
-async def test_answers_to_the_inquiries_of_leaders(
+async def test_inquiries_of_leaders_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def asked(partition: int, epoch: int, *, adds: bool, topic: str = TOPIC) -> WireInquiry:
+    def inquiry(partition: int, epoch: int, *, adds: bool, topic: str = TOPIC) -> WireInquiry:
         return WireInquiry(
             transactional_id=ID,
             producer_id=1,
@@ -336,6 +350,7 @@ async def test_answers_to_the_inquiries_of_leaders(
 
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
+        # Topic u has partitions 7 and 8, but not 9.
         more = tuple(row(partition=number, leader=2, replicas=(2,)) for number in (7, 8))
         await made.node.manager.apply(
             partition_states(topic_state(uuid.UUID(int=0x78), "u", partitions=more))
@@ -343,13 +358,13 @@ async def test_answers_to_the_inquiries_of_leaders(
         await opened(await made.shard())
         request = AskCoordinatorRequest(
             inquiries=(
-                asked(0, 0, adds=False),
-                asked(7, 0, adds=False),
-                asked(0, 1, adds=False),
-                asked(7, 0, adds=True, topic="u"),
-                asked(8, 1, adds=True, topic="u"),
-                asked(9, 0, adds=True, topic="u"),
-                asked(7, 0, adds=True, topic="not pushed yet"),
+                inquiry(0, 0, adds=False),
+                inquiry(7, 0, adds=False),
+                inquiry(0, 1, adds=False),
+                inquiry(7, 0, adds=True, topic="u"),
+                inquiry(8, 1, adds=True, topic="u"),
+                inquiry(9, 0, adds=True, topic="u"),
+                inquiry(7, 0, adds=True, topic="not pushed yet"),
             )
         )
         verdicts = await made.coordinator.answer(request.inquiries)
@@ -366,20 +381,24 @@ async def test_answers_to_the_inquiries_of_leaders(
         assert here == {T0: ErrorCode.none}
 
 
-async def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timeouts_and_memory_of_ids_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with world(tmp_path, monkeypatch, bytes_max=1000) as made:
         await made.leads(3)
         shard = await made.shard()
+        # The limit of a transaction's timeout is 900 s.
         for timeout_ms in (0, -1, 900_001):
             decision = await shard.init_producer_id(ID, expected=None, timeout_ms=timeout_ms)
             assert decision.error is ErrorCode.invalid_transaction_timeout
         producer = await opened(shard)
+        # 1,000 bytes are enough for two ids.
         more = await shard.init_producer_id("other", expected=None, timeout_ms=TIMEOUT_MS)
         assert more.error is ErrorCode.none
         refused_id = await shard.init_producer_id("third", expected=None, timeout_ms=TIMEOUT_MS)
         assert refused_id.error is ErrorCode.policy_violation
         ended = await shard.end(ID, producer=producer, commit=True, version=2)
-        assert ended.error is ErrorCode.none  # what is there can always be ended
+        assert ended.error is ErrorCode.none  # An existing transaction can always end.
 
 
 async def test_one_client_that_makes_up_ids_leaves_room_for_others(
@@ -396,14 +415,17 @@ async def test_one_client_that_makes_up_ids_leaves_room_for_others(
             )
             return decision.error
 
-        async def told(who: str, transactional_id: str) -> ErrorCode:
+        async def begin_in_task(who: str, transactional_id: str) -> ErrorCode:
+            # The client is a context variable, so that each request needs a task of its own.
             return await asyncio.create_task(begin(who, transactional_id))
 
-        errors = [await told("ann", f"id{number}") for number in range(10)]
+        errors = [await begin_in_task("ann", f"id{number}") for number in range(10)]
+        # An id counts 600 bytes. One client may use half of the 6,000 bytes.
         assert errors.count(ErrorCode.none) == 5
         assert set(errors[5:]) == {ErrorCode.policy_violation}
-        assert await told("bob", "bob's") is ErrorCode.none
-        assert await told("ann", "id0") is ErrorCode.none, "existing ids continue"
+        assert await begin_in_task("bob", "bob's") is ErrorCode.none
+        assert await begin_in_task("ann", "id0") is ErrorCode.none, "existing ids continue"
+        # After loading, the memory is counted from the ids themselves.
         await made.leads(4)
         await made.shard()
         assert made.coordinator.room.used_bytes == 6 * 600 + len("id0") * 5 + len("bob's")
@@ -416,26 +438,27 @@ async def test_a_marker_is_sent_to_the_current_leader(
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
         shard = await made.shard()
-        away = row(partition=1, leader=2, leader_epoch=1, partition_epoch=1, replicas=(2,))
-        await made.node.receive(away)
+        unreachable = row(partition=1, leader=2, leader_epoch=1, partition_epoch=1, replicas=(2,))
+        await made.node.receive(unreachable)
         producer = await opened(shard)
         await shard.end(ID, producer=producer, commit=True, version=2)
         await until(lambda: made.written)
+        # In this time the marker of t-1 is retried several times.
         await asyncio.sleep(0.05)
         assert {item.partition for item in made.written} == {0}
         assert state(shard) is TransactionState.PREPARE_COMMIT
-        left = made.coordinator.describe(ID)
-        assert left is not None
-        assert left.partitions == {T1}
-        await made.node.receive(replace(away, leader=1, leader_epoch=2, partition_epoch=2))
+        remaining = made.coordinator.describe(ID)
+        assert remaining is not None
+        assert remaining.partitions == {T1}
+        await made.node.receive(replace(unreachable, leader=1, leader_epoch=2, partition_epoch=2))
         await until(lambda: state(shard) is COMMITTED)
         assert [item.partition for item in made.written] == [0, 1]
 
 
-async def test_a_deleted_topic_holds_up_no_transaction(
+async def test_topic_deleted_during_a_transaction_does_not_block_its_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it goes before the end or after: the id is free for its next transaction."""
+    """The topic is deleted before the transaction ends, or while its markers are written."""
 
     def named(name: str) -> control.TopicState:
         away = row(leader=-1, replicas=(2,), isr=(2,))
@@ -453,36 +476,39 @@ async def test_a_deleted_topic_holds_up_no_transaction(
         await shard.add_partitions(ID, producer=producer, partitions=more, version=2)
         await made.node.manager.apply(partition_states(removals=(deleted("before"),)))
         await shard.end(ID, producer=producer, commit=True, version=2)
+        # Both partitions of the existing topic have their markers. The other topic is not deleted
+        # yet.
         await until(lambda: len(made.written) == 2)
         assert state(shard) is TransactionState.PREPARE_COMMIT
         await made.node.manager.apply(partition_states(removals=(deleted("after"),)))
         await until(lambda: state(shard) is COMMITTED)
 
 
-async def test_unused_ids_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unused_ids_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
         shard = await made.shard()
         await begun(shard)
+        # One millisecond is missing to the expiration of 10 s.
         made.wall_ms += 9_999
         await shard._forget_unused()
         assert shard.count == 1
         made.wall_ms += 1
         await shard._forget_unused()
         await until(lambda: shard.count == 0)
+        # The deletion is recorded: the next coordinator does not load the id.
         await made.leads(4)
         assert (await made.shard()).count == 0
 
 
-async def test_markers_are_written_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_markers_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
         shard = await made.shard()
         made.marker_error = ErrorCode.request_timed_out
         producer = await opened(shard)
         await shard.end(ID, producer=producer, commit=False, version=2)
+        # In this time the markers fail several times.
         await asyncio.sleep(0.1)
         assert state(shard) is TransactionState.PREPARE_ABORT
         assert made.coordinator.markers.unfinished == 1

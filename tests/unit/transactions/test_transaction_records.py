@@ -17,8 +17,8 @@ from tidemark_broker.transactions.core.records import (
     value_of,
 )
 
-#: Of Kafka's generated TransactionLogValue, version 1.
-KAFKAS = (
+#: Written by Kafka's generated TransactionLogValue, version 1.
+KAFKA_VALUE = (
     "0001"  # version
     "00000000000003e8"  # producer id
     "0005"  # epoch
@@ -34,14 +34,14 @@ KAFKAS = (
 )  # fmt: skip
 
 
-def test_bytes() -> None:
+def test_records_match_kafka() -> None:
     assert key_of("abc") == bytes.fromhex("00000003616263")
     value = value_of(transaction(TransactionState.ONGOING, partitions=frozenset({T1, T0})))
-    assert value.hex() == KAFKAS
+    assert value.hex() == KAFKA_VALUE
 
 
 @pytest.mark.parametrize("state", TransactionState, ids=lambda state: state.name)
-def test_what_was_written_is_read(state: TransactionState) -> None:
+def test_written_records_are_read(state: TransactionState) -> None:
     metadata = transaction(
         state,
         partitions=frozenset()
@@ -60,7 +60,7 @@ def test_an_empty_transaction_has_null_for_its_partitions() -> None:
     assert value_of(transaction(TransactionState.COMPLETE_COMMIT))[17] == 1
 
 
-def test_keys_of_other_versions_mean_nothing_and_values_of_other_versions_are_errors() -> None:
+def test_unknown_keys_are_skipped_and_unknown_values_rejected() -> None:
     assert read_key(b"\0\x01whatever") is None
     with pytest.raises(BadTransactionRecord, match="version 2"):
         read_value(b"\0\x02")
@@ -73,15 +73,15 @@ def test_damaged_keys(key: bytes) -> None:
 
 
 def test_damaged_values() -> None:
-    whole = bytes.fromhex(KAFKAS)
-    for length in range(len(whole)):
+    complete = bytes.fromhex(KAFKA_VALUE)
+    for length in range(len(complete)):
         with pytest.raises(BadTransactionRecord):
-            read_value(whole[:length])
+            read_value(complete[:length])
     with pytest.raises(BadTransactionRecord):
-        read_value(whole[:16] + b"\x63" + whole[17:])  # a state that is none
+        read_value(complete[:16] + b"\x63" + complete[17:])  # 99 is not a state.
 
 
-def test_names_of_states_are_kafkas() -> None:
+def test_state_names_match_kafka() -> None:
     assert sorted(STATES_BY_LABEL) == [
         "CompleteAbort", "CompleteCommit", "Dead", "Empty", "Ongoing", "PrepareAbort",
         "PrepareCommit", "PrepareEpochFence",

@@ -1,4 +1,4 @@
-"""Seeds of the simulation; and that it finds what is broken on purpose."""
+"""Seeds of the simulation, and deliberate bugs that it has to find."""
 
 import pytest
 
@@ -10,6 +10,7 @@ def test_transactions_are_all_or_nothing(seed: int) -> None:
     simulation = Simulation(seed)
     assert simulation.run() == []
     outcomes = [transaction.outcome for transaction in simulation.transactions]
+    # The run proves nothing without enough transactions of both outcomes, and failovers.
     assert outcomes.count("committed") > 20
     assert outcomes.count("aborted") > 5
     assert simulation.epoch > 3
@@ -18,6 +19,7 @@ def test_transactions_are_all_or_nothing(seed: int) -> None:
 @pytest.mark.parametrize(
     "bug", ["prepared is forgotten", "a partition is left out", "no verification"]
 )
-def test_what_is_broken_is_found(bug: str) -> None:
+def test_simulation_finds_deliberate_bugs(bug: str) -> None:
+    # Not every seed provokes the bug, so that there are three.
     found = [name for seed in range(3) for name in Simulation(seed, bug).run()]
     assert any(name.startswith(("lost write", "hanging", "G")) for name in found)

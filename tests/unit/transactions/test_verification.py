@@ -25,33 +25,35 @@ MARKER = ProducerBatch(
 FIRST = ProducerBatch(7, 1, 0, 2, 2, 0, is_transactional=True)
 
 
-class Coordinator:
-    """Says that the partition is in the transaction; ``meanwhile``: what happens in the partition
-    before each of its answers."""
+class StubCoordinator:
+    """Coordinator that confirms every partition.
+
+    ``meanwhile`` are actions in the partition, one before each of the first answers.
+    """
 
     def __init__(self, *meanwhile: Callable[[], object]) -> None:
-        self.asked = 0
+        self.queries = 0
         self._meanwhile = meanwhile
 
     async def query(
         self, _: str, __: Producer, partitions: Sequence[TopicPartition], *, adds: bool
     ) -> Mapping[TopicPartition, ErrorCode]:
-        self.asked += 1
-        if self.asked <= len(self._meanwhile):
-            self._meanwhile[self.asked - 1]()
+        self.queries += 1
+        if self.queries <= len(self._meanwhile):
+            self._meanwhile[self.queries - 1]()
         return dict.fromkeys(partitions, ErrorCode.none)
 
 
 @pytest.fixture
 def states() -> ProducerStates:
-    """The transaction before has ended, its marker is not here yet."""
+    """Return the state before the former transaction's marker arrives."""
     states = ProducerStates()
     states.note(BEFORE)
     return states
 
 
 async def verified(
-    states: ProducerStates, coordinator: Coordinator
+    states: ProducerStates, coordinator: StubCoordinator
 ) -> VerificationGuard | ErrorCode | None:
     def take() -> VerificationGuard | None:
         return states.begin_verification(FIRST, 0, supports_epoch_bump=True)
@@ -60,20 +62,22 @@ async def verified(
     return found.get(TP)
 
 
-async def test_a_marker_that_overtakes_the_answer_is_no_error(states: ProducerStates) -> None:
-    coordinator = Coordinator(lambda: states.note(MARKER))
+async def test_marker_that_overtakes_the_answer_repeats_the_query(states: ProducerStates) -> None:
+    coordinator = StubCoordinator(lambda: states.note(MARKER))
     guard = await verified(states, coordinator)
     assert isinstance(guard, VerificationGuard)
     assert states.check(FIRST, AppendOrigin.CLIENT, guard) is None
-    assert coordinator.asked == 2
+    # The marker has voided the guard of the first query.
+    assert coordinator.queries == 2
 
 
 async def test_repeatedly_void_guards_are_answered_with_concurrent_transactions(
     states: ProducerStates,
 ) -> None:
-    coordinator = Coordinator(*[lambda: states.note(MARKER)] * 10)
+    coordinator = StubCoordinator(*[lambda: states.note(MARKER)] * 10)
     assert await verified(states, coordinator) is ErrorCode.concurrent_transactions
-    assert coordinator.asked == 6
+    # The first query is repeated five times.
+    assert coordinator.queries == 6
 
 
 async def test_the_coordinator_is_not_queried_for_a_transaction_in_progress_here(
@@ -81,6 +85,6 @@ async def test_the_coordinator_is_not_queried_for_a_transaction_in_progress_here
 ) -> None:
     states.note(MARKER)
     states.note(FIRST)
-    coordinator = Coordinator()
+    coordinator = StubCoordinator()
     assert await verified(states, coordinator) is None
-    assert coordinator.asked == 0
+    assert coordinator.queries == 0

@@ -50,6 +50,7 @@ class TransactionBroker:
         self.users = UserStore()
         self.producer_ids = ProducerIds()
         context = self.node.context
+        # Pauses between two attempts to write a marker are real time.
         context.monotonic = time.monotonic
         self.groups = GroupCoordinator(
             SETTINGS,
@@ -90,8 +91,11 @@ class TransactionBroker:
         partitions: int = 2,
         offsets_isr: tuple[int, ...] = (1,),
     ) -> None:
-        """``isr``: of the partitions of data, of which all but the first two are led elsewhere;
-        ``offsets_isr``: of ``__consumer_offsets``-0."""
+        """Apply the partitions' leadership, and wait until both coordinators have loaded.
+
+        ``isr`` is of the first two partitions of data. The others are led elsewhere.
+        ``offsets_isr`` is of ``__consumer_offsets``-0.
+        """
         alone: dict[str, Any] = {"leader_epoch": 1, "partition_epoch": partition_epoch}
         data = [
             row(
@@ -111,9 +115,9 @@ class TransactionBroker:
                     topic_state(
                         uuid.UUID(int=number),
                         name,
-                        partitions=(row(isr=held, replicas=held, **alone),),
+                        partitions=(row(isr=replicas, replicas=replicas, **alone),),
                     )
-                    for number, name, held in (
+                    for number, name, replicas in (
                         (2, TRANSACTION_STATE_TOPIC, (1,)),
                         (3, GROUP_OFFSETS_TOPIC, offsets_isr),
                     )
@@ -125,14 +129,14 @@ class TransactionBroker:
         )
 
     async def ask(self, key: int, version: int, principal: str = "User:ann", **values: Any) -> Any:
-        """The answer to a request."""
+        """Return the answer to a request."""
         answer = await self.serve(frame(key, version, **values), principal)
         return decode_response(kafka.answer_type(key, version), answer[4:])[1]
 
-    async def serve(self, asked: bytes, principal: str = "User:ann") -> bytes:
+    async def serve(self, request: bytes, principal: str = "User:ann") -> bytes:
         """Serve a request and return the answer's frame."""
         client = Client("10.0.0.1:1", "PLAINTEXT", self.users, principal=principal)
-        pieces = await self._dispatcher.serve(asked, room(), client)
+        pieces = await self._dispatcher.serve(request, room(), client)
         assert pieces is not None
         return b"".join(pieces)
 
@@ -185,7 +189,7 @@ class TransactionBroker:
     async def commit_offset(
         self, version: int, offset: int, epoch: int = 0, *, partition: int = 0, group: str = "g"
     ) -> ErrorCode:
-        """TxnOffsetCommit of a group, of who is no member."""
+        """Send TxnOffsetCommit of a group, without a member."""
         part = kafka.nested(
             COMMIT_OFFSETS, version, "TxnOffsetCommitRequestPartition", partition_index=partition,
             committed_offset=offset, committed_leader_epoch=-1, committed_metadata="",
@@ -217,7 +221,7 @@ class TransactionBroker:
         return found.log
 
     async def ended(self, next_offset: int, partition: int = 0) -> None:
-        """All below that offset is stable: it has its marker."""
+        """Wait until every offset below ``next_offset`` is stable."""
         await until(lambda: self.log(partition).last_stable_offset == next_offset)
 
 
@@ -227,7 +231,7 @@ def frame(key: int, version: int, **values: Any) -> bytes:
 
 
 def records(producer_id: int, epoch: int, sequence: int = 0) -> bytes:
-    """One record of a transaction."""
+    """Return one record of a transaction."""
     return build_batch(
         [Record(b"k", b"v", (), T0)], producer_id=producer_id, producer_epoch=epoch,
         base_sequence=sequence, is_transactional=True,
@@ -239,7 +243,7 @@ async def until(look: Callable[[], object]) -> None:
         if look():
             return
         await asyncio.sleep(0.005)
-    raise AssertionError("it does not come about")
+    raise AssertionError("the condition does not become true within 2 s")
 
 
 @asynccontextmanager

@@ -39,7 +39,7 @@ PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 TIMEOUT_MS = 3000
 OK = ErrorCode.none
 #: Errors after which a producer retries, as it does without an answer.
-AGAIN = {
+RETRIABLE = {
     ErrorCode.concurrent_transactions,
     ErrorCode.not_coordinator,
     ErrorCode.not_enough_replicas,
@@ -50,7 +50,7 @@ Process = Generator[Callable[[Reply], None] | float, Any, None]
 
 @dataclass
 class Transaction:
-    """A producer's actions and answers. ``outcome``: committed, aborted or unknown."""
+    """A producer's transaction. Its outcome is committed, aborted or unknown."""
 
     name: str
     wants_commit: bool = False
@@ -59,8 +59,8 @@ class Transaction:
 
 
 @dataclass
-class Batch:
-    """In a partition: a value, or (None) a marker."""
+class SimulatedBatch:
+    """Value in a partition, or a marker if ``value`` is None."""
 
     producer_id: int
     value: str | None
@@ -68,7 +68,7 @@ class Batch:
 
 
 class Simulation:
-    """``bug``: what is broken on purpose, to see whether it is found."""
+    """Producers, partitions and one coordinator. ``bug`` is a deliberate defect."""
 
     def __init__(self, seed: int, bug: str = "") -> None:
         self.chance = random.Random(seed)
@@ -81,11 +81,12 @@ class Simulation:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.producer_ids = itertools.count(100)
         self.epoch = 0
-        self.coordinator: Coordinator | None = Coordinator(self, 0)
+        self.coordinator: SimulatedCoordinator | None = SimulatedCoordinator(self, 0)
         self.transactions: list[Transaction] = []
 
     def run(self, for_s: float = 60.0) -> list[str]:
         """Run the simulation and return the anomalies by name."""
+        # Two producers use version 2 (KIP-890), and one uses the old protocol.
         for number, version in enumerate((2, 2, 0)):
             self.start(self.produce(f"id-{number}", version))
         self.after(self.chance.uniform(1, 5), self.fail_over)
@@ -108,7 +109,7 @@ class Simulation:
         heapq.heappush(self._events, (self.now_s + delay_s, next(self._numbers), event))
 
     def send(self, event: Callable[[], None], *, doubles: bool = False) -> None:
-        """Over a network that loses, and may double and delay."""
+        """Send over a network that loses messages, and may duplicate and delay them."""
         if not self.quiet and self.chance.random() < 0.08:
             return
         self.after(self.chance.expovariate(50), event)
@@ -118,7 +119,7 @@ class Simulation:
     # ------------------------------------------------------------ processes
 
     def start(self, process: Process, sent: Any = None) -> None:
-        """Continue until the process waits for a time in seconds, or for an answer or None."""
+        """Run a process up to its next pause, or to its next call with an answer or None."""
         try:
             waits_for = process.send(sent)
         except StopIteration:
@@ -126,6 +127,7 @@ class Simulation:
         if isinstance(waits_for, float):
             self.after(waits_for, lambda: self.start(process))
             return
+        # The answer or the timeout of 1 s resumes the process, whichever comes first.
         waiting = [True]
 
         def resume(answer: Any) -> None:
@@ -136,7 +138,7 @@ class Simulation:
         self.send(lambda: waits_for(lambda answer: self.send(partial(resume, answer))))
         self.after(1.0, lambda: resume(None))
 
-    def ask(self, call: Callable[["Coordinator", Reply], None]) -> Callable[[Reply], None]:
+    def ask(self, call: Callable[["SimulatedCoordinator", Reply], None]) -> Callable[[Reply], None]:
         """Return a call of the coordinator at the time of arrival."""
 
         def arrived(reply: Reply) -> None:
@@ -148,34 +150,34 @@ class Simulation:
         return arrived
 
     def fail_over(self) -> None:
-        """The coordinator goes; what it appended last may have got to its successor, or not."""
+        """Depose the coordinator. Its successor has any number of its uncommitted records."""
         old, self.coordinator = self.coordinator, None
         if old is not None:
-            kept = self.chance.randrange(len(old.uncommitted) + 1)
-            self.log += [record for record, _ in old.uncommitted[:kept]]
+            surviving = self.chance.randrange(len(old.uncommitted) + 1)
+            self.log += [record for record, _ in old.uncommitted[:surviving]]
             old.uncommitted.clear()
-            old.is_deposed = True  # it may not know yet: what it sends, it still sends
+            old.is_deposed = True  # It does not know yet, and continues to send.
             self.after(self.chance.uniform(0, 3), old.stop)
         self.epoch += 1
         self.after(self.chance.uniform(0, 1), self.take_over)
 
     def take_over(self) -> None:
-        self.coordinator = Coordinator(self, self.epoch)
+        self.coordinator = SimulatedCoordinator(self, self.epoch)
         if not self.quiet:
             self.after(self.chance.uniform(1, 8), self.fail_over)
 
     # ------------------------------------------------------------ a producer
 
-    def until_told(self, call: Callable[[Reply], None]) -> Generator[Any, Any, Any]:
-        """Ask again and again."""
+    def until_answered(self, call: Callable[[Reply], None]) -> Generator[Any, Any, Any]:
+        """Repeat a call until it has an answer that is not retriable."""
         while True:
             answer = yield call
-            if answer is not None and answer.error not in AGAIN:
+            if answer is not None and answer.error not in RETRIABLE:
                 return answer
             yield self.chance.uniform(0.02, 0.2)
 
     def produce(self, transactional_id: str, version: int) -> Process:
-        def init(coordinator: "Coordinator", reply: Reply) -> None:
+        def init(coordinator: "SimulatedCoordinator", reply: Reply) -> None:
             coordinator.change(
                 transactional_id,
                 lambda known, fresh: rules.init_producer_id(
@@ -188,7 +190,7 @@ class Simulation:
                 reply,
             )
 
-        answer = yield from self.until_told(self.ask(init))
+        answer = yield from self.until_answered(self.ask(init))
         if answer.error is not OK:
             raise AssertionError(answer)
         me: Producer = answer.producer
@@ -198,13 +200,13 @@ class Simulation:
             self.transactions.append(transaction)
             tps = self.chance.sample(PARTITIONS, self.chance.randint(1, len(PARTITIONS)))
             fine = yield from self.write(transactional_id, me, version, tps, transaction, sequences)
-            if self.chance.random() < 0.1:  # it crashes, or hangs while another begins in its place
+            if self.chance.random() < 0.1:  # It crashes, or pauses while a successor starts.
                 self.start(self.produce(transactional_id, version))
                 if self.chance.random() < 0.5:
                     return
                 yield self.chance.uniform(0, 6)
             transaction.wants_commit = fine and self.chance.random() < 0.75
-            answer = yield from self.until_told(
+            answer = yield from self.until_answered(
                 self.ask(self.ending(transactional_id, me, version, transaction.wants_commit))
             )
             if answer.error is not OK:
@@ -212,6 +214,7 @@ class Simulation:
                     return  # by its successor, or by the time-out
                 break
             transaction.outcome = "committed" if transaction.wants_commit else "aborted"
+            # In version 2 each transaction has a new epoch, whose sequences start at 0.
             if version == 2:
                 sequences.clear()
                 me = answer.producer
@@ -220,7 +223,7 @@ class Simulation:
 
     def ending(
         self, transactional_id: str, me: Producer, version: int, commit: bool
-    ) -> Callable[["Coordinator", Reply], None]:
+    ) -> Callable[["SimulatedCoordinator", Reply], None]:
         def rule(known: TransactionMetadata | None, fresh: int | None) -> Decision:
             return rules.end(
                 known,
@@ -242,10 +245,13 @@ class Simulation:
         transaction: Transaction,
         sequences: Counter[TopicPartition],
     ) -> Generator[Any, Any, bool]:
-        """All values have been acknowledged; or it has to be aborted."""
+        """Write all values. Return False if the transaction has to be aborted."""
+        # The old protocol adds partitions before it produces to them.
         if version == 0:
-            call = partial(Coordinator.add, transactional_id=transactional_id, me=me, tps=tps)
-            answer = yield from self.until_told(self.ask(partial(call, version=0)))
+            call = partial(
+                SimulatedCoordinator.add, transactional_id=transactional_id, me=me, tps=tps
+            )
+            answer = yield from self.until_answered(self.ask(partial(call, version=0)))
             if answer.error is not OK:
                 return False
         for tp in tps:
@@ -256,13 +262,13 @@ class Simulation:
                     self.partitions[tp].produce, tp, transactional_id, me, version, value,
                     sequences[tp],
                 )  # fmt: skip
-                answer = yield from self.until_told(append)
+                answer = yield from self.until_answered(append)
                 if answer.error is not OK:
                     return False
                 sequences[tp] += 1
         return True
 
-    # ------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------ results
 
     def anomalies(self) -> list[str]:
         found = []
@@ -272,15 +278,18 @@ class Simulation:
             if self.partitions[tp].states.first_unstable_offset is not None:
                 found.append(f"hanging transaction in {tp}")
         for transaction in self.transactions:
-            seen = [v in visible[tp] for tp, values in transaction.values.items() for v in values]
-            if transaction.outcome == "committed" and not all(seen):
+            are_visible = [
+                v in visible[tp] for tp, values in transaction.values.items() for v in values
+            ]
+            if transaction.outcome == "committed" and not all(are_visible):
                 found.append(f"lost write {transaction.name}")
-            if not transaction.wants_commit and any(seen):
+            if not transaction.wants_commit and any(are_visible):
                 found.append(f"G1a {transaction.name}")
-            if transaction.outcome == "aborted" and any(seen):
+            if transaction.outcome == "aborted" and any(are_visible):
                 found.append(f"G1a {transaction.name}")
-            if transaction.wants_commit and any(seen) and not all(seen):
-                found.append(f"G0 {transaction.name}")  # some of it is in force, some is not
+            if transaction.wants_commit and any(are_visible) and not all(are_visible):
+                found.append(f"G0 {transaction.name}")  # Only a part of it is visible.
+        # Once the faults have ended, there is a coordinator, and every transaction is complete.
         if self.coordinator is None:
             found.append("no coordinator")
         else:
@@ -298,19 +307,19 @@ class Partition:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.states = ProducerStates()
-        self.batches: list[Batch] = []
+        self.batches: list[SimulatedBatch] = []
 
     def committed(self) -> list[str]:
         """Return the records that a read_committed consumer gets in the end."""
         pending: dict[int, list[str]] = defaultdict(list)
-        seen: list[str] = []
+        consumed: list[str] = []
         for batch in self.batches:
             if batch.value is not None:
                 pending[batch.producer_id].append(batch.value)
                 continue
             ended = pending.pop(batch.producer_id, [])
-            seen += ended if batch.commits else []
-        return seen
+            consumed += ended if batch.commits else []
+        return consumed
 
     def produce(
         self,
@@ -332,22 +341,25 @@ class Partition:
             reply(append(guard))
             return
 
-        def told(answer: Decision) -> None:
+        def answered(answer: Decision) -> None:
             if answer.error is OK:
                 reply(append(guard))
-            elif answer.error in AGAIN:
+            elif answer.error in RETRIABLE:
+                # The leader answers retriable errors with one that every producer retries.
                 reply(Decision(error=ErrorCode.not_enough_replicas))
             else:
                 reply(answer)
 
         call = partial(
-            Coordinator.add if version == 2 else Coordinator.verify,
+            SimulatedCoordinator.add if version == 2 else SimulatedCoordinator.verify,
             transactional_id=transactional_id,
             me=me,
             tps=[tp],
         )
-        asked = simulation.ask(partial(call, version=version))
-        simulation.send(lambda: asked(lambda answer: simulation.send(partial(told, answer))))
+        verification = simulation.ask(partial(call, version=version))
+        simulation.send(
+            lambda: verification(lambda answer: simulation.send(partial(answered, answer)))
+        )
 
     def _batch(self, me: Producer, sequence: int) -> ProducerBatch:
         offset = len(self.batches)
@@ -362,11 +374,12 @@ class Partition:
         batch = self._batch(me, sequence)
         try:
             if self.states.check(batch, AppendOrigin.CLIENT, guard) is not None:
+                # A repeated batch is acknowledged, and not appended again.
                 return Decision()
         except LogError as error:
             return Decision(error=error.error_code)
         self.states.note(batch)
-        self.batches.append(Batch(me.producer_id, value))
+        self.batches.append(SimulatedBatch(me.producer_id, value))
         return Decision()
 
     def write(self, marker: Marker) -> ErrorCode:
@@ -386,13 +399,14 @@ class Partition:
         except LogError as error:
             return error.error_code
         self.states.note(batch)
-        self.batches.append(Batch(marker.producer_id, None, marker.commit))
+        self.batches.append(SimulatedBatch(marker.producer_id, None, marker.commit))
+        # The partition has no follower, so that the marker is committed at once.
         self.states.on_high_watermark(len(self.batches))
         return OK
 
 
-class Coordinator:
-    """One broker in one leader epoch."""
+class SimulatedCoordinator:
+    """Transaction coordinator of one broker, in one leader epoch."""
 
     def __init__(self, simulation: Simulation, epoch: int) -> None:
         self.simulation = simulation
@@ -403,6 +417,7 @@ class Coordinator:
         self.queue = MarkerQueue(self._leader_of)
         for key, value in simulation.log:
             self.table.replay(key, value)
+        # After loading, the coordinator continues with the markers of prepared transactions.
         for transactional_id, metadata in self.table.all():
             if simulation.bug != "prepared is forgotten":
                 self._follow_up(transactional_id, metadata)
@@ -412,11 +427,12 @@ class Coordinator:
         self.is_stopped = True
 
     def _leader_of(self, tp: TopicPartition) -> int:
+        # Until the faults end, a tenth of all lookups finds no leader.
         away = not self.simulation.quiet and self.simulation.chance.random() < 0.1
         return UNKNOWN if away else tp.partition % 2
 
     def _tick(self) -> None:
-        """Markers that wait, transactions that take too long."""
+        """Send markers that wait, and abort transactions that take too long."""
         if self.is_stopped:
             return
         now_ms = self.simulation.now_ms
@@ -442,6 +458,7 @@ class Coordinator:
     ) -> None:
         decision = self.table.decide(transactional_id, lambda known: rule(known, None))
         if decision.needs_producer_id:
+            # The decision is repeated with the producer id that it requested.
             fresh = next(self.simulation.producer_ids)
             decision = self.table.decide(transactional_id, lambda known: rule(known, fresh))
         if decision.change is None:
@@ -488,6 +505,7 @@ class Coordinator:
         self, transactional_id: str, change: TransactionMetadata, then: Callable[[], None]
     ) -> None:
         record = (key_of(transactional_id), value_of(change))
+        # The table knows the change at once, but the answer waits for its commit.
         self.table.appended(transactional_id, change)
 
         def committed() -> None:
@@ -533,6 +551,7 @@ class Coordinator:
             self._send(broker, batch)
         for (_, transactional_id), marker in self.queue.finished():
             known = self.table.get(transactional_id)
+            # The id may have started another transaction since the marker was queued.
             if known is not None and known.producer_epoch == marker.producer_epoch:
                 self._append(transactional_id, known.completed(simulation.now_ms), lambda: None)
 
@@ -551,8 +570,9 @@ class Coordinator:
             errors = {item: simulation.partitions[item.tp].write(item.marker) for item in batch}
             simulation.send(lambda: answered(errors))
 
-        # Of the old protocol a marker that comes too late could end the next transaction (KIP-890).
+        # A late marker of the old protocol could end the next transaction (KIP-890).
         simulation.send(arrived, doubles=all(item.marker.version == 2 for item in batch))
+        # Without an answer after 1 s, all writes of the request count as failed.
         simulation.after(1.0, lambda: answered({}))
 
 

@@ -23,7 +23,7 @@ OTHER = Producer(PID + 1, EPOCH)
 
 
 def transaction(state: TransactionState, **changes: object) -> TransactionMetadata:
-    """One of producer 1000 in epoch 5, with partition t-0 where it has any."""
+    """Return a transaction of producer 1000 in epoch 5, with t-0 if it has partitions."""
     has_partitions = state in PREPARED or state is TransactionState.ONGOING
     metadata = TransactionMetadata(
         producer_id=PID,
