@@ -40,6 +40,8 @@ def _batch(
         if base_offset + delta != gap_at
     ]
     data = bytearray(build_batch(records, base_offset=base_offset, leader_epoch=leader_epoch))
+    # The batch still spans the offset of the record that is left out, so that the header is
+    # adjusted.
     struct.pack_into(">i", data, 23, len(values) - 1)
     struct.pack_into(">I", data, 17, compute_crc(data, CRC_COVERS_FROM, len(data)))
     return bytes(data)
@@ -47,8 +49,11 @@ def _batch(
 
 @dataclass(slots=True)
 class SmallTier:
-    """One topic of one partition. Without ``with_digests`` entries are recorded as the
-    manifest's first format had them; ``with_indexes``: every batch has its entry in them."""
+    """One topic of one partition.
+
+    Without ``with_digests``, entries are recorded in the manifest's first format. With
+    ``with_indexes``, the indexes contain every batch.
+    """
 
     path: Path
     topic_id: uuid.UUID = field(default_factory=uuid.uuid4)
@@ -58,7 +63,7 @@ class SmallTier:
     name: str = "t"
     tier: Tier = field(init=False)
     loaded: LoadedHead = field(init=False)
-    #: Of the leader, and where each leader epoch of the log began.
+    #: Claim of the leader, and the start offset of each leader epoch.
     by: Claim = BY
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(BY.leader_epoch, 0)])
 
@@ -95,12 +100,13 @@ class SmallTier:
         aborted: tuple[AbortedTxn, ...] = (),
         keys: Sequence[bytes] = (),
     ) -> SegmentEntry:
-        """Copy a segment of ``values`` behind the last one, or from ``start`` on, in batches of
-        ``batch_records``. The record of the offset ``gap_at`` is left out of its batch; batches
-        that begin below ``older_below`` are of a leader epoch that the manifest does not name.
-        ``newest_ms``: what the manifest says of their newest record, where it is not the last.
-        ``batches``: the segment's bytes, where they are not of ``values``. ``keys``: of
-        the records, where they are not the same."""
+        """Copy a segment of ``values`` behind the last one, or from ``start`` on.
+
+        Each batch has ``batch_records`` records. The record at ``gap_at`` is missing from its
+        batch. Batches below ``older_below`` are of a leader epoch that the manifest does not name.
+        ``newest_ms`` replaces the newest timestamp in the manifest, ``batches`` the segment's
+        bytes, and ``keys`` the keys of the records.
+        """
         if start is None:
             start = self.loaded.head.next_copy_offset
         data = b"".join(
@@ -129,6 +135,7 @@ class SmallTier:
             broker_id=1,
             event_time_ms=0,
             leader_epochs=[
+                # The epoch in force at the start, and every epoch that begins within the segment.
                 *[pair for pair in self.epochs if pair[1] <= start][-1:],
                 *[pair for pair in self.epochs if start < pair[1] < start + len(values)],
             ],
@@ -165,8 +172,10 @@ class SmallTier:
         )
 
     def restore(self, to_cluster: str = "d") -> int:
-        """Restore the topic from its tier into another cluster, as ``tidemark restore`` does; where
-        it ended."""
+        """Restore the topic into another cluster, as ``tidemark restore`` does.
+
+        Return the end offset of the restored log.
+        """
         found = next(item for item in restorable(self.tier) if item.topic.topic_id == self.topic_id)
         from_cluster = self.loaded.head.cluster_id
         origin = claim(
@@ -184,12 +193,13 @@ class SmallTier:
                 now_ms=RESTORED_MS,
             ),
         )
+        # The restored log continues where the tier ends, in a new leader epoch.
         end = self.loaded.head.next_copy_offset
         self.epochs.append((origin.leader_epoch, end))
         return end
 
     def delete(self) -> None:
-        """The tombstone of a deleted topic."""
+        """Write the tombstone of a deleted topic."""
         self.loaded = self.tier.manifests.commit(
             self.loaded, lambda h: transitions.bury(h, now_ms=0)
         )

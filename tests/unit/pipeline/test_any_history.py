@@ -1,6 +1,8 @@
-"""Whatever has happened to a partition's tier, a plan has each offset exactly once: copies that
-overlap, leaders that take over, expiration, tiering switched off with either policy and on again,
-pages that are sealed and dropped (invariants 4, 5 and 26)."""
+"""A plan has each offset exactly once, whatever has happened to the partition's tier.
+
+Copies overlap, leaders take over, segments expire, tiering is disabled with either policy and
+enabled again, and pages are sealed and dropped (invariants 4, 5 and 26).
+"""
 
 import uuid
 from collections.abc import Mapping
@@ -21,6 +23,7 @@ from tidemark_pipeline.topic_survey import tier_ranges
 
 TOPIC_ID, CLUSTER = uuid.UUID(int=1), "c"
 OPERATIONS = (
+    # Most operations are copies, so that a history has segments to work on.
     *("copy",) * 6,
     *("enable",) * 3,
     "lead",
@@ -33,8 +36,8 @@ OPERATIONS = (
 
 
 @dataclass
-class History:
-    """A head and its pages; up to ``end``, the brokers also have what the log has."""
+class PartitionHistory:
+    """Head of a partition and its pages, for a log that ends at ``end``."""
 
     end: int = 0
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(1, 0)])
@@ -54,6 +57,7 @@ class History:
 
     def copy(self, a: int, b: int) -> None:
         """Copy ``a`` offsets beyond the tier's end, and ``b`` of its last offsets again."""
+        # An expiration may have moved the log start beyond the tier's end.
         behind = max(self.head.next_copy_offset, self.head.log_start_offset)
         start, last = max(behind - b, self.head.log_start_offset), behind + a
         by = self.head.claim
@@ -74,7 +78,7 @@ class History:
         )
         started = transitions.start_copy(self.head, by, entry)
         self.end = max(self.end, last + 1)
-        if a == 3:  # it is given up
+        if a == 3:  # The copy is abandoned.
             self.head = transitions.abandon_copy(started, by, entry, now_ms=0)
         else:
             self.head = transitions.finish_copy(started, by, entry, b"")
@@ -118,8 +122,8 @@ class History:
             self.head, self.pages[name] = sealed
 
     def drop(self, a: int, b: int) -> None:
-        gone = pending_deletes(self.head, self.pages, now_ms=1, delay_ms=0, limit=1 + a)
-        self.head = transitions.finish_delete(self.head, self.head.claim, gone)
+        deletable = pending_deletes(self.head, self.pages, now_ms=1, delay_ms=0, limit=1 + a)
+        self.head = transitions.finish_delete(self.head, self.head.claim, deletable)
 
     def _epochs(self, start: int, last: int) -> list[tuple[int, int]]:
         """Return the epochs of the range."""
@@ -144,15 +148,15 @@ steps = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 9), st.integers(0,
     places=st.tuples(st.floats(0, 1), st.floats(0, 1)),
     task_bytes=st.integers(1, 1000),
 )
-def test_a_plan_has_each_offset_once_whatever_has_happened(
+def test_plan_has_each_offset_once_after_any_history(
     steps: list[tuple[str, int, int]], places: tuple[float, float], task_bytes: int
 ) -> None:
-    history = History()
+    history = PartitionHistory()
     for name, a, b in steps:
         try:
             getattr(history, name)(a, b)
         except (IllegalTransition, Diverged):
-            continue  # a leader does not do that, either
+            continue  # A leader does not make this transition either.
     first, until = sorted(round(history.end * place) for place in places)
     found = read(history.head, history.pages, first, until, task_bytes)
     assert found == list(range(max(first, history.head.log_start_offset), until))
@@ -161,7 +165,7 @@ def test_a_plan_has_each_offset_once_whatever_has_happened(
 def read(
     head: Head, pages: Mapping[str, ManifestPage], first: int, until: int, task_bytes: int
 ) -> list[int]:
-    """The offsets of all tasks, in their order."""
+    """Return the offsets of all tasks, in their order."""
     known: Any = pages
     start, ranges = tier_ranges(Snapshot(head, head.version, known), first, until)
     offsets: list[int] = []

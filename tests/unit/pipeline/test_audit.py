@@ -1,4 +1,4 @@
-"""An audit finds what is not as the manifest says, and accuses nothing that has expired."""
+"""An audit finds every deviation from the manifest, and reports no expired segment."""
 
 import dataclasses
 import pickle
@@ -61,22 +61,23 @@ DAMAGES: dict[str, tuple[Callable[[Path, Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_was_done_to_an_object_is_found(small_tier: SmallTier, name: str) -> None:
-    damage, kind, told = DAMAGES[name]
+def test_damage_to_an_object_is_found(small_tier: SmallTier, name: str) -> None:
+    damage, kind, detail = DAMAGES[name]
     small_tier.copy(VALUES)
     entry = small_tier.copy(VALUES)
     damage(data(small_tier, entry.log_key), data(small_tier, entry.aux_key))
     (finding,) = audited(small_tier).findings
     assert finding.kind.value == kind
-    assert told in finding.detail
+    assert detail in finding.detail
     assert (finding.topic, finding.partition) == ("t", 0)
     assert (finding.start_offset, finding.end_offset_inclusive) == (9, 17)
 
 
-def test_a_segment_of_the_first_format_is_known_by_its_batches(tmp_path: Path) -> None:
+def test_segment_without_digests_is_checked_by_its_batches(tmp_path: Path) -> None:
     small = SmallTier(_folder(tmp_path), uuid.uuid4(), with_digests=False)
     entry = small.copy(VALUES)
     assert audited(small).findings == ()
+    # The CRC of the batch reveals the change, since there is no digest.
     flip(data(small, entry.log_key), 70)
     (finding,) = audited(small).findings
     assert finding.kind is FindingKind.DAMAGED
@@ -88,9 +89,10 @@ def _folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_expires_while_it_is_read_is_no_finding(small_tier: SmallTier) -> None:
+def test_segment_that_expires_during_the_audit_is_no_finding(small_tier: SmallTier) -> None:
     expired, kept = small_tier.copy(VALUES), small_tier.copy(VALUES)
     (task,) = plan(small_tier.tier, small_tier.tier.reader.find_topic("t"), 1 << 30).tasks
+    # The task names both segments, and the first one expires before the task runs.
     small_tier.expire_to(9)
     for entry in (expired, kept):
         data(small_tier, entry.log_key).unlink()
@@ -104,6 +106,7 @@ def test_a_manifest_that_cannot_be_read_is_a_finding_and_the_others_are_audited(
     small_tier.copy(VALUES)
     (head,) = (small_tier.path / "heads").rglob("*.json")
     (head.parent / "1.json").write_text("{}")
+    # The unreadable head is of partition 1, and partition 0 is sound.
     report = audited(small_tier)
     assert kinds(report.findings) == ["Manifest"]
     assert report.findings[0].partition == 1
@@ -147,8 +150,10 @@ LINES: dict[str, tuple[Change, list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_manifest_is_held_against_itself(small_tier: SmallTier, name: str) -> None:
-    change, found, told = LINES[name]
+def test_segments_of_a_manifest_are_checked_against_each_other(
+    small_tier: SmallTier, name: str
+) -> None:
+    change, found, detail = LINES[name]
     small_tier.copy(VALUES)
     small_tier.copy(VALUES)
     head = small_tier.loaded.head
@@ -156,18 +161,19 @@ def test_a_manifest_is_held_against_itself(small_tier: SmallTier, name: str) -> 
     first, second = live_segments(head, pages)
     findings = tuple(of_line(head, [first, change(second)]))
     assert kinds(findings) == found
-    assert all(told in finding.detail for finding in findings)
+    assert all(detail in finding.detail for finding in findings)
 
 
-def test_a_line_that_the_log_start_has_cut_is_whole(small_tier: SmallTier) -> None:
+def test_segments_above_the_log_start_have_no_gap(small_tier: SmallTier) -> None:
     for _ in range(3):
         small_tier.copy(VALUES)
+    # Offset 13 is within the second segment.
     small_tier.expire_to(13)
     report = audited(small_tier)
     assert (report.findings, report.segments) == ((), 2)
 
 
-def test_a_line_without_its_first_segment_has_a_gap(small_tier: SmallTier) -> None:
+def test_missing_first_segment_is_a_gap(small_tier: SmallTier) -> None:
     small_tier.copy(VALUES)
     small_tier.copy(VALUES)
     head = small_tier.loaded.head
@@ -187,15 +193,15 @@ def test_prometheus_reads_every_kind_also_where_there_is_none(small_tier: SmallT
     assert 'tidemark_audit_leftovers{kind="Unnamed"} 4.0' in text
 
 
-def test_a_task_may_travel(small_tier: SmallTier) -> None:
+def test_audit_task_can_be_pickled(small_tier: SmallTier) -> None:
     small_tier.copy(VALUES)
     (task,) = plan(small_tier.tier, small_tier.tier.reader.find_topic("t")).tasks
-    again = pickle.loads(pickle.dumps(task))
-    assert isinstance(again, AuditTask)
-    assert again == task
+    received = pickle.loads(pickle.dumps(task))
+    assert isinstance(received, AuditTask)
+    assert received == task
 
 
-def test_what_is_left_in_the_store_counts_all_and_names_the_worst(small_tier: SmallTier) -> None:
+def test_recorded_audit_counts_all_findings_and_names_the_worst(small_tier: SmallTier) -> None:
     for _ in range(5):
         small_tier.copy(VALUES)
     first, second, third, fourth, _ = small_tier.entries
@@ -208,6 +214,7 @@ def test_what_is_left_in_the_store_counts_all_and_names_the_worst(small_tier: Sm
     version = small_tier.loaded.head.version
     assert outcome.versions == (version, version)
     assert outcome.counts == {FindingKind.MISSING: 3, FindingKind.DAMAGED: 1}
+    # The record names only the three worst findings.
     assert [item.object for item in outcome.worst] == [
         item.log_key for item in (first, third, fourth)
     ]

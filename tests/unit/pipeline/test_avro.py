@@ -32,14 +32,15 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
 def decoded(
     schema: Any, records: Sequence[bytes], columns: StructType | None = None, reader: Any = None
 ) -> tuple[list[Any], list[str | None]]:
-    """Rows and errors. The bytes lie apart from one another in what is read."""
+    """Return rows and errors. Other bytes separate the records in the buffer."""
     writer = parse_schema(json.dumps(schema))
     read_by = None if reader is None else parse_schema(json.dumps(reader))
-    wanted = columns_of(read_by or writer) if columns is None else columns
-    return run(AvroDecoder(writer, wanted, read_by), records)
+    needed = columns_of(read_by or writer) if columns is None else columns
+    return run(AvroDecoder(writer, needed, read_by), records)
 
 
 def run(decoder: AvroDecoder, records: Sequence[bytes]) -> tuple[list[Any], list[str | None]]:
+    # A byte that no record may read precedes and follows each record.
     data = np.frombuffer(b"\xff" + b"\xff".join(records) + b"\xff", dtype=np.uint8)
     lengths = np.array([len(record_) for record_ in records], dtype=np.int64)
     starts = 1 + np.cumsum(lengths + 1) - (lengths + 1)
@@ -64,8 +65,8 @@ def record(*fields: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Case:
-    """A type; its values as fastavro takes them, each with what the column has then."""
+class AvroCase:
+    """A type, with values for fastavro and the expected values of the column."""
 
     schema: Any
     values: st.SearchStrategy[tuple[Any, Any]]
@@ -86,24 +87,24 @@ SINGLE = {
     "string": same(st.text(max_size=12)),
 }
 LOGICAL = [
-    Case(
+    AvroCase(
         {"type": "int", "logicalType": "date"},
         same(st.dates(min_value=dt.date(1900, 1, 1))),
     ),
-    Case(
+    AvroCase(
         {"type": "long", "logicalType": "timestamp-micros"},
         same(_TIMES.map(lambda us: EPOCH + dt.timedelta(microseconds=us))),
     ),
-    Case(
+    AvroCase(
         {"type": "long", "logicalType": "timestamp-millis"},
         same(_TIMES.map(lambda us: EPOCH + dt.timedelta(milliseconds=us // 1000))),
     ),
-    Case(
+    AvroCase(
         {"type": "long", "logicalType": "local-timestamp-micros"},
         same(_TIMES.map(lambda us: EPOCH.replace(tzinfo=None) + dt.timedelta(microseconds=us))),
     ),
     *(
-        Case(
+        AvroCase(
             {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 2},
             same(
                 st.integers(-(10**precision) + 1, 10**precision - 1).map(
@@ -111,6 +112,7 @@ LOGICAL = [
                 )
             ),
         )
+        # 18 digits fit into 64 bits, and 19 do not.
         for precision in (4, 18, 19, 28)
     ),
 ]
@@ -118,7 +120,7 @@ _names = itertools.count()
 
 
 @st.composite
-def cases(draw: st.DrawFn, depth: int = 3) -> Case:
+def cases(draw: st.DrawFn, depth: int = 3) -> AvroCase:
     kinds = ["single", "single", "logical", "enum", "fixed", "nullable"]
     if depth:
         kinds += ["array", "map", "record", "union"]
@@ -127,19 +129,20 @@ def cases(draw: st.DrawFn, depth: int = 3) -> Case:
             return draw(st.sampled_from(LOGICAL))
         case "enum":
             schema = {"type": "enum", "name": f"E{next(_names)}", "symbols": ["A", "BB", "CCC"]}
-            return Case(schema, same(st.sampled_from(["A", "BB", "CCC"])))
+            return AvroCase(schema, same(st.sampled_from(["A", "BB", "CCC"])))
         case "fixed":
             size = draw(st.integers(0, 5))
             schema = {"type": "fixed", "name": f"F{next(_names)}", "size": size + 1}
-            return Case(schema, same(st.binary(min_size=size + 1, max_size=size + 1)))
+            return AvroCase(schema, same(st.binary(min_size=size + 1, max_size=size + 1)))
         case "nullable":
+            # A union must not contain null twice.
             inner = draw(cases(depth=0).filter(lambda c: "null" not in c.schema))
             absent = st.just((None, None))
-            return Case(["null", inner.schema], st.one_of(absent, inner.values))
+            return AvroCase(["null", inner.schema], st.one_of(absent, inner.values))
         case "array":
             inner = draw(cases(depth=depth - 1))
             values = st.lists(inner.values, max_size=4).map(_unzip)
-            return Case({"type": "array", "items": inner.schema}, values)
+            return AvroCase({"type": "array", "items": inner.schema}, values)
         case "map":
             inner = draw(cases(depth=depth - 1))
             values = st.dictionaries(st.text(max_size=5), inner.values, max_size=4).map(
@@ -148,21 +151,21 @@ def cases(draw: st.DrawFn, depth: int = 3) -> Case:
                     [(k, v) for k, (_, v) in pairs.items()],
                 )
             )
-            return Case({"type": "map", "values": inner.schema}, values)
+            return AvroCase({"type": "map", "values": inner.schema}, values)
         case "record":
             return draw(records(depth - 1))
         case "union":
             return _union(draw(st.sampled_from(["null", "int"])))
         case _:
             name = draw(st.sampled_from(sorted(SINGLE)))
-            return Case(name, SINGLE[name])
+            return AvroCase(name, SINGLE[name])
 
 
 def _unzip(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
     return [given for given, _ in pairs], [had for _, had in pairs]
 
 
-def _union(first: str) -> Case:
+def _union(first: str) -> AvroCase:
     """Return a union of a string, a boolean, and null or a number."""
     members = ["string", "boolean"] if first == "null" else ["int", "string", "boolean"]
     branches = [first, *(m for m in members if m != first)]
@@ -174,11 +177,11 @@ def _union(first: str) -> Case:
             lambda pair: (pair[0], {item: pair[1] if item == name else None for item in members})
         )
 
-    return Case(branches, st.one_of([member(name) for name in branches]))
+    return AvroCase(branches, st.one_of([member(name) for name in branches]))
 
 
 @st.composite
-def records(draw: st.DrawFn, depth: int = 3) -> Case:
+def records(draw: st.DrawFn, depth: int = 3) -> AvroCase:
     inner = draw(st.lists(cases(depth=depth), min_size=1, max_size=4))
     fields = [{"name": f"f{n}", "type": item.schema} for n, item in enumerate(inner)]
     schema = {"type": "record", "name": f"R{next(_names)}", "fields": fields}
@@ -188,12 +191,12 @@ def records(draw: st.DrawFn, depth: int = 3) -> Case:
             {f"f{n}": had for n, (_, had) in enumerate(pairs)},
         )
     )
-    return Case(schema, values)
+    return AvroCase(schema, values)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_what_is_written_is_what_the_rows_have(data: st.DataObject) -> None:
+def test_rows_equal_the_written_values(data: st.DataObject) -> None:
     case = data.draw(records())
     pairs = data.draw(st.lists(case.values, max_size=5))
     rows, errors = decoded(case.schema, [written(case.schema, value) for value, _ in pairs])
@@ -204,8 +207,7 @@ def test_what_is_written_is_what_the_rows_have(data: st.DataObject) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_bytes_that_are_no_record_fail_alone(data: st.DataObject) -> None:
-    """Cut short, with more behind, changed, or anything: what is read is what would be written, and
-    the records around it are there."""
+    """Damaged records have errors, and the records around them are read."""
     case = data.draw(records())
     good, had = data.draw(case.values)
     sound = written(case.schema, good)
@@ -213,12 +215,14 @@ def test_bytes_that_are_no_record_fail_alone(data: st.DataObject) -> None:
     changed = bytearray(sound)
     if changed:
         changed[at] ^= data.draw(st.integers(1, 255))
+    # The record is cut short, longer, changed, and replaced by any bytes.
     bad = [sound[:at], sound + b"\x00", bytes(changed), data.draw(st.binary(max_size=30))]
     rows, errors = decoded(case.schema, [sound, *bad, sound])
     assert (rows[0], rows[-1], errors[0], errors[-1]) == (had, had, None, None)
     if sound:
         assert errors[1] is not None
     assert errors[2] is not None
+    # The last two may be records by chance. Each of the four has either a row or an error.
     for row, error in zip(rows[1:-1], errors[1:-1], strict=True):
         assert (row is None) == (error is not None)
 
@@ -243,7 +247,7 @@ _PLAIN = st.recursive(
 
 
 def like_fastavro(value: Any, schema: Any) -> Any:
-    """A row's value as fastavro has it: maps come as pairs."""
+    """Return a row's value as fastavro does, where maps are dictionaries."""
     if isinstance(schema, list):
         schema = next(item for item in schema if item != "null")
     if value is None or isinstance(schema, str):
@@ -259,22 +263,21 @@ def like_fastavro(value: Any, schema: Any) -> Any:
             return value
 
 
+# Small bytes are likely to be lengths, branches and symbols.
 _BYTES = st.lists(st.one_of(st.integers(0, 4), st.integers(0, 255)), max_size=25).map(bytes)
 
 
 @settings(max_examples=100, deadline=None)
 @given(_PLAIN.map(record), st.lists(_BYTES, min_size=1, max_size=40))
-def test_bytes_that_are_taken_for_a_record_are_one_to_fastavro(
-    schema: Any, records: list[bytes]
-) -> None:
-    """Not the other way round: it takes numbers of branches and symbols that there are none of."""
+def test_accepted_bytes_are_a_record_for_fastavro_too(schema: Any, records: list[bytes]) -> None:
+    """The converse is not true: fastavro accepts branches and symbols that do not exist."""
     rows, errors = decoded(schema, records)
     for data, row, error in zip(records, rows, errors, strict=True):
         if error is None:
-            left = io.BytesIO(data)
-            value = fastavro.schemaless_reader(left, fastavro.parse_schema(schema), None)
-            assert left.read() == b""
-            # By their text, for a NaN is no equal of itself.
+            stream = io.BytesIO(data)
+            value = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
+            assert stream.read() == b""
+            # Compare texts, because a NaN does not equal itself.
             assert repr(like_fastavro(row, schema)) == repr(value)
 
 
@@ -292,7 +295,9 @@ WIDENED = [
 
 
 @pytest.mark.parametrize(("writer", "reader", "value", "had"), WIDENED)
-def test_a_narrower_type_of_the_record_fits(writer: Any, reader: Any, value: Any, had: Any) -> None:
+def test_narrower_types_of_the_writer_are_widened(
+    writer: Any, reader: Any, value: Any, had: Any
+) -> None:
     records = [written(record(writer), {"f0": value})]
     assert decoded(record(writer), records, reader=record(reader)) == ([{"f0": had}], [None])
 
@@ -311,7 +316,7 @@ def test_a_type_that_fits_no_column_refuses_the_schema(writer: Any, reader: Any)
         decoded(record(writer), [], reader=record(reader))
 
 
-def test_of_a_union_only_records_with_the_branch_that_does_not_fit_fail() -> None:
+def test_only_records_with_an_unsuitable_union_branch_fail() -> None:
     writer = record(["int", "string"])
     records = [written(writer, {"f0": value}) for value in (1, "a")]
     rows, errors = decoded(writer, records, reader=record("int"))
@@ -325,6 +330,7 @@ def test_fields_match_by_name_and_alias_and_missing_ones_have_defaults() -> None
         "type": "record",
         "name": "R",
         "fields": [
+            # The reader has no such field, so that its values have to be skipped.
             {"name": "gone", "type": {"type": "array", "items": ["null", inner]}},
             {"name": "old", "type": "int"},
             {"name": "kept", "type": "string"},
@@ -348,6 +354,7 @@ def test_fields_match_by_name_and_alias_and_missing_ones_have_defaults() -> None
             {
                 "name": "money",
                 "type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 1},
+                # The byte is -1 in two's complement, which is -0.1 with a scale of 1.
                 "default": "\u00ff",
             },
             {
@@ -379,27 +386,27 @@ def test_fields_match_by_name_and_alias_and_missing_ones_have_defaults() -> None
     )
 
 
-def test_a_value_that_is_no_record_is_in_a_column() -> None:
+def test_value_that_is_not_a_record_has_one_column() -> None:
     assert decoded("string", [b"\x04hi", b"\x02"])[0] == [{"value": "hi"}, None]
     assert decoded(["null", "long"], [b"\x00", b"\x02\x02"])[0] == [{"value": None}, {"value": 1}]
 
 
 def test_blocks_with_their_sizes_are_read() -> None:
-    """As the specification has them, and fastavro does not write them."""
+    """The specification allows sizes of blocks, which fastavro never writes."""
     schema = record({"type": "array", "items": "int"})
     assert decoded(schema, [b"\x03\x04\x02\x04\x02\x06\x00"])[0] == [{"f0": [1, 2, 3]}]
 
 
 def test_the_last_value_of_a_repeated_map_key_counts() -> None:
-    """Avro forbids no repetition, and a map of Spark's with two equal keys has no meaning."""
+    """Avro permits repeated keys. A map of Spark must not have them."""
     schema = record({"type": "map", "values": "int"}, {"type": "array", "items": "int"})
 
     def entry(key: bytes, value: int) -> bytes:
         return bytes([2 * len(key)]) + key + bytes([2 * value])
 
     twice = b"\x04" + entry(b"k", 1) + entry(b"j", 2)
-    again = b"\x01\x06" + entry(b"k", 3)  # in a block of its own, with its size
-    data = [twice + again + b"\x00" + b"\x02\x02\x00", twice + b"\x00\x00", b"\x00\x00", b"\x02"]
+    repeated = b"\x01\x06" + entry(b"k", 3)  # in a block of its own, with its size
+    data = [twice + repeated + b"\x00" + b"\x02\x02\x00", twice + b"\x00\x00", b"\x00\x00", b"\x02"]
     rows, errors = decoded(schema, data)
     assert [row and dict(row["f0"]) for row in rows] == [
         {"k": 3, "j": 2},
@@ -410,6 +417,7 @@ def test_the_last_value_of_a_repeated_map_key_counts() -> None:
     assert [row and len(row["f0"]) for row in rows] == [2, 2, 0, None]
     assert rows[0]["f1"] == [1]
     assert [bool(error) for error in errors] == [False, False, False, True]
+    # Keys are also repeated in the maps within a map.
     nested = record({"type": "map", "values": {"type": "map", "values": "string"}})
     inner = b"\x04" + b"\x02a\x02x" + b"\x02a\x02y" + b"\x00"
     value = b"\x04" + b"\x02m" + inner + b"\x02n" + inner + b"\x00"
@@ -482,6 +490,7 @@ def test_few_bytes_that_unpack_to_many_values_are_refused() -> None:
         "fields": [{"name": f"c{n}", "type": "int"} for n in range(200)],
     }
     schema = record({"type": "array", "items": ["null", wide]})
+    # 200,000 nulls, each of a record with 200 columns, are 40 million values.
     data = b"\x80\xb5\x18" + b"\x00" * 200_000 + b"\x00"
     rows, errors = decoded(schema, [data, b"\x04\x00\x00\x00"])
     assert rows[0] is None
@@ -492,7 +501,7 @@ def test_few_bytes_that_unpack_to_many_values_are_refused() -> None:
 LIST = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
 
 
-def test_a_type_that_contains_itself_has_no_columns_and_is_read_over_to_a_depth() -> None:
+def test_recursive_type_has_no_columns_and_is_skipped_to_a_depth() -> None:
     with pytest.raises(SchemaRefused, match="contains itself"):
         columns_of(parse_schema(json.dumps(LIST)))
     writer = {
@@ -501,6 +510,7 @@ def test_a_type_that_contains_itself_has_no_columns_and_is_read_over_to_a_depth(
         "fields": [{"name": "l", "type": LIST}, {"name": "x", "type": "int"}],
     }
     columns = StructType([StructField("x", IntegerType())])
+    # The field has no column, and is skipped to reach the next one.
     short, long = (b"\x02" * depth + b"\x00\x02" for depth in (20, 1_000_000))
     rows, errors = decoded(writer, [short, long], columns)
     assert rows == [{"x": 1}, None]
@@ -529,7 +539,7 @@ def nested(depth: int, kind: str = "int") -> Any:
 
 
 def doubled(times: int) -> Any:
-    """Each type twice in the next one: 2^times columns, in a few kilobytes."""
+    """Return a type with 2^times columns: each level uses the one below twice."""
     kind: Any = "int"
     for n in range(times):
         fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"D{n - 1}" if n else "int"}]
@@ -538,7 +548,10 @@ def doubled(times: int) -> Any:
 
 
 def chained(count: int) -> str:
-    """Records by the thousand, each within the next by its name: no JSON is deep."""
+    """Return a schema of many records, each within the next one by its name.
+
+    The JSON itself is not deep.
+    """
     fields = [
         {
             "name": f"f{n}",
@@ -555,7 +568,7 @@ def chained(count: int) -> str:
     )
 
 
-def test_a_chain_of_names_is_read_over_to_a_depth() -> None:
+def test_chain_of_named_records_is_skipped_to_a_depth() -> None:
     columns = StructType([StructField("y", IntegerType())])
     for count, had in ((50, {"y": 7}), (3_000, None)):
         decoder = AvroDecoder(parse_schema(chained(count)), columns)
@@ -595,9 +608,10 @@ def test_a_schema_without_columns_is_refused(name: str) -> None:
         columns_of(parse_schema(text))
 
 
-def test_a_schema_that_unfolds_is_read_where_few_of_its_columns_are_wanted() -> None:
+def test_expanding_schema_is_read_if_few_columns_are_needed() -> None:
     schema: Schema = parse_schema(json.dumps(record(doubled(12), "int")))
     columns = StructType([StructField("f1", IntegerType())])
+    # 4,096 values precede the only field that has a column.
     rows, _ = run(AvroDecoder(schema, columns), [b"\x02" * 2**12 + b"\x04"])
     assert rows == [{"f1": 2}]
     assert math.isfinite(rows[0]["f1"])

@@ -1,4 +1,4 @@
-"""Record batches become Arrow rows: one for each data record that is wanted, byte for byte."""
+"""Record batches become Arrow rows: one for each selected data record, byte for byte."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def rows(data: bytes, source: ByteSource = EVERYTHING) -> list[dict[str, Any]]:
 
 
 @given(records=_records, codec=st.integers(0, 4), base_offset=st.integers(0, 2**40))
-def test_every_record_comes_back(records: list[Record], codec: int, base_offset: int) -> None:
+def test_every_record_is_decoded(records: list[Record], codec: int, base_offset: int) -> None:
     data = build_batch(records, base_offset=base_offset, codec=codec)
     got = rows(data)
     expected = list(decode_records(data))
@@ -47,23 +47,24 @@ def test_every_record_comes_back(records: list[Record], codec: int, base_offset:
         assert (row["topic"], row["partition"], row["tier"]) == ("t", 3, "remote")
 
 
-def test_only_the_wanted_offsets_come_back() -> None:
+def test_only_selected_offsets_are_decoded() -> None:
     records = [
         Record(key=None, value=str(i).encode(), headers=(), timestamp_ms=i) for i in range(10)
     ]
     data = b"".join(build_batch(records, base_offset=base) for base in (0, 10, 20))
+    # The range starts and ends within a batch.
     got = rows(data, ByteSource("t", 0, "local", 7, 21))
     assert [row["offset"] for row in got] == list(range(7, 22))
 
 
-def test_a_flipped_bit_is_refused_with_its_place() -> None:
+def test_flipped_bit_is_reported_with_its_place() -> None:
     data = bytearray(build_batch([Record(b"k", b"value", (), 5)], base_offset=42))
     data[-3] ^= 0x10
     with pytest.raises(CorruptData, match=r"t-3, offsets 42 to 42 \(remote\)"):
         rows(bytes(data))
 
 
-def test_a_partial_batch_at_the_end_is_left_alone() -> None:
+def test_partial_batch_at_the_end_is_ignored() -> None:
     one = build_batch([Record(b"k", b"v", (), 5)], base_offset=0)
     data = one + build_batch([Record(b"k", b"v", (), 5)], base_offset=1)[:-1]
     assert len(rows(data)) == 1
@@ -71,8 +72,7 @@ def test_a_partial_batch_at_the_end_is_left_alone() -> None:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_many_batches_become_one_arrow_batch(codec: int) -> None:
-    """As records come from a producer: one, or a few, in a batch; those in between may not be
-    packed, others are of transactions that were aborted."""
+    """Producers send small batches, some of which are not compressed."""
     records = [Record(None, b"%06d" % n, (), n) for n in range(9)]
     data = b"".join(
         build_batch(
@@ -83,6 +83,7 @@ def test_many_batches_become_one_arrow_batch(codec: int) -> None:
         )
         for n in range(300)
     )
+    # Several threads must not change the order of the rows.
     with DecodeThreads(3) as threads:
         side_by_side = list(decode(data, EVERYTHING, threads=threads))
     (one_by_one,) = decode(data, EVERYTHING)
@@ -94,11 +95,12 @@ def test_many_batches_become_one_arrow_batch(codec: int) -> None:
     ]  # fmt: skip
 
 
-def test_an_arrow_batch_ends_where_what_is_unpacked_is_enough(
+def test_arrow_batches_are_limited_by_unpacked_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decoder, "UNPACKED_BYTES_MAX", 1000)
     data = b"".join(
         build_batch([Record(None, bytes(300), (), 0)], base_offset=n, codec=4) for n in range(7)
     )
+    # Three values of 300 bytes fit into 1,000 bytes.
     assert [batch.num_rows for batch in decode(data, EVERYTHING)] == [3, 3, 1]

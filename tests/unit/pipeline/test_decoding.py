@@ -1,4 +1,4 @@
-"""Batches on their way through a worker: each record a row or a reason, by the schema it says."""
+"""Batches in a worker: each record becomes a row or a reason, by its schema."""
 
 import json
 import struct
@@ -35,6 +35,7 @@ def run(decoding: Decoding, values: list[bytes | None]) -> dict[int, tuple[Any, 
 
     The values follow another one that is not decoded.
     """
+    # A slice starts within the Arrow buffers, which the decoder has to respect.
     column = pa.array([b"before", *values], pa.binary()).slice(1)
     batch = pa.RecordBatch.from_arrays(
         [pa.array(range(len(values)), pa.int64()), column], names=["offset", "value"]
@@ -98,8 +99,8 @@ def test_a_protobuf_message_is_named_by_its_index() -> None:
     assert [found[n][1] for n in range(4, 8)] == [
         "the value does not say which message of its schema it is"
     ] * 4
-    meant = SchemaSource(SchemaType.PROTOBUF, descriptors=source.descriptors, message="p.A")
-    found = run(Decoding(COLUMNS, known={1: source}, reader=meant), values[:3])
+    reader = SchemaSource(SchemaType.PROTOBUF, descriptors=source.descriptors, message="p.A")
+    found = run(Decoding(COLUMNS, known={1: source}, reader=reader), values[:3])
     assert [found[n][0] for n in range(3)] == [{"x": 5}, {"x": 6}, None]
     assert "it is a message p.A.B, and the table is of p.A" in found[2][1]
 
@@ -113,7 +114,7 @@ def test_types_of_other_schemas_are_known() -> None:
     assert run(Decoding(columns.json(), source), [b"\x02"])[0][0] == {"i": {"x": 1}}
 
 
-def test_a_reason_is_no_longer_than_people_read() -> None:
+def test_length_of_a_reason_is_limited() -> None:
     found = run(Decoding(COLUMNS, known={1: "x" * 10_000}), [framed(1, b"")])
     assert len(found[0][1]) == LETTERS_MAX
 
@@ -124,5 +125,5 @@ def test_a_schema_that_fits_no_column_ends_the_batch_with_an_error() -> None:
         run(Decoding(COLUMNS, TEXT), [b"\x02a"])
 
 
-def test_columns_travel_as_sparks_json() -> None:
+def test_columns_are_serialized_as_spark_json() -> None:
     assert StructType.fromJson(json.loads(COLUMNS)).simpleString() == "struct<x:int>"

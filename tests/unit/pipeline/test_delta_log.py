@@ -75,11 +75,11 @@ def test_a_recreated_table_starts_from_the_beginning() -> None:
 
 
 def test_a_table_whose_rows_were_all_overwritten_restarts() -> None:
-    """Perhaps with what an older version had."""
+    """The rows may be replaced by those of an older version."""
     before = made(), claimed(1), wrote(2), wrote(3)
-    whole = DeltaCommit(4, "WRITE", {"mode": "Overwrite", "partitionBy": "[]"})
-    assert log(*before, whole) is None
-    assert log(*before, whole, restored(5, 3)) == AT[3]
+    overwrite = DeltaCommit(4, "WRITE", {"mode": "Overwrite", "partitionBy": "[]"})
+    assert log(*before, overwrite) is None
+    assert log(*before, overwrite, restored(5, 3)) == AT[3]
     for partial in ({"predicate": "a = 1"}, {"isDynamicPartitionOverwrite": "true"}):
         assert log(*before, DeltaCommit(4, "WRITE", {"mode": "Overwrite", **partial})) == AT[3]
     assert log(*before, DeltaCommit(4, "WRITE", {"mode": "Append"})) == AT[3]
@@ -91,9 +91,9 @@ def test_rows_over_a_rollback_are_refused_with_the_way_back() -> None:
         log(*before, restored(4, 2), wrote(5, base=3))
     with pytest.raises(ExportError, match="TO VERSION AS OF 4"):
         log(*before, restored(4, 2), other(5), wrote(6, base=3))
-    # The refused way no longer exists.
+    # The rollback has removed the refused rows.
     assert log(*before, restored(4, 2), wrote(5, base=3), restored(6, 4)) == AT[2]
-    # A claim has no rows: it is as if it were not.
+    # A claim has no rows, so that it is ignored.
     assert log(*before, restored(4, 2), claimed(5, base=3)) == AT[2]
     assert log(*before, restored(4, 2), claimed(5, base=3), claimed(6)) == AT[6]
 
@@ -105,20 +105,20 @@ def test_a_log_that_was_cleaned_is_not_taken_for_a_new_one() -> None:
         log(other(7), restored(8, 3))
 
 
-def test_what_maintenance_carried_on_counts_where_nothing_newer_was_said() -> None:
+def test_progress_carried_by_maintenance_counts_unless_outdated() -> None:
     carried = other(8, carried_metadata(AT[3], 6, 9))
     assert log(other(7), carried, other(9)) == AT[3]
-    with pytest.raises(Lost):  # there was an export since it read the table
+    with pytest.raises(Lost):  # An export has committed since maintenance read the table.
         log(other(7), carried, other(9), transaction=10)
     assert log(wrote(7), carried) == AT[7]
-    # Read before a rollback, and committed behind it.
+    # Maintenance read the table before a rollback, and committed after it.
     with pytest.raises(Lost):
         log(restored(7, 2), carried)
     assert log(restored(5, 2), other(6), carried) == AT[3]
-    with pytest.raises(Lost):  # of before the rollback
+    with pytest.raises(Lost):  # The progress is of before the rollback.
         log(carried, restored(9, 7))
 
 
-def test_what_others_say_in_the_same_place_is_theirs() -> None:
+def test_metadata_of_other_writers_is_ignored() -> None:
     assert DeltaCommit(1, "WRITE", user_metadata=json.dumps({"tidemark.offsets": "{}"})).properties
     assert log(made(), DeltaCommit(1, "WRITE", user_metadata=json.dumps({"job": 1}))) is None

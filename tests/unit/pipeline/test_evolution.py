@@ -37,22 +37,22 @@ def of(**fields: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
-def told(table: StructType, wanted: StructType) -> list[str]:
-    return [text(change) for change in changes(table, wanted)]
+def described(table: StructType, target: StructType) -> list[str]:
+    return [text(change) for change in changes(table, target)]
 
 
 def test_columns_are_added_and_widened_at_any_depth() -> None:
     table = of(
         a=INT, s=of(x=FLOAT, gone=TEXT), l=ArrayType(of(y=INT)), m=MapType(TEXT, DecimalType(4, 2))
     )
-    wanted = of(
+    target = of(
         a=LONG,
         s=of(x=DOUBLE, new=INT),
         l=ArrayType(of(y=LONG, z=TEXT)),
         m=MapType(TEXT, DecimalType(9, 2)),
         n=TEXT,
     )
-    assert told(table, wanted) == [
+    assert described(table, target) == [
         "a is widened from int to bigint",
         "s.x is widened from float to double",
         "s.new int is added",
@@ -61,8 +61,8 @@ def test_columns_are_added_and_widened_at_any_depth() -> None:
         "m.value is widened from decimal(4,2) to decimal(9,2)",
         "n string is added",
     ]
-    made = with_changes(table, wanted)
-    assert changes(made, wanted) == []
+    made = with_changes(table, target)
+    assert changes(made, target) == []
     assert made["s"].dataType == of(x=DOUBLE, gone=TEXT, new=INT)
 
 
@@ -80,20 +80,21 @@ REFUSED: list[tuple[DataType, DataType, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("had", "wants", "said"), REFUSED)
-def test_all_else_is_refused(had: DataType, wants: DataType, said: str) -> None:
-    with pytest.raises(ExportError, match=rf"{said}.*evolution=ignore"):
-        changes(of(a=had), of(a=wants))
+@pytest.mark.parametrize(("current", "target", "message"), REFUSED)
+def test_other_changes_are_refused(current: DataType, target: DataType, message: str) -> None:
+    with pytest.raises(ExportError, match=rf"{message}.*evolution=ignore"):
+        changes(of(a=current), of(a=target))
 
 
-def test_a_renaming_is_refused_with_what_to_do() -> None:
+def test_renaming_is_refused_with_the_statement_to_run() -> None:
     fields = [{"name": "new", "type": "int", "aliases": ["old"]}]
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
-    wanted = columns_of(schema)
+    target = columns_of(schema)
     with pytest.raises(ExportError, match="RENAME COLUMN old TO new"):
-        changes(of(old=INT), wanted)
-    assert told(of(other=INT), wanted) == ["new int is added"]
-    assert changes(of(old=INT, new=INT), wanted) == []
+        changes(of(old=INT), target)
+    # An alias without such a column is no renaming.
+    assert described(of(other=INT), target) == ["new int is added"]
+    assert changes(of(old=INT, new=INT), target) == []
     with pytest.raises(ExportError, match="the table calls it A"):
         changes(of(A=INT), of(a=INT))
 
@@ -127,23 +128,24 @@ _TYPES = st.recursive(
 
 
 @given(_structs(_TYPES), _structs(_TYPES))
-def test_a_table_that_has_grown_holds_both(table: StructType, wanted: StructType) -> None:
-    """Or it is refused; and growing twice is growing once, wherever a job was killed."""
+def test_grown_table_accepts_both_schemas(table: StructType, target: StructType) -> None:
+    """Growing in two steps equals growing at once. Other changes are refused."""
     assert changes(table, table) == []
     try:
-        found = changes(table, wanted)
+        found = changes(table, target)
     except ExportError:
         return
-    made = with_changes(table, wanted)
-    assert changes(made, wanted) == []
+    made = with_changes(table, target)
+    assert changes(made, target) == []
     assert made.fieldNames()[: len(table)] == table.fieldNames()
     assert (made == table) == (not found)
-    half = StructType(wanted.fields[: len(wanted) // 2])
-    assert changes(with_changes(with_changes(table, half), wanted), wanted) == []
+    # A job may be killed after it has added some of the columns.
+    half = StructType(target.fields[: len(target) // 2])
+    assert changes(with_changes(with_changes(table, half), target), target) == []
 
 
 def test_names_that_columns_cannot_have_are_refused() -> None:
-    for fields, said in (
+    for fields, message in (
         (of(kafka=INT), "is taken"),
         (of(_deleted=INT), "is taken"),
         (of(a=INT, A=INT), "by case only"),
@@ -153,7 +155,7 @@ def test_names_that_columns_cannot_have_are_refused() -> None:
         (of(a=of(**{"`": INT})), "no name"),
         (StructType([]), "no fields"),
     ):
-        with pytest.raises(ExportError, match=said):
+        with pytest.raises(ExportError, match=message):
             check_fields(fields)
     odd = of(**{"with space": of(**{"ü-1": INT})})
     check_fields(odd)
@@ -161,7 +163,7 @@ def test_names_that_columns_cannot_have_are_refused() -> None:
 
 
 def test_names_are_quoted_wherever_a_statement_has_them() -> None:
-    """Spark's own text of a type has them as they are, and what is behind a colon is a type."""
+    """Spark does not quote names in the text of a type, where a colon precedes a type."""
     name = "a:bigint>, injected string COMMENT 'by a record', z struct<b"
     fields = of(**{name: of(**{"`": ArrayType(of(**{name: INT}))})})
     quoted = f"`{name}`"
@@ -174,7 +176,7 @@ def test_names_are_quoted_wherever_a_statement_has_them() -> None:
     assert quoted in text(added)
 
 
-def test_a_table_made_by_hand_needs_a_place_for_the_records_own() -> None:
+def test_existing_table_needs_the_kafka_column() -> None:
     check_table("db.t", of(kafka=of(offset=LONG), a=INT))
     for table in (None, of(a=INT)):
         with pytest.raises(ExportError, match=r"ALTER TABLE db\.t ADD COLUMN kafka struct<`topic`"):

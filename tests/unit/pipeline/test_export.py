@@ -1,4 +1,4 @@
-"""Progress of a table: the properties of a commit, and their use by a job."""
+"""Progress of a table: properties of its commits, and how a job uses them."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ from tidemark_pipeline.jobs.export_job import phase_of
 FOUND = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
 
 
-def test_what_a_commit_says_is_read_back() -> None:
+def test_properties_of_a_commit_are_read_back() -> None:
     assert Exported.of_properties(FOUND.to_properties()) == FOUND
     assert FOUND.to_properties()["tidemark.offsets"] == '{"0":17,"1":4}'
     assert Exported.of_properties({"operation": "replace"}) is None
@@ -38,7 +38,7 @@ def test_a_starting_job_continues_at_the_tables_position_with_the_next_epoch() -
 
 
 def test_a_table_keeps_the_mode_that_it_was_begun_with() -> None:
-    """A commit without a mode is one that appended."""
+    """A commit without a mode has appended."""
     assert Exported.of_properties(FOUND.to_properties() | {"tidemark.mode": "upsert"}) != FOUND
     del (older := FOUND.to_properties())["tidemark.mode"]
     assert Exported.of_properties(older) == FOUND
@@ -60,7 +60,8 @@ def test_offsets_never_move_back() -> None:
         FOUND.reaching({0: 16})
 
 
-def test_lag_counts_what_the_table_has_not() -> None:
+def test_lag_counts_offsets_missing_from_the_table() -> None:
+    # The table has nothing of partition 2, so that all of its 6 offsets count.
     assert FOUND.lag({0: 20, 1: 4, 2: 6}) == 3 + 6
 
 
@@ -72,27 +73,28 @@ def test_a_superseded_job_names_its_successor() -> None:
         check_not_superseded(FOUND, Exported("t", "id", {0: 1}, 2, "a"))
 
 
-def test_where_a_batch_ends_is_what_spark_has_written_down(tmp_path: Path) -> None:
+def test_planned_end_is_read_from_sparks_offset_log(tmp_path: Path) -> None:
     folder = tmp_path / "offsets"
     folder.mkdir()
+    # Spark writes a version, the metadata of the batch, and a line for each source.
     (folder / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"t": {"0": 17, "1": 4}}')
     assert planned_end(tmp_path, 3, "t") == {0: 17, 1: 4}
 
 
-def test_the_table_says_where_a_stream_begins_and_options_where_a_new_one_does() -> None:
+def test_start_comes_from_the_table_or_from_options_if_new() -> None:
     given = {"topic": "t", "startingTimestamp": "5", "columns": "key"}
     new = stream_options(given, Exported("t"), once=True)
     assert (new["startingTimestamp"], new["endingOffsets"]) == ("5", "latest")
     assert new["columns"].startswith("topic,partition,offset,timestamp")
-    goes_on = stream_options(given, FOUND, once=False)
-    assert json.loads(goes_on["startingOffsets"]) == {"t": {"0": 17, "1": 4}}
-    assert not {"startingTimestamp", "endingOffsets"} & set(goes_on)
+    continued = stream_options(given, FOUND, once=False)
+    assert json.loads(continued["startingOffsets"]) == {"t": {"0": 17, "1": 4}}
+    assert not {"startingTimestamp", "endingOffsets"} & set(continued)
     assert (
         stream_options({"topic": "t"}, Exported("t"), once=False)["startingOffsets"] == "earliest"
     )
 
 
-def test_what_spark_fetches_for_a_table_and_by_which_name_it_knows_it(
+def test_packages_and_table_names_by_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
@@ -109,7 +111,7 @@ def test_what_spark_fetches_for_a_table_and_by_which_name_it_knows_it(
     assert iceberg.name_of("a.b") == "lake.a.b"
     assert delta.name_of("a.b") == "delta.`s3a://l``ake/a/b`"
     assert "spark.sql.catalog.spark_catalog" in delta.settings()
-    # Not what an image has among its own jars, or what was named.
+    # Packages that the image contains, or that the user names, are not fetched.
     (tmp_path / "jars" / "iceberg-spark-runtime-4.1_2.13-1.12.0.jar").touch()
     assert "runtime" not in iceberg.settings()["spark.jars.packages"]
     assert iceberg.settings(["x.jar"])["spark.jars"] == "x.jar"
@@ -130,7 +132,7 @@ def test_two_tables_continue_at_the_earlier_position() -> None:
     assert lower_offsets(rows, letters) == {0: 17}
     assert offsets_above(letters, lower_offsets(rows, letters)) == {0: 20, 2: 9}
     assert offsets_above(rows, rows) == {}
-    # A batch that ends below what a table has takes nothing back from it.
+    # A batch that ends below the table's offset does not move it back.
     own = Exported("t", "id", letters, 3, "a")
     assert raised_claim(own, Exported("t", "id", {0: 18, 1: 5})).offsets == {0: 20, 1: 5, 2: 9}
 
@@ -138,8 +140,8 @@ def test_two_tables_continue_at_the_earlier_position() -> None:
 LATE = "[STREAM_FAILED] ... SparkException: Python worker failed to connect back. SQLSTATE: XXKST"
 
 
-def test_a_python_worker_that_starts_late_is_started_again() -> None:
-    """Spark waits 10 s for the one that plans a stream, which is little on a busy machine."""
+def test_late_python_worker_is_retried() -> None:
+    """Spark waits 10 s for the worker that plans a stream, which is short on a busy machine."""
     calls: list[RuntimeError | None] = [RuntimeError(LATE), RuntimeError(LATE), None]
 
     def run() -> None:
@@ -162,7 +164,7 @@ def test_a_failing_worker_start_names_the_remedy() -> None:
     assert phase_of(found.value)[0] is ExportJobPhase.FAILED  # so the operator starts it again
 
 
-def test_other_failures_are_not_tried_again() -> None:
+def test_other_failures_are_not_retried() -> None:
     calls = []
 
     def run() -> None:

@@ -30,6 +30,7 @@ TRACE = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\ntidemark_pipeli
 def test_an_error_of_spark_is_reported_in_one_line() -> None:
     assert project_error(TRACE.format("remote.DataLoss")) == ("DataLoss", "gone")
     assert project_error("[STREAM_FAILED] terminated\n\tat y") == ("", "[STREAM_FAILED] terminated")
+    # Py4J reports an error of the JVM with its stack trace and its causes.
     thrown = (
         "An error occurred while calling o7.append.\n: org.apache.spark.SparkException: aborted\n"
     )
@@ -55,9 +56,7 @@ def test_an_error_of_spark_is_reported_in_one_line() -> None:
         *("a registry is down", "a registry refuses"),
     ],
 )
-def test_an_end_is_judged_by_whether_trying_again_helps(
-    error: Exception, phase: ExportJobPhase
-) -> None:
+def test_phase_depends_on_whether_a_retry_can_help(error: Exception, phase: ExportJobPhase) -> None:
     found, message = export_job.phase_of(error)
     assert found is phase
     assert message
@@ -79,7 +78,7 @@ def test_no_secret_is_in_a_reported_error(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("secrets", "said", "told"),
+    ("secrets", "error", "reported"),
     [
         (("Secret-Word",), "value SECRET-WORD or secret-word", "value *** or ***"),
         (("secret-word\n",), "value 'secret-word'", "value '***'"),
@@ -88,10 +87,10 @@ def test_no_secret_is_in_a_reported_error(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_a_secret_is_hidden_in_every_spelling(
-    monkeypatch: pytest.MonkeyPatch, secrets: tuple[str, ...], said: str, told: str
+    monkeypatch: pytest.MonkeyPatch, secrets: tuple[str, ...], error: str, reported: str
 ) -> None:
     def fail(*_: object) -> None:
-        raise RuntimeError(said)
+        raise RuntimeError(error)
 
     monkeypatch.setattr(export_job, "_export", fail)
     hidden = tuple(
@@ -103,7 +102,7 @@ def test_a_secret_is_hidden_in_every_spelling(
     ended = export_job.run(
         {ORDER_VARIABLE: order.to_json(), **environment}, JobStatus(), threading.Event()
     )
-    assert ended == (ExportJobPhase.FAILED, told)
+    assert ended == (ExportJobPhase.FAILED, reported)
 
 
 def test_a_job_that_is_stopped_in_the_middle_has_not_failed(
@@ -127,7 +126,7 @@ def test_an_unreadable_order_is_reported() -> None:
     assert "TIDEMARK_EXPORT" in message
 
 
-def test_what_a_table_is_to_be_comes_from_json() -> None:
+def test_table_options_are_read_from_json() -> None:
     found = TableOptions.of({"table": "db.t", "warehouse": "/lake", "schema": "id BIGINT"})
     assert found.catalog == {"type": "hadoop", "warehouse": "/lake"}
     assert (found.schema, found.letters) == ("id BIGINT", "db.t_dead_letters")
@@ -150,26 +149,26 @@ def shown(page: HttpPage, path: str) -> str:
 
 
 def test_the_page_shows_the_jobs_progress(tmp_path: Path) -> None:
-    told = JobStatus()
-    page = told.page()
+    job_page = JobStatus()
+    page = job_page.page()
     assert JobReport.of_json(shown(page, "/report")) == JobReport(phase=ExportJobPhase.STARTING)
     assert "tidemark_export_lag_offsets 5" not in shown(page, "/metrics")
-    told.update(progress(0, 5))
-    assert told.report.committed_ms is None
-    told.update(progress(2, 1, 1_700_000_000_000))
-    assert told.report.committed_ms is not None
-    assert (told.report.lag, told.report.rows, told.report.letters) == (1, 30, 4)
+    job_page.update(progress(0, 5))
+    assert job_page.report.committed_ms is None
+    job_page.update(progress(2, 1, 1_700_000_000_000))
+    assert job_page.report.committed_ms is not None
+    assert (job_page.report.lag, job_page.report.rows, job_page.report.letters) == (1, 30, 4)
     metrics = shown(page, "/metrics")
     assert "tidemark_export_lag_offsets 1.0" in metrics
     assert "tidemark_export_written_rows_total 20.0" in metrics
     assert "tidemark_export_current_timestamp_seconds 1.7e+09" in metrics
-    committed_ms = told.report.committed_ms
-    told.update(progress(2, 9))  # a look: nothing was committed
-    assert told.report.committed_ms == committed_ms
-    told.end(ExportJobPhase.FAILED, "why")
-    told.write_report(tmp_path / "report")
-    assert JobReport.of_json((tmp_path / "report").read_bytes()) == told.report
-    assert (told.report.phase, told.report.message, told.report.lag) == (
+    committed_ms = job_page.report.committed_ms
+    job_page.update(progress(2, 9))  # The lag was measured, and nothing was committed.
+    assert job_page.report.committed_ms == committed_ms
+    job_page.end(ExportJobPhase.FAILED, "why")
+    job_page.write_report(tmp_path / "report")
+    assert JobReport.of_json((tmp_path / "report").read_bytes()) == job_page.report
+    assert (job_page.report.phase, job_page.report.message, job_page.report.lag) == (
         ExportJobPhase.FAILED,
         "why",
         9,
@@ -179,13 +178,13 @@ def test_the_page_shows_the_jobs_progress(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- freshness
 
 
-def test_a_table_is_as_of_the_moment_whose_end_it_has_reached() -> None:
+def test_table_is_current_as_of_the_last_end_it_reached() -> None:
     fresh = Freshness()
     fresh.observe(100, {0: 10, 1: 5}, {0: 3, 1: 5})
     assert fresh.current_ms is None
     fresh.observe(200, {0: 20, 1: 5}, {0: 9, 1: 5})
     assert fresh.current_ms is None
-    # It is behind the end as ever, and has all that there was at 100.
+    # The table is behind the end, but contains everything that existed at 100 ms.
     fresh.observe(300, {0: 30, 1: 5}, {0: 20, 1: 5})
     assert fresh.current_ms == 100
     fresh.observe(400, {0: 30, 1: 5}, {0: 29, 1: 5})
@@ -199,5 +198,5 @@ def test_an_idle_topic_is_current_at_each_check() -> None:
     for now_ms in (100, 200):
         fresh.observe(now_ms, {0: 10}, {0: 10})
         assert fresh.current_ms == now_ms
-    fresh.observe(300, {0: 10, 1: 1}, {0: 10})  # a partition more
+    fresh.observe(300, {0: 10, 1: 1}, {0: 10})  # The topic has another partition.
     assert fresh.current_ms == 200

@@ -1,4 +1,4 @@
-"""A query's WHERE narrows what is read, and never by a row that passes."""
+"""A query's WHERE narrows what is read, and keeps every row that passes."""
 
 import datetime
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ def made(kind: str, column: str, value: object) -> object:
     return type(kind, (Filter,), {})((column,), value)
 
 
+# A record's timestamp has no half milliseconds, so that bounds have to be rounded.
 T0 = datetime.datetime(2024, 1, 1, microsecond=1500, tzinfo=datetime.UTC)
 T0_MS = 1_704_067_200_001
 BOTH = Narrowing(since_ms=T0_MS, until_ms=T0_MS)
@@ -67,11 +68,13 @@ def among(*values: object) -> frozenset[object]:
         *("since", "later", "until", "sooner", "some-times", "others", "unknown"),
     ],
 )
-def test_what_is_understood(filters: list[tuple[str, str, object]], expected: Narrowing) -> None:
+def test_comparisons_narrow_the_read(
+    filters: list[tuple[str, str, object]], expected: Narrowing
+) -> None:
     assert narrow(made(*filter_) for filter_ in filters) == expected
 
 
-def test_what_is_no_comparison_is_passed_over() -> None:
+def test_other_predicates_are_ignored() -> None:
     negated = type("Not", (), {"child": made("EqualTo", "partition", 3)})()
     is_null = type("IsNotNull", (), {"attribute": ("partition",)})()
     assert narrow([negated, is_null, made("EqualTo", "a", 1)]) == NO_NARROWING

@@ -1,5 +1,7 @@
-"""A table that grows while others change it; Iceberg's own part is in test_schemas.py of the
-integration tests."""
+"""A table that grows while others change it.
+
+Iceberg's part is in test_schemas.py of the integration tests.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,8 +30,8 @@ def of(**fields: DataType) -> StructType:
 
 
 @dataclass
-class Kept:
-    """A table without rows. ``others``: what they change it to meanwhile, before each attempt."""
+class GrowingTable:
+    """Table without rows. ``others`` are changes by other writers, one before each attempt."""
 
     has: StructType
     others: list[StructType | Exception] = field(default_factory=list)
@@ -44,6 +46,7 @@ class Kept:
 
     def grow(self, needed: Sequence[Added | Widened]) -> bool:
         if self.others:
+            # Another writer commits first, so that this attempt has to be repeated.
             found = self.others.pop(0)
             if isinstance(found, Exception):
                 raise found
@@ -68,7 +71,7 @@ class Kept:
     def close(self) -> None: ...
 
 
-class Wants:
+class StubValues:
     def __init__(self, wanted: StructType | None) -> None:
         self.schema_columns = wanted
 
@@ -80,54 +83,57 @@ class Wants:
 
 
 def claim(
-    table: Kept, wanted: StructType | None, evolution: Evolution = Evolution.GROW
+    table: GrowingTable, target: StructType | None, evolution: Evolution = Evolution.GROW
 ) -> list[str]:
-    said: list[str] = []
-    tables = LetteredTables(Wants(wanted), table, Kept(of()), evolution=evolution, say=said.append)
+    messages: list[str] = []
+    tables = LetteredTables(
+        StubValues(target), table, GrowingTable(of()), evolution=evolution, say=messages.append
+    )
     tables.claim("t", "")
-    return said
+    return messages
 
 
-WANTED = of(a=LONG, b=TEXT)
+TARGET = of(a=LONG, b=TEXT)
 
 
 def test_a_table_grows_once_and_reports_the_changes() -> None:
-    table = Kept(of(a=INT))
-    assert claim(table, WANTED) == ["a is widened from int to bigint; b string is added"]
-    assert table.has == WANTED
-    assert claim(table, WANTED) == []
+    table = GrowingTable(of(a=INT))
+    assert claim(table, TARGET) == ["a is widened from int to bigint; b string is added"]
+    assert table.has == TARGET
+    assert claim(table, TARGET) == []
     assert table.grown == 1
 
 
-def test_what_others_have_done_meanwhile_is_not_done_again() -> None:
-    table = Kept(of(a=INT), others=[of(a=INT, b=TEXT), of(a=LONG, b=TEXT)])
-    assert claim(table, WANTED) == []
+def test_changes_by_others_are_not_repeated() -> None:
+    table = GrowingTable(of(a=INT), others=[of(a=INT, b=TEXT), of(a=LONG, b=TEXT)])
+    assert claim(table, TARGET) == []
     assert table.grown == 0
-    table = Kept(of(a=INT), others=[of(a=INT, b=INT)])
+    # The other writer has added the column with an incompatible type.
+    table = GrowingTable(of(a=INT), others=[of(a=INT, b=INT)])
     with pytest.raises(ExportError, match="b: a column of int cannot become string"):
-        claim(table, WANTED)
+        claim(table, TARGET)
 
 
-def test_a_table_that_is_never_left_alone_ends_the_job() -> None:
-    table = Kept(of(a=INT), others=[of(a=INT, n=INT), of(a=INT, m=INT)] * 10)
+def test_constant_changes_by_others_end_the_job() -> None:
+    table = GrowingTable(of(a=INT), others=[of(a=INT, n=INT), of(a=INT, m=INT)] * 10)
     with pytest.raises(ExportError, match="was changed by others"):
-        claim(table, WANTED)
+        claim(table, TARGET)
 
 
-def test_a_job_that_was_taken_over_from_changes_no_column() -> None:
-    table = Kept(of(a=INT), others=[Superseded("by another")])
+def test_superseded_job_changes_no_column() -> None:
+    table = GrowingTable(of(a=INT), others=[Superseded("by another")])
     with pytest.raises(Superseded):
-        claim(table, WANTED)
+        claim(table, TARGET)
     assert table.has == of(a=INT)
 
 
-@pytest.mark.parametrize("wanted", [None, WANTED])
-def test_columns_that_are_to_stay_stay(wanted: StructType | None) -> None:
-    table = Kept(of(a=INT))
-    assert claim(table, wanted, Evolution.IGNORE) == []
+@pytest.mark.parametrize("target", [None, TARGET])
+def test_ignored_evolution_changes_no_column(target: StructType | None) -> None:
+    table = GrowingTable(of(a=INT))
+    assert claim(table, target, Evolution.IGNORE) == []
     assert table.has == of(a=INT)
 
 
-def test_a_name_that_is_taken_is_refused_before_the_table_has_it() -> None:
+def test_conflicting_name_is_refused_before_the_table_changes() -> None:
     with pytest.raises(ExportError, match="by case only"):
-        claim(Kept(of(a=INT)), of(a=INT, b=INT, B=INT))
+        claim(GrowingTable(of(a=INT)), of(a=INT, b=INT, B=INT))

@@ -102,11 +102,11 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "said"), REFUSED)
-def test_fields_that_no_table_can_have_are_the_records_fault(value: Any, said: str) -> None:
-    """Only a table that grows gets the field; other tables leave unknown fields out."""
-    assert said in cause(value, TABLE, grows=True)
-    if "surrogate" not in said:
+@pytest.mark.parametrize(("value", "reason"), REFUSED)
+def test_impossible_field_names_make_dead_letters(value: Any, reason: str) -> None:
+    """Only a growing table adds the field. Other tables ignore unknown fields."""
+    assert reason in cause(value, TABLE, grows=True)
+    if "surrogate" not in reason:
         assert cause(value, TABLE) == ""
 
 
@@ -138,10 +138,10 @@ ALWAYS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "said"), ALWAYS)
+@pytest.mark.parametrize(("value", "reason"), ALWAYS)
 @pytest.mark.parametrize("grows", [False, True])
-def test_what_would_be_lost_unnoticed_is_a_dead_letter(value: Any, said: str, grows: bool) -> None:
-    assert said in cause(value, TABLE, grows=grows)
+def test_dead_letter_prevents_a_silent_loss(value: Any, reason: str, grows: bool) -> None:
+    assert reason in cause(value, TABLE, grows=grows)
 
 
 SOUND: list[Any] = [
@@ -167,21 +167,21 @@ def test_sound_records_pass(value: Any, grows: bool) -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b'"', b"\\", b'"}'])
-def test_a_hostile_text_takes_time_in_proportion_to_its_length(end: bytes) -> None:
-    """A pattern that looks for the end of a string again and again would take hours."""
+def test_hostile_text_is_checked_in_linear_time(end: bytes) -> None:
+    """A pattern that searches for the end of a string repeatedly would take hours."""
     began_s = time.process_time()
     assert cause(b'{"name": [' + b"[" * 101 + b'"' + b'\\"' * 500_000 + end, TABLE)
     assert time.process_time() - began_s < 5
 
 
-def test_a_path_in_a_message_is_not_as_long_as_the_record() -> None:
-    """A full path for each name takes time in the square of the record's length."""
+def test_path_in_a_message_is_shortened() -> None:
+    """A complete path for each name would take quadratic time."""
     value = json.dumps({"p" * 400_000: {str(n): 1 for n in range(40_000)}}).encode()
     began_s = time.process_time()
-    said = cause(value, TABLE, grows=True)
+    message = cause(value, TABLE, grows=True)
     assert time.process_time() - began_s < 1
-    assert "a column's name has at most 255 characters" in said
-    assert len(said) < 500
+    assert "a column's name has at most 255 characters" in message
+    assert len(message) < 500
 
 
 def test_names_that_no_column_can_have_are_not_remembered() -> None:
@@ -197,6 +197,7 @@ def test_names_that_no_column_can_have_are_not_remembered() -> None:
 def test_numbers_are_checked_against_floats_and_times() -> None:
     columns = of(f=FloatType(), t=TimestampType(), m=MapType(TEXT, DOUBLE))
     assert "f: a number is beyond a float" in cause({"f": 1e39}, columns)
+    # The largest second that is still in the year 9999.
     assert cause({"f": 1e38, "t": 253_402_300_799}, columns) == ""
     for second in (253_402_300_800, -62_135_596_801, 2**62):
         assert "are not between the years 1 and 9999" in cause({"t": second}, columns)
@@ -213,7 +214,7 @@ def test_formats_forbid_further_names() -> None:
     assert cause({"inner": {"_file": 1}}, TABLE, grows=True, names=iceberg) == ""
 
 
-def test_names_are_one_where_java_takes_them_for_one() -> None:
+def test_names_are_equal_if_java_ignores_their_case() -> None:
     for one, other in (
         ("Name", "nAME"),
         ("\u017f", "S"),
@@ -224,6 +225,7 @@ def test_names_are_one_where_java_takes_them_for_one() -> None:
         ("Σ", "ς"),
     ):
         assert folded(one) == folded(other)
+    # Java compares single characters, and ß has no upper case of one character.
     assert folded("ß") != folded("ss")
 
 
@@ -263,6 +265,7 @@ INFERRED: list[tuple[list[Any], DataType | None]] = [
 
 @pytest.mark.parametrize(("values", "kind"), INFERRED)
 def test_types_are_those_on_which_records_agree(values: list[Any], kind: DataType | None) -> None:
+    # The order of the records makes no difference.
     for order in (values, values[::-1]):
         found, _ = learned(of(), *({"v": value} for value in order))
         assert found == (of() if kind is None else of(v=kind))
@@ -270,18 +273,19 @@ def test_types_are_those_on_which_records_agree(values: list[Any], kind: DataTyp
 
 def test_a_batch_adds_the_most_frequent_fields_and_a_bounded_number() -> None:
     often = [{"id": 1, "inner": {"z": True}} for _ in range(5)]
+    # Names from data occur once each, and must not crowd out real fields.
     names_are_data = [{f"user-{n}": n} for n in range(300)]
     found, added = learned(TABLE, *names_are_data, *often)
     assert added == NEW_MAX
     assert found["inner"].dataType == of(x=DOUBLE, z=BooleanType())
     assert size_of(found) == size_of(TABLE) + NEW_MAX
-    # A column with more within it than there is room for stays out, and others go in.
+    # A column with more fields than there is room for stays out, and others are added.
     found, added = learned(TABLE, {"a": {"x": 1, "y": 1}}, {"b": 1}, {"b": 2}, room=2)
     assert added == 1
     assert found.fieldNames()[-1] == "b"
 
 
-def test_a_new_field_is_called_what_most_records_call_it() -> None:
+def test_new_field_is_spelled_as_in_most_records() -> None:
     found, added = learned(TABLE, {"new": 1}, {"New": 1}, {"New": 2})
     assert (added, found.fieldNames()[-1]) == (1, "New")
     assert "differs from it by case only" in cause({"new": 1}, found, grows=True)
@@ -325,6 +329,7 @@ _RECORDS = st.dictionaries(st.sampled_from(["a", "A", "b", "a.b", "kafka"]), _JS
 @given(st.lists(_RECORDS, max_size=6))
 def test_any_records_make_columns_that_a_table_can_have(values: list[Any]) -> None:
     table = of(id=LONG)
+    # The second round starts with the table that has grown.
     for _ in range(2):
         found, added = learned(table, *values, room=COLUMNS_MAX)
         check_fields(found)

@@ -1,4 +1,4 @@
-"""A subject's latest schema that no table can have: any producer may register one."""
+"""A subject's latest schema that no table can have. Any producer may register one."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ def avro(*fields: tuple[str, Any]) -> SchemaSource:
     )
 
 
-class Known(Schemas):
+class KnownSchemas(Schemas):
     """Schemas of a registry by their ids, the last of which is the latest."""
 
     def __init__(self, *known: SchemaSource) -> None:
@@ -46,31 +46,31 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("refused", "said"), REFUSED)
-def test_its_records_are_dead_letters_and_the_table_keeps_its_columns(
-    refused: SchemaSource, said: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("refused", "reason"), REFUSED)
+def test_unusable_latest_schema_makes_dead_letters(
+    refused: SchemaSource, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    schemas = Known(SOUND)
+    schemas = KnownSchemas(SOUND)
     reading = RegistryValues(schemas, "t-value", reads_latest=True)
     schemas.given.append(refused)
     with caplog.at_level(logging.WARNING):
         reading._read_latest_schema()
-    assert said in caplog.text
+    assert reason in caplog.text
     assert reading.schema_columns is not None
     assert reading.schema_columns.fieldNames() == ["x"]
     known = reading._known_schemas([1])
     assert known[0] == SOUND
-    assert said in str(known[1])
-    # The next sound one counts again.
+    assert reason in str(known[1])
+    # The next sound schema counts again.
     schemas.given.append(avro(("x", "int"), ("y", "int")))
     reading._read_latest_schema()
     assert reading.schema_columns.fieldNames() == ["x", "y"]
 
 
-@pytest.mark.parametrize(("refused", "said"), REFUSED)
-def test_a_job_that_starts_needs_a_table_for_it(refused: SchemaSource, said: str) -> None:
-    with pytest.raises(ExportError, match=said):
-        RegistryValues(Known(refused), "t-value", reads_latest=True)
-    reading = RegistryValues(Known(refused), "t-value", reads_latest=True, has_table=True)
+@pytest.mark.parametrize(("refused", "reason"), REFUSED)
+def test_start_with_an_unusable_schema_needs_a_table(refused: SchemaSource, reason: str) -> None:
+    with pytest.raises(ExportError, match=reason):
+        RegistryValues(KnownSchemas(refused), "t-value", reads_latest=True)
+    reading = RegistryValues(KnownSchemas(refused), "t-value", reads_latest=True, has_table=True)
     assert reading.schema_columns is None
-    assert said in str(reading._known_schemas([0])[0])
+    assert reason in str(reading._known_schemas([0])[0])

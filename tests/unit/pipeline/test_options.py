@@ -1,4 +1,4 @@
-"""Options are checked once, with messages that say what to do; Java is found or explained."""
+"""Options are checked once, with messages that name the remedy. Java is found or explained."""
 
 import pickle
 from pathlib import Path
@@ -40,7 +40,7 @@ BASE = {"topic": "t", "path": "/tier"}
         ({"endingTimestamp": "soon"}, "endingTimestamp is 'soon'; write milliseconds"),
     ],
 )
-def test_bad_options_say_what_to_do(changes: dict[str, str], message: str) -> None:
+def test_bad_options_name_the_remedy(changes: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse({**BASE, **changes})
 
@@ -64,7 +64,7 @@ def test_options_are_passed_to_executors() -> None:
         assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_names_come_in_any_case_as_spark_hands_them_over() -> None:
+def test_option_names_ignore_case_as_in_spark() -> None:
     parsed = parse({"TOPIC": "t", "path": "/tier", "startingoffsets": '{"0": 3}'})
     assert parsed.starting.of("t", 0) == At(3)
 
@@ -91,7 +91,7 @@ def test_a_partition_that_is_not_there_is_refused() -> None:
 
 
 def test_the_page_has_all_options() -> None:
-    """Made by ``options.table()``: put what it gives into docs/reference/spark.md."""
+    """``options.table()`` generates the table of docs/reference/spark.md."""
     page = Path(__file__).parents[3] / "docs" / "reference" / "spark.md"
     assert table() in page.read_text(encoding="utf-8")
     assert {option.lower() for option in STORAGE_OPTIONS} <= {item.name.lower() for item in OPTIONS}

@@ -1,4 +1,4 @@
-"""Plans are cut from what was pinned: every offset in one task, and micro-batches within limits."""
+"""Plans: every offset is in one task, and micro-batches are within their limits."""
 
 import uuid
 from dataclasses import replace
@@ -35,7 +35,7 @@ def segment(start: int, end_inclusive: int, size_bytes: int = 100) -> SegmentRan
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[int, int, list[SegmentRange]]:
-    """(start, end, what the tier has between them)."""
+    """Draw the start and the end of a log, and the tier's segments between them."""
     before = draw(st.integers(0, 5))
     sizes = draw(st.lists(st.integers(1, 9), max_size=6))
     start = draw(st.integers(0, 100))
@@ -72,7 +72,7 @@ def test_every_offset_is_in_exactly_one_task(
 
 
 @given(log=logs())
-def test_without_brokers_the_tier_has_all_of_it_or_nothing_is_read(
+def test_without_brokers_the_tier_must_have_every_offset(
     log: tuple[int, int, list[SegmentRange]],
 ) -> None:
     if any(isinstance(task, TailTask) for task in tasks_of(log)):
@@ -89,6 +89,7 @@ def test_a_hole_within_the_tier_is_read_from_no_replica(
     start, end, ranges = log
     if len(ranges) < 3:
         return
+    # The first and the last segment stay, so that the hole is within the tier.
     del ranges[data.draw(st.integers(1, len(ranges) - 2))]
     with pytest.raises(HoleInPlan, match="was expected"):
         tasks_of((start, end, ranges))
@@ -105,12 +106,12 @@ def test_segments_that_are_too_old_are_left_out() -> None:
     skew=st.integers(0, 20),
     until=st.integers(0, 60),
 )
-def test_no_record_in_time_is_left_out_where_the_promise_of_the_skew_is_kept(
+def test_time_limit_keeps_every_record_within_the_skew(
     times: list[list[int]], skew: int, until: int
 ) -> None:
-    """``times``: of the records of each segment, moved up to what the promise allows."""
+    """``times`` are those of each segment's records, raised to what the skew allows."""
     latest, start = 0, 0
-    ranges, wanted = [], []
+    ranges, in_time = [], []
     for item in times:
         moved = []
         for time in item:
@@ -118,7 +119,7 @@ def test_no_record_in_time_is_left_out_where_the_promise_of_the_skew_is_kept(
             latest = max(latest, moved[-1])
         part = segment(start, start + len(item) - 1)
         ranges.append(replace(part, entry=replace(part.entry, max_timestamp_ms=max(moved))))
-        wanted += [start + n for n, time in enumerate(moved) if time <= until]
+        in_time += [start + n for n, time in enumerate(moved) if time <= until]
         start += len(item)
     made = list(
         cut(
@@ -134,7 +135,8 @@ def test_no_record_in_time_is_left_out_where_the_promise_of_the_skew_is_kept(
     )
     planned = [o for task in made for o in offsets_of(task)]
     assert planned == list(range(len(planned)))
-    assert set(wanted) <= set(planned)
+    assert set(in_time) <= set(planned)
+    # Without a segment that is too late, the plan covers the complete log.
     assert len(planned) == start + 2 or latest > until + skew
 
 
@@ -145,8 +147,9 @@ def test_behind_a_segment_that_is_too_late_nothing_is_read() -> None:
 
 
 def test_a_part_of_a_segment_counts_by_its_share_of_the_bytes() -> None:
-    whole = segment(0, 9, 1000)
-    part = replace(whole, from_offset=5)
+    complete = segment(0, 9, 1000)
+    part = replace(complete, from_offset=5)
+    # Half of a segment counts 500 bytes, which do not fill a task of 600.
     made = tasks_of((5, 20, [part, segment(10, 19, 1000)]), 600)
     assert [len(task.ranges) for task in made if isinstance(task, RemoteTask)] == [2]
 
@@ -165,11 +168,13 @@ waits = st.builds(
     waiting=st.dictionaries(st.integers(0, 5), waits, max_size=5),
     limits=st.builds(BatchLimits, st.none() | st.integers(1, 80), st.none() | st.integers(1, 5000)),
 )
-def test_micro_batches_get_everywhere_within_their_limits(
+def test_micro_batches_advance_within_their_limits(
     waiting: dict[int, PendingPartition], limits: BatchLimits
 ) -> None:
-    """Never back, never beyond, always some way on; and no further than the limits, but for the one
-    offset that each partition gets."""
+    """A batch never moves back or beyond the end, and always advances.
+
+    Each partition may exceed the limits by one offset.
+    """
     rounds = 0
     goal = {part: max(item.start, item.end) for part, item in waiting.items()}
     while any(item.offsets for item in waiting.values()):
@@ -186,9 +191,11 @@ def test_micro_batches_get_everywhere_within_their_limits(
     assert {part: max(item.start, item.end) for part, item in waiting.items()} == goal
 
 
-def test_bytes_are_those_of_segments_and_then_as_the_last_ones() -> None:
+def test_pending_bytes_are_extrapolated_from_the_last_segment() -> None:
     waiting = PendingPartition(0, 40, [Weight(10, 100.0), Weight(20, 1.0)])
+    # 10 offsets of 100 bytes, 10 of 1 byte, and 20 more that are not in a segment.
     assert waiting.bytes == 1000 + 10 + 20
     assert waiting.end_of_bytes(500) == 5
     assert waiting.end_of_bytes(1005) == 15
+    # Without any segment, an offset counts 1 KiB.
     assert PendingPartition(3, 5).bytes == 2 * 1024

@@ -1,4 +1,4 @@
-"""Positions are written as Spark's Kafka source has them, and come to offsets within the log."""
+"""Positions are written as in Spark's Kafka source, and resolve to offsets within the log."""
 
 import pytest
 
@@ -19,7 +19,7 @@ EXTENT = Extent(10, 20)
 
 
 def found_at(timestamp_ms: int) -> int | None:
-    """A record of every hundredth millisecond, from offset 8 on."""
+    """Find an offset in a log with a record every 100 ms."""
     return timestamp_ms // 100 if timestamp_ms < 2000 else None
 
 
@@ -30,7 +30,7 @@ def test_json_names_topics_and_partitions() -> None:
     assert options.starting.topics == {"a", "b"}
 
 
-def test_the_most_particular_option_counts() -> None:
+def test_most_specific_option_wins() -> None:
     options = parse(
         {
             **BASE,
@@ -67,7 +67,7 @@ def test_a_stream_begins_at_the_end_and_never_ends_by_default() -> None:
     ids=str,
 )
 def test_offsets_of_a_position(position: At, start: int, end: int) -> None:
-    """The planner judges positions outside the log."""
+    """The planner judges positions outside the log later."""
     assert start_of(position, EXTENT, found_at, strict=False) == start
     assert end_of(position, EXTENT, found_at) == end
 
@@ -81,6 +81,6 @@ def test_a_future_timestamp_is_an_error_on_request() -> None:
     "value",
     ['{"0": 17}', '{"a": 3}', '{"a": {"0": "x"}}', '{"a": {"0": true}}', '{"a": {"0": -3}}', "[]"],
 )
-def test_what_is_no_position_says_what_to_write(value: str) -> None:
+def test_bad_position_names_the_option(value: str) -> None:
     with pytest.raises(OptionError, match=r"startingOffsets"):
         parse({**BASE, "startingOffsets": value})

@@ -1,4 +1,4 @@
-"""Protobuf into columns: what the library serialises is what the rows have."""
+"""Protobuf into columns: rows equal what the library serializes."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -173,13 +173,12 @@ def row_of(value: dict[str, Any]) -> dict[str, Any]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_ORDER, max_size=5))
-def test_what_is_written_is_what_the_rows_have(
-    shop: Messages, values: list[dict[str, Any]]
-) -> None:
+def test_rows_equal_the_written_values(shop: Messages, values: list[dict[str, Any]]) -> None:
     message = by_name(shop, "shop.Order")
     records = [message_of(shop, value) for value in values]
     rows, errors, _ = decoded(ProtobufDecoder(message, columns_of(message)), records)
     assert errors == [None] * len(values)
+    # The entries of a map have no defined order.
     for row in rows:
         row["by_name"].sort()
         row["by_number"].sort()
@@ -197,7 +196,7 @@ def test_any_bytes_are_a_row_or_a_reason(shop: Messages, data: bytes) -> None:
     assert (rows[1] is None) == (errors[1] is not None)
 
 
-def test_what_contains_itself_among_the_well_known_types_is_json(shop: Messages) -> None:
+def test_recursive_well_known_types_become_json(shop: Messages) -> None:
     message = by_name(shop, "shop.Order")
     order: Any = GetMessageClass(message)()
     json_format.ParseDict({"free": {"a": [1, {"b": None}]}}, order)
@@ -205,11 +204,12 @@ def test_what_contains_itself_among_the_well_known_types_is_json(shop: Messages)
     assert rows[0]["free"] == '{"a": [1.0, {"b": null}]}'
 
 
-def test_one_that_cannot_be_a_row_fails_alone(shop: Messages) -> None:
-    """A time of no year; and a few bytes for each of a million messages with many columns."""
+def test_message_that_cannot_be_a_row_fails_alone(shop: Messages) -> None:
+    """A time outside the supported years fails. Many empty messages do not."""
     message = by_name(shop, "shop.Order")
     order: Any = GetMessageClass(message)()
     order.at.seconds = 10**12
+    # An empty line takes two bytes, and has a row in the list of lines.
     bomb = b"\x6a\x00" * 300_000
     good = message_of(shop, {"text": "a"})
     decoder = ProtobufDecoder(message, columns_of(message))
@@ -218,10 +218,11 @@ def test_one_that_cannot_be_a_row_fails_alone(shop: Messages) -> None:
     assert errors[1] == "at: a timestamp is not between the years 1 and 9999"
 
 
-def test_what_is_nested_too_deep_is_no_message(shop: Messages) -> None:
-    """Only a well-known type can be: one that contains itself has no columns."""
+def test_too_deeply_nested_message_is_refused(shop: Messages) -> None:
+    """Only a well-known type can nest that deep, because recursive types have no columns."""
     value = b"\x08\x00"  # a null
     for _ in range(500):
+        # Each round wraps the value in a list, and the list in another value.
         listed = b"\x0a" + _varint(len(value)) + value
         value = b"\x32" + _varint(len(listed)) + listed
     entry = b"\x0a\x01a\x12" + _varint(len(value)) + value
@@ -265,9 +266,9 @@ def test_messages_are_found_by_name_and_by_indexes(shop: Messages) -> None:
         by_name(shop, "nope")
 
 
-def test_columns_that_the_record_lacks_are_null_and_wider_ones_are_filled(shop: Messages) -> None:
+def test_missing_columns_are_null_and_wider_ones_are_filled(shop: Messages) -> None:
     message = by_name(shop, "shop.Other")
-    wanted = StructType.fromJson(
+    columns = StructType.fromJson(
         {
             "type": "struct",
             "fields": [
@@ -276,7 +277,7 @@ def test_columns_that_the_record_lacks_are_null_and_wider_ones_are_filled(shop: 
             ],
         }
     )
-    assert decoded(ProtobufDecoder(message, wanted), [b"\x08\x05"])[0] == [{"x": 5, "z": None}]
+    assert decoded(ProtobufDecoder(message, columns), [b"\x08\x05"])[0] == [{"x": 5, "z": None}]
 
 
 REFUSED = {
@@ -302,7 +303,7 @@ def test_a_schema_without_columns_is_refused(name: str) -> None:
         columns_of(by_name(compiled(text)))
 
 
-def test_imports_are_files_beside_it_and_no_others() -> None:
+def test_only_given_files_are_imported() -> None:
     text = 'syntax = "proto3"; import "a/b.proto"; message M { B b = 1; }'
     other = 'syntax = "proto3"; message B { int32 x = 1; }'
     message = by_name(compiled(text, {"a/b.proto": other}))
@@ -312,7 +313,7 @@ def test_imports_are_files_beside_it_and_no_others() -> None:
             compiled(text, {bad: other})
 
 
-def test_a_set_of_descriptors_need_not_hold() -> None:
+def test_unreadable_descriptors_are_refused() -> None:
     for data in (b"", b"\xff\xff", b"\x0a\x00"):
         with pytest.raises(SchemaRefused):
             by_name(Messages(data))

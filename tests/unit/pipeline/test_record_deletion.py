@@ -1,5 +1,6 @@
-"""Deletions of an export from its topic: never beyond the table's commit, and none that may lose a
-record.
+"""Deletion of exported records from their topic.
+
+Nothing beyond the table's commit is deleted, and nothing whose record may be lost.
 """
 
 from dataclasses import replace
@@ -13,7 +14,7 @@ from tidemark_pipeline.export.record_deletion import points
 from tidemark_pipeline.jobs.export import StartRules, stream_options
 from tidemark_pipeline.options import parse
 
-WHOLE = Exported("t", "id", {0: 17, 1: 4, 2: 9}, 3, "a", starts={0: 0, 1: 0, 2: 5}, deletes=True)
+COMPLETE = Exported("t", "id", {0: 17, 1: 4, 2: 9}, 3, "a", starts={0: 0, 1: 0, 2: 5}, deletes=True)
 SOURCE = {"topic": "t", "path": "/tier", "bootstrap": "b:9092"}
 
 
@@ -26,21 +27,21 @@ def beginning(claimed: Exported = NEW, **options: str) -> StartRules:
 
 
 def test_records_are_deleted_up_to_the_commit_and_no_partition_is_guessed() -> None:
-    known = replace(WHOLE, leader_epochs={0: 6})
+    known = replace(COMPLETE, leader_epochs={0: 6})
     assert points(known, {0: 3, 1: 4, 2: 5, 3: 0}) == {0: ReadPosition(17, 6), 2: ReadPosition(9)}
-    # Whose log start cannot be read, and what is beyond the table's offset, stay.
-    assert points(WHOLE, {1: 100}) == {}
-    assert points(WHOLE, {}) == {}
+    # Partitions with an unknown log start, and records beyond the table's offset, stay.
+    assert points(COMPLETE, {1: 100}) == {}
+    assert points(COMPLETE, {}) == {}
 
 
-def test_what_may_be_in_no_table_is_never_deleted_along() -> None:
+def test_records_that_may_be_in_no_table_are_never_deleted() -> None:
     with pytest.raises(ExportError, match=r"t-2 from its log start 4 up to offset 5.*Nothing is"):
-        points(WHOLE, {0: 0, 2: 4})
+        points(COMPLETE, {0: 0, 2: 4})
 
 
-def test_a_table_that_does_not_say_where_it_was_begun_has_only_what_comes() -> None:
+def test_table_without_recorded_starts_only_has_later_records() -> None:
     """An older version's commits have no starts."""
-    older = replace(WHOLE, starts={})
+    older = replace(COMPLETE, starts={})
     with pytest.raises(ExportError, match=r"t-0 from its log start 0 up to offset 17"):
         points(older, {0: 0})
     later = older.reaching({0: 20})
@@ -48,10 +49,10 @@ def test_a_table_that_does_not_say_where_it_was_begun_has_only_what_comes() -> N
     assert points(later, {0: 17}) == {0: ReadPosition(20)}
 
 
-def test_where_a_partition_was_begun_is_kept() -> None:
+def test_start_of_a_partition_is_kept() -> None:
     """Every later job keeps it."""
-    read = Exported.of_properties(WHOLE.to_properties())
-    assert read == WHOLE
+    read = Exported.of_properties(COMPLETE.to_properties())
+    assert read == COMPLETE
     later = new_claim(read, "t", "id", "b").reaching({0: 20, 3: 8}, {0: 19, 3: 2})
     assert later.starts == {0: 0, 1: 0, 2: 5, 3: 2}
     assert later.deletes
@@ -59,8 +60,9 @@ def test_where_a_partition_was_begun_is_kept() -> None:
     assert not new_claim(None, "t", "id", "b").deletes
 
 
-def test_a_batch_of_a_new_partition_begins_at_its_log_start_or_at_an_unknown_offset() -> None:
+def test_new_partition_starts_at_its_log_start_or_at_its_first_batch() -> None:
     assert beginning().reached(NEW, {0: 9}, {0: 2}).starts == {0: 2}
+    # With these options, records below the batch may have been skipped.
     for given in (
         {"startingOffsets": '{"t": {"0": 5}}'},
         {"startingOffsets": "latest"},
@@ -70,9 +72,9 @@ def test_a_batch_of_a_new_partition_begins_at_its_log_start_or_at_an_unknown_off
     ):
         assert beginning(**given).reached(NEW, {0: 9}, {0: 2}).starts == {0: 9}
     # An export that continues keeps its start, unless it skips what it does not find.
-    assert beginning(WHOLE).reached(WHOLE, {0: 20}, {}).starts == WHOLE.starts
-    lossy = beginning(WHOLE, failOnDataLoss="false")
-    assert lossy.reached(WHOLE, {0: 20}, {}).starts == {0: 20, 1: 4, 2: 9}
+    assert beginning(COMPLETE).reached(COMPLETE, {0: 20}, {}).starts == COMPLETE.starts
+    lossy = beginning(COMPLETE, failOnDataLoss="false")
+    assert lossy.reached(COMPLETE, {0: 20}, {}).starts == {0: 20, 1: 4, 2: 9}
 
 
 @pytest.mark.parametrize(
@@ -91,18 +93,19 @@ def test_a_run_that_leaves_records_out_deletes_none(options: dict[str, str], why
         beginning(**options).check_deletable(new, [0, 1])
 
 
-def test_starting_options_are_of_a_new_table_only() -> None:
+def test_starting_options_only_affect_new_tables() -> None:
     """The options have no effect where the table determines the start."""
-    beginning(WHOLE, startingTimestamp="5").check_deletable(WHOLE, [0, 1, 2])
+    beginning(COMPLETE, startingTimestamp="5").check_deletable(COMPLETE, [0, 1, 2])
     with pytest.raises(ExportError, match="does not declare that the export deletes"):
-        beginning().check_deletable(replace(WHOLE, deletes=False), [0])
+        beginning().check_deletable(replace(COMPLETE, deletes=False), [0])
 
 
-def test_of_two_tables_both_must_have_a_record() -> None:
-    rows = replace(WHOLE, offsets={0: 17, 1: 9}, starts={0: 0, 1: 2})
-    letters = replace(WHOLE, offsets={0: 12, 1: 9, 2: 3}, starts={0: 4})
+def test_deletion_requires_the_record_in_both_tables() -> None:
+    rows = replace(COMPLETE, offsets={0: 17, 1: 9}, starts={0: 0, 1: 2})
+    letters = replace(COMPLETE, offsets={0: 12, 1: 9, 2: 3}, starts={0: 4})
     both = common_progress(rows, letters)
+    # The lower offset and the higher start of the two tables count.
     assert (both.offsets, both.starts) == ({0: 12, 1: 9}, {0: 4, 1: 9})
-    # A partition that is new to one of them was begun where that one says.
+    # A partition that is new to one table starts where the batch started.
     later = raised_claim(letters, Exported("t", "id", {0: 13, 3: 7}, starts={0: 0, 3: 1}))
     assert later.starts == {0: 4, 1: 9, 2: 3, 3: 1}

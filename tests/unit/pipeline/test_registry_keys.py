@@ -1,5 +1,4 @@
-"""Keys with the id of their schema: which schemas encode equal values as equal bytes, and what is
-compared."""
+"""Keys with schema ids: which schemas encode equal values as equal bytes."""
 
 import json
 from typing import Any
@@ -90,7 +89,7 @@ def keys(**found: Any) -> RegistryKeys:
 
 
 def test_a_topic_without_a_subject_for_keys_compares_bytes() -> None:
-    """A number of 8 bytes may begin as if it had an id."""
+    """A key of 8 bytes may look as if it began with a schema id."""
     assert keys().sql("t.key") == "t.key"
     assert merge("a", "b", TableLayout(columns=""), ["key"]).startswith(
         "MERGE INTO a AS t USING b AS s ON t.key = s.key WHEN"
@@ -99,6 +98,7 @@ def test_a_topic_without_a_subject_for_keys_compares_bytes() -> None:
 
 def test_keys_by_schemas_that_write_other_bytes_stay_apart() -> None:
     same = keys(v1=(7, record("int")), v2=(9, record("long", doc="d")))
+    # Both versions write the same bytes, so that the id makes no difference.
     assert "IN (" not in same.sql("k")
     other = keys(
         v1=(7, record("string")), v2=(300, record("string", "int")), v3=(9, record("bytes"))

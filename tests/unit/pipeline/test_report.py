@@ -1,4 +1,4 @@
-"""The page of a topic: what is shown is what was counted, and nothing in it is taken for HTML."""
+"""The page of a topic shows what was counted, and escapes what it shows."""
 
 import re
 
@@ -10,7 +10,7 @@ from tidemark_pipeline.report_html import duration, page, shown, size
 DAY_MS = 24 * 3600 * 1000
 
 
-def held(partition: int, tier: str, first: int, last: int, rows: int) -> TierShare:
+def stored_range(partition: int, tier: str, first: int, last: int, rows: int) -> TierShare:
     return TierShare(
         partition=partition,
         tier=tier,
@@ -27,7 +27,11 @@ def held(partition: int, tier: str, first: int, last: int, rows: int) -> TierSha
 
 FOUND = ReportFigures(
     "t<b>",
-    (held(0, "remote", 10, 19, 9), held(0, "local", 20, 29, 10), held(1, "local", 0, 4, 5)),
+    (
+        stored_range(0, "remote", 10, 19, 9),
+        stored_range(0, "local", 20, 29, 10),
+        stored_range(1, "local", 0, 4, 5),
+    ),
     1000,
     (ReportPeriod(0, 20, 2000), ReportPeriod(1000, 0, 0), ReportPeriod(2000, 4, 400)),
     ((128, 24),),
@@ -37,6 +41,7 @@ FOUND = ReportFigures(
 
 
 def test_offsets_without_a_row_are_counted_by_partition() -> None:
+    # Offsets 10 to 19 have only 9 rows.
     assert FOUND.missing() == {0: 1, 1: 0}
 
 
@@ -50,6 +55,7 @@ def test_the_page_shows_the_figures_and_fetches_nothing() -> None:
     assert "<b>" not in shown_page
     assert not re.search(r"https?:|src=|href=", shown_page)
     heights = re.findall(r'height="([0-9.]+)"', shown_page)
+    # The largest period has the full height of 100, and 4 of 20 records a fifth.
     assert heights[:3] == ["100.00", "0.00", "20.00"]
     assert "1 of 3 periods have no record" in shown_page
 
@@ -60,11 +66,11 @@ def test_a_topic_without_records_has_a_page_too() -> None:
 
 @pytest.mark.parametrize("span_ms", [0, 1, 119_999, 120_000, DAY_MS, 365 * DAY_MS, 10**15])
 def test_periods_are_few(span_ms: int) -> None:
-    """One more than the whole ones, as the first begins before the first record."""
+    """One period is added, because the first one begins before the first record."""
     assert span_ms // width_of(span_ms) < PERIODS_MAX + 1
 
 
-def test_texts() -> None:
+def test_sizes_durations_and_values_are_readable() -> None:
     assert [size(n) for n in (0, 1023, 1536, 2**50 * 5000)] == [
         *("0 B", "1023 B", "1.5 KiB", "5,000.0 PiB")
     ]

@@ -13,7 +13,7 @@ LOGIN = {"kafka.sasl.username": "ann", "kafka.sasl.password": "secret"}
 NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 
-def test_the_names_are_kafkas() -> None:
+def test_option_names_match_kafka() -> None:
     access = parse(
         {
             "topic": "t",
@@ -55,19 +55,19 @@ def test_a_password_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     ],
     ids=["protocol", "mechanism", "address", "unknown"],
 )
-def test_bad_options_say_what_to_do(changes: dict[str, str], message: str) -> None:
+def test_bad_options_name_the_remedy(changes: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse(BASE | LOGIN | changes)
 
 
 def server(login: Login, password: str) -> ScramServer:
-    kept = credential(password, NUMBERS[login.mechanism])
+    stored = credential(password, NUMBERS[login.mechanism])
     known = Credential(
-        mechanism=kept.mechanism,
-        iterations=kept.iterations,
-        salt=kept.salt,
-        stored_key=kept.stored_key,
-        server_key=kept.server_key,
+        mechanism=stored.mechanism,
+        iterations=stored.iterations,
+        salt=stored.salt,
+        stored_key=stored.stored_key,
+        server_key=stored.server_key,
     )
     return ScramServer(lambda _: known)
 
@@ -87,6 +87,6 @@ def test_scram_proves_both_sides(mechanism: str) -> None:
     "challenge",
     [b"", b"r=other,s=AAAA,i=4096", b"r=nonce,s=*,i=1", b"r=nonce,s=AAAA,i=0", b"\xff"],
 )
-def test_a_challenge_that_is_none_is_refused(challenge: bytes) -> None:
+def test_malformed_challenge_is_refused(challenge: bytes) -> None:
     with pytest.raises(LoginFailed, match="challenge"):
         ScramClient(Login("SCRAM-SHA-256", "a", "p"), "nonce").final(challenge)

@@ -67,7 +67,7 @@ def test_small_tasks_read_the_same_rows(small_tier: SmallTier) -> None:
     assert read(small_tier, bytesPerTask="1") == expected(0, 35)
 
 
-def test_a_batch_larger_than_a_piece_is_read_whole(
+def test_batch_larger_than_a_piece_is_read_completely(
     small_tier: SmallTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_reader, "PIECE_BYTES", 100)
@@ -83,8 +83,10 @@ def test_start_and_end_may_lie_inside_segments(small_tier: SmallTier) -> None:
 
 
 def test_an_overlap_is_read_once(small_tier: SmallTier) -> None:
-    """After a leader change a segment may begin below the end of the one before it, in the middle
-    of one of its batches too: it is checked as it was copied, and read from behind that end."""
+    """After a leader change, a segment may begin below the end of the former one.
+
+    It may begin within a batch. It is checked from its start, and read from the former end.
+    """
     small_tier.copy(values(0, 10))
     overlapping = small_tier.copy(values(5, 15), start=5, batch_records=7)
     small_tier.copy(values(20, 10))
@@ -93,12 +95,13 @@ def test_an_overlap_is_read_once(small_tier: SmallTier) -> None:
     assert read(small_tier) == expected(0, 30)
 
 
-def test_batches_below_the_log_start_may_have_lost_their_leader_epoch(
+def test_batches_below_the_log_start_may_have_an_unknown_leader_epoch(
     small_tier: SmallTier,
 ) -> None:
     small_tier.copy(values(0, 12), older_below=6)
     with pytest.raises(CorruptData, match="of leader epoch 0, the manifest names 1"):
         read(small_tier)
+    # The remaining batch of the unknown epoch ends below the new log start.
     small_tier.expire_to(7)
     assert read(small_tier) == expected(7, 12)
 
@@ -106,11 +109,10 @@ def test_batches_below_the_log_start_may_have_lost_their_leader_epoch(
 @pytest.mark.parametrize(
     ("start", "end"), [(0, 20), (14, 20), (15, 20), (16, 20), (0, 15), (0, 17)]
 )
-def test_what_was_compacted_before_it_was_tiered_is_read(
+def test_segment_compacted_before_tiering_is_read(
     small_tier: SmallTier, start: int, end: int
 ) -> None:
-    """A topic that was compacted, then not, then tiered: batches have fewer records than
-    offsets."""
+    """Batches of a formerly compacted topic have fewer records than offsets."""
     small_tier.copy(values(0, 10))
     small_tier.copy(values(10, 10), gap_at=15)
     got = read(small_tier, startingOffsets=f'{{"0": {start}}}', endingOffsets=f'{{"0": {end}}}')
@@ -118,10 +120,11 @@ def test_what_was_compacted_before_it_was_tiered_is_read(
 
 
 class TestPartsOfSegments:
-    """Only the bytes are fetched that can hold what is wanted; and the rows are the same."""
+    """Only bytes that may contain selected records are fetched, and the rows are the same."""
 
     @pytest.fixture
     def indexed(self, small_tier: SmallTier, monkeypatch: pytest.MonkeyPatch) -> SmallTier:
+        # With small pieces, a segment consists of many, each with its own digest.
         for module in (integrity, windows):
             monkeypatch.setattr(module, "PIECE_BYTES", 128)
         small_tier.with_indexes = True
@@ -132,7 +135,7 @@ class TestPartsOfSegments:
     def read_counted(
         self, tier: SmallTier, wanted: RecordSelection, **options: str
     ) -> tuple[Rows, int]:
-        """Rows, and the bytes of logs that were fetched for them."""
+        """Return the rows, and the number of log bytes that were fetched for them."""
         fetched = 0
         rows: Rows = []
         with pytest.MonkeyPatch.context() as patch:
@@ -165,6 +168,7 @@ class TestPartsOfSegments:
         assert rows == expected(start, end)
         segments = indexed.entries[start // 60 : (end - 1) // 60 + 1]
         size = sum(entry.size_bytes for entry in segments)
+        # Both segments are fetched completely, and a small range to less than half.
         assert fetched == size if end - start > 60 else fetched < size / 2
 
     @pytest.mark.parametrize("since_ms", [0, 1, 45, 60, 100, 119])
@@ -172,13 +176,12 @@ class TestPartsOfSegments:
         """Records have their offset as their timestamp."""
         rows, fetched = self.read_counted(indexed, RecordSelection(since_ms=since_ms))
         assert expected(since_ms, 120) == [row for row in rows if row[0] >= since_ms]
+        # The first batch may have up to three older records.
         assert len(rows) <= 120 - since_ms + 3
         assert fetched <= sum(entry.size_bytes for entry in indexed.entries)
         assert since_ms < 100 or fetched < indexed.entries[0].size_bytes / 2
 
-    def test_a_damaged_part_is_refused_and_another_is_not_looked_at(
-        self, indexed: SmallTier
-    ) -> None:
+    def test_damage_is_reported_only_in_the_part_that_is_read(self, indexed: SmallTier) -> None:
         log = indexed.path / indexed.entries[0].log_key
         data = bytearray(log.read_bytes())
         data[-30] ^= 1
@@ -205,7 +208,7 @@ def test_a_plan_without_brokers_ends_with_the_tier_and_reports_it(small_tier: Sm
     assert read(small_tier, endingOffsets='{"0": 11}', failOnDataLoss="false") == expected(0, 10)
 
 
-def test_columns_that_are_not_wanted_are_not_made(small_tier: SmallTier) -> None:
+def test_only_selected_columns_are_built(small_tier: SmallTier) -> None:
     small_tier.copy(values(0, 10))
     (task,) = plan(small_tier, {})
     wanted = RecordSelection(columns=("offset", "tier", "tieredEpoch", "leaderEpoch"))
@@ -258,10 +261,11 @@ def test_a_segment_that_expired_meanwhile_is_data_loss(small_tier: SmallTier) ->
                 small_tier.tier, "t", small_tier.topic_id, tasks[0], fail_on_data_loss=True
             )
         )
-    rest = segment_reader.read_task(
+    # A lenient read returns the segment that still exists.
+    lenient = segment_reader.read_task(
         small_tier.tier, "t", small_tier.topic_id, tasks[0], fail_on_data_loss=False
     )
-    assert sum(batch.num_rows for batch in rest) == 10
+    assert sum(batch.num_rows for batch in lenient) == 10
 
 
 def test_an_unexpectedly_missing_object_is_corruption(small_tier: SmallTier) -> None:
@@ -302,6 +306,7 @@ class TestTamperedObjects:
             read_all()
         assert tier.entries[1].log_key in str(caught.value)
         assert f"directory {tier.path}" in str(caught.value)
+        # None of the tampered segment's rows was returned before the error.
         assert not [value for value in read_before if value not in values(0, 10)]
 
     def test_a_batch_with_another_base_offset(self, tier: SmallTier) -> None:
@@ -321,10 +326,11 @@ class TestTamperedObjects:
             read(tier)
 
     def test_data_that_is_called_a_transaction_marker(self, tier: SmallTier) -> None:
-        """Rows that would silently be missing."""
+        """A marker has no row, so that a record would be missing silently."""
         for number in range(3):
             tier.copy(values(number * 10, 10))
         log = bytearray(self.objects(tier)[1].read_bytes())
+        # The bit in the batch's attributes that makes it a control batch.
         log[22] |= 0x20
         self.objects(tier)[1].write_bytes(log)
         with pytest.raises(CorruptData, match=r"CRC of the batch at offset 10|not what was copied"):
@@ -347,8 +353,10 @@ class TestTamperedObjects:
     def test_another_partitions_segment_with_the_very_same_offsets(
         self, small_tier: SmallTier, tmp_path: Path
     ) -> None:
-        """Sound batches of the right offsets: only a digest can tell, and it does so before the
-        first row, since a query with a limit may never come to the last one."""
+        """Only a digest reveals sound batches of the right offsets.
+
+        It does so before the first row, because a query with a limit may never reach the last one.
+        """
         (tmp_path / "other").mkdir()
         other = SmallTier(tmp_path / "other")
         for number in range(3):

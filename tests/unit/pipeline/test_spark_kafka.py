@@ -1,4 +1,4 @@
-"""Our options of a topic of Apache Kafka, in the words of Spark's own source."""
+"""Options of a Kafka topic, translated into those of Spark's own source."""
 
 import json
 from collections.abc import Mapping
@@ -13,10 +13,8 @@ from tidemark_pipeline.topic_survey import Part
 BROKERS = {"engine": "kafka", "bootstrap": "b1:9092,b2:9092"}
 
 
-class Brokers:
-    """Brokers of topics with these numbers of partitions; each has records of the times 0, 10
-    and 20.
-    """
+class StubBrokers:
+    """Brokers of topics with these partition counts, and records at 0, 10 and 20 ms."""
 
     def __init__(self, options: Options, partitions: Mapping[str, int] | None) -> None:
         self._options, self._partitions = options, partitions
@@ -34,14 +32,14 @@ class Brokers:
         return next((n for n, time in enumerate((0, 10, 20)) if time >= timestamp_ms), None)
 
 
-def said(partitions: Mapping[str, int] | None = None, **given: str) -> dict[str, str]:
+def spark_options(partitions: Mapping[str, int] | None = None, **given: str) -> dict[str, str]:
     """Return Spark's options except the constant ones."""
     options = checked({**BROKERS, **given})
-    return kafka_options(options, Brokers(options, partitions))
+    return kafka_options(options, StubBrokers(options, partitions))
 
 
-def test_a_topic_is_read_whole_as_a_consumer_of_what_was_committed() -> None:
-    assert said(topic="t") == {
+def test_topic_is_read_completely_with_read_committed() -> None:
+    assert spark_options(topic="t") == {
         "kafka.bootstrap.servers": "b1:9092,b2:9092",
         "kafka.security.protocol": "PLAINTEXT",
         "kafka.isolation.level": "read_committed",
@@ -70,19 +68,22 @@ def test_a_topic_is_read_whole_as_a_consumer_of_what_was_committed() -> None:
     ],
 )
 def test_options_of_both_mean_the_same(given: dict[str, str], expected: dict[str, str]) -> None:
-    assert expected.items() <= said(**given).items()
+    assert expected.items() <= spark_options(**given).items()
 
 
 def test_partitions_that_are_not_named_are_read_from_their_ends() -> None:
-    """Spark's source wants each of them."""
-    found = said({"t": 3}, topic="t", startingOffsets='{"0": 17}', endingOffsets='{"t": {"1": 4}}')
+    """Spark's source requires an offset for each partition."""
+    found = spark_options(
+        {"t": 3}, topic="t", startingOffsets='{"0": 17}', endingOffsets='{"t": {"1": 4}}'
+    )
+    # In Spark's notation -2 is the earliest offset, and -1 the latest.
     assert json.loads(found["startingOffsets"]) == {"t": {"0": 17, "1": -2, "2": -2}}
     assert json.loads(found["endingOffsets"]) == {"t": {"0": -1, "1": 4, "2": -1}}
 
 
 def test_times_of_partitions_are_looked_up() -> None:
-    """A partition that is not named begins at its log start, and no time is that."""
-    found = said(
+    """A partition without a time begins at its log start."""
+    found = spark_options(
         {"t": 3},
         topic="t",
         startingOffsetsByTimestamp='{"t": {"0": 5, "2": 20}}',
@@ -92,20 +93,20 @@ def test_times_of_partitions_are_looked_up() -> None:
     assert json.loads(found["endingOffsets"]) == {"t": {"0": 2, "1": -1, "2": -1}}
     late = {"topic": "t", "startingOffsetsByTimestamp": '{"t": {"1": 21}}'}
     with pytest.raises(OptionError, match="t-1 has no record of 21 ms or later"):
-        said({"t": 2}, **late)
-    found = said({"t": 2}, **late, startingOffsetsByTimestampStrategy="latest")
+        spark_options({"t": 2}, **late)
+    found = spark_options({"t": 2}, **late, startingOffsetsByTimestampStrategy="latest")
     assert json.loads(found["startingOffsets"]) == {"t": {"0": -2, "1": -1}}
 
 
 def test_only_assigned_partitions_are_given_offsets() -> None:
-    found = said({"t": 3}, assign='{"t": [2]}', startingOffsets='{"t": {"2": 5}}')
+    found = spark_options({"t": 3}, assign='{"t": [2]}', startingOffsets='{"t": {"2": 5}}')
     assert json.loads(found["startingOffsets"]) == {"t": {"2": 5}}
 
 
 def test_credentials_are_passed_as_java_properties(tmp_path: Path) -> None:
     for name in ("ca", "crt", "key"):
         (tmp_path / name).write_text(f"PEM of {name}", encoding="utf-8")
-    found = said(
+    found = spark_options(
         topic="t",
         **{
             "kafka.security.protocol": "SASL_SSL",
@@ -139,14 +140,14 @@ def test_credentials_are_passed_as_java_properties(tmp_path: Path) -> None:
         ({"kafka.security.protocol": "SSL", "kafka.ssl.ca.location": "/none"}, "/none cannot be"),
     ],
 )
-def test_what_there_is_not_is_said(given: dict[str, str], why: str) -> None:
+def test_unsupported_options_are_refused(given: dict[str, str], why: str) -> None:
     with pytest.raises(OptionError, match=why):
-        said(**{"topic": "t", **given})
+        spark_options(**{"topic": "t", **given})
 
 
-def test_columns_are_those_of_both() -> None:
-    ours = parse({"path": "/tier", "topic": "t"}).columns
-    assert set(ours) - set(checked({**BROKERS, "topic": "t"}).columns) == {
+def test_columns_of_the_tier_are_not_offered() -> None:
+    tidemark_columns = parse({"path": "/tier", "topic": "t"}).columns
+    assert set(tidemark_columns) - set(checked({**BROKERS, "topic": "t"}).columns) == {
         *("tier", "tieredEpoch", "leaderEpoch")
     }
 

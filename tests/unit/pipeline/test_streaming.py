@@ -47,7 +47,7 @@ def offsets(stream: TidemarkStreamReader, tasks: Sequence[InputPartition]) -> li
 
 
 def test_micro_batches_follow_one_another(small_tier: SmallTier) -> None:
-    """As Spark goes about it: the latest offset, only then the initial one, then the plan."""
+    """Spark requests the latest offset first, then the initial one, and then the plan."""
     copy(small_tier, 25)
     stream = reader(small_tier, maxOffsetsPerTrigger="10")
     position, seen = at(0), list[int]()
@@ -62,7 +62,7 @@ def test_micro_batches_follow_one_another(small_tier: SmallTier) -> None:
     assert plain(stream.latestOffset()) == at(30)
 
 
-def test_a_restarted_query_counts_its_limit_from_where_it_was(small_tier: SmallTier) -> None:
+def test_restarted_query_counts_its_limit_from_its_position(small_tier: SmallTier) -> None:
     """Spark plans an empty batch there before any other request."""
     copy(small_tier, 30)
     stream = reader(small_tier, maxOffsetsPerTrigger="10")
@@ -76,14 +76,15 @@ def test_a_batch_that_is_repeated_has_the_same_rows(small_tier: SmallTier) -> No
     end = first.latestOffset()
     rows = offsets(first, first.partitions(at(3), end))
     copy(small_tier)
-    again = reader(small_tier)
-    assert offsets(again, again.partitions(at(3), end)) == rows == list(range(3, 10))
+    repeated = reader(small_tier)
+    assert offsets(repeated, repeated.partitions(at(3), end)) == rows == list(range(3, 10))
 
 
 def test_bytes_limit_a_batch(small_tier: SmallTier) -> None:
     for _ in range(4):
         copy(small_tier)
     half = sum(entry.size_bytes for entry in small_tier.entries) // 2
+    # Half of the bytes are two of four segments with 10 records each.
     end = reader(small_tier, maxBytesPerTrigger=str(half)).latestOffset()["t"]["0"]
     assert 18 <= end <= 20
 
@@ -109,7 +110,7 @@ def test_a_query_with_an_end_stops_there(small_tier: SmallTier) -> None:
     [(2, 10, "is at offset 2 .* goes from 5 to 10"), (5, 11, "from 5 to 10"), (9, 7, "re-created")],
     ids=["expired", "beyond", "back"],
 )
-def test_what_is_not_there_any_more_is_data_loss(
+def test_unavailable_offsets_are_data_loss(
     small_tier: SmallTier, start: int, end: int, message: str
 ) -> None:
     copy(small_tier)
@@ -121,7 +122,7 @@ def test_what_is_not_there_any_more_is_data_loss(
     assert offsets(lenient, tasks) == list(range(max(start, 5), min(end, 10)))
 
 
-def test_a_partition_that_came_to_be_is_read_from_its_beginning(small_tier: SmallTier) -> None:
+def test_new_partition_is_read_from_its_start(small_tier: SmallTier) -> None:
     copy(small_tier)
     stream = reader(small_tier)
     tasks = stream.partitions({}, at(10))
@@ -134,6 +135,7 @@ def test_a_missing_partition_is_data_loss(small_tier: SmallTier) -> None:
     with pytest.raises(DataLoss, match="t-1 no longer exists"):
         reader(small_tier).partitions(at(10), both)
     stream = reader(small_tier)
+    # A query that has read the partition to its end loses nothing.
     assert stream.partitions({"t": {"0": 9, "1": 7}}, both)
     assert plain(stream.latestOffset()) == both
 
@@ -155,7 +157,7 @@ def test_offsets_are_written_in_order_and_read_back() -> None:
     assert StreamOffset.from_json(json.loads(json.dumps(text))) == StreamOffset(
         positions, {"b": "id"}
     )
-    # As Spark's Kafka source writes them, and older versions have.
+    # Spark's Kafka source and older versions write offsets alone.
     assert StreamOffset.from_json(at(3)) == StreamOffset({("t", 0): ReadPosition(3)})
     assert StreamOffset({("t", 0): ReadPosition(3)}).to_json() == at(3)
 
@@ -164,12 +166,12 @@ def test_offsets_are_written_in_order_and_read_back() -> None:
 def test_a_checkpoint_beyond_the_end_of_a_restored_topic_is_refused(
     small_tier: SmallTier, with_epochs: bool
 ) -> None:
-    """Also once the log has grown past it, and whatever has expired since."""
+    """It is refused even after the log has grown past it, and after records have expired."""
     copy(small_tier)
     known = reader(small_tier).latestOffset()
     begin: Offsets = {**known, "t": {"0": 15}} if with_epochs else at(15)
     assert small_tier.restore() == 10
-    # What the query had read is there: nothing has changed for it.
+    # This query has only read restored records, so that nothing has changed for it.
     assert reader(small_tier).partitions(known if with_epochs else at(10), at(10)) == []
     copy(small_tier)
     end = reader(small_tier).latestOffset()
@@ -180,13 +182,14 @@ def test_a_checkpoint_beyond_the_end_of_a_restored_topic_is_refused(
             DataLoss, match=r"t-0: .*lost the records from offset 10 up to 15.*new query"
         ):
             reader(small_tier).partitions(begin, end)
-    # A batch that is repeated is of the records that were read first, or fails.
+    # A repeated batch has the records that were read first, or fails.
     with pytest.raises(DataLoss, match="from offset 10"):
         reader(small_tier).partitions(known, begin)
 
 
 def test_a_lenient_query_continues_at_the_first_lost_offset(small_tier: SmallTier) -> None:
     copy(small_tier)
+    # The query had read up to offset 15, but only 10 records were in the tier.
     begin = {**reader(small_tier).latestOffset(), "t": {"0": 15}}
     small_tier.restore()
     copy(small_tier)
@@ -195,10 +198,10 @@ def test_a_lenient_query_continues_at_the_first_lost_offset(small_tier: SmallTie
     assert offsets(lenient, tasks) == list(range(10, 20))
 
 
-def test_a_lenient_query_reads_what_a_restored_topic_has_once(
+def test_lenient_query_reads_restored_topic_once(
     small_tier: SmallTier,
 ) -> None:
-    """Also a log that ends at the query's position, while other logs continue."""
+    """The restored log ends at the query's position, while another log continues."""
     other = SmallTier(small_tier.path, name="u")
     copy(small_tier)
     copy(other)
@@ -217,7 +220,7 @@ def test_a_lenient_query_reads_what_a_restored_topic_has_once(
     assert sorted(seen) == sorted([*range(10, 15), *range(10, 25)])
 
 
-def test_a_lenient_query_returns_to_where_a_restored_topic_diverged(small_tier: SmallTier) -> None:
+def test_lenient_query_returns_to_the_point_of_divergence(small_tier: SmallTier) -> None:
     copy(small_tier)
     begin = {**reader(small_tier).latestOffset(), "t": {"0": 15}}
     small_tier.restore()
@@ -229,12 +232,13 @@ def test_a_lenient_query_returns_to_where_a_restored_topic_diverged(small_tier: 
         end = stream.latestOffset()
         seen += offsets(stream, stream.partitions(begin, end))
         begin = end
+        # The log grows once the query has caught up with it.
         if end["t"] == {"0": 12}:
             copy(small_tier, 5)
     assert seen == list(range(10, 17))
 
 
-def test_records_that_a_later_leader_wrote_in_the_place_of_others_are_not_passed_over(
+def test_records_replaced_by_a_later_leader_are_not_skipped(
     small_tier: SmallTier,
 ) -> None:
     copy(small_tier)
@@ -244,18 +248,19 @@ def test_records_that_a_later_leader_wrote_in_the_place_of_others_are_not_passed
 
 
 def test_a_recreated_topic_ends_a_query(small_tier: SmallTier, tmp_path: Path) -> None:
-    """Though it has as many records."""
+    """The re-created topic has enough records, so that offsets alone reveal nothing."""
     copy(small_tier)
     begin = reader(small_tier).latestOffset()
-    (tmp_path / "anew").mkdir()
-    anew = SmallTier(tmp_path / "anew")
-    copy(anew, 20)
-    stream = reader(anew)
+    (tmp_path / "recreated").mkdir()
+    recreated = SmallTier(tmp_path / "recreated")
+    copy(recreated, 20)
+    stream = reader(recreated)
     assert stream.partitions(begin, begin) == []
     with pytest.raises(DataLoss, match="t was deleted and re-created"):
         stream.partitions(begin, stream.latestOffset())
-    lenient = reader(anew, failOnDataLoss="false")
+    lenient = reader(recreated, failOnDataLoss="false")
+    # Spark plans the empty batch of a restarted query first.
     lenient.partitions(begin, begin)
     end = lenient.latestOffset()
     assert lenient.partitions(begin, end)
-    assert end["#topicIds"] == {"t": id_text(anew.topic_id)}
+    assert end["#topicIds"] == {"t": id_text(recreated.topic_id)}

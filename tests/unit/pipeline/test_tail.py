@@ -1,4 +1,4 @@
-"""The tail reader's reaction to answers that no sound broker gives."""
+"""Reactions of the tail reader to answers that no sound broker gives."""
 
 import subprocess
 import sys
@@ -27,8 +27,9 @@ def test_a_read_always_advances(data: bytes) -> None:
         position_behind(data, "t-0", 7)
 
 
-def test_what_is_no_batch_is_named_with_its_place() -> None:
+def test_malformed_batch_is_reported_with_its_place() -> None:
     data = bytearray(_batches(4, 5))
+    # Byte 16 is the magic, of which only 2 is known.
     data[16] = 1
     with pytest.raises(CorruptData, match=r"t-0, fetched at offset 4 .*magic 1"):
         position_behind(bytes(data), "t-0", 4)
@@ -43,7 +44,7 @@ def test_an_answer_without_the_partition_is_an_error_with_its_name(topics: bytes
 
 
 def test_the_tail_is_read_without_sparks_libraries() -> None:
-    """The demo and the tests of stock clients do so, where they are not installed."""
+    """The demo and the tests of stock clients run where these are not installed."""
     heavy = "{'numba', 'numpy', 'pyarrow', 'pyspark'}"
     code = f"import sys, tidemark_pipeline.tail; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

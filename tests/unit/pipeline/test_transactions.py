@@ -1,4 +1,4 @@
-"""Tables hold what a consumer with read_committed reads: no aborted records, no markers."""
+"""Tables contain what a read_committed consumer reads: no aborted records, no markers."""
 
 from collections.abc import Sequence
 
@@ -55,6 +55,7 @@ def test_segments_of_the_tier_are_read_without_aborted_records(small_tier: Small
 
 
 def test_a_transaction_that_began_in_another_segment_is_left_out(small_tier: SmallTier) -> None:
+    # The transaction of producer 1 begins in the first segment and ends in the second.
     small_tier.copy([b""] * 3, batches=LOG[:3], aborted=ABORTED[:1])
     small_tier.copy([b""] * 7, batches=LOG[3:], aborted=ABORTED)
     assert [offset for offset, _ in read(small_tier)] == READ
@@ -63,6 +64,7 @@ def test_a_transaction_that_began_in_another_segment_is_left_out(small_tier: Sma
 def test_the_tail_is_read_without_aborted_records() -> None:
     aborted = [(item.producer_id, item.first_offset) for item in reversed(ABORTED)]
     assert rows(LOG, aborted) == READ
+    # The read starts within both transactions.
     assert rows(LOG[3:], aborted, first=3) == [5, 7]
     assert rows(LOG, aborted, first=3) == [5, 7]
 

@@ -1,4 +1,4 @@
-"""Spark's decoder and the brokers' take the same bytes for records, and find the same in them."""
+"""Spark's decoder and the brokers' accept the same bytes, and read the same records."""
 
 import random
 import struct
@@ -20,7 +20,7 @@ from tidemark_pipeline.errors import CorruptData
 
 @given(rng=st.randoms(use_true_random=False), codec=st.integers(0, 4))
 @settings(max_examples=300)
-def test_what_is_right_is_read_alike(rng: random.Random, codec: int) -> None:
+def test_valid_batches_are_read_alike(rng: random.Random, codec: int) -> None:
     payload, count = records(rng)
     assert check_batch(batch(payload, count, codec=codec, base_offset=rng.randint(0, 2**40)))
 
@@ -31,7 +31,9 @@ def test_what_is_right_is_read_alike(rng: random.Random, codec: int) -> None:
     lies=st.sampled_from([0.0, 0.02, 0.1]),
 )
 @settings(max_examples=600)
-def test_what_lies_is_read_alike_or_by_neither(rng: random.Random, codec: int, lies: float) -> None:
+def test_corrupt_batches_are_read_alike_or_by_neither(
+    rng: random.Random, codec: int, lies: float
+) -> None:
     payload, count = records(rng, lies)
     check_batch(spoilt(rng, payload, count, codec=codec))
 
@@ -76,14 +78,14 @@ HUGE = b"\xfe" + b"\xff" * 8 + b"\x01"  # 2^63 - 1
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("codec", [0, 4])
-def test_what_is_a_record_is_as_in_kafka(
+def test_validity_of_a_record_matches_kafka(
     payload: bytes, count: int, valid: bool, codec: int
 ) -> None:
     assert check_batch(batch(payload, count, codec=codec)) is valid
 
 
 def test_headers_belong_to_one_record() -> None:
-    """The second record's first bytes would do as the value of the first one's header."""
+    """The second record's first bytes could be the value of the first one's header."""
     first = _record(b"\x00", b"\x00", NULL, NULL, b"\x02", EMPTY)
     second = _record(b"\x00", b"\x02", NULL, NULL, NONE)
     assert not check_batch(batch(first + second, 2))
@@ -91,8 +93,9 @@ def test_headers_belong_to_one_record() -> None:
 
 @pytest.mark.parametrize("count", [-1, 1 << 20, 2**31 - 1])
 @pytest.mark.parametrize("codec", [0, 4])
-def test_nothing_is_reserved_for_records_that_are_claimed(count: int, codec: int) -> None:
+def test_claimed_number_of_records_reserves_no_memory(count: int, codec: int) -> None:
     data = batch(_record(b"\x00", b"\x00", NULL, NULL, NONE), count, codec=codec)
+    # The first call prepares what later ones reuse, which is not to be measured.
     rows_of(build_batch([Record(None, b"", (), T0)]))
     tracemalloc.start()
     with pytest.raises(CorruptData, match=f"{count} records in 7 bytes"):
@@ -113,7 +116,7 @@ def test_a_batch_of_very_many_records_becomes_many_arrow_batches() -> None:
         list(decode(batch(record * count + b"x", count, codec=4), EVERYTHING))
 
 
-def test_what_is_no_batch_is_named_with_its_place() -> None:
+def test_malformed_batch_is_reported_with_its_place() -> None:
     good = build_batch([Record(b"k", b"v", (), T0)], base_offset=7)
     with pytest.raises(CorruptData, match=r"t-3, among the offsets 5 to 9 \(local\): magic 1"):
         list(decode(good + good[:16] + b"\x01" + good[17:], ByteSource("t", 3, "local", 5, 9)))
@@ -126,19 +129,18 @@ def test_what_is_no_batch_is_named_with_its_place() -> None:
         *((LATEST_MS + 1, LATEST_MS), (2**63 - 1, LATEST_MS), (-(2**63), -LATEST_MS)),
     ],
 )
-def test_a_time_that_microseconds_cannot_hold_is_the_nearest_that_they_can(
-    time_ms: int, read: int
-) -> None:
-    """A producer may send it; the record behind it, whose time is later, overflows 64 bits."""
+def test_time_beyond_microseconds_is_clamped(time_ms: int, read: int) -> None:
+    """A producer may send such a time. The next record's time then overflows 64 bits."""
     pair = [Record(b"k", b"v", (), T0), Record(b"k", b"v", (), T0 + 1000)]
     made = bytearray(build_batch(pair, base_offset=7))
+    # The base timestamp is at byte 27 of a batch.
     struct.pack_into(">q", made, 27, time_ms)
     found = [row[1] for row in rows_of(sealed(made))]
     assert found[0] == read
     assert found[1] == (LATEST_MS if time_ms > 0 else max(time_ms + 1000, -LATEST_MS))
 
 
-def test_what_unpacks_to_too_much_is_named_with_its_place() -> None:
+def test_batch_that_unpacks_to_too_much_is_reported_with_its_place() -> None:
     made = bytearray(batch(b"", 1, codec=4))
     made[HEADER_BYTES:] = compress(4, bytes(UNPACKED_BYTES_MAX + 1))
     with pytest.raises(CorruptData, match=r"t-3, offsets 0 to 0 .* unpacks to more than"):

@@ -1,6 +1,4 @@
-"""Usage of a topic in the tier: manifests compared with the disk, the source of all expected
-figures.
-"""
+"""Usage of a topic in the tier: figures from manifests equal the sizes on disk."""
 
 import json
 import uuid
@@ -40,7 +38,7 @@ VALUES = [b"value-%d" % number for number in range(9)]
 
 @pytest.fixture
 def paged(small_tier: SmallTier) -> SmallTier:
-    """With two entries in a page."""
+    """Return a tier whose manifest has pages of two entries."""
     store = ManifestStore(small_tier.tier.store, page_entries=2)
     small_tier.tier = replace(small_tier.tier, manifests=store)
     return small_tier
@@ -54,7 +52,7 @@ def measured(small: SmallTier, *policies: Policy, **options: Any) -> Usage:
 
 
 def on_disk(small: SmallTier, *entries: SegmentEntry) -> int:
-    """Bytes of their objects."""
+    """Return the size of the entries' objects in bytes."""
     keys = [key for entry in entries for key in (entry.log_key, entry.aux_key)]
     return sum((small.path / key).stat().st_size for key in keys)
 
@@ -63,7 +61,7 @@ def logs(small: SmallTier, *entries: SegmentEntry) -> int:
     return sum((small.path / entry.log_key).stat().st_size for entry in entries)
 
 
-def test_what_manifests_say_was_stored_is_what_lies_on_the_disk(paged: SmallTier) -> None:
+def test_stored_bytes_equal_the_objects_on_disk(paged: SmallTier) -> None:
     entries = [paged.copy(VALUES[:count]) for count in (9, 1, 4, 7, 2)]
     assert paged.loaded.head.pages
     usage = measured(paged)
@@ -85,7 +83,9 @@ def test_rows_are_grouped_as_requested_and_days_are_those_of_retention(
 ) -> None:
     first, second = (paged.copy(VALUES, newest_ms=DAY_MS + ms) for ms in (0, DAY_MS - 1))
     third = paged.copy(VALUES[:3], newest_ms=365 * DAY_MS)
+    # -1 is no timestamp, so that the time of the copy counts.
     copied = paged.copy(VALUES, newest_ms=-1)
+    # No calendar has the day of this timestamp.
     never = paged.copy(VALUES, newest_ms=2**63 - 1)
     (topic,) = measured(paged, by=["day", "partition"]).topics
     assert {row: (of.segments, of.stored_bytes) for row, of in topic.rows.items()} == {
@@ -99,35 +99,37 @@ def test_rows_are_grouped_as_requested_and_days_are_those_of_retention(
 def test_time_retention_deletes_older_segments_up_to_the_first_that_stays(paged: SmallTier) -> None:
     ages_days = (3, 2, 10, 1)
     entries = [paged.copy(VALUES, newest_ms=NOW_MS - age * DAY_MS) for age in ages_days]
-    for kept_days, gone in ((3, 0), (2, 1), (1, 3), (0, 4)):
+    # Retention stops at the first segment that stays, even if later ones are older.
+    for kept_days, deleted in ((3, 0), (2, 1), (1, 3), (0, 4)):
         policy = Policy("retention", retention_ms=kept_days * DAY_MS)
         freed = measured(paged, policy).topics[0].freed
-        assert freed == {"retention": on_disk(paged, *entries[:gone])}, kept_days
+        assert freed == {"retention": on_disk(paged, *entries[:deleted])}, kept_days
 
 
 def test_size_retention_deletes_segments_wholly_beyond_the_limit_by_log_bytes(
     paged: SmallTier,
 ) -> None:
     entries = [paged.copy(VALUES[:count]) for count in (9, 1, 4, 7)]
-    for gone in range(5):
-        limit = logs(paged, *entries[gone:])
-        for more, expected in ((0, gone), (logs(paged, *entries) + 1, 0)):
+    for deleted in range(5):
+        # The limit is what remains after the deletion of the first segments.
+        limit = logs(paged, *entries[deleted:])
+        for more, expected in ((0, deleted), (logs(paged, *entries) + 1, 0)):
             policy = Policy("retention", retention_bytes=limit + more)
             freed = measured(paged, policy).topics[0].freed["retention"]
-            assert freed == on_disk(paged, *entries[:expected]), (gone, more)
+            assert freed == on_disk(paged, *entries[:expected]), (deleted, more)
 
 
-def test_a_limit_that_is_not_changed_stays_as_the_topic_has_it(paged: SmallTier) -> None:
+def test_unchanged_limit_is_the_topics_own(paged: SmallTier) -> None:
     entries = [paged.copy(VALUES, newest_ms=NOW_MS - 9 * DAY_MS) for _ in range(3)]
     policy = Policy("retention", retention_bytes=-1)
-    for config, gone in (
+    for config, deleted in (
         ({}, 0),
         ({"retention.ms": str(DAY_MS)}, 3),
         ({"retention.ms": str(DAY_MS), "cleanup.policy": "compact"}, 0),
         ({"retention.ms": "soon"}, 0),
     ):
         freed = measured(paged, policy, config=config).topics[0].freed
-        assert freed == {"retention": on_disk(paged, *entries[:gone])}, config
+        assert freed == {"retention": on_disk(paged, *entries[:deleted])}, config
 
 
 def test_a_marked_segment_frees_space_only_once_it_is_deleted(paged: SmallTier) -> None:
@@ -146,6 +148,7 @@ def test_a_marked_segment_frees_space_only_once_it_is_deleted(paged: SmallTier) 
 
 def test_a_copy_under_way_is_counted_and_has_no_bytes_yet(paged: SmallTier) -> None:
     paged.copy(VALUES)
+    # The copy has been started, and not finished.
     entry = TierPartition(topic="t", topic_id=paged.topic_id, partition=0).segment(9, 17)
     paged.tier.manifests.commit(paged.loaded, lambda head: transitions.start_copy(head, BY, entry))
     (topic,) = measured(paged).topics
@@ -155,13 +158,14 @@ def test_a_copy_under_way_is_counted_and_has_no_bytes_yet(paged: SmallTier) -> N
 
 def test_unreferenced_objects_are_reported_with_bytes_and_owner(paged: SmallTier) -> None:
     named = paged.copy(VALUES)
-    strays = {
+    unreferenced = {
+        # An unnamed segment, an unknown partition, an unknown topic, and no segment at all follow.
         replace_id(named.log_key): b"12345",
         named.log_key.replace("/0/", "/7/"): b"123",
         f"data/other-{'A' * 22}/0/{0:020}-{'A' * 22}.log": b"1",
         "data/photo.jpeg": b"12",
     }
-    for key, body in strays.items():
+    for key, body in unreferenced.items():
         (paged.path / key).parent.mkdir(parents=True, exist_ok=True)
         (paged.path / key).write_bytes(body)
     usage = measured(paged)
@@ -192,16 +196,16 @@ def test_an_unreadable_manifest_is_reported_and_the_others_are_counted(
     assert usage.topics[0].buckets[""].stored_bytes == on_disk(paged, entry)
 
 
-def test_a_page_that_was_dropped_meanwhile_means_reading_the_head_again(
+def test_head_is_read_again_if_a_page_was_dropped(
     paged: SmallTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of the pages were counted by then; nothing is counted twice."""
+    """Half of the pages have been counted by then, and none may be counted twice."""
     entries = [paged.copy(VALUES) for _ in range(9)]
     load = paged.tier.manifests.load
     before = load(paged.topic_id, 0)
     assert len(before.head.pages) > 2
-    gone = (*before.head.pages[:2], replace(before.head.pages[2], name="00000009-gone"))
-    stale = replace(before, head=replace(before.head, pages=gone))
+    pages = (*before.head.pages[:2], replace(before.head.pages[2], name="00000009-gone"))
+    stale = replace(before, head=replace(before.head, pages=pages))
     answers = iter([before, stale])  # for the first two requests
     monkeypatch.setattr(
         type(paged.tier.manifests), "load", lambda _, *of: next(answers, None) or load(*of)
@@ -212,6 +216,7 @@ def test_a_page_that_was_dropped_meanwhile_means_reading_the_head_again(
 
 
 METADATA = {
+    # The log of each segment has 100 bytes.
     "none that tells": (b"m", (UNKNOWN, 100, 1)),
     "below zero": (encode_custom_metadata("b", -7), ("b", 100, 1)),
     "beyond any object": (encode_custom_metadata("b", 1 << 60), ("b", 100, 1)),
@@ -221,7 +226,7 @@ METADATA = {
 
 
 @pytest.mark.parametrize("name", METADATA)
-def test_custom_metadata_that_does_not_tell_counts_as_the_log(
+def test_unusable_custom_metadata_counts_the_log(
     name: str, memory: MemoryStore, place: TierPartition
 ) -> None:
     metadata, (bucket, stored, unmeasured) = METADATA[name]
@@ -260,13 +265,14 @@ def test_rows_and_buckets_beyond_the_limit_are_summed(
     (topic,) = usage.topics
     assert set(topic.buckets) == {"b0", "b1", OTHER}
     assert (OTHER, OTHER) in topic.rows
+    # The limit of four rows excludes the row that sums the others.
     assert len(topic.rows) <= 5
     assert usage.rows_left_out
     assert sum(of.stored_bytes for of in topic.rows.values()) == sum(range(10, 18))
     assert sum(of.stored_bytes for of in topic.buckets.values()) == sum(range(10, 18))
 
 
-def test_programs_get_the_same_figures(paged: SmallTier) -> None:
+def test_json_and_metrics_have_the_same_figures(paged: SmallTier) -> None:
     entries = [paged.copy(VALUES, newest_ms=DAY_MS) for _ in range(2)]
     usage = measured(paged, by=["day"])
     found = json.loads(json_text(usage, now_ms=5))

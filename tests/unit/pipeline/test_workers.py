@@ -43,5 +43,5 @@ assert gc.get_freeze_count() == frozen, "garbage of later tasks is collected"
 """
 
 
-def test_spark_looks_again_at_nothing_that_stays(tmp_path: object) -> None:
+def test_worker_keeps_only_caches_of_the_job(tmp_path: object) -> None:
     subprocess.run([sys.executable, "-c", SETTLED, str(tmp_path)], check=True)
