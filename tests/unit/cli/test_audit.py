@@ -1,4 +1,4 @@
-"""The command's part of an audit: what was found counts, whether or not it can be noted."""
+"""Outcome of ``tidemark audit``: it is recorded, or the failure is reported."""
 
 import uuid
 from pathlib import Path
@@ -24,7 +24,7 @@ OUTCOME = TopicAudit(
 )
 
 
-def test_what_was_found_is_noted_where_the_store_lets_it_and_else_it_is_said(
+def test_audit_outcome_is_recorded_or_the_failure_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = FilesystemConfig(tmp_path)
@@ -32,6 +32,7 @@ def test_what_was_found_is_noted_where_the_store_lets_it_and_else_it_is_said(
     _record(found, [OUTCOME], covers_tier=True)
     assert read_record(found.tier.store).topics == {OUTCOME.topic_id: OUTCOME}
     assert capsys.readouterr().err == ""
+    # A directory in the place of the object makes every write fail.
     (tmp_path / AUDIT_KEY).unlink()
     (tmp_path / AUDIT_KEY).mkdir()
     _record(found, [OUTCOME], covers_tier=True)

@@ -1,4 +1,4 @@
-"""The file that says how the command line gets in at a listener with TLS or SASL."""
+"""Properties with which the command line connects to listeners with TLS or SASL."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_without_a_file_access_needs_no_credentials() -> None:
     [("", True), ("https", True), ("none", False)],
     ids=["unset", "https", "none"],
 )
-def test_names_are_compared_unless_they_are_not_to_be(line: str, checks: bool) -> None:
+def test_hostnames_are_verified_unless_disabled(line: str, checks: bool) -> None:
     name = "ssl.endpoint.identification.algorithm"
     found = {"security.protocol": "SSL", **({name: line} if line else {})}
     access = access_of(found)
@@ -45,7 +45,7 @@ def test_names_are_compared_unless_they_are_not_to_be(line: str, checks: bool) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("security.protocol=TLS", "PLAINTEXT, SSL"),
         ("sasl.jaas.config=x", "unknown property sasl.jaas.config"),
@@ -55,8 +55,8 @@ def test_names_are_compared_unless_they_are_not_to_be(line: str, checks: bool) -
     ],
     ids=["protocol", "unknown", "mechanism", "user", "certificates"],
 )
-def test_what_cannot_be_used_is_said(text: str, said: str) -> None:
-    with pytest.raises((BadProperties, SecurityError), match=said):
+def test_unusable_properties_name_the_cause(text: str, message: str) -> None:
+    with pytest.raises((BadProperties, SecurityError), match=message):
         access_of(properties(text))
 
 

@@ -1,4 +1,4 @@
-"""Topics as a cluster tells of them: what has a manifest that leaves them as they are."""
+"""Topics as a cluster describes them, and the manifests that leave them unchanged."""
 
 import uuid
 from typing import Any
@@ -29,10 +29,11 @@ def described(**changed: Any) -> ImportedTopic:
     return ImportedTopic(**{**usual, **changed})
 
 
-def test_only_what_is_the_topics_own_is_wanted() -> None:
+def test_only_settings_of_the_topic_itself_are_imported() -> None:
     configuration = {
         "retention.ms": EffectiveConfig("1000", own=True),
         "segment.bytes": EffectiveConfig("1073741824", own=False),
+        # Brokers do not return the values of secrets.
         "secret": EffectiveConfig(None, own=True),
     }
     found = imported_topic(existing((1, 2), (2, 3), configuration=configuration), "broker:9092")
@@ -59,7 +60,7 @@ def test_only_what_is_the_topics_own_is_wanted() -> None:
         ),
     ],
 )
-def test_what_no_manifest_would_leave_as_it_is_is_refused(topic: Existing, why: str) -> None:
+def test_topics_without_an_equivalent_manifest_are_refused(topic: Existing, why: str) -> None:
     with pytest.raises(NotImported, match=why):
         imported_topic(topic, "c")
 
@@ -81,14 +82,15 @@ def test_internal_topics_are_recognized(name: str, internal: bool, own: bool) ->
     assert is_own(view((1,), name=name, internal=internal)) is own
 
 
-def test_another_manifests_topic_gets_the_id_that_it_has() -> None:
-    there = {"t": existing((1, 2), (2, 3))}
-    found = identified(described(), there)
+def test_manifest_gets_the_id_of_the_existing_topic() -> None:
+    cluster = {"t": existing((1, 2), (2, 3))}
+    found = identified(described(), cluster)
     assert (found.topic_id, found.remarks) == (id_text(ID), ())
-    assert identified(found, there) == found
+    # A second pass finds the same id and changes nothing.
+    assert identified(found, cluster) == found
 
 
-def test_what_is_different_in_the_cluster_is_said() -> None:
+def test_differences_from_the_cluster_are_remarked() -> None:
     found = identified(described(remarks=("before",)), {"t": existing((1,), (1, 2), (2, 3))})
     assert found.remarks == (
         "before",
@@ -97,8 +99,8 @@ def test_what_is_different_in_the_cluster_is_said() -> None:
     )
 
 
-def test_a_topic_that_is_not_there_adopts_none() -> None:
-    """Its manifest named the id that it has in another cluster, and would have waited for that."""
+def test_missing_topic_adopts_no_id() -> None:
+    """The id belongs to another cluster, and the Topic would wait for it."""
     found = identified(described(topic_id="A" * 22), {})
     assert (found.topic_id, found.remarks) == ("", ("is not in the cluster: it will be created",))
 

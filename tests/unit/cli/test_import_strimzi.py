@@ -1,4 +1,4 @@
-"""Strimzi's KafkaTopics: what becomes of each field, and what is said of bad ones."""
+"""Strimzi's KafkaTopics: what each field becomes, and messages about invalid ones."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def spec(**changed: Any) -> dict[str, Any]:
     return body(spec={"partitions": 3, "replicas": 2, **changed})
 
 
-def wanted(found: dict[str, Any], **defaults: int) -> ImportedTopic:
+def topic_of(found: dict[str, Any], **defaults: int) -> ImportedTopic:
     return strimzi.imported_topic(Document("here", found), Defaults(**defaults))
 
 
@@ -40,8 +40,8 @@ def run(*arguments: str, stdin: str = "") -> Result:
     return CliRunner().invoke(app, ["import", *arguments], input=stdin)
 
 
-def said(done: Result) -> str:
-    """However the lines were broken."""
+def stderr_of(done: Result) -> str:
+    """Return the standard error as one line."""
     return " ".join(done.stderr.split())
 
 
@@ -51,7 +51,7 @@ def text(*bodies: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2"])
 def test_both_versions_are_read(version: str) -> None:
-    found = wanted(body(apiVersion=f"kafka.strimzi.io/{version}"))
+    found = topic_of(body(apiVersion=f"kafka.strimzi.io/{version}"))
     assert (found.name, found.partitions, found.replication_factor) == ("orders", 3, 2)
     assert found.remarks == ()
 
@@ -69,7 +69,7 @@ def test_both_versions_are_read(version: str) -> None:
     ],
 )
 def test_values_are_as_strimzi_passes_them_to_kafka(value: object, as_text: str) -> None:
-    assert wanted(spec(config={"key": value})).config == {"key": as_text}
+    assert topic_of(spec(config={"key": value})).config == {"key": as_text}
 
 
 @pytest.mark.parametrize(
@@ -90,26 +90,26 @@ def test_values_are_as_strimzi_passes_them_to_kafka(value: object, as_text: str)
         (spec(config={"a": {"b": 1}}), "spec.config.a {'b': 1} is not text"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_said(found: dict[str, Any], why: str) -> None:
+def test_unreadable_field_is_named(found: dict[str, Any], why: str) -> None:
     with pytest.raises(NotImported, match=why):
-        wanted(found)
+        topic_of(found)
 
 
-def test_what_brokers_decide_is_given_by_option() -> None:
-    found = wanted(body(spec={}), partitions=6, replication_factor=3)
+def test_defaults_of_brokers_are_given_by_options() -> None:
+    found = topic_of(body(spec={}), partitions=6, replication_factor=3)
     assert (found.partitions, found.replication_factor) == (6, 3)
-    assert wanted(body(spec=None), partitions=6, replication_factor=3).partitions == 6
+    assert topic_of(body(spec=None), partitions=6, replication_factor=3).partitions == 6
 
 
 def test_the_name_in_kafka_is_kept_beside_the_objects() -> None:
-    found = wanted(spec(topicName="Orders_1"))
+    found = topic_of(spec(topicName="Orders_1"))
     assert (found.object_name, found.name) == ("orders", "Orders_1")
 
 
 def test_the_id_in_strimzis_topic_is_adopted() -> None:
-    assert wanted(body(status={"topicId": ID})).topic_id == ID
-    assert wanted(body(status={"topicId": "nonsense"})).topic_id == ""
-    assert wanted(body(status=None)).topic_id == ""
+    assert topic_of(body(status={"topicId": ID})).topic_id == ID
+    assert topic_of(body(status={"topicId": "nonsense"})).topic_id == ""
+    assert topic_of(body(status=None)).topic_id == ""
 
 
 #: Keys by which tools recognize the objects that they manage, and prune what they do not find.
@@ -156,7 +156,7 @@ OWNERSHIP = [
 @pytest.mark.parametrize("key", OWNERSHIP)
 @pytest.mark.parametrize("where", ["labels", "annotations"])
 def test_keys_by_which_tools_recognize_their_objects_are_not_copied(where: str, key: str) -> None:
-    found = wanted(body(metadata={"name": "orders", where: {key: "x", "team": "shop"}}))
+    found = topic_of(body(metadata={"name": "orders", where: {key: "x", "team": "shop"}}))
     copied = {"labels": found.labels, "annotations": found.annotations}
     assert copied == {"labels": {}, "annotations": {}, where: {"team": "shop"}}
 
@@ -178,8 +178,8 @@ def test_a_topic_has_no_owner_and_no_finalizer_of_its_kafka_topic() -> None:
         "labels": {"team": "shop"},
         "annotations": {"contact": "them"},
     }
-    assert "metadata.ownerReferences of 1 KafkaTopic is not copied" in said(done)
-    assert "last-applied" not in said(done)  # every object has it
+    assert "metadata.ownerReferences of 1 KafkaTopic is not copied" in stderr_of(done)
+    assert "last-applied" not in stderr_of(done)  # Every applied object has this annotation.
 
 
 def test_what_is_not_copied_is_reported_once_and_can_be_copied_by_name() -> None:
@@ -195,7 +195,7 @@ def test_what_is_not_copied_is_reported_once_and_can_be_copied_by_name() -> None
     )
     made = list(yaml.safe_load_all(done.stdout))
     assert [item["metadata"]["labels"] for item in made] == [{"cost.center": "7"}] * 2
-    assert "cost.center" not in said(done)
+    assert "cost.center" not in stderr_of(done)
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,11 @@ def test_internal_topics_are_skipped_with_a_message(name: str) -> None:
     assert [
         safe_load_item["metadata"]["name"] for safe_load_item in yaml.safe_load_all(done.stdout)
     ] == ["orders"]
-    assert f"KafkaTopic internal---84e7a678: skipped, since {name} is an internal" in said(done)
+    assert f"KafkaTopic internal---84e7a678: skipped, since {name} is an internal" in stderr_of(
+        done
+    )
     done = run("--strimzi", "-", "--topics", "orders", stdin=text(internal, body()))
-    assert "skipped" not in said(done)
+    assert "skipped" not in stderr_of(done)
 
 
 def test_topics_of_users_with_one_underscore_are_imported() -> None:
@@ -240,13 +242,13 @@ def test_topics_of_users_with_one_underscore_are_imported() -> None:
 @pytest.mark.parametrize(
     "annotation", [{"strimzi.io/managed": "false"}, {"strimzi.io/pause-reconciliation": "true"}]
 )
-def test_what_strimzi_leaves_alone_is_paused(annotation: dict[str, str]) -> None:
-    found = wanted(body(metadata={"name": "orders", "annotations": annotation}))
+def test_unmanaged_topics_are_paused(annotation: dict[str, str]) -> None:
+    found = topic_of(body(metadata={"name": "orders", "annotations": annotation}))
     assert found.is_paused
 
 
 def test_unknown_fields_are_reported() -> None:
-    found = wanted(spec(extra=1))
+    found = topic_of(spec(extra=1))
     assert found.remarks == ("spec.extra is not a known field of a KafkaTopic; left out",)
 
 
@@ -255,6 +257,7 @@ def test_unknown_fields_are_reported() -> None:
 
 def test_files_folders_lists_and_the_standard_input(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
+    # Hidden folders and files with other endings are not read.
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "x.yaml").write_text("{", encoding="utf-8")
     (tmp_path / "a.yml").write_text(f"---\n{text(body('a'), body('b'))}---\n", encoding="utf-8")
@@ -266,18 +269,21 @@ def test_files_folders_lists_and_the_standard_input(tmp_path: Path) -> None:
     made = list(yaml.safe_load_all(done.stdout))
     assert [item["metadata"]["name"] for item in made] == ["a", "b", "c", "d", "e", "f"]
     assert done.exit_code == 0
-    assert "6 Topics, 0 with the id" in said(done)
+    assert "6 Topics, 0 with the id" in stderr_of(done)
 
 
-def test_what_is_left_out_is_said_twice_and_what_fails_is_counted() -> None:
+def test_omissions_are_reported_and_failures_counted() -> None:
     user = {"apiVersion": "kafka.strimzi.io/v1", "kind": "KafkaUser", "metadata": {"name": "u"}}
     good = body(status={"topicId": ID}, spec={"partitions": 1, "replicas": 1, "config": {"x": 1}})
     done = run("--strimzi", "-", stdin=text(good, user, body("bad", spec={})))
     assert done.exit_code == 1
-    assert "KafkaUser u: no topic, left out" in said(done)
-    assert "not imported: standard input, KafkaTopic bad: spec.partitions is missing" in said(done)
-    assert "1 Topic, 1 with the id of the topic to adopt; 1 not imported" in said(done)
-    assert "KafkaTopic orders: x is not a known topic configuration key" in said(done)
+    assert "KafkaUser u: no topic, left out" in stderr_of(done)
+    assert "not imported: standard input, KafkaTopic bad: spec.partitions is missing" in stderr_of(
+        done
+    )
+    assert "1 Topic, 1 with the id of the topic to adopt; 1 not imported" in stderr_of(done)
+    assert "KafkaTopic orders: x is not a known topic configuration key" in stderr_of(done)
+    # The remark is also a comment above the Topic.
     assert "# - x is not a known topic configuration key" in done.stdout
     (made,) = yaml.safe_load_all(done.stdout)
     assert made["metadata"]["annotations"] == {ADOPT_TOPIC_ID: ID}
@@ -290,7 +296,7 @@ def test_a_topic_is_imported_once() -> None:
     )
     done = run("--strimzi", "-", stdin=text(one, other))
     assert done.exit_code == 1
-    assert "KafkaTopic other: standard input, KafkaTopic one also is topic one" in said(done)
+    assert "KafkaTopic other: standard input, KafkaTopic one also is topic one" in stderr_of(done)
     assert len(list(yaml.safe_load_all(done.stdout))) == 1
 
 
@@ -298,13 +304,13 @@ def test_topics_of_several_clusters_are_not_mixed() -> None:
     both = text(body("a", "one"), body("b", "two"))
     done = run("--strimzi", "-", stdin=both)
     assert done.exit_code == 1
-    assert "several clusters, one, two: choose one with --strimzi-cluster" in said(done)
+    assert "several clusters, one, two: choose one with --strimzi-cluster" in stderr_of(done)
     done = run("--strimzi", "-", "--strimzi-cluster", "two", stdin=both)
     assert [
         safe_load_item["metadata"]["name"] for safe_load_item in yaml.safe_load_all(done.stdout)
     ] == ["b"]
     done = run("--strimzi", "-", "--strimzi-cluster", "three", stdin=both)
-    assert "no KafkaTopic is of Strimzi cluster three; the files have one, two" in said(done)
+    assert "no KafkaTopic is of Strimzi cluster three; the files have one, two" in stderr_of(done)
 
 
 @pytest.mark.parametrize(
@@ -326,14 +332,14 @@ def test_topics_of_several_clusters_are_not_mixed() -> None:
 def test_bad_input_is_named(given: str, why: str) -> None:
     done = run("--strimzi", "-", stdin=given)
     assert done.exit_code == 1
-    assert why in said(done)
+    assert why in stderr_of(done)
     assert done.stdout == ""
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert "cannot be read: No such file" in said(run("--strimzi", str(tmp_path / "x.yaml")))
+    assert "cannot be read: No such file" in stderr_of(run("--strimzi", str(tmp_path / "x.yaml")))
     (tmp_path / "x").mkdir()
-    assert "contains no file that ends with .yaml, .yml, .json" in said(
+    assert "contains no file that ends with .yaml, .yml, .json" in stderr_of(
         run("--strimzi", str(tmp_path))
     )
 
@@ -348,4 +354,4 @@ def test_the_result_is_written_to_a_file(tmp_path: Path) -> None:
     assert made["spec"]["clusterRef"] == {"name": "prod"}
     assert made["spec"]["deletionPolicy"] == "Delete"
     done = run("--strimzi", "-", "--output", str(tmp_path), stdin=text(body()))
-    assert "cannot be written" in said(done)
+    assert "cannot be written" in stderr_of(done)

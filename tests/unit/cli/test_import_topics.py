@@ -1,4 +1,4 @@
-"""Topics as Kafka knows them become manifests that amount to the same configuration."""
+"""Kafka's topics become manifests that amount to the same configuration."""
 
 from typing import Any
 
@@ -26,19 +26,20 @@ TOTAL_MS, TOTAL_BYTES = 10**11, 10**13
 ID = "4lTQvW1oS7-gC3B5IgwPmA"
 
 
-def wanted(**changed: Any) -> ImportedTopic:
+def topic_with(**changed: Any) -> ImportedTopic:
     usual = {"source": "here", "name": "t", "partitions": 3, "replication_factor": 2, "config": {}}
     return ImportedTopic(**{**usual, **changed})
 
 
 def manifest(**changed: Any) -> dict[str, Any]:
-    return imported(wanted(**changed), TARGET, lambda _: False).manifest
+    return imported(topic_with(**changed), TARGET, lambda _: False).manifest
 
 
 def remarks(config: dict[str, str]) -> tuple[str, ...]:
-    return imported(wanted(config=config), TARGET, lambda _: False).remarks
+    return imported(topic_with(config=config), TARGET, lambda _: False).remarks
 
 
+# The limits of total retention are above those of local retention, as a manifest requires.
 PLAIN = {
     "retention.ms": st.integers(TOTAL_MS, 2**63 - 1).map(str) | st.just("-1"),
     "retention.bytes": st.integers(TOTAL_BYTES, 2**63 - 1).map(str) | st.just("-1"),
@@ -64,12 +65,12 @@ def test_a_manifest_amounts_to_the_configuration_that_it_comes_from(config: dict
 
 
 @given(st.integers(0, 3 * 10**12))
-def test_a_duration_is_the_same_in_the_units_that_people_write(total_ms: int) -> None:
+def test_duration_is_unchanged_by_its_text(total_ms: int) -> None:
     assert duration_ms(duration_text(total_ms)) == total_ms
 
 
 @given(st.integers(0, 10**17) | st.integers(0, 10**4).map(lambda n: n * 2**30))
-def test_a_size_is_the_same_in_the_units_that_people_write(total: int) -> None:
+def test_size_is_unchanged_by_its_text(total: int) -> None:
     assert quantity_bytes(size_text(total)) == total
 
 
@@ -108,13 +109,13 @@ def test_units_are_the_largest_that_fit() -> None:
         ),
     ],
 )
-def test_kafkas_switches_become_ours(config: dict[str, str], tiering: object) -> None:
+def test_kafkas_tiering_keys_become_fields(config: dict[str, str], tiering: object) -> None:
     assert manifest(config=config)["spec"].get("tiering") == tiering
     assert "config" not in manifest(config=config)["spec"]
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"what.is.this": "1"}, "what.is.this is not a known topic configuration key"),
         (
@@ -127,15 +128,17 @@ def test_kafkas_switches_become_ours(config: dict[str, str], tiering: object) ->
         ({"local.retention.ms": str(2**63 - 1)}, "is too long for spec.tiering.localRetention"),
     ],
 )
-def test_what_has_no_counterpart_is_left_out_and_said(config: dict[str, str], said: str) -> None:
+def test_keys_without_a_counterpart_are_left_out_with_a_remark(
+    config: dict[str, str], message: str
+) -> None:
     spec = manifest(config={**config, "segment.bytes": "1048576"})["spec"]
     assert spec["config"] == {"segment.bytes": "1048576"}
     (remark,) = remarks(config)
-    assert said in remark
+    assert message in remark
     assert "stays unchanged in Kafka" in remark
 
 
-def test_what_describes_what_happens_anyway_is_kept() -> None:
+def test_value_that_matches_the_behaviour_is_kept() -> None:
     assert manifest(config={"compression.type": "producer"})["spec"]["config"] == {
         "compression.type": "producer"
     }
@@ -156,13 +159,15 @@ def test_what_describes_what_happens_anyway_is_kept() -> None:
         ),
     ],
 )
-def test_what_no_manifest_can_say_is_refused(changed: dict[str, Any], why: str) -> None:
+def test_topics_that_no_manifest_can_describe_are_refused(
+    changed: dict[str, Any], why: str
+) -> None:
     with pytest.raises(NotImported, match=why):
-        imported(wanted(**changed), TARGET, lambda _: False)
+        imported(topic_with(**changed), TARGET, lambda _: False)
 
 
 def test_local_retention_below_an_inherited_total_is_not_refused() -> None:
-    """Kafka's default of a week was taken for what brokers that keep everything say."""
+    """Brokers may keep everything, so that Kafka's default of a week must not be assumed."""
     local = {"remote.storage.enable": "true", "local.retention.ms": str(30 * 86_400_000)}
     assert manifest(config=local)["spec"]["tiering"]["localRetention"] == {"time": "720h"}
 
@@ -174,12 +179,12 @@ def test_a_name_that_no_object_can_have_is_kept_as_topic_name(name: str) -> None
     assert parse_topic(made).topic_name == name
 
 
-def test_two_names_that_look_alike_become_two_objects() -> None:
+def test_similar_names_become_different_objects() -> None:
     names = {manifest(name=name)["metadata"]["name"] for name in ("a_b", "a.B", "A-b")}
     assert len(names) == 3
 
 
-def test_it_is_ready_to_be_applied_with_adoption() -> None:
+def test_manifest_is_ready_to_be_applied_with_adoption() -> None:
     made = manifest(topic_id=ID, is_paused=True, labels={"team": "a"}, annotations={"by": "b"})
     assert made["metadata"] == {
         "name": "t",

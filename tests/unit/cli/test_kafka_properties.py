@@ -29,7 +29,7 @@ def plan(**changed: object) -> Plan:
 
 @pytest.fixture(autouse=True)
 def _ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one each time, without a look whether they are free."""
+    """Return different ports each time, without checking whether they are free."""
     numbers = itertools.count(10_000)
     monkeypatch.setattr(
         "tidemark_cli.local.kafka_nodes.free_ports",
@@ -45,7 +45,7 @@ def nodes(folder: Path, controllers: int = 0) -> KafkaNodes:
     return made
 
 
-def test_without_controllers_of_their_own_the_first_broker_is_the_controller() -> None:
+def test_first_broker_is_the_controller_without_dedicated_ones() -> None:
     first = broker_entries(plan(), 1, "/logs", PORTS)
     other = broker_entries(plan(), 2, "/logs", PORTS)
     assert (first["process.roles"], other["process.roles"]) == ("broker,controller", "broker")
@@ -53,7 +53,7 @@ def test_without_controllers_of_their_own_the_first_broker_is_the_controller() -
     assert "CONTROLLER" not in other["listeners"]
 
 
-def test_controllers_of_their_own_are_the_voters() -> None:
+def test_dedicated_controllers_are_the_voters() -> None:
     three = plan(voters={1000: 1, 1001: 2, 1002: 3})
     controller = controller_entries(three, 1001, "/logs")
     assert controller["process.roles"] == "controller"
@@ -88,12 +88,13 @@ def test_clients_receive_another_address_if_configured() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_a_listener_that_wants_a_proof_is_known(protocol: str) -> None:
+def test_listener_with_authentication_is_recognized(protocol: str) -> None:
     secured = plan(entries={"listener.security.protocol.map": protocol_map(clients=protocol)})
     assert client_address(broker_entries(secured, 1, "/logs", PORTS)) == (9092, False)
 
 
-def test_java_reads_a_path_as_it_is() -> None:
+def test_paths_are_escaped_for_javas_properties() -> None:
+    # In a properties file a backslash is an escape, and other characters are Latin-1.
     text = properties_text({"log.dirs": "C:\\é\U0001f600", "a": "b=c"})
     assert text == "log.dirs=C:\\\\\\u00e9\\ud83d\\ude00\na=b=c\n"
 
@@ -103,12 +104,13 @@ def test_a_copy_of_a_log_directory_has_ids_of_its_own() -> None:
     first, second = own_meta(meta, 7), own_meta(meta, 8)
     assert "node.id=7\n" in first
     assert "cluster.id=c\n" in first
-    (ours,) = re.findall("directory.id=(.+)", first)
-    (others,) = re.findall("directory.id=(.+)", second)
-    assert len({ours, others, "one"}) == 3
+    (first_id,) = re.findall("directory.id=(.+)", first)
+    (second_id,) = re.findall("directory.id=(.+)", second)
+    assert len({first_id, second_id, "one"}) == 3
 
 
-def test_no_id_begins_as_an_option_of_kafkas_tools_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_id_starts_with_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The first two start with a dash in Base64, which Kafka's tools read as an option.
     values = iter([bytes([0xF8] * 16), bytes([0xFB] * 16), bytes(16)])
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=next(values)))
     assert new_id() == "A" * 22
@@ -119,6 +121,7 @@ def test_ports_stay_with_the_folder(tmp_path: Path) -> None:
     made.declare_broker(1)
     made.declare_broker(2)
     before = made.bootstrap
+    # A broker that is declared again keeps its ports.
     made.declare_broker(1)
     assert KafkaNodes(made.layout).bootstrap == before
     assert made.broker_ids() == [1, 2]
@@ -135,7 +138,7 @@ def test_controllers_are_no_brokers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["[]", "{}", '{"voters": {"a": 1}}', '{"voters": {}, "cluster_id": 1, "more": 2}']
 )
-def test_a_file_that_is_none_of_its_own_is_named(tmp_path: Path, text: str) -> None:
+def test_unknown_cluster_file_is_named(tmp_path: Path, text: str) -> None:
     made = nodes(tmp_path)
     (tmp_path / "kafka" / "cluster.json").write_text(text, encoding="utf-8")
     with pytest.raises(LayoutError, match=r"cluster\.json .*remove"):

@@ -1,4 +1,4 @@
-"""The folder of a local cluster: what others may have left there is not believed."""
+"""Folder of a local cluster: content that others may have written is not trusted."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def layout(tmp_path: Path) -> Layout:
     return made
 
 
-def test_the_folders_are_private_also_if_they_were_not(tmp_path: Path) -> None:
+def test_existing_folders_become_private(tmp_path: Path) -> None:
     layout = Layout.at(tmp_path / "cluster")
     layout.root.mkdir(mode=0o755)
     layout.run.mkdir(mode=0o777)
@@ -40,7 +40,7 @@ def test_the_folders_are_private_also_if_they_were_not(tmp_path: Path) -> None:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_link_is_no_folder_of_ours(tmp_path: Path, layout: Layout) -> None:
+def test_symbolic_link_is_refused_as_a_folder(tmp_path: Path, layout: Layout) -> None:
     layout.run.rmdir()
     (tmp_path / "elsewhere").mkdir()
     layout.run.symlink_to(tmp_path / "elsewhere")
@@ -76,7 +76,7 @@ def test_garbage_is_an_error_in_one_line(layout: Layout, text: str) -> None:
     ],
     ids=str,
 )
-def test_a_record_is_as_it_was_stored_or_none(layout: Layout, change: dict[str, Any]) -> None:
+def test_modified_process_record_is_refused(layout: Layout, change: dict[str, Any]) -> None:
     write_json(layout.run / "operator.json", RECORD | change)
     with pytest.raises(LayoutError, match="not a process record"):
         processes.find(layout, "operator")
@@ -86,13 +86,13 @@ def test_a_record_is_as_it_was_stored_or_none(layout: Layout, change: dict[str, 
     "change",
     [{"tier": "ftp"}, {"control_port": 0}, {"metrics_port": "1"}, {"cluster": 5}, {"x": 1}],
 )
-def test_settings_are_as_they_were_stored_or_none(layout: Layout, change: dict[str, Any]) -> None:
+def test_modified_settings_are_refused(layout: Layout, change: dict[str, Any]) -> None:
     write_json(layout.settings, SETTINGS | change)
     with pytest.raises(LayoutError, match="was not written by `tidemark up`"):
         settings.load(layout)
 
 
-def test_what_others_may_write_is_not_read(layout: Layout) -> None:
+def test_file_that_others_may_write_is_not_read(layout: Layout) -> None:
     write_json(layout.settings, SETTINGS)
     assert settings.load(layout) is not None
     layout.settings.chmod(0o666)
@@ -121,6 +121,7 @@ def test_a_command_prints_the_error_and_ends(
 
 
 def test_another_process_of_that_id_is_left_alone(layout: Layout) -> None:
-    """The id was given to another one since."""
+    """The kernel has reused the id since the record was written."""
     write_json(layout.run / "operator.json", RECORD)
+    # This process has the recorded id, but another start time.
     assert processes.find(layout, "operator") is None

@@ -30,9 +30,9 @@ def test_each_listener_states_authentication_and_authorization() -> None:
     )
     records = [broker(open_to(1), *secured), broker(open_to(4)), ProcessRecord("operator", 2, 1)]
     found = listeners_of(records)
-    nobody = "no authentication: every client from this machine may"
+    unauthenticated = "no authentication: every client from this machine may"
     assert described(found, authorize=False) == [
-        f"PLAINTEXT 127.0.0.1:1,127.0.0.1:4 (PLAINTEXT): {nobody} do everything",
+        f"PLAINTEXT 127.0.0.1:1,127.0.0.1:4 (PLAINTEXT): {unauthenticated} do everything",
         "IN 127.0.0.1:2 (SASL_SSL): authenticated clients (SCRAM-SHA-512) may do everything",
         "CERT 127.0.0.1:3 (SSL): authenticated clients (a certificate) may do everything",
     ]
@@ -40,8 +40,8 @@ def test_each_listener_states_authentication_and_authorization() -> None:
     assert all(line.endswith("may do what ACLs allow") for line in lines)
 
 
-def test_no_broker_speaks_for_another() -> None:
-    """Each says what it does itself, since it was started: files may have been changed since."""
+def test_listeners_are_described_for_each_broker() -> None:
+    """Each broker reports the listeners that it started with. Files may have changed since."""
     scram = listener("PLAINTEXT", 1, "SASL_PLAINTEXT", "SCRAM-SHA-512", "127.0.0.1")
     lines = described(
         listeners_of([broker(scram), broker(open_to(2)), broker(open_to(3, "0.0.0.0"))]),

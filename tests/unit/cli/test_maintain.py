@@ -12,7 +12,7 @@ from tidemark_pipeline.export.maintenance import Maintained
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ([], "say where the tables are"),
         (["--warehouse", "/lake", "--keep", "7d"], "--keep: '7d' must be a duration such as 168h"),
@@ -31,11 +31,13 @@ from tidemark_pipeline.export.maintenance import Maintained
         *("history alone", "a strange option"),
     ],
 )
-def test_what_is_wrong_is_said(options: list[str], said: str, tmp_path: Path) -> None:
+def test_errors_are_reported_before_spark_starts(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
     log = ["--log", str(tmp_path / "log")]
     done = CliRunner().invoke(app, ["spark", "maintain", "db.t", *log, *options])
     assert done.exit_code == 1
-    assert said in " ".join(done.output.split())
+    assert message in " ".join(done.output.split())
 
 
 def test_the_closing_line_has_all_figures() -> None:
@@ -47,7 +49,7 @@ def test_the_closing_line_has_all_figures() -> None:
     )
 
 
-def test_the_line_of_what_went_says_what_did_not_yet() -> None:
+def test_deletion_line_includes_what_is_pending() -> None:
     assert propagated(Propagated(rows=1200, expired=3, removed=4)) == (
         "1,200 rows deleted, 3 versions expired, 4 files removed"
     )

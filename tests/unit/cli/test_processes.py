@@ -47,11 +47,11 @@ def start(layout: Layout, code: str, *, timeout_s: float = 20) -> processes.Proc
 
 
 def exists(pid: int) -> bool:
-    """Also a zombie does."""
+    """Return whether a process or its zombie exists."""
     return Path(f"/proc/{pid}").exists()
 
 
-def test_what_was_started_is_found_again_with_its_ready_line(layout: Layout) -> None:
+def test_started_process_is_found_with_its_ready_line(layout: Layout) -> None:
     record = start(layout, SLEEPS)
     assert record.ready["port"] == 7
     assert processes.find(layout, "one") == record
@@ -65,9 +65,10 @@ def test_a_process_that_is_stopped_leaves_neither_record_nor_zombie(layout: Layo
     assert processes.running(layout) == []
 
 
-def test_one_that_another_command_killed_is_reaped(layout: Layout) -> None:
+def test_process_that_was_killed_by_others_is_reaped(layout: Layout) -> None:
     record = start(layout, SLEEPS)
     os.kill(record.pid, signal.SIGKILL)
+    # Wait for its end, and leave it a zombie.
     os.waitid(os.P_PID, record.pid, os.WEXITED | os.WNOWAIT)
     assert exists(record.pid), "a zombie until it is reaped"
     assert processes.running(layout) == []
@@ -82,9 +83,11 @@ def test_a_process_that_does_not_stop_on_request_is_killed(layout: Layout) -> No
 
 def test_an_id_that_the_kernel_gave_to_another_process_is_not_signalled(layout: Layout) -> None:
     record = start(layout, SLEEPS)
+    # The record is of an earlier process with the same id.
     former = replace(record, start_ticks=record.start_ticks - 1)
     assert not former.alive()
     processes.kill(layout, former)
+    # The process still runs. Its own record can end it.
     assert record.alive()
     record.signal(signal.SIGKILL)
     assert record.wait_ended(20)
@@ -123,10 +126,13 @@ processes.spawn(Layout.at(pathlib.Path(sys.argv[1])), "one", command, timeout_s=
 
 @pytest.fixture
 def not_ready(layout: Layout, tmp_path: Path) -> processes.ProcessRecord:
-    """A process whose ``tidemark`` was killed before it had seen it ready: it will be once there is
-    a file ``go``."""
+    """Return a process whose starter was killed before the ready line.
+
+    The process becomes ready once the file ``go`` exists.
+    """
     code = WAITS.format(go=tmp_path / "go")
     other = subprocess.Popen([sys.executable, "-c", OTHER, str(layout.root), code])
+    # The starter records the process, and then waits for its ready line.
     while (found := processes.find(layout, "one")) is None:
         assert other.poll() is None
         time.sleep(0.01)
@@ -162,6 +168,7 @@ def test_a_process_that_never_becomes_ready_is_restarted(
 def test_a_process_that_is_not_ready_yet_has_no_address(
     layout: Layout, not_ready: processes.ProcessRecord
 ) -> None:
+    # Turn the process into a broker that has not reported its address.
     (layout.run / "one.json").rename(layout.run / "broker-1.json")
     text = (layout.run / "broker-1.json").read_text().replace('"one"', '"broker-1"')
     (layout.run / "broker-1.json").write_text(text)

@@ -1,4 +1,4 @@
-"""The one RecordDeletion of an export: made, waited for, and put in the place of the one before."""
+"""RecordDeletion of an export: it is created, awaited and replaced by the next one."""
 
 import uuid
 from collections.abc import Mapping
@@ -25,19 +25,19 @@ ORDERS = {
 }
 
 
-class Kept:
-    """Objects of one namespace, whose operator answers a deletion with ``said``."""
+class FakeNamespace:
+    """Objects of one namespace, whose operator reports ``status`` for each deletion."""
 
-    def __init__(self, said: str = "True") -> None:
-        self.said = said
-        self.there: dict[str, dict[str, Any]] = {}
+    def __init__(self, status: str = "True") -> None:
+        self.status = status
+        self.stored: dict[str, dict[str, Any]] = {}
         self.specs: list[Any] = []
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         return [ORDERS]
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        return self.there.get(name)
+        return self.stored.get(name)
 
     def apply(
         self,
@@ -48,7 +48,7 @@ class Kept:
         annotations: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         assert kind == KIND
-        assert name not in self.there, "its spec never changes"
+        assert name not in self.stored, "its spec never changes"
         body = {
             "apiVersion": "tidemark.dev/v1alpha1",
             "kind": kind,
@@ -60,24 +60,25 @@ class Kept:
             },
             "spec": dict(spec),
         }
+        # The operator must be able to read the object.
         parse_record_deletion(body)
-        condition = {"type": "Succeeded", "status": self.said, "message": "as said"}
-        self.there[name] = {**body, "status": {"conditions": [condition]}}
+        condition = {"type": "Succeeded", "status": self.status, "message": "as said"}
+        self.stored[name] = {**body, "status": {"conditions": [condition]}}
         self.specs.append(spec)
         return body
 
     def delete(self, kind: str, name: str) -> None:
-        self.there.pop(name, None)
+        self.stored.pop(name, None)
 
 
-def test_an_export_has_one_object_however_often_it_deletes() -> None:
-    kube = Kept()
+def test_export_has_one_object_for_all_its_deletions() -> None:
+    kube = FakeNamespace()
     deletions = RecordDeletions(kube, "lake.db.orders")
     for offset in (10, 20):
         deletions.delete(
             "Orders_v1", str(TOPIC_ID), {1: ReadPosition(offset, 7), 0: ReadPosition(5)}
         )
-    (body,) = kube.there.values()
+    (body,) = kube.stored.values()
     assert body["metadata"]["name"] == name_of("orders", "lake.db.orders")
     assert body["metadata"]["annotations"] == {ANNOTATION: "lake.db.orders"}
     assert body["spec"]["partitions"] == [
@@ -89,41 +90,45 @@ def test_an_export_has_one_object_however_often_it_deletes() -> None:
 
 
 def test_more_partitions_than_an_object_may_name_are_deleted_in_turn() -> None:
-    kube = Kept()
+    kube = FakeNamespace()
     RecordDeletions(kube, "t").delete(
         "Orders_v1", str(TOPIC_ID), dict.fromkeys(range(1500), ReadPosition(3))
     )
+    # An object names 1,024 partitions at most.
     assert [len(spec["partitions"]) for spec in kube.specs] == [1024, 476]
-    assert len(kube.there) == 1
+    assert len(kube.stored) == 1
 
 
 @pytest.mark.parametrize("given", [("Orders_v1", str(uuid.uuid4())), ("Orders_v1", ""), ("x", "")])
 def test_a_recreated_topic_is_left_alone(given: tuple[str, str]) -> None:
-    kube = Kept()
+    kube = FakeNamespace()
     with pytest.raises(ExportError, match="no record is deleted"):
         RecordDeletions(kube, "t").delete(*given, {0: ReadPosition(1)})
-    assert kube.there == {}
+    assert kube.stored == {}
 
 
 def test_an_object_of_another_owner_is_left_alone() -> None:
-    kube = Kept()
+    kube = FakeNamespace()
     name = name_of("orders", "t")
-    kube.there[name] = {"metadata": {"name": name, "uid": "x"}}
+    kube.stored[name] = {"metadata": {"name": name, "uid": "x"}}
     with pytest.raises(ExportError, match="does not belong to this export"):
         RecordDeletions(kube, "t").delete("Orders_v1", str(TOPIC_ID), {0: ReadPosition(1)})
     assert kube.specs == []
 
 
-def test_what_did_not_succeed_is_said() -> None:
-    """And what does not end is not waited for without end."""
+def test_failed_or_slow_deletion_is_reported() -> None:
+    """A deletion that does not end is not awaited forever."""
     with pytest.raises(DependencyUnavailable, match="as said"):
-        RecordDeletions(Kept("False"), "t").delete("Orders_v1", str(TOPIC_ID), {0: ReadPosition(1)})
+        RecordDeletions(FakeNamespace("False"), "t").delete(
+            "Orders_v1", str(TOPIC_ID), {0: ReadPosition(1)}
+        )
     with pytest.raises(DependencyUnavailable, match="is not done yet: as said"):
-        RecordDeletions(Kept("Unknown"), "t", timeout_s=0).delete(
+        RecordDeletions(FakeNamespace("Unknown"), "t", timeout_s=0).delete(
             "Orders_v1", str(TOPIC_ID), {0: ReadPosition(1)}
         )
 
 
-def test_names_are_of_kubernetes() -> None:
+def test_names_are_valid_and_different() -> None:
+    # Kubernetes allows names of 253 characters.
     assert len(name_of("t" * 253, "t")) <= 253
     assert name_of("orders", "a") != name_of("orders", "b")

@@ -1,4 +1,4 @@
-"""``tidemark restore``: which Topics are what the tier has, and which only have its name."""
+"""``tidemark restore``: Topics from the tier, and others that only have the same name."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def body(*, topic_id: str = "", annotation: str = "") -> dict[str, Any]:
 
 
 def test_a_restored_topic_is_left_alone_and_a_namesake_is_reported() -> None:
-    """A topic that only has the name is not a restored one: the tier's records stay unreadable."""
+    """A Topic that only has the name is not restored, and the tier's records stay unreadable."""
     found = in_the_tier()
     own = id_text(found.topic.topic_id)
     origin = TierOrigin(
@@ -33,9 +33,9 @@ def test_a_restored_topic_is_left_alone_and_a_namesake_is_reported() -> None:
     name = found.topic.name
     assert others([found], {}) == []
     assert others([found], {"other": body(topic_id="x")}) == []
-    for mine in (body(topic_id=own), body(annotation=origin.text())):
-        assert others([found], {name: mine}) == []
+    for restored in (body(topic_id=own), body(annotation=origin.text())):
+        assert others([found], {name: restored}) == []
     for another in (body(), body(annotation="{}"), body(topic_id="x", annotation=origin.text())):
-        (told,) = others([found], {name: another})
-        assert "Topic flights has the name flights but is not the topic in the tier" in told
-        assert own in told
+        (problem,) = others([found], {name: another})
+        assert "Topic flights has the name flights but is not the topic in the tier" in problem
+        assert own in problem

@@ -17,7 +17,7 @@ KAFKA = {"engine": "kafka"}
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of one that is there."""
+    """Return the folder of a cluster that exists."""
     monkeypatch.setattr(spark_topic, "open_cluster", lambda *_: None)
     monkeypatch.setattr(spark_topic, "read_options", lambda *_: OF_CLUSTER)
     return tmp_path
@@ -48,7 +48,7 @@ def test_brokers_alone_are_no_tier(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "add --option engine=kafka" in " ".join(capsys.readouterr().err.split())
 
 
-def test_what_is_no_engine_is_said() -> None:
+def test_unknown_engine_is_refused() -> None:
     with pytest.raises(OptionError, match="engine is 'apache'; write tidemark or kafka"):
         is_local({}, {"engine": "apache"})
 

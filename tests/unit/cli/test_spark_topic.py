@@ -1,4 +1,4 @@
-"""A Spark command says what it cannot read before it starts Spark."""
+"""A Spark command reports what it cannot read before it starts Spark."""
 
 import uuid
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.unit.pipeline.small_tier import SmallTier
 from tidemark_cli.commands.spark_topic import check_source
 
 
-def test_a_topic_that_is_not_there_ends_the_command_in_a_line(
+def test_missing_topic_ends_the_command_with_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tier").mkdir()
@@ -19,6 +19,6 @@ def test_a_topic_that_is_not_there_ends_the_command_in_a_line(
     assert check_source(options) == options
     with pytest.raises(typer.Exit):
         check_source({**options, "topic": "nosuch"})
-    said = capsys.readouterr().err
-    assert "nosuch" in said
-    assert "Traceback" not in said
+    error = capsys.readouterr().err
+    assert "nosuch" in error
+    assert "Traceback" not in error

@@ -17,7 +17,7 @@ needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="needs Java
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    """The exit code and what is printed, as one line."""
+    """Return the exit code, and the output as one line."""
     result = CliRunner().invoke(app, ["spark", "sql", *arguments])
     return result.exit_code, " ".join(result.output.split())
 
@@ -32,16 +32,16 @@ def tier(tmp_path: Path) -> Path:
     return folder
 
 
-def test_topics_are_those_of_the_tier_and_of_them_what_the_statement_names(tier: Path) -> None:
-    there = list_topic_names({"path": str(tier)})
-    assert there == {"orders-eu.v1", "Orders-EU.v1"}
-    assert mentioned_topics([*there, "flights"], "select * from `ORDERS-eu.v1`") == sorted(there)
-    assert mentioned_topics(there, "SELECT 1") == []
+def test_views_are_topics_that_the_statement_names(tier: Path) -> None:
+    topics = list_topic_names({"path": str(tier)})
+    assert topics == {"orders-eu.v1", "Orders-EU.v1"}
+    assert mentioned_topics([*topics, "flights"], "select * from `ORDERS-eu.v1`") == sorted(topics)
+    assert mentioned_topics(topics, "SELECT 1") == []
 
 
 @needs_java
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["SELECT 1", "--topic", "nosuch"], "no topic 'nosuch' in"),
         (
@@ -54,12 +54,12 @@ def test_topics_are_those_of_the_tier_and_of_them_what_the_statement_names(tier:
         (["SELECT 1", "--catalog", "io-impl=x"], "say where the tables are"),
     ],
 )
-def test_what_is_wrong_is_said_before_spark_starts(
-    arguments: list[str], said: str, tier: Path
+def test_errors_are_reported_before_spark_starts(
+    arguments: list[str], message: str, tier: Path
 ) -> None:
     code, output = run(*arguments, "--path", str(tier))
     assert code == 1
-    assert said in output
+    assert message in output
     assert "Traceback" not in output
 
 
@@ -87,8 +87,9 @@ def test_an_unknown_topic_is_reported_with_the_known_ones() -> None:
         def __str__(self) -> str:
             return "[TABLE_OR_VIEW_NOT_FOUND] `nosuch` cannot be found.\nAnd more\n'Project [*]"
 
+    # The message names at most 20 topics.
     names = [f"t{number}" for number in range(22)]
     views = Views({"path": "p"}, (), names)
-    said = failure(Unknown("x"), views, Path("log"))
-    assert said.startswith("[TABLE_OR_VIEW_NOT_FOUND] `nosuch` cannot be found.; topics: t0, t1")
-    assert said.endswith("t19 and 2 more")
+    message = failure(Unknown("x"), views, Path("log"))
+    assert message.startswith("[TABLE_OR_VIEW_NOT_FOUND] `nosuch` cannot be found.; topics: t0, t1")
+    assert message.endswith("t19 and 2 more")

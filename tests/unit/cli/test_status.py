@@ -34,7 +34,7 @@ def text(brokers: list[dict[str, object]], views: list[TopicRows], *names: str, 
 
 
 def printed(brokers: list[dict[str, object]], views: list[TopicRows]) -> list[list[str]]:
-    """The rows of all tables, their cells without padding."""
+    """Return the rows of all tables, with cells without padding."""
     lines = (line for line in text(brokers, views, limit=0).splitlines() if line.startswith("│"))
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
@@ -50,15 +50,15 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
     ]
     rows = (row(0, 1, (1, 2)), row(1, 1, (1, -1)), row(2, -1, (2, 1)))
     cells = printed(brokers, [TopicRows("orders", {"spec": {}}, rows)])
+    # Broker 1 leads two partitions and has three replicas, by the rows. Its status is older.
     assert ["broker-1", "1", "Unknown", "2", "3", "1,234", ""] in cells
     assert ["broker-2", "2", "Unknown", "0", "2", "1,234", ""] in cells
     assert ["orders", "Unknown", "never", "-", "1", ""] in cells
     assert ["2", "none", "2", "2 1", "2 1", ""] in cells
 
 
-def test_what_apache_kafka_keeps_is_counted_by_statuses() -> None:
-    """Apache Kafka's topics have no rows: their brokers lead nothing, and a placeholder has no
-    status."""
+def test_objects_of_kafka_are_counted_by_status() -> None:
+    """Topics of Apache Kafka have no rows, so that counts are from statuses."""
     broker = {
         "metadata": {"name": "tidemark-1"},
         "spec": {"nodeId": 1, "workload": "Observed"},
@@ -72,7 +72,7 @@ def test_what_apache_kafka_keeps_is_counted_by_statuses() -> None:
 
 @pytest.mark.parametrize("status", [{"topicId": id_text(uuid.UUID(int=1))}, {}], ids=["id", "name"])
 def test_rows_are_those_of_the_topics_id(status: dict[str, str]) -> None:
-    """Rows come in the order of the slices: above 64 partitions, partition 0 is not the first."""
+    """Slices order rows otherwise: above 64 partitions, partition 0 is not the first."""
     nameless = [replace(row(partition, 1, (1,)), name="") for partition in (64, 65, 1)]
     other = replace(row(0, 1, (1,)), topic_id=uuid.UUID(int=2), name="others")
     orders = {"metadata": {"name": "orders"}, "spec": {}, "status": status}
@@ -107,8 +107,9 @@ def ready(status: str, message: str, **more: str) -> dict[str, object]:
     return {"conditions": [condition], **more}
 
 
-def test_a_fenced_broker_has_a_reason_and_a_user_its_problem() -> None:
+def test_fenced_broker_and_failing_user_have_messages() -> None:
     broker = {"metadata": {"name": "b"}, "spec": {"nodeId": 1}, "status": ready("False", "late")}
+    # Bob is not ready, and shows his condition's message.
     users = [
         {"metadata": {"name": name}, "status": ready(status, "said", username=name, secret=name)}
         for name, status in (("ann", "True"), ("bob", "False"))
@@ -125,6 +126,7 @@ def test_a_fenced_broker_has_a_reason_and_a_user_its_problem() -> None:
 def test_an_export_reports_its_progress_and_problems() -> None:
     spec = {"topicRef": {"name": "t"}, "table": {"name": "db.t"}}
     figures = {"lag": 1200, "rows": 7, "currentTime": "2026-01-01T00:00:00Z"}
+    # The export runs, and is ready, but lags behind its limit.
     late = {"type": "Exporting", "status": "False", "reason": "Lagging", "message": "it is old"}
     behind: dict[str, object] = {**ready("True", "runs"), **figures}
     behind["conditions"] = [*ready("True", "runs")["conditions"], late]  # type: ignore[misc]
@@ -138,6 +140,7 @@ def test_an_export_reports_its_progress_and_problems() -> None:
     lines = (line for line in out.getvalue().splitlines() if line.startswith("│"))
     cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
     as_of = "2026-01-01T00:00:00Z"
+    # Lag, rows and time are shown if the status has them, and a dash otherwise.
     assert ["late", "t", "db.t", "True", "1,200", "7", as_of, "it is old"] in cells
     assert ["new", "t", "db.t", "Unknown", "-", "-", "-", ""] in cells
     assert ["bad", "t", "db.t", "False", "-", "-", "-", "no room"] in cells
@@ -168,6 +171,7 @@ def test_a_damaged_object_is_shown_beside_a_ready_topic() -> None:
         },
     ]
     view = TopicRows("orders", {"spec": {}, "status": {"conditions": conditions}}, ())
+    # The object is damaged, although Ready is true: each damage has a line of its own.
     cells = printed([], [view])
     assert ["orders", "True", "never", "-", "0", "served"] in cells
     assert ["", "", "", "", "", "TierIntegrity: k is bad"] in cells
@@ -180,27 +184,27 @@ def many(count: int) -> list[TopicRows]:
     return [TopicRows(r.name, {"spec": {}}, (r,)) for r in rows]
 
 
-def test_of_many_topics_the_first_are_shown_and_how_to_see_more() -> None:
+def test_first_of_many_topics_are_shown_with_a_hint() -> None:
     broker = {"metadata": {"name": "broker-1"}, "spec": {"nodeId": 1}}
-    said = text([broker], many(300), limit=20)
-    assert "orders-019" in said
-    assert "clicks-020" not in said
-    assert "20 of 300 topics shown; show all with --limit 0" in said
-    # What a broker holds does not depend on what is shown.
-    assert "300" in next(line for line in said.splitlines() if "broker-1" in line)
+    output = text([broker], many(300), limit=20)
+    assert "orders-019" in output
+    assert "clicks-020" not in output
+    assert "20 of 300 topics shown; show all with --limit 0" in output
+    # The broker's count includes topics that are not shown.
+    assert "300" in next(line for line in output.splitlines() if "broker-1" in line)
 
 
 def test_topics_are_chosen_by_name_or_pattern() -> None:
-    said = text([], many(300), "orders-*", "clicks-000", limit=20)
-    assert "clicks-000" in said
-    assert "orders-001" in said
-    assert "clicks-002" not in said
-    assert "20 of 151 topics" in said
+    output = text([], many(300), "orders-*", "clicks-000", limit=20)
+    assert "clicks-000" in output
+    assert "orders-001" in output
+    assert "clicks-002" not in output
+    assert "20 of 151 topics" in output
     assert "none of 300 topics matches order" in text([], many(300), "order", limit=20)
     assert " topics;" not in text([], many(20), limit=20)
 
 
-def test_the_coordinators_topics_have_a_line_and_their_partitions_where_they_are_named() -> None:
+def test_internal_topics_show_partitions_only_if_named() -> None:
     obj = {
         "metadata": {"name": "consumer-offsets-68c8", "labels": {"tidemark.dev/internal": "true"}},
         "spec": {"topicName": "__consumer_offsets"},
@@ -212,13 +216,13 @@ def test_the_coordinators_topics_have_a_line_and_their_partitions_where_they_are
     assert ["0", "1", "0", "1 2", "1 2", ""] not in cells
     assert ["0", "1", "0", "1", "1", ""] in cells
     for name in ("__consumer_offsets", "consumer-offsets-*"):
-        said = text([], views, name, limit=20)
-        assert "1 2" in said
-        assert "clicks" not in said
+        output = text([], views, name, limit=20)
+        assert "1 2" in output
+        assert "clicks" not in output
 
 
 def test_conditions_that_ready_refers_to_are_reported_too() -> None:
-    """Without it a topic's message would name a condition that only kubectl shows."""
+    """Otherwise a topic's message would name a condition that only kubectl shows."""
     conditions = [
         {"type": "Ready", "status": "True", "message": "served; see FullyReplicated"},
         {"type": "FullyReplicated", "status": "False", "message": "1 waits for a broker"},

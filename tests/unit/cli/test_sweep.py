@@ -21,17 +21,18 @@ def tier_with_an_orphan(path: Path) -> tuple[DirectoryStore, str]:
     ManifestStore(store).create(TierPartition().head())
     key = TierPartition().segment(0, 9).log_key
     store.put(key, b"12345")
+    # A file that does not belong to Tidemark.
     store.put(f"data/photos/{uuid.UUID(int=1)}.jpeg", b"x")
     return store, key
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    """The exit code and what is printed, as one line: its lines are as long as a terminal's."""
+    """Return the exit code, and the output as one line."""
     result = CliRunner().invoke(app, ["sweep", *arguments])
     return result.exit_code, " ".join(result.output.split())
 
 
-def test_it_shows_and_removes_nothing(tmp_path: Path) -> None:
+def test_sweep_without_delete_only_shows_orphans(tmp_path: Path) -> None:
     store, key = tier_with_an_orphan(tmp_path)
     code, output = run("--path", str(tmp_path), "--older-than", "0")
     assert code == 0, output
@@ -42,8 +43,9 @@ def test_it_shows_and_removes_nothing(tmp_path: Path) -> None:
     assert store.get(key).data == b"12345"
 
 
-def test_it_removes_what_is_old_enough(tmp_path: Path) -> None:
+def test_sweep_removes_orphans_that_are_old_enough(tmp_path: Path) -> None:
     store, key = tier_with_an_orphan(tmp_path)
+    # The object was written a moment ago.
     assert "1 too young to be removed" in run("--path", str(tmp_path), "--delete")[1]
     assert store.get(key)
     code, output = run("--path", str(tmp_path), "--delete", "--older-than", "0")
@@ -51,7 +53,7 @@ def test_it_removes_what_is_old_enough(tmp_path: Path) -> None:
     assert [info.key.split("/")[1] for info in store.list("data/")] == ["photos"]
 
 
-def test_a_file_whose_name_is_no_text_is_shown(tmp_path: Path) -> None:
+def test_undecodable_file_name_is_shown(tmp_path: Path) -> None:
     tier_with_an_orphan(tmp_path)
     (tmp_path / "data" / os.fsdecode(b"\xff")).write_bytes(b"x")
     (tmp_path / "data" / os.fsdecode(b"\xfe")).mkdir()
@@ -60,14 +62,15 @@ def test_a_file_whose_name_is_no_text_is_shown(tmp_path: Path) -> None:
     assert (code, "data/\\udcfe/ (1)" in output) == (0, True), output
 
 
-def test_another_sweeper_is_waited_for(tmp_path: Path) -> None:
+def test_sweep_by_a_broker_excludes_this_one(tmp_path: Path) -> None:
     store, _ = tier_with_an_orphan(tmp_path)
+    # A broker has the lease, and sweeps at this moment.
     SweepLease(store, "broker 1", lambda: time.time_ns() // 1_000_000).take()
     code, output = run("--path", str(tmp_path), "--delete")
     assert (code, "broker 1 sweeps this store: wait for it" in output) == (1, True), output
 
 
-def test_a_place_that_is_no_tier_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_tier_is_refused(tmp_path: Path) -> None:
     code, output = run("--path", str(tmp_path))
     assert (code, "no tier is there; check --path" in output) == (1, True), output
     assert not list(tmp_path.iterdir())

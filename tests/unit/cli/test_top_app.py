@@ -1,4 +1,4 @@
-"""The screen of ``tidemark top``, driven by keys; what threads would read is handed to it."""
+"""The screen of ``tidemark top``, driven by keys, with data instead of reader threads."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ ENDPOINTS = [{"name": "PLAINTEXT", "host": "h", "port": 9092}]
 NAMES = [f"orders-{number}" for number in range(5)]
 
 
-class Handed:
-    """Batches that are there from the beginning; then nothing changes."""
+class PreparedReader:
+    """Batches that exist from the start. After them, nothing changes."""
 
     def __init__(self, *batches: ObjectBatch) -> None:
         self._batches = list(batches)
@@ -33,13 +33,15 @@ class Handed:
 
 
 def ask(
-    asked: Sequence[PartitionQuery], reached_at: Mapping[int, tuple[str, int]]
+    queries: Sequence[PartitionQuery], reached_at: Mapping[int, tuple[str, int]]
 ) -> BrokerOffsets:
-    told = PartitionOffsets(
+    offsets = PartitionOffsets(
         log_start=0, local_start=50, tier_end=75, high_watermark=100, log_ends={1: 100, 2: 97}
     )
     assert reached_at == {1: ("h", 9092)}
-    return BrokerOffsets({item.partition: told for item in asked}, ("broker 2 is not reached",))
+    return BrokerOffsets(
+        {item.partition: offsets for item in queries}, ("broker 2 is not reached",)
+    )
 
 
 @pytest.fixture
@@ -54,12 +56,12 @@ def app() -> TopApp:
         ObjectBatch(SLICE, pieces(rows)),
     ]
     query = Query(sort="name", page_size=2)
-    return TopApp([Handed(*batches)], ask, interval_s=300, query=query, listener="")
+    return TopApp([PreparedReader(*batches)], ask, interval_s=300, query=query, listener="")
 
 
-async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+async def until(pilot: Pilot[None], is_true: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not holds():
+        while not is_true():
             await pilot.pause(0.02)
 
 
@@ -80,27 +82,32 @@ def text(app: TopApp, name: str) -> str:
     return str(app.query_one(f"#{name}", Static).content)
 
 
-async def test_topics_are_looked_through_and_their_partitions_shown(app: TopApp) -> None:
+async def test_keys_select_pages_topics_and_filters(app: TopApp) -> None:
     async with app.run_test(size=(160, 40)) as pilot:
         await until(pilot, lambda: bool(cells(app, "partitions")))
         assert text(app, "heading") == "cluster main: 2 brokers live"
         assert cells(app, "brokers")[0][:3] == ["broker-1", "1", "True"]
         assert shown(app) == ["orders-0", "orders-1"]
 
+        # The offsets arrive after the objects, and with them the reader's problems.
         await until(pilot, lambda: "2: 3" in cells(app, "partitions")[0])
         assert cells(app, "partitions")[0][4:] == ["0 to 100", "░" * 20 + "▒" * 10 + "█" * 10]
         problems = ["the API server does not answer", "broker 2 is not reached"]
         assert text(app, "problems").splitlines() == problems
 
+        # The cursor moves to the second topic, and the lower table follows.
         await pilot.press("down")
         await until(pilot, lambda: "orders-1: never" in text(app, "partitions-title"))
+        # There are three pages of two topics, so that the third press has no effect.
         await pilot.press("n", "n", "n")
         await until(pilot, lambda: shown(app) == ["orders-4"])
         await pilot.press("p")
         await until(pilot, lambda: shown(app) == ["orders-2", "orders-3"])
+        # Only topics with a problem are shown. Markup in a message is text.
         await pilot.press("w")
         await until(pilot, lambda: shown(app) == ["orders-3"])
         assert cells(app, "topics")[0][-1] == "no [b]leader[/]"
+        # The filter is removed, and a search finds one topic.
         await pilot.press("w", "slash", *"rs-4", "enter")
         await until(pilot, lambda: shown(app) == ["orders-4"])
         await pilot.press("s")

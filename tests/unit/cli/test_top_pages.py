@@ -36,7 +36,7 @@ DISABLING = {
     "remoteSegments": 14,
     "remoteBytes": 4096,
 }
-TOLD = {
+OFFSETS = {
     ("orders", 0): PartitionOffsets(
         log_start=0, local_start=600, tier_end=800, high_watermark=1000, log_ends={1: 1000, 2: 988}
     )
@@ -55,7 +55,7 @@ def names(object_index: ObjectIndex, query: Query) -> list[str]:
 
 @pytest.mark.parametrize("first", ["topics", "slices"])
 @pytest.mark.parametrize("number", [0, None], ids=["id", "name"])
-def test_objects_may_come_in_any_order(first: str, number: int | None) -> None:
+def test_objects_may_arrive_in_any_order(first: str, number: int | None) -> None:
     """A Topic whose status has no id yet is found by the name in its first row."""
     object_index = ObjectIndex()
     rows = [row(0, name="orders"), row(0, 1, leader=-1), row(0, 64, replicas=(1, -1))]
@@ -73,9 +73,11 @@ def test_a_change_of_a_slice_changes_the_lines_of_its_topics() -> None:
     slices = [piece("main-00", [row(0), row(1)]), piece("main-01", [row(0, 64)])]
     object_index = holding([topic("orders", 0), topic("clicks", 1)], slices)
     assert (object_index.leaders(1), object_index.replicas(2)) == (3, 3)
+    # Partition 0 of the first topic loses its leader, and its ISR is empty.
     object_index.put(SLICE, [piece("main-00", [row(0, leader=-1, isr=()), row(1, leader=2)])])
     assert (object_index.leaders(1), object_index.leaders(2), object_index.replicas(2)) == (1, 1, 3)
     assert (object_index.lines["orders"].leaderless, object_index.lines["orders"].behind) == (1, 1)
+    # The slice no longer has the first topic's partition.
     object_index.put(SLICE, [piece("main-00", [row(1, leader=2)])])
     assert (object_index.lines["orders"].partitions, object_index.lines["orders"].leaderless) == (
         1,
@@ -106,12 +108,13 @@ def test_an_unreadable_slice_is_reported() -> None:
     object_index = holding([topic("orders")], [bad])
     (problem,) = pages.view(object_index, Query()).problems
     assert problem.startswith("PartitionSlice main-00: ")
+    # The slice becomes readable, and is deleted.
     object_index.put(SLICE, pieces([row(0)]))
     object_index.drop(SLICE, ["main-00"])
     assert pages.view(object_index, Query()).problems == ()
 
 
-def test_topics_are_filtered_sorted_and_turned_over() -> None:
+def test_topics_are_filtered_sorted_and_paged() -> None:
     tiering = {"state": "Enabled", "epoch": 1, "remoteBytes": 77}
     topics = [
         topic("b", 0, tiering=tiering),
@@ -126,13 +129,16 @@ def test_topics_are_filtered_sorted_and_turned_over() -> None:
     assert names(object_index, Query(sort="partitions"))[0] == "a"
     assert names(object_index, Query(sort="placeholders"))[0] == "ill"
     assert names(object_index, Query(sort="behind"))[:2] == ["ill", "c"]
+    # By default topics in trouble come first, and the others by size.
     assert names(object_index, Query()) == ["ill", "c", "a", "b"]
     assert names(object_index, Query(pattern="order")) == ["c"]
     assert names(object_index, Query(pattern="orders.*")) == ["c"]
     assert names(object_index, Query(pattern="[ab]")) == ["a", "b"]
     assert names(object_index, Query(only_unwell=True)) == ["ill", "c"]
+    # The last page is shown in the place of one that does not exist.
     chosen = choose(object_index.lines.values(), Query(sort="name", page=9, page_size=3))
     assert ([line.name for line in chosen.lines], chosen.page, chosen.pages) == (["c"], 1, 2)
+    # Each press of the key selects the next order, and the last one leads to the first.
     keys = [Query().sort]
     query = Query()
     for _ in SORTS:
@@ -156,7 +162,7 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
         BROKER, [broker(1, conditions=late), broker(2, conditions=leaving, logBytes=9000)]
     )
     view = pages.view(
-        object_index, Query(), detailed=["orders"], offsets=TOLD, problems=["broker 3 ..."]
+        object_index, Query(), detailed=["orders"], offsets=OFFSETS, problems=["broker 3 ..."]
     )
     assert view.heading == ("cluster main: 2 brokers live",)
     assert view.problems == ("broker 3 ...",)
@@ -171,15 +177,16 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
     )  # fmt: skip
     (table,) = view.partitions
     assert table.title == f"orders: {disabling}"
+    # Broker 2 lags by 12 offsets, broker 3 has not reported, and one replica has no broker.
     assert table.rows[0][:5] == (
         "0", "1 (epoch 4)", "1 2", "2: 12  3: ?  placeholder", "0 to 1,000",
     )  # fmt: skip
-    said = as_text(view)
-    assert "░" * 24 + "▒" * 8 + "█" * 8 in said
-    assert "! broker 3 ..." in said
+    output = as_text(view)
+    assert "░" * 24 + "▒" * 8 + "█" * 8 in output
+    assert "! broker 3 ..." in output
 
 
-def test_what_is_not_known_is_not_shown_as_zero() -> None:
+def test_unknown_offsets_are_not_shown_as_zero() -> None:
     object_index = holding([topic("orders")], pieces([row(0)]))
     (table,) = pages.view(object_index, Query(), detailed=["orders", "unknown"]).partitions
     assert table.rows == (("0", "1 (epoch 4)", "1 2", "2: ?", "?", "?"),)
@@ -190,16 +197,17 @@ def test_partitions_that_need_attention_are_shown_first() -> None:
     rows[58], rows[59] = row(0, 58, isr=(1,)), row(0, 59, leader=-1)
     object_index = holding([topic("orders")], pieces(rows))
     (table,) = pages.view(object_index, Query(), detailed=["orders"]).partitions
+    # 48 partitions in order, and the two that need attention.
     assert [row_[0] for row_ in table.rows] == [*map(str, range(48)), "58", "59"]
     assert table.notes == ("10 more partitions: tidemark status orders",)
 
 
-def test_brokers_are_queried_only_for_what_is_shown() -> None:
+def test_brokers_are_queried_only_for_shown_partitions() -> None:
     found = holding([topic("orders")], pieces(row(0, number) for number in range(60)))
     orders = found.topic("orders")
     assert orders is not None
-    asked = broker_offsets.queries_for([orders] * 20)
-    assert len(asked) == broker_offsets.PARTITIONS_MAX
+    queries = broker_offsets.queries_for([orders] * 20)
+    assert len(queries) == broker_offsets.PARTITIONS_MAX
     endpoints = [
         {"name": name, "host": "h", "port": port}
         for port, name in enumerate(("REPLICATION", "PLAINTEXT", "TEAM"))
@@ -207,9 +215,9 @@ def test_brokers_are_queried_only_for_what_is_shown() -> None:
     brokers = [broker(1, endpoints=endpoints), broker(2)]
     assert broker_offsets.addresses(brokers) == {1: ("h", 1)}
     assert broker_offsets.addresses(brokers, "TEAM") == {1: ("h", 2)}
-    told = broker_offsets.query_offsets(asked[:1], {})
-    assert told.offsets == {}
-    assert told.problems == (
+    reported = broker_offsets.query_offsets(queries[:1], {})
+    assert reported.offsets == {}
+    assert reported.problems == (
         "broker 1 has no known address",
         "broker 2 has no known address",
     )
@@ -220,8 +228,8 @@ def test_a_page_of_html_is_one_file_and_names_are_text() -> None:
     obj = topic("orders", conditions=[evil])
     object_index = holding([obj], pieces([row(0), row(0, 1)]))
     empty = PartitionOffsets(log_start=5, local_start=5, tier_end=None, high_watermark=5)
-    told = {**TOLD, ("orders", 1): empty}
-    view = pages.view(object_index, Query(), detailed=["orders"], offsets=told, problems=["<b>"])
+    offsets = {**OFFSETS, ("orders", 1): empty}
+    view = pages.view(object_index, Query(), detailed=["orders"], offsets=offsets, problems=["<b>"])
     written = page(view, "2026-01-02 03:04:05 UTC")
     assert "<script" not in written
     assert "&lt;script src=" in written
@@ -230,7 +238,7 @@ def test_a_page_of_html_is_one_file_and_names_are_text() -> None:
     assert '<i class="remote" style="flex:600"></i>' in written
     assert "no records" in written
     assert "As of 2026-01-02 03:04:05 UTC." in written
-    # Nothing is fetched from anywhere.
+    # The page loads nothing from elsewhere.
     assert not re.findall(
         r"\b(?:src|href|url|@import)\b\s*[=(]", written.replace("&lt;script src=", "")
     )
@@ -246,6 +254,7 @@ def test_a_frame_costs_the_same_with_ten_thousand_topics() -> None:
         object_index = holding(*many(count))
         with counted_calls("tidemark_cli") as frame:
             view = pages.view(object_index, Query(page_size=1), detailed=["orders-00000"])
+        # Topic 7 of each hundred has no leader, so that it is the first one.
         assert [found[0] for found in view.topics.rows] == ["orders-00007"]
         assert view.topics.notes[0].startswith(f"{count:,} of {count:,} topics, by trouble; page 1")
         for name in ("_matches", "<lambda>", "TopicLine.is_well"):
@@ -260,11 +269,11 @@ def test_a_frame_costs_the_same_with_ten_thousand_topics() -> None:
     assert dearer(few[1], many_more[1]) == {}
 
 
-def test_of_a_topic_only_what_is_shown_is_kept() -> None:
+def test_only_shown_fields_of_a_topic_are_kept() -> None:
     obj = topic("orders", conditions=[condition("Ready", "False", "x" * 5000), condition("Z", "T")])
-    kept = holding([obj], []).topic("orders")
-    assert kept is not None
-    assert "managedFields" not in kept.obj["metadata"]
-    assert [item["type"] for item in kept.status["conditions"]] == ["Ready"]
-    assert len(kept.condition("Ready")["message"]) == 1000
-    assert kept.status["topicId"] == id_text(topic_id(0))
+    stored = holding([obj], []).topic("orders")
+    assert stored is not None
+    assert "managedFields" not in stored.obj["metadata"]
+    assert [item["type"] for item in stored.status["conditions"]] == ["Ready"]
+    assert len(stored.condition("Ready")["message"]) == 1000
+    assert stored.status["topicId"] == id_text(topic_id(0))

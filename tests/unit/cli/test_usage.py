@@ -36,7 +36,7 @@ def tier_of_one_segment(path: Path, *, name: str = TOPIC) -> Path:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    """The exit code and what is printed, as one line."""
+    """Return the exit code, and the output as one line."""
     result = CliRunner().invoke(app, ["spark", "usage", *arguments])
     return result.exit_code, " ".join(result.output.split())
 
@@ -45,6 +45,7 @@ def test_tables_show_existing_objects_and_planned_deletions(tmp_path: Path) -> N
     path = tier_of_one_segment(tmp_path)
     code, output = run("--path", str(path), "--retention-ms", "0", "--by", "partition, day")
     assert code == 0, output
+    # 130 bytes are the log of 100 and its indexes.
     assert "│ flights │ 3 │ 1970-01-01 │ 1 │ 100 │ 130 │ 0 │" in output
     assert "│ flights │ │ 2 │ 130 │ 0 │ 0 │" in output
     assert "│ (no topic) │ │ 0 │ 0 │ 0 │ 0 │" in output
@@ -54,7 +55,7 @@ def test_tables_show_existing_objects_and_planned_deletions(tmp_path: Path) -> N
     assert "│ flights │ 130 │ 130 │ 0 │" in output
 
 
-def test_programs_get_json_and_nothing_else(tmp_path: Path) -> None:
+def test_json_output_is_nothing_but_json(tmp_path: Path) -> None:
     path, prom = tier_of_one_segment(tmp_path / "tier"), tmp_path / "usage.prom"
     options = ["--path", str(path), TOPIC, TOPIC, "--json", "-", "--prometheus", str(prom)]
     code, output = run(*options)
@@ -64,10 +65,11 @@ def test_programs_get_json_and_nothing_else(tmp_path: Path) -> None:
     assert 'tidemark_usage_stored_bytes{bucket="",topic="flights"} 130.0' in prom.read_text()
     assert run(*options[:3], "--json", str(tmp_path / "usage.json"))[0] == 0
     assert json.loads((tmp_path / "usage.json").read_text())["topics"][0]["name"] == TOPIC
+    # Files are written under a hidden name first, and then renamed.
     assert not list(tmp_path.glob(".*"))
 
 
-def test_what_is_not_understood_is_refused_with_what_is(tmp_path: Path) -> None:
+def test_invalid_options_are_refused_with_the_valid_ones(tmp_path: Path) -> None:
     path = str(tier_of_one_segment(tmp_path))
     assert run("--path", path, "--by", "week") == (
         1,
@@ -79,7 +81,7 @@ def test_what_is_not_understood_is_refused_with_what_is(tmp_path: Path) -> None:
     assert code == 1, output
 
 
-def test_figures_that_are_too_low_end_with_another_status(tmp_path: Path) -> None:
+def test_incomplete_figures_have_an_exit_code_of_their_own(tmp_path: Path) -> None:
     path = tier_of_one_segment(tmp_path)
     (path / head_key(TierPartition().topic_id, 3)).write_text("torn")
     code, output = run("--path", str(path))
@@ -87,7 +89,7 @@ def test_figures_that_are_too_low_end_with_another_status(tmp_path: Path) -> Non
     assert f"not included: {head_key(TierPartition().topic_id, 3)}" in output
 
 
-def test_names_of_control_characters_are_shown_as_text(tmp_path: Path) -> None:
+def test_names_with_control_characters_are_shown_as_text(tmp_path: Path) -> None:
     path = tier_of_one_segment(tmp_path, name="[red]a\x1b[31mb")
     code, output = run("--path", str(path))
     assert (code, "[red]a?[31mb" in output, "\x1b" in output) == (0, True, False), output

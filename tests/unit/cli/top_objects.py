@@ -26,7 +26,7 @@ def topic(
     spec: dict[str, Any] | None = None,
     **status: Any,
 ) -> dict[str, Any]:
-    """``number``: of its id; None while its status has none."""
+    """Return a Topic with the id of ``number``; None leaves the status without an id."""
     own_id = {} if number is None else {"topicId": id_text(topic_id(number))}
     return {
         "metadata": {"name": name, "managedFields": [{"manager": "m" * 100}]},
@@ -36,7 +36,7 @@ def topic(
 
 
 def row(number: int, partition: int = 0, **fields: Any) -> PartitionRow:
-    """Led by broker 1, followed by 2, both in sync."""
+    """Return a row that broker 1 leads, with broker 2 in sync."""
     replicas = fields.pop("replicas", (1, 2))
     return PartitionRow(
         topic_id=topic_id(number),
@@ -54,7 +54,7 @@ def piece(name: str, rows: Iterable[PartitionRow]) -> dict[str, Any]:
 
 
 def pieces(rows: Iterable[PartitionRow]) -> list[dict[str, Any]]:
-    """Slices, each row in the one that it belongs to."""
+    """Return slices, with each row in the slice that it belongs to."""
     by_slice: dict[int, list[PartitionRow]] = {}
     for row_ in rows:
         by_slice.setdefault(slice_of(row_.topic_id, row_.partition), []).append(row_)
@@ -76,7 +76,7 @@ def cluster() -> dict[str, Any]:
 
 
 def many(count: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Topics of a partition each, every hundredth without a leader; and their slices."""
+    """Return topics of one partition, every hundredth without a leader, and their slices."""
     topics = [topic(f"orders-{number:05d}", number) for number in range(count)]
     return topics, pieces(row(n, leader=-1 if n % 100 == 7 else 1) for n in range(count))
 
