@@ -1,6 +1,6 @@
-"""Unit tests open no sockets: what needs one is tried in tests/integration.
+"""Unit tests open no sockets: tests that need one are in tests/integration.
 
-The pairs of local sockets by which event loops and threads wake one another are none of that.
+Pairs of local sockets, by which event loops and threads wake one another, are allowed.
 """
 
 import socket
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that were there before belong to servers that a whole session shares."""
+    """Refuse sockets, except in threads of servers that the session shares."""
     initialise = socket.socket.__init__
     others = set(threading.enumerate()) - {threading.main_thread()}
 

@@ -21,7 +21,7 @@ def _named() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("path", "test"), _named())
-def test_a_test_that_is_named_is_there(path: str, test: str) -> None:
+def test_named_tests_exist(path: str, test: str) -> None:
     file = ROOT / "tests" / path
     assert file.is_file()
     assert f"def {test}(" in file.read_text() if test else True

@@ -34,11 +34,11 @@ def test_an_order_is_read_back() -> None:
 
 
 def test_values_are_written_to_their_fields() -> None:
-    told = ORDER.put(
+    filled = ORDER.put(
         {(OptionPlace.REGISTRY, "ca"): "/ca", (OptionPlace.TABLE, "schema_file"): "/s.avsc"}
     )
-    assert told.table["registry_options"] == {"ca": "/ca"}
-    assert (told.table["schema_file"], told.table["catalog"]) == ("/s.avsc", {"type": "rest"})
+    assert filled.table["registry_options"] == {"ca": "/ca"}
+    assert (filled.table["schema_file"], filled.table["catalog"]) == ("/s.avsc", {"type": "rest"})
     assert "registry_options" not in ORDER.table
 
 
@@ -53,7 +53,7 @@ def test_hidden_values_are_in_the_environment_alone() -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"source": {}, "table": {}, "new": 1}', '{"hidden": [{}]}']
 )
-def test_what_is_no_order_is_said_to_be_none(text: str) -> None:
+def test_invalid_order_is_refused(text: str) -> None:
     with pytest.raises(OrderError, match="no order"):
         Order.of_json(text)
 
@@ -79,6 +79,7 @@ def test_a_report_fits_into_a_termination_message_and_is_read_back(report: JobRe
         report.current_ms,
     )
     assert len(found.message) <= MESSAGE_CHARS_MAX
+    # Other messages may have to be shortened, because escapes take more bytes.
     if report.message.isascii() and report.message.isprintable() and len(report.message) < 1000:
         assert found.message == report.message
 
@@ -100,7 +101,7 @@ GOOD = json.loads(JobReport(phase=ExportJobPhase.RUNNING, lag=3).to_json())
     ],
     ids=str,
 )
-def test_what_is_no_report_is_passed_over(change: dict[str, object]) -> None:
+def test_invalid_report_is_ignored(change: dict[str, object]) -> None:
     assert JobReport.of_json(json.dumps(GOOD)) is not None
     assert JobReport.of_json(json.dumps(GOOD | change)) is None
 
@@ -108,5 +109,5 @@ def test_what_is_no_report_is_passed_over(change: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"\xff", b"[" * 4000, b"null", b"[]"], ids=lambda text: str(text[:6])
 )
-def test_nor_is_what_is_no_object(text: bytes) -> None:
+def test_report_that_is_no_object_is_ignored(text: bytes) -> None:
     assert JobReport.of_json(text) is None

@@ -36,6 +36,7 @@ def test_a_client_that_does_not_wait_for_a_page_causes_no_traceback(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A kubelet may have probed the process while it hung. Any other error is logged."""
+    # The constructor would open a socket, which a unit test must not do.
     server = _Server.__new__(_Server)
     for error in (BrokenPipeError("gone"), TimeoutError(), ValueError("of ours")):
         try:

@@ -14,14 +14,14 @@ from tidemark_cli.main import Commands
 @pytest.mark.parametrize("server", ["tidemark_broker", "tidemark_operator"])
 def test_a_server_does_not_import_hypothesis(server: str) -> None:
     command = (sys.executable, "-X", "importtime", "-m", server, "--help")
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in finished.stderr.splitlines()}
     assert "kio.static._phantom" in imported
     assert "hypothesis.core" not in imported
 
 
 #: Runs a server and sends it a signal as soon as it imports its own modules.
-TOLD_EARLY = """
+SIGNALLED_EARLY = """
 import os, runpy, sys
 server, number = sys.argv[1], int(sys.argv[2])
 class Telling:
@@ -38,7 +38,7 @@ runpy.run_module(server, run_name="__main__")
 @pytest.mark.parametrize("server", ["tidemark_broker", "tidemark_operator"])
 def test_a_server_that_still_imports_ends_on_a_signal(server: str, number: int) -> None:
     """A handler ends it with a status of its own: without a handler, process 1 would not end."""
-    command = (sys.executable, "-c", TOLD_EARLY, server, str(int(number)))
+    command = (sys.executable, "-c", SIGNALLED_EARLY, server, str(int(number)))
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
@@ -88,8 +88,8 @@ finally:
 @pytest.mark.parametrize("command", STARTS)
 def test_a_command_imports_only_what_it_needs(command: str) -> None:
     started = (sys.executable, "-c", STARTED, *command.split(), "--help")
-    said = subprocess.run(started, capture_output=True, text=True, timeout=60, check=True)
-    imported = set(said.stderr.split())
+    finished = subprocess.run(started, capture_output=True, text=True, timeout=60, check=True)
+    imported = set(finished.stderr.split())
     assert "tidemark_cli.main" in imported
     assert imported & HEAVY <= STARTS[command]
 
@@ -109,15 +109,15 @@ def test_the_help_of_all_commands_shows_the_summary_of_each(name: str) -> None:
 def test_planning_on_spark_imports_no_decoder() -> None:
     """Spark starts three processes for each query before any executor reads a row."""
     load = "import sys, tidemark_pipeline.source; print(*sys.modules)"
-    said = subprocess.run(
+    finished = subprocess.run(
         (sys.executable, "-c", load), capture_output=True, text=True, timeout=60, check=True
     )
-    loaded = {name.split(".")[0] for name in said.stdout.split()}
+    loaded = {name.split(".")[0] for name in finished.stdout.split()}
     assert "tidemark_pipeline" in loaded
     assert not loaded & {"numba", "kio"}
 
 
-def test_what_is_imported_is_looked_at_by_no_collection() -> None:
+def test_imported_objects_are_frozen_for_the_collector() -> None:
     script = (
         "import gc\n"
         "from tidemark.lean_start import importing\n"
@@ -127,7 +127,7 @@ def test_what_is_imported_is_looked_at_by_no_collection() -> None:
         "print(gc.isenabled(), gc.get_freeze_count() > 1000)\n"
         "print(any(each is json for each in gc.get_objects()))\n"
     )
-    said = subprocess.run(
+    finished = subprocess.run(
         (sys.executable, "-c", script), capture_output=True, text=True, timeout=60, check=True
     )
-    assert said.stdout.split() == ["True", "True", "False"]
+    assert finished.stdout.split() == ["True", "True", "False"]

@@ -31,10 +31,11 @@ def test_descending_ranks_are_refused_and_reported() -> None:
     log, shaping = ordered_rlock(LockRank.LOG), ordered_rlock(LockRank.SHAPING)
     with shaping, log:
         pass
+    # The order alone is refused: no other thread holds a lock.
     with log, pytest.raises(LockOrderError, match="rank SHAPING while it holds LOG"):
         shaping.acquire()
     assert "rank SHAPING while it holds LOG" in reported()
-    with shaping:  # what was refused is not held
+    with shaping:  # The refused lock is not held.
         pass
 
 
@@ -90,7 +91,7 @@ async def test_tasks_take_locks_of_the_loop_in_order() -> None:
     async with file:
         with pytest.raises(LockOrderError, match="REPLICA while it holds STATE_FILE"):
             await replica.acquire()
-        # Another task holds nothing.
+        # Another task does not hold the lock of this one.
         await asyncio.create_task(_taken(replica))
 
 

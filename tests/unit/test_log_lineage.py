@@ -58,7 +58,7 @@ def test_the_first_restore_after_the_position_counts() -> None:
 
 
 def test_a_restored_epoch_is_above_all_that_the_lost_cluster_may_have_used() -> None:
-    """Leaders that never claimed a head, and a rebuilding; and another restore of the same head."""
+    """Leaders without a claim, a rebuilding and an earlier restore must all have lower epochs."""
     assert restored_epoch(7, now_ms=9) == 7 + 2 * GENERATION
     day_ms, then_ms = 86_400_000, 1_800_000_000_000
     assert restored_epoch(7, then_ms) > 7 + 2 * GENERATION
@@ -66,10 +66,11 @@ def test_a_restored_epoch_is_above_all_that_the_lost_cluster_may_have_used() -> 
     assert restored_epoch(7, 10**16) < 2**30
 
 
-def test_restores_are_bounded_and_the_folded_trust_no_more_than_before() -> None:
+def test_folded_restores_are_never_more_lenient() -> None:
     many = [Restore(n, {0: 1000 - n, 1: n}) for n in range(1, RESTORES_MAX + 5)]
     found = merge_restores(many[:3], many)
     assert len(found) == RESTORES_MAX
+    # Every position is compared with the answer of the complete list.
     for epoch in range(RESTORES_MAX + 6):
         for offset in (0, 1, 500, 985, 1000):
             exact = divergence(ReadPosition(offset, epoch), log(restores=tuple(many)))

@@ -1,5 +1,4 @@
-"""The table of disabling (KIP-950), row by row: each question in each state of a topic's
-tiering."""
+"""The table of disabling (KIP-950): each property in each state of a topic's tiering."""
 
 import enum
 from collections.abc import Callable
@@ -24,8 +23,8 @@ COLUMNS = {
     "deleting": Tiering(DISABLING, 5, DELETE),
     "deleted": Tiering(DISABLED, 5, DELETE),
 }
-#: ``_before``: under a head that the epoch before has claimed, ``_own``: one that this epoch has.
-#: ``_full`` and ``_empty`` is the tier, as far as it is visible.
+#: ``_before`` is under a head claimed in the former epoch, ``_own`` under one of this epoch.
+#: ``_full`` and ``_empty`` describe the tier, as far as it is visible.
 TABLE = """
                           never  on      again   retaining  retained   deleting   deleted
  ever_tiered              no     yes     yes     yes        yes        yes        yes
@@ -76,10 +75,10 @@ def test_the_table_of_disabling(row: list[str]) -> None:
 
 
 def test_the_table_has_every_question() -> None:
-    """One that is added to the value needs its row."""
-    asked = {name for name, member in vars(Tiering).items() if isinstance(member, property)}
+    """A new property of the value needs a row."""
+    properties = {name for name, member in vars(Tiering).items() if isinstance(member, property)}
     rows = {row[0] for row in _ROWS}
-    assert asked - rows == {"disable_policy", "acknowledged"}
+    assert properties - rows == {"disable_policy", "acknowledged"}
 
 
 @pytest.mark.parametrize("state", TieringState)
@@ -91,7 +90,7 @@ def test_no_policy_is_retain(state: TieringState) -> None:
         assert ask(unset) == ask(retain)
 
 
-# ---------------------------------------------------------------- from one to the next
+# ---------------------------------------------------------------- transitions
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_no_policy_is_retain(state: TieringState) -> None:
         ("deleted", False, DELETE, DELETE, Tiering(DISABLED, 5, DELETE)),
     ],
 )
-def test_what_the_spec_makes_of_it(
+def test_successor_of_a_changed_spec(
     before: str,
     enabled: bool,
     own: DisablePolicy | None,
@@ -125,18 +124,19 @@ def test_what_the_spec_makes_of_it(
     tiering = COLUMNS[before]
     new = tiering.successor(enabled=enabled, policy=own, default_policy=default)
     assert new == after
+    # A spec that changes nothing returns the same object.
     assert (new is tiering) == (new == tiering)
 
 
-def test_its_steps_are_those_that_the_resource_admits() -> None:
+def test_transitions_are_those_that_the_resource_admits() -> None:
     """The CRD's transition rule is made of ``STEPS``."""
-    asked = [
+    changes = [
         (before.state, before.successor(enabled=on, policy=own, default_policy=RETAIN).state)
         for before in COLUMNS.values()
         for on in (True, False)
         for own in (None, RETAIN, DELETE)
     ]
-    moves = {(before, after) for before, after in asked if before is not after}
+    moves = {(before, after) for before, after in changes if before is not after}
     moves |= {(t.state, t.acknowledged.state) for t in COLUMNS.values() if t.is_disabling}
     assert moves == {(NONE, ENABLED), *STEPS}
 
@@ -148,6 +148,7 @@ def test_only_acknowledgements_end_disabling() -> None:
 
 def test_within_an_epoch_the_order_is_disabling_disabled_enabled() -> None:
     order = [Tiering(state, 5) for state in (DISABLING, DISABLED, ENABLED)]
+    # Going back in this order means that an older state arrives late.
     back = [(a.state, b.state) for a in order for b in order if b.goes_back_from(a)]
     assert back == [(DISABLED, DISABLING), (ENABLED, DISABLING), (ENABLED, DISABLED)]
     assert not Tiering(DISABLING, 6).goes_back_from(Tiering(ENABLED, 5))
@@ -173,8 +174,8 @@ def test_no_change_of_the_spec_moves_tiering_back(
 ) -> None:
     tiering = NEVER_TIERED
     for enabled, policy, default in steps:
-        asked = tiering.successor(enabled=enabled, policy=policy, default_policy=default)
-        for new in (asked, asked.acknowledged if asked.is_disabling else asked):
+        successor = tiering.successor(enabled=enabled, policy=policy, default_policy=default)
+        for new in (successor, successor.acknowledged if successor.is_disabling else successor):
             assert new.epoch >= tiering.epoch
             assert not new.ever_tiered or not tiering.ever_tiered or not new.goes_back_from(tiering)
             assert not new.changes_policy_of(tiering)

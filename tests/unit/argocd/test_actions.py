@@ -58,27 +58,30 @@ def test_an_object_without_annotations_is_paused_too() -> None:
     assert _act("resume", body) == body
 
 
-def test_what_has_ended_cannot_be_paused() -> None:
+def test_finished_object_cannot_be_paused() -> None:
     assert _offered(_failed("TopicReplaced")) == set()
 
 
 @pytest.mark.parametrize("reason", ["Timeout", "PartitionsFailed"])
-def test_a_deletion_that_failed_is_tried_again_below_the_offsets_that_were_frozen(
+def test_failed_deletion_is_retried_below_the_frozen_offsets(
     reason: str,
 ) -> None:
-    """And not as its spec says: what came since would go too. Where no offset was found there is
-    nothing to delete below: -1 would be everything."""
+    """Its spec would also delete the records written since.
+
+    A partition without an offset is left out, because -1 would delete everything.
+    """
     body = _failed(reason, resolved=RESOLVED)
     body["spec"] |= {"timeout": "5m", "dryRun": True}
     before = copy.deepcopy(body)
     assert _offered(body) == {"retry"}
     (made,) = _act("retry", body)
+    # The script returns another object, and leaves its input unchanged.
     assert body == before
-    again = made["resource"]
-    assert (made["operation"], again["metadata"]["name"]) == ("create", "purge-retry")
-    (owner,) = again["metadata"]["ownerReferences"]
+    retry = made["resource"]
+    assert (made["operation"], retry["metadata"]["name"]) == ("create", "purge-retry")
+    (owner,) = retry["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("RecordDeletion", "purge", "u-1")
-    spec = RecordDeletionSpec.model_validate(again["spec"])
+    spec = RecordDeletionSpec.model_validate(retry["spec"])
     assert [
         (partition.partition, partition.before_offset) for partition in spec.partitions or ()
     ] == [(0, 40)]
@@ -95,19 +98,20 @@ def test_a_deletion_that_failed_is_tried_again_below_the_offsets_that_were_froze
     ],
     ids=["another topic by now", "nothing was frozen", "no such partition", "it runs"],
 )
-def test_nothing_else_is_tried_again(body: Any) -> None:
+def test_other_objects_are_not_retried(body: Any) -> None:
     assert "retry" not in _offered(body)
     with pytest.raises(lua51.LuaError, match="make another one"):
         _act("retry", body)
 
 
-def test_what_argo_cd_makes_again_by_itself_is_not_tried_again() -> None:
-    """Nor is one with more partitions than a spec takes."""
+def test_deletion_that_argo_cd_recreates_is_not_retried() -> None:
+    """Neither is one with more partitions than a spec may name."""
     body = _failed("Timeout", resolved=RESOLVED)
     body["spec"]["ttlAfterFinished"] = "1h"
     assert _offered(body) == set()
+    # 1,026 partitions are two more than the limit.
     assert _offered(_failed("Timeout", resolved=RESOLVED * 513)) == set()
 
 
-def test_the_file_is_that_of_the_scripts() -> None:
+def test_config_map_is_current() -> None:
     assert argocd_files.CONFIG_MAP.read_text() == argocd_files.render(), "run make argocd"

@@ -32,7 +32,7 @@ from tidemark_operator.controller.status.conditions import condition, render, su
 from tidemark_operator.controller.status.reasons import TABLE
 
 ROOT = Path(__file__).parents[3]
-#: As the table of reasons has the kinds; of what stands beside other conditions, beside good ones.
+#: By the headings of the table of reasons. Additional conditions are judged beside good ones.
 VERDICTS = {
     "Topic": {
         "Healthy": "Serving Settled Progressing Stalled AllInSync Enabled Disabled "
@@ -46,8 +46,8 @@ VERDICTS = {
         "ReplicationFactorPending StorageUnavailable LocalRetentionTooLong Compacted NoProgress "
         "ObjectDamaged",
     },
-    # While it cannot be read or written to the tier a topic is served. What no leader can do
-    # without the tier is in Ready.
+    # A topic is served although its tier cannot be read or written. What a leader cannot do without
+    # the tier is in Ready.
     "Topic, as the leaders report of the tier": {
         "Healthy": "TierIntegrity CustomMetadataTooLarge LocalDataMissing LogDiverged "
         "ManifestNotFound ManifestPageNotFound ManifestCorrupt ManifestRefused ManifestContended "
@@ -87,7 +87,7 @@ VERDICTS = {
         "Degraded": "SecretTaken SecretRefused PasswordUnusable CertificatesUnusable LimitReached",
     },
     "Export": {
-        # The table is there and gets what it can: that it is old fails no sync.
+        # The table exists and receives what it can, so that its age fails no sync.
         "Healthy": "Running Scheduled UpToDate CatchingUp Lagging NoProgress",
         "Progressing": "Pending JobStarting ReportMissing TopicNotFound",
         "Suspended": "Suspended",
@@ -105,7 +105,7 @@ VERDICTS = {
     },
     "Broker and User, with engine kafka": {"Degraded": "EngineKafka"},
     "Export, with engine kafka": {"Degraded": "EngineKafka"},
-    # Argo CD itself calls what is being deleted Progressing.
+    # Argo CD itself reports an object under deletion as Progressing.
     "Topic, Broker, Cluster, User and Export": {"Progressing": "Deleted"},
     "Topic, Broker and Cluster": {"Degraded": "DeletionProtected DefinitionDeleted"},
     "Topic, Broker and User": {
@@ -120,7 +120,7 @@ VERDICTS = {
 
 
 def health(kind: str, status: Any, *, generation: int = GENERATION) -> tuple[str, str]:
-    """Argo CD's word for it, and the message beside."""
+    """Return Argo CD's health of a status, and its message."""
     return _health_of(states.body(kind, status, generation=generation))
 
 
@@ -132,6 +132,7 @@ def _health_of(body: dict[str, Any]) -> tuple[str, str]:
 def test_every_kind_has_the_same_script_but_the_internal_one() -> None:
     definitions = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("*.yaml")]
     kinds = {definition["spec"]["names"]["kind"] for definition in definitions}
+    # The internal kind is never in a repository that Argo CD applies.
     assert kinds - {"PartitionSlice"} == set(argocd_files.KINDS)
     assert len({lua.customization("health", kind) for kind in argocd_files.KINDS}) == 1
 
@@ -162,7 +163,7 @@ def test_good_conditions_of_a_former_spec_are_in_progress() -> None:
     assert health("Topic", former)[0] == "Progressing"
 
 
-def test_a_spec_that_was_refused_is_not_held_against_the_corrected_one() -> None:
+def test_refused_spec_does_not_affect_its_correction() -> None:
     refused = summary(ready=False, reason="NameTaken", message="taken", stalled=True)
     former = states.status("Topic", refused, generation=GENERATION - 1)
     assert health("Topic", former) == (
@@ -172,12 +173,12 @@ def test_a_spec_that_was_refused_is_not_held_against_the_corrected_one() -> None
     assert health("Topic", states.status("Topic", refused)) == ("Degraded", "NameTaken: taken")
 
 
-def test_a_spec_that_cannot_be_read_is_refused_though_it_never_becomes_the_observed_one() -> None:
-    """As :mod:`tidemark_operator.reconcile.failures` writes it: beside the former status."""
+def test_unreadable_spec_is_degraded_although_never_observed() -> None:
+    """:mod:`tidemark_operator.reconcile.failures` adds the condition to the former status."""
     former = states.status("Topic", [], generation=GENERATION - 1)
-    told = [condition("Stalled", True, "ObjectUnreadable", "no such key")]
+    added = [condition("Stalled", True, "ObjectUnreadable", "no such key")]
     kept = [item for item in former["conditions"] if item["type"] != "Stalled"]
-    stalled = render(told, former, generation=GENERATION, now_ms=T0)
+    stalled = render(added, former, generation=GENERATION, now_ms=T0)
     assert health("Topic", former | {"conditions": [*kept, *stalled]}) == (
         "Degraded",
         "ObjectUnreadable: no such key",
@@ -205,6 +206,7 @@ def test_a_topic_whose_tiering_is_turned_off_is_in_progress_until_brokers_have_a
 ):
     world = _topics(1, 2, 3, tiering_spec=TieringSpec(enabled=True))
     assert health("Topic", world.reconcile().status)[0] == "Healthy"
+    # The next generation turns tiering off, and no broker has acknowledged that.
     off = dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=GENERATION + 1)
     world.state.put_topic(off)
     verdict, message = health("Topic", world.reconcile().status, generation=GENERATION + 1)
@@ -230,6 +232,7 @@ def test_a_broker_that_is_drained_is_in_progress_until_nothing_is_left() -> None
     world.state.put_broker(leaving)
     status = broker_status(world.state, leaving, now_ms=T0).status
     assert health("Broker", status)[0] == "Progressing"
+    # Without partitions on the broker, the drain is complete.
     empty = ControllerWorld(brokers=[leaving])
     assert health("Broker", broker_status(empty.state, leaving, now_ms=T0).status)[0] == "Healthy"
 

@@ -1,4 +1,4 @@
-"""Benchmark figures: the median of the rounds, and our figure divided by Apache Kafka's."""
+"""Benchmark figures: medians of rounds, and Tidemark's figure divided by Apache Kafka's."""
 
 import json
 import math
@@ -25,11 +25,12 @@ def test_a_ratio_needs_both_sides() -> None:
     assert math.isnan(ratio({"a": 3.0}, {"a": 0.0}, "a"))
 
 
-def test_the_table_has_ours_theirs_and_the_ratio() -> None:
+def test_table_has_both_figures_and_their_ratio() -> None:
     table = Table()
-    for ours, theirs in ((10.0, 4.0), (30.0, 6.0), (20.0, 5.0)):
-        table.add("first", OURS, {"MB/s": ours})
-        table.add("first", KAFKA, {"MB/s": theirs})
+    for tidemarks, kafkas in ((10.0, 4.0), (30.0, 6.0), (20.0, 5.0)):
+        table.add("first", OURS, {"MB/s": tidemarks})
+        table.add("first", KAFKA, {"MB/s": kafkas})
+    # Only Kafka has a figure of the second measure.
     table.add("second", KAFKA, {"s": 1.0})
     first, figures, second, lonely = table.lines()
     assert (first, second) == ("first", "second")

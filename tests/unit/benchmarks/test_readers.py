@@ -9,8 +9,8 @@ MEMBER = mock.sentinel.consumer
 
 
 @dataclass
-class Read:
-    """A record, as a client hands it out."""
+class ReadRecord:
+    """A record, as a client returns it."""
 
     at: tuple[int, int]
 
@@ -21,29 +21,30 @@ class Read:
         return self.at[1]
 
 
-def read(*places: tuple[int, int]) -> list[Read]:
-    return [Read(place) for place in places]
+def read(*places: tuple[int, int]) -> list[ReadRecord]:
+    return [ReadRecord(place) for place in places]
 
 
-def test_members_that_end_take_nothing_back_of_when_all_was_given_out() -> None:
+def test_revocation_at_the_end_does_not_reset_the_start() -> None:
     readers = Readers(partitions=2, records=2)
     readers.assigned(MEMBER, [0, 1])  # type: ignore[list-item]
     joined = readers.joined
     assert joined
     readers.took(read((0, 0), (1, 0)))  # type: ignore[arg-type]
     assert readers.have_all
+    # The members end once everything is read, which revokes their partitions.
     readers.revoked(MEMBER, [0, 1])  # type: ignore[list-item]
     assert readers.joined == joined
 
 
-def test_a_rebalance_before_that_restarts_the_count() -> None:
+def test_rebalance_before_the_first_record_resets_the_start() -> None:
     readers = Readers(partitions=2, records=2)
     readers.assigned(MEMBER, [0, 1])  # type: ignore[list-item]
     readers.revoked(MEMBER, [1])  # type: ignore[list-item]
     assert not readers.joined
 
 
-def test_what_is_read_twice_counts_once() -> None:
+def test_repeated_records_count_once() -> None:
     readers = Readers(partitions=2, records=4)
     readers.took(read((0, 0), (0, 1)))  # type: ignore[arg-type]
     readers.took(read((0, 0), (0, 1), (1, 0)))  # type: ignore[arg-type]

@@ -68,42 +68,48 @@ async def test_a_log_that_is_dirty_enough_is_compacted_and_then_left_alone(
     await node.append(10)
     size = node.partition.log.size_bytes
     assert await found.clean_one()
-    told = figures(found)
+    metrics = figures(found)
     assert node.partition.log.size_bytes < size
-    assert (told["runs_total"], told["failures_total"], told["uncleanable_partitions"]) == (1, 0, 0)
-    assert told["max_dirty_percent"] == 100
-    assert told["read_bytes_total"] > told["written_bytes_total"] > 0
-    assert 0 < told["max_buffer_utilization_percent"] < 100
+    assert (
+        metrics["runs_total"],
+        metrics["failures_total"],
+        metrics["uncleanable_partitions"],
+    ) == (1, 0, 0)
+    assert metrics["max_dirty_percent"] == 100
+    assert metrics["read_bytes_total"] > metrics["written_bytes_total"] > 0
+    assert 0 < metrics["max_buffer_utilization_percent"] < 100
+    # A clean log is not compacted again, however much time passes.
     node.now_s += 9
     assert not await found.clean_one()
-    told = figures(found)
-    assert (told["max_dirty_percent"], told["seconds_since_last_run"]) == (0, 9)
+    metrics = figures(found)
+    assert (metrics["max_dirty_percent"], metrics["seconds_since_last_run"]) == (0, 9)
     await node.append(20)
     assert await found.clean_one()
 
 
-async def test_a_log_that_cannot_be_compacted_is_set_aside_for_ever_longer(
-    node: ReplicaNode,
-) -> None:
+async def test_uncleanable_log_is_retried_with_growing_pauses(node: ReplicaNode) -> None:
     await node.append(40)
     node.partition.log.config = COMPACT
     await node.append(10)
     node.partition.log.flush()
     path = min(node.log_folder.glob("*.log"))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    original = path.read_bytes()
+    # A flipped bit at the end of the first segment fails the CRC.
+    path.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
     found = cleaner(node)
     assert await found.clean_one()
     assert not await found.clean_one()
-    told = figures(found)
-    assert (told["uncleanable_partitions"], told["failures_total"]) == (1, 1)
+    metrics = figures(found)
+    assert (metrics["uncleanable_partitions"], metrics["failures_total"]) == (1, 1)
+    # The first pause is one minute, and the next ones are longer.
     for _ in range(2):
         node.now_s += 61
         assert await found.clean_one()
         assert not await found.clean_one()
         node.now_s += 61
     assert node.partition.log.failure is None
-    path.write_bytes(whole)
+    # The segment is repaired, and the longest possible pause passes.
+    path.write_bytes(original)
     node.now_s += 3600
     assert await found.clean_one()
     assert figures(found)["uncleanable_partitions"] == 0
@@ -116,6 +122,7 @@ async def test_a_log_with_doubtful_files_is_reported(
     await node.append(40)
     node.partition.log.config = COMPACT
     await node.append(10)
+    # The cleaned segment cannot be renamed, so that the files on disk are in doubt.
     real = Path.replace
 
     def replace(path: Path, target: Path) -> Path:
@@ -128,11 +135,12 @@ async def test_a_log_with_doubtful_files_is_reported(
         assert await cleaner(node).clean_one()
     assert node.partition.log.failure is not None
     assert node.context.failures.count == 1
+    # Reopening recovers a consistent log from these files.
     assert node.partition.log.reopen()
     assert LogBench(node.log_folder, config=COMPACT).check(node.partition.log)
 
 
-async def test_a_cleaner_that_stops_begins_nothing_and_ends_what_it_does(node: ReplicaNode) -> None:
+async def test_stopping_cleaner_aborts_without_a_failure(node: ReplicaNode) -> None:
     await node.append(40)
     node.partition.log.config = COMPACT
     await node.append(10)
@@ -148,12 +156,13 @@ async def test_a_log_with_a_part_in_the_tier_is_left_alone(node: ReplicaNode) ->
     partition: Partition = node.partition
     partition.log.config = COMPACT
     await node.append(10)
+    # The records below 20 are in the tier only, where compaction does not reach them.
     partition.log.raise_local_log_start(20)
     assert partition.log.log_start_offset < partition.log.local_log_start_offset
     assert not await cleaner(node).clean_one()
 
 
-async def test_no_thread_no_compaction(node: ReplicaNode) -> None:
+async def test_cleaner_without_threads_does_nothing(node: ReplicaNode) -> None:
     await cleaner(node, log_cleaner_threads="0").run()
     await cleaner(node, log_cleaner_enable="false").run()
 
@@ -177,7 +186,7 @@ def test_a_meaningless_value_is_reported_with_its_key(key: str, value: str) -> N
         )
 
 
-def test_what_is_read_and_written_stays_below_the_limit() -> None:
+def test_io_of_the_cleaner_is_throttled() -> None:
     now_s = 0.0
 
     def sleep(seconds: float) -> None:
@@ -190,15 +199,17 @@ def test_what_is_read_and_written_stays_below_the_limit() -> None:
     for _ in range(60):
         now_s += 0.01
         pace.step(1000)
+    # 60 steps of 1,000 bytes take about 60 s at 1,000 bytes/s.
     assert 50 <= now_s <= 62
     assert IoThrottle(2**63 - 1).moved(10**15) == 0
 
 
-def test_a_cleaning_that_rests_gives_up_soon() -> None:
+def test_throttled_cleaning_can_be_aborted() -> None:
     slept = list[float]()
     pace = CleaningPace(
         lambda: len(slept) == 3, lambda _: 1000.0, iter(range(9)).__next__, slept.append
     )
     with pytest.raises(CleaningAborted):
         pace.step(1)
+    # The pause of 1,000 s is slept in parts, so that an abort is noticed within 0.5 s.
     assert slept == [0.5] * 3

@@ -1,4 +1,4 @@
-"""The page in the repository is what the table says."""
+"""The page in the repository is the one that the table generates."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tidemark.configuration import page, table
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 
-def test_the_page_is_what_is_generated() -> None:
+def test_page_is_current() -> None:
     assert page.main(["--check", str(PAGE)]) == 0
 
 

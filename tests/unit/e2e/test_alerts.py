@@ -1,5 +1,4 @@
-"""Every alert is raised by a fault of `make e2e`, or it is said why not; and each runbook's
-commands can be run."""
+"""Every alert is raised by a fault of `make e2e` or has an explanation; runbooks can be run."""
 
 import re
 
@@ -16,8 +15,8 @@ def test_every_alert_is_raised_by_a_fault_or_has_an_explanation() -> None:
 
 
 @pytest.mark.parametrize("alert", sorted(alerts()))
-def test_a_runbook_has_commands_that_name_no_stranger(alert: str) -> None:
-    """A word in capitals stands for something that the run puts there."""
+def test_runbook_commands_have_no_unknown_placeholder(alert: str) -> None:
+    """A word in capitals stands for a value that the run inserts."""
     found = commands((FOLDER / f"{alert}.md").read_text("utf-8"))
     assert found
     for command in found:

@@ -1,4 +1,4 @@
-"""The archive of one program is what a container runtime reads: names, digests, sizes agree."""
+"""The archive of a program suits a container runtime: names, digests and sizes match."""
 
 import hashlib
 import json
@@ -19,7 +19,9 @@ def test_an_archive_lists_its_contents(tmp_path: Path) -> None:
     assert image["RepoTags"] == ["e2e.example/pause:1"]
     config, (layer,) = image["Config"], image["Layers"]
     assert config == f"{hashlib.sha256(read[config]).hexdigest()}.json"
-    told = json.loads(read[config])
-    assert told["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(read[layer]).hexdigest()}"]
-    assert told["config"]["Entrypoint"] == ["/pause"]
+    configuration = json.loads(read[config])
+    assert configuration["rootfs"]["diff_ids"] == [
+        f"sha256:{hashlib.sha256(read[layer]).hexdigest()}"
+    ]
+    assert configuration["config"]["Entrypoint"] == ["/pause"]
     assert archives.layer_sizes(archive) == [len(read[layer])]

@@ -17,7 +17,7 @@ def test_requested_chapters_run_in_the_order_of_the_table() -> None:
     assert [chapter.name for chapter in chosen(("hold", "faults"))] == ["install", "faults", "hold"]
 
 
-def test_an_unknown_one_is_refused_with_the_names_of_all() -> None:
+def test_unknown_chapter_is_refused_with_all_names() -> None:
     with pytest.raises(CannotRun) as refused:
         chosen(("?",))
     assert all(f"{chapter.name}: {chapter.what}" in str(refused.value) for chapter in CHAPTERS)

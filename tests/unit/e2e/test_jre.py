@@ -1,11 +1,11 @@
-"""A Java runtime is taken out of Debian's package with what its links mean."""
+"""A Java runtime is copied from Debian's package with its links resolved."""
 
 from pathlib import Path
 
 from e2e.pods.jre import copy_without_links
 
 
-def test_links_are_replaced_by_what_they_mean_in_the_package(tmp_path: Path) -> None:
+def test_links_within_a_package_are_resolved(tmp_path: Path) -> None:
     root = tmp_path / "root"
     home = root / "usr/lib/jvm/java-17"
     settings = root / "etc/java-17"
@@ -15,7 +15,7 @@ def test_links_are_replaced_by_what_they_mean_in_the_package(tmp_path: Path) -> 
     (settings / "security/java.security").write_text("rules")
     (home / "conf/security").symlink_to("/etc/java-17/security")
     (home / "bin/javaw").symlink_to("java")
-    # Of another package.
+    # This link leads into another package, and is left out.
     (home / "cacerts").symlink_to("/etc/ssl/certs/java/cacerts")
     copy_without_links(root, home, tmp_path / "taken")
     taken = {

@@ -33,8 +33,6 @@ def test_figures_are_those_of_the_program() -> None:
     ],
     ids=["failed", "missing", "wrong", "nothing"],
 )
-def test_a_failure_that_a_client_saw_ends_the_run(
-    change: dict[str, object], complaint: str
-) -> None:
+def test_failure_of_a_client_ends_the_run(change: dict[str, object], complaint: str) -> None:
     with pytest.raises(Failed, match=complaint):
         judge(json.dumps(WELL | change))

@@ -21,7 +21,7 @@ def monitor(**endpoint: Any) -> dict[str, Any]:
     }
 
 
-def test_a_job_keeps_what_the_selector_and_the_name_of_the_port_select() -> None:
+def test_job_keeps_targets_of_its_selector_and_port() -> None:
     (job,) = jobs([monitor(path="/metrics/topics")], 2)
     assert job["metrics_path"] == "/metrics/topics"
     assert job["scrape_interval"] == "2s"
@@ -46,7 +46,7 @@ def test_relabelings_become_prometheus_own() -> None:
     }
 
 
-def test_what_is_not_translated_is_refused() -> None:
+def test_untranslated_field_is_refused() -> None:
     with pytest.raises(ValueError, match="tlsConfig"):
         jobs([monitor(tlsConfig={})], 2)
 
@@ -62,6 +62,7 @@ def test_rules_change_in_durations_alone() -> None:
         hurry = made[name]
         assert ("for" in hurry) == ("for" in real)
         assert hurry.get("for", FOR) == FOR
+        # Without the shortened durations, nothing else may differ.
         expression = hurry["expr"].replace(WINDOW, "")
         if name in AGES:
             age, short = AGES[name]

@@ -1,4 +1,4 @@
-"""Which provider `make e2e` takes, and what it says where there is none."""
+"""Provider that `make e2e` selects, and the message if there is none."""
 
 from dataclasses import replace
 
@@ -24,16 +24,14 @@ LAPTOP = replace(DOCKER, system="darwin")
     ],
     ids=["debian", "docker-without-kind", "docker-that-is-silent", "laptop", "both"],
 )
-def test_kind_is_taken_where_it_works_else_a_node(
-    machine: Machine, provider: str, why: str
-) -> None:
+def test_kind_is_preferred_to_a_node(machine: Machine, provider: str, why: str) -> None:
     choice = choose("", machine)
     assert choice.provider == provider
     assert why in choice.why
 
 
 @pytest.mark.parametrize(
-    ("wanted", "machine", "told"),
+    ("provider", "machine", "message"),
     [
         ("", BARE, "(?s)kind: .*must be installed.*node: it needs root.*sudo make e2e"),
         ("", replace(BARE, root=True), "node: .*Debian's packages"),
@@ -42,11 +40,11 @@ def test_kind_is_taken_where_it_works_else_a_node(
     ],
     ids=["nothing", "another-linux", "node-on-a-laptop", "kind-on-debian"],
 )
-def test_what_cannot_be_here_is_said_with_what_to_do(
-    wanted: str, machine: Machine, told: str
+def test_unavailable_provider_is_reported_with_the_remedy(
+    provider: str, machine: Machine, message: str
 ) -> None:
-    with pytest.raises(NotHere, match=told):
-        choose(wanted, machine)
+    with pytest.raises(NotHere, match=message):
+        choose(provider, machine)
 
 
 def test_an_unknown_provider_is_no_fault_of_the_machine() -> None:

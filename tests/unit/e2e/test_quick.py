@@ -18,7 +18,7 @@ from e2e.pods.unsupported_machine import NotHere, of_the_machine
     [(0, 0), (1, 1), (2, 2), (130, 130), (unsupported_machine.STATUS, 0)],
     ids=["passed", "failed", "not built", "out of time", "not possible here"],
 )
-def test_only_a_machine_that_cannot_is_no_failure(status: int, verdict: int) -> None:
+def test_unsuitable_machine_is_no_failure(status: int, verdict: int) -> None:
     assert quick.verdict(status) == verdict
 
 
@@ -83,14 +83,14 @@ def test_a_side_ends_according_to_the_failing_part(
     assert (found.passed, found.failed) == ((1, 0) if status == 0 else (0, 1))
 
 
-def test_what_fails_in_no_step_is_a_failure_too(tmp_path: Path) -> None:
-    """Such as images that the node does not take."""
+def test_failure_outside_a_step_counts(tmp_path: Path) -> None:
+    """An example are images that the node does not accept."""
     found = judged(a_pod_fails, Progress(), Nowhere(), Silent(), tmp_path / "kept")  # type: ignore[arg-type]
     assert (found.status, found.failed) == (1, 1)
     assert (tmp_path / "kept" / "events.txt").exists()
 
 
-def test_it_is_the_installation_and_the_tier() -> None:
+def test_quick_run_has_installation_and_tier() -> None:
     """The first step concerns the machine alone."""
     install, tier = chosen(quick.CHAPTERS)
     assert (install.name, tier.name) == quick.CHAPTERS

@@ -1,5 +1,4 @@
-"""The README's way to an installation: six commands, which `make e2e` runs as they stand
-(chapter "install"), and the values that a reader begins with."""
+"""The README's installation: six commands, which `make e2e` runs unchanged, and its values."""
 
 from pathlib import Path
 
@@ -11,18 +10,19 @@ from e2e.pods.chapters.install import KEYS
 ROOT = Path(__file__).parents[3]
 
 
-def test_there_are_six_and_the_last_one_tests() -> None:
+def test_readme_has_six_commands_and_ends_with_a_test() -> None:
     commands = readme.commands()
     assert len(commands) == 6
     assert commands[1] == f"kubectl create namespace {objects.NAMESPACE}"
     assert commands[-1].startswith("helm test ")
     assert sum(f"--values {readme.VALUES_FILE}" in command for command in commands) == 1
+    # Each key of the object store appears in some command.
     named = {word for command in commands for word in KEYS if f'"${word}"' in command}
     assert named == KEYS.keys()
 
 
-def test_what_a_run_puts_in_its_place_is_the_file_and_the_keys() -> None:
-    """Whatever the README sets is set in a run, or is another value of the same key."""
+def test_run_sets_every_key_of_the_readme() -> None:
+    """A run sets every key of the README's values, possibly to another value."""
 
     def keys(values: object, path: str = "") -> set[str]:
         if not isinstance(values, dict):

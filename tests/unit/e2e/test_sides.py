@@ -33,14 +33,15 @@ def test_all_chapters_run_on_two_sides_where_the_machine_has_room(
 
 
 def test_every_chapter_runs_once_and_each_side_installs_first() -> None:
-    told = shared_out(chosen(()), 2)
-    assert [side.chapters[0] for side in told] == [CHAPTERS[0]] * 2
-    assert [side.again for side in told] == [False, True]
-    later = [chapter for side in told for chapter in side.chapters[1:]]
+    sides = shared_out(chosen(()), 2)
+    assert [side.chapters[0] for side in sides] == [CHAPTERS[0]] * 2
+    assert [side.again for side in sides] == [False, True]
+    later = [chapter for side in sides for chapter in side.chapters[1:]]
     assert sorted(chapter.name for chapter in later) == sorted(
         chapter.name for chapter in chosen(())[1:]
     )
-    for side in told:
+    # Within a side, chapters keep the order of the table.
+    for side in sides:
         assert [*side.chapters] == [chapter for chapter in CHAPTERS if chapter in side.chapters]
 
 
@@ -50,10 +51,11 @@ def test_both_sides_take_about_as_long() -> None:
     assert all(chapter.takes_s for chapter in chosen(()))
 
 
-def test_the_longest_chapter_has_a_side_to_itself_if_it_takes_as_long_as_all_others() -> None:
+def test_chapter_as_long_as_all_others_has_its_own_side() -> None:
     first, *others = chosen(())
     first = replace(first, takes_s=10, again_takes_s=10)
     chapters = [replace(item, takes_s=10) for item in others]
+    # The chapter takes as long as all others together.
     chapters[3] = replace(chapters[3], takes_s=10 * (len(others) - 1))
     one, other = shared_out([first, *chapters], 2)
     assert {chapters[3]} in ({*one.chapters[1:]}, {*other.chapters[1:]})
@@ -65,12 +67,12 @@ def test_a_single_side_runs_everything() -> None:
     assert not side.again
 
 
-def test_what_leads_to_the_same_state_again_takes_less() -> None:
+def test_repeated_installation_takes_less() -> None:
     assert 0 < CHAPTERS[0].again_takes_s < CHAPTERS[0].takes_s
     assert all(not chapter.again for chapter in CHAPTERS[1:])
 
 
-# ------------------------------------------------------------ what comes of them
+# ------------------------------------------------------------ results
 
 
 def test_figures_and_counts_are_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Clients' actions in place of a workload, in a process of their own that imports nothing else."""
+"""Clients' actions in place of a workload, for a process that imports nothing else."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def _note(run: Run) -> None:
 
 
 def leave_threads(run: Run, plan: RoundPlan, healed: Callable[[], None]) -> None:
-    """An interpreter waits for such threads before it ends, a library for its own."""
+    """Leave threads for which an interpreter would wait before it ends."""
     for _ in range(20):
         threading.Thread(target=threading.Event().wait).start()
     _note(run)

@@ -1,5 +1,4 @@
-"""Histories as a cluster without faults makes them: what the checker must find nothing in, and
-what tests spoil in one place.
+"""Histories of a cluster without faults, in which the checker must find nothing.
 
 Processes take turns by seed. Writes and commits of unknown outcome are among them, some of which
 took effect.
@@ -36,7 +35,7 @@ class PerfectCluster:
         self.offsets: dict[tuple[str, str], int] = {}
         self._numbers = itertools.count(1)
 
-    # ------------------------------------------------------------ what a cluster does
+    # ------------------------------------------------------------ the cluster
 
     def append(self, place: str, value: str, txn: str) -> int:
         """Append a record and return its offset."""
@@ -47,7 +46,7 @@ class PerfectCluster:
         return offset
 
     def decide(self, txn: str, *, commit: bool) -> None:
-        """Markers into all its partitions."""
+        """Append the markers of a transaction to all its partitions."""
         for place in self.open.pop(txn):
             self.logs[place].append(None)
         if not commit:
@@ -57,6 +56,7 @@ class PerfectCluster:
         """Return up to five records and the offset of the next fetch."""
         end = len(self.logs[place])
         if level == READ_COMMITTED:
+            # A read_committed fetch ends at the first open transaction of the partition.
             end = min([end, *(first[place] for first in self.open.values() if place in first)])
         records: list[tuple[int, str]] = []
         while offset < end and len(records) < 5:
@@ -66,7 +66,7 @@ class PerfectCluster:
             offset += 1
         return records, offset
 
-    # ------------------------------------------------------------ what clients do
+    # ------------------------------------------------------------ the clients
 
     def value(self, process: str) -> str:
         """Return a new value."""
@@ -80,23 +80,24 @@ class PerfectCluster:
         sent = self.recorder.invoke(
             process, "send", place=place, value=value, level=level, txn=txn, origin=origin
         )
-        is_heard = txn != "" or self.chance.random() < 0.95
-        if is_heard or self.chance.random() < 0.5:
+        is_answered = txn != "" or self.chance.random() < 0.95
+        # Half of the writes without an answer have taken effect.
+        if is_answered or self.chance.random() < 0.5:
             offset = self.append(place, value, txn)
-        if is_heard:
+        if is_answered:
             sent.ok(offset=offset)
         elif self.chance.random() < 0.5:
             sent.info(error="timed out")
-        return is_heard
+        return is_answered
 
     def producer(self, process: str, level: str, count: int) -> Turns:
-        """One record at a time."""
+        """Send one record at a time."""
         for _ in range(count):
             self.send(process, self.chance.choice(PLACES), level)
             yield
 
     def writer(self, process: str, count: int) -> Turns:
-        """Transactions of some records, one of them always of two partitions."""
+        """Write transactions, each with a record in two partitions."""
         for number in range(count):
             txn = f"{process}.{number}"
             self.open[txn] = {}
@@ -114,17 +115,18 @@ class PerfectCluster:
         """
         commit = self.chance.random() < 0.8
         ended = self.recorder.invoke(process, "end", txn=txn, commit=commit)
-        is_told = self.chance.random() < 0.9
-        takes_effect = is_told or self.chance.random() < 0.5
+        is_answered = self.chance.random() < 0.9
+        # Half of the commits and aborts without an answer have taken effect.
+        takes_effect = is_answered or self.chance.random() < 0.5
         self.decide(txn, commit=commit and takes_effect)
-        if is_told:
+        if is_answered:
             ended.ok()
         else:
             ended.info(error="timed out")
         return commit and takes_effect
 
     def reader(self, process: str, level: str, *, final: bool = False) -> Turns:
-        """From the beginning; for ever, or to the end."""
+        """Read from the start, forever or up to the end."""
         at = dict.fromkeys(PLACES, 0)
         self.recorder.point(process, "position", offsets=dict(at), group="", final=final)
         while True:
@@ -142,7 +144,7 @@ class PerfectCluster:
         return offset
 
     def member(self, group: str, level: str) -> Turns:
-        """One that reads, commits, and starts again under another name."""
+        """Read and commit, and start again under another name."""
         for number in itertools.count():
             process = f"{group}.{number}"
             at = self.begin_member(process, group)
@@ -154,31 +156,34 @@ class PerfectCluster:
                     commit = self.recorder.invoke(
                         process, "commit", group=group, offsets={place: at[place]}
                     )
-                    is_told = self.chance.random() < 0.9
-                    if is_told or self.chance.random() < 0.5:
+                    is_answered = self.chance.random() < 0.9
+                    # Half of the offset commits without an answer have taken effect.
+                    if is_answered or self.chance.random() < 0.5:
                         self.offsets[group, place] = at[place]
-                    if is_told:
+                    if is_answered:
                         commit.ok()
                 yield
             self.recorder.point(process, "lost", places=list(PLACES))
 
     def begin_member(self, process: str, group: str) -> dict[str, int]:
         """Record and return the member's positions."""
-        told = self.committed(process, group)
-        at = {place: offset or 0 for place, offset in told.items()}
+        stored = self.committed(process, group)
+        at = {place: offset or 0 for place, offset in stored.items()}
         self.recorder.point(process, "position", offsets=dict(at), group=group, final=False)
         return at
 
     def committed(self, process: str, group: str, *, final: bool = False) -> dict[str, int | None]:
         """Return a group's committed offsets."""
-        asked = self.recorder.invoke(process, "committed", group=group, final=final)
+        query = self.recorder.invoke(process, "committed", group=group, final=final)
         offsets = {place: self.offsets.get((group, place)) for place in PLACES}
-        asked.ok(offsets=offsets)
+        query.ok(offsets=offsets)
         return offsets
 
     def transformer(self, group: str) -> Turns:
-        """Reads everything, and writes a result for each record in a transaction with its
-        offset, until results are made of results three times."""
+        """Write a result for each record, in a transaction with the record's offset.
+
+        Results of results end with the third generation.
+        """
         process = f"{group}.0"
         at = self.begin_member(process, group)
         depth: dict[str, int] = defaultdict(int)
@@ -187,6 +192,7 @@ class PerfectCluster:
             records, after = self.fetch(place, at[place], READ_COMMITTED)
             self.poll(process, place, at[place], READ_COMMITTED)
             yield
+            # There was no record to process.
             if after == at[place]:
                 continue
             txn = f"{process}.{number}"
@@ -220,6 +226,7 @@ def history(seed: int, steps: int) -> list[HistoryEvent]:
     ]
     for _ in range(steps):
         next(cluster.chance.choice(turns))
+    # Open transactions are aborted, as their timeouts would do.
     for txn in list(cluster.open):
         cluster.decide(txn, commit=False)
     ends = {place: len(log) for place, log in cluster.logs.items()}

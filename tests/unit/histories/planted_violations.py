@@ -1,7 +1,6 @@
-"""One thing after the other that no cluster may do, put into a history that is in order.
+"""Violations that no cluster may cause, each planted into a sound history.
 
-Each entry of :data:`PLANTED` takes the events of a history and gives back those of one with that
-anomaly in it.
+Each entry of :data:`PLANTED` turns the events of a history into those with its anomaly.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,17 +16,17 @@ FINAL_UNCOMMITTED = f"final-{READ_UNCOMMITTED}"
 
 
 def of(event: HistoryEvent, **value: Any) -> HistoryEvent:
-    """The event with some of its values replaced."""
+    """Return the event with some of its values replaced."""
     return replace(event, value={**event.value, **value})
 
 
 def polls(events: Iterable[HistoryEvent]) -> Iterator[HistoryEvent]:
-    """Those that returned something."""
+    """Return the polls that returned records."""
     return (e for e in events if e.f == "poll" and e.type == OK and e.value["records"])
 
 
 def read_by(events: Iterable[HistoryEvent], process: str) -> dict[tuple[str, int], str]:
-    """Values by place and offset, as they came."""
+    """Return the values that a process has read, by place and offset."""
     return {
         (place, offset): value
         for event in polls(events)
@@ -37,15 +36,15 @@ def read_by(events: Iterable[HistoryEvent], process: str) -> dict[tuple[str, int
     }
 
 
-def acknowledged(events: History, **wanted: Any) -> list[tuple[HistoryEvent, HistoryEvent]]:
-    """The sends with those values: invocation and completion."""
+def acknowledged(events: History, **expected: Any) -> list[tuple[HistoryEvent, HistoryEvent]]:
+    """Return the invocations and completions of acknowledged sends with these values."""
     began = {e.id: e for e in events if e.f == "send" and e.type == INVOKE}
     return [
         (began[e.id], e)
         for e in events
         if e.f == "send"
         and e.type == OK
-        and all(began[e.id].value[name] == value for name, value in wanted.items())
+        and all(began[e.id].value[name] == value for name, value in expected.items())
     ]
 
 
@@ -67,7 +66,7 @@ def without(events: History, value: str) -> History:
 
 
 def also_polled(events: History, process: str, place: str, offset: int, value: str) -> History:
-    """One more poll of it."""
+    """Append a poll that returns the record."""
     number, time = max(e.id for e in events) + 1, events[-1].time + 1
     level = READ_COMMITTED if process == FINAL else READ_UNCOMMITTED
     return [
@@ -117,13 +116,14 @@ def g1b(events: History) -> History:
     unknown = [e for e in events if not (e.id in ends and e.type == OK)]
     last = dict(read_by(events, FINAL).keys())
     for send, done in acknowledged(events, txn=txn):
+        # A record at the end of its place may only be unread, and is not yet a violation.
         if done.value["offset"] < last[send.value["place"]]:
             return without(unknown, send.value["value"])
     raise LookupError(txn)
 
 
 def g1c(events: History) -> History:
-    """Two transactions, each made of the other's record."""
+    """Append two transactions, each made of the other's record."""
     number, time = max(e.id for e in events), events[-1].time
     more: History = []
 
@@ -145,7 +145,7 @@ def g1c(events: History) -> History:
 
 
 def _plain_and_last(events: History, *, is_last: bool) -> str:
-    """An acknowledged record that no transaction holds, at the end of its place or before."""
+    """Return an acknowledged record outside transactions, at the end of its place or before."""
     last: dict[str, int] = {}
     for reader in (FINAL, FINAL_UNCOMMITTED):
         for place, offset in read_by(events, reader):
@@ -162,7 +162,7 @@ def lost_write(events: History) -> History:
 
 
 def lost_after_it_was_read(events: History) -> History:
-    """Given to a reader, and not to those at the end, who read on behind it."""
+    """Remove a record that a reader has received from the final reads, which continue behind it."""
     early = set(read_by(events, "uncommitted").values())
     value = next(
         s.value["value"]
@@ -178,7 +178,7 @@ def lost_after_it_was_read(events: History) -> History:
 
 
 def unseen(events: History) -> History:
-    """Acknowledged, and all that is read ends before it."""
+    """Append an acknowledged record behind everything that is read."""
     place = "b-0"
     number, time = max(e.id for e in events) + 1, events[-1].time + 1
     end = max(offset for found, offset in read_by(events, FINAL_UNCOMMITTED) if found == place)
@@ -191,7 +191,7 @@ def unseen(events: History) -> History:
 
 
 def duplicate(events: History) -> History:
-    """An idempotent producer's record, a second time at the end."""
+    """Return an idempotent producer's record a second time, at the end."""
     send, done = acknowledged(events, level=IDEMPOTENT)[0]
     place, value = send.value["place"], send.value["value"]
     return also_polled(events, FINAL_UNCOMMITTED, place, done.value["offset"] + 10**6, value)
@@ -210,7 +210,7 @@ def inconsistent_offsets(events: History) -> History:
 
 
 def poll_skip(events: History) -> History:
-    """One poll of one reader leaves out a record in the middle."""
+    """Remove a record from the middle of one reader's poll."""
     for poll in polls(events):
         for place, records in poll.value["records"].items():
             if poll.process == "uncommitted" and len(records) > 2:
@@ -220,13 +220,13 @@ def poll_skip(events: History) -> History:
 
 
 def nonmonotonic_poll(events: History) -> History:
-    """A reader that is given its first record again, at the end."""
+    """Return a reader's first record to it again, at the end."""
     (place, offset), value = next(iter(read_by(events, "uncommitted").items()))
     return also_polled(events, "uncommitted", place, offset, value)
 
 
 def nonmonotonic_send(events: History) -> History:
-    """Two records of an idempotent producer lie the other way round."""
+    """Swap two records of an idempotent producer."""
     (one, first), (other, second) = [
         pair for pair in acknowledged(events, level=IDEMPOTENT) if pair[0].value["place"] == "a-0"
     ][:2]
@@ -266,14 +266,14 @@ def phantom(events: History) -> History:
 
 def _with_final_offset(events: History, group: str, place: str, offset: int | None) -> History:
     """Replace a group's offset in the final query."""
-    asked = {
+    queries = {
         e.id
         for e in events
         if e.f == "committed" and e.value.get("final") and e.value.get("group") == group
     }
     return [
         of(e, offsets={**e.value["offsets"], place: offset})
-        if e.id in asked and e.type == OK
+        if e.id in queries and e.type == OK
         else e
         for e in events
     ]
@@ -285,7 +285,7 @@ def lost_commit(events: History) -> History:
 
 
 def rewound_commit(events: History) -> History:
-    """The members' offset is an older one, every commit of which has ended long ago."""
+    """Replace the members' offset by an older one, all commits of which have ended."""
     began = [e for e in events if e.f == "commit" and e.type == INVOKE]
     answered = {e.id for e in events if e.f == "commit" and e.type == OK}
     for commit in began:
@@ -307,16 +307,16 @@ def phantom_commit(events: History) -> History:
 
 
 def _results(events: History) -> list[tuple[HistoryEvent, HistoryEvent]]:
-    there = set(read_by(events, FINAL).values())
+    final_values = set(read_by(events, FINAL).values())
     return [
         pair
         for pair in acknowledged(events, level=TRANSACTIONAL)
-        if pair[0].value["origin"] and pair[0].value["value"] in there
+        if pair[0].value["origin"] and pair[0].value["value"] in final_values
     ]
 
 
 def double_processing(events: History) -> History:
-    """Two results of one record."""
+    """Turn another record's result into a second one of the same record."""
     first, second = (send for send, _ in _results(events)[:2])
     return [
         of(e, origin=first.value["origin"]) if e.id == second.id and e.type == INVOKE else e
@@ -325,13 +325,13 @@ def double_processing(events: History) -> History:
 
 
 def lost_input(events: History) -> History:
-    """One record below the group's offset has no result."""
+    """Remove the result of a record below the group's offset."""
     first = _results(events)[0][0]
     return [of(e, origin=None) if e.id == first.id and e.type == INVOKE else e for e in events]
 
 
 def hanging_transaction(events: History) -> History:
-    """The last stable offset stays behind."""
+    """Keep the last stable offset below the high watermark."""
     return [
         of(e, stable={**e.value["stable"], "a-0": e.value["high"]["a-0"] - 1})
         if e.f == "ends"
@@ -340,7 +340,7 @@ def hanging_transaction(events: History) -> History:
     ]
 
 
-#: Name of the anomaly, how it is planted, and what else is then wrong of necessity.
+#: Name of the anomaly, how it is planted, and the anomalies that necessarily follow.
 PLANTED: tuple[tuple[str, Callable[[History], History], frozenset[str]], ...] = (
     ("G1a", g1a, frozenset()),
     ("G1b", g1b, frozenset()),

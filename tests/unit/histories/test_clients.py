@@ -1,5 +1,4 @@
-"""Client logic without a cluster: destinations of results, repeated calls, and the recorded order
-of a poll and a rebalance within it."""
+"""Client logic without a cluster: targets of results, repeated calls, rebalances in polls."""
 
 import itertools
 import threading
@@ -25,13 +24,13 @@ from tests.histories.events import INVOKE, HistoryRecorder
 from tests.histories.plan import COOPERATIVE, EAGER, LAST
 
 
-def test_results_of_results_go_to_and_fro_until_they_end() -> None:
-    topic, value, way = "a", "v#0", []
+def test_results_of_results_alternate_until_the_last_topic() -> None:
+    topic, value, topics = "a", "v#0", []
     while topic != LAST:
         topic, hops = next_topic(topic, value)
-        way.append(topic)
+        topics.append(topic)
         value = f"v#{hops}"
-    assert way == ["b", "a", "c"]
+    assert topics == ["b", "a", "c"]
 
 
 def test_a_place_is_a_partition() -> None:
@@ -45,39 +44,40 @@ def _error(*, retriable: bool) -> KafkaException:
 
 
 def _answers(*results: KafkaException | None) -> Callable[..., None]:
-    left: Iterator[KafkaException | None] = iter(results)
+    remaining: Iterator[KafkaException | None] = iter(results)
 
     def call(argument: str, timeout_s: float) -> None:
         assert (argument, timeout_s) == ("x", clients.CALL_S)
-        if (result := next(left)) is not None:
+        if (result := next(remaining)) is not None:
             raise result
 
     return call
 
 
-def test_what_may_be_repeated_is_until_it_is_done() -> None:
+def test_retriable_call_is_repeated_until_it_succeeds() -> None:
     before: list[str] = []
     repeated(_answers(_error(retriable=True), None), "x", before=before)
     assert len(before) == 1
 
 
 def test_an_error_that_is_not_retriable_is_raised() -> None:
-    with pytest.raises(KafkaException) as told:
+    with pytest.raises(KafkaException) as raised:
         repeated(_answers(_error(retriable=True), _error(retriable=False)), "x")
-    assert not error_of(told.value).retriable()
+    assert not error_of(raised.value).retriable()
 
 
-def test_nothing_is_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repetition_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "REPEATED_S", -1.0)
     with pytest.raises(KafkaException):
         repeated(_answers(_error(retriable=True), None), "x")
 
 
-def test_a_call_that_does_not_keep_to_its_time_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_call_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     thread, seen = threading.current_thread(), []
 
     def call(timeout_s: float) -> None:
         seen.append(is_hung(thread))
+        # From here on, any call takes too long.
         monkeypatch.setattr(clients, "HUNG_S", -1.0)
         seen.append(is_hung(thread))
 
@@ -86,7 +86,7 @@ def test_a_call_that_does_not_keep_to_its_time_is_known(monkeypatch: pytest.Monk
 
 
 def test_fatal_errors_have_a_handler() -> None:
-    """Else the library raises them while another callback runs."""
+    """Without a handler, the library raises them within another callback."""
     settings = Run("", {}, HistoryRecorder(10), 1).settings()
     assert settings["error_cb"](KafkaError(KafkaError._FATAL, "fenced", fatal=True)) is None
 
@@ -114,14 +114,16 @@ class Message:
 
 
 class ScriptedConsumer:
-    """Hands out records and rebalances in a given order. It stands for the library because no test
-    can tell a real one in the middle of which poll to rebalance."""
+    """Consumer that returns records and rebalances in a given order.
+
+    A real consumer cannot be told in which poll it has to rebalance.
+    """
 
     script: tuple[tuple[str, str, int], ...] = ()
     refusal: KafkaException | None = None
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._left = iter(self.script)
+        self._steps = iter(self.script)
         self._on: dict[str, Callable[..., None]] = {}
 
     def subscribe(self, topics: list[str], **on: Callable[..., None]) -> None:
@@ -133,10 +135,10 @@ class ScriptedConsumer:
         return [TopicPartition(place.topic, place.partition, 3) for place in places]
 
     def poll(self, timeout: float) -> Message | None:
-        for what, topic, offset in self._left:
-            if what == "record":
+        for kind, topic, offset in self._steps:
+            if kind == "record":
                 return Message(topic, offset)
-            self._on[what](self, [TopicPartition(topic, 0)])
+            self._on[kind](self, [TopicPartition(topic, 0)])
         return None
 
     def assign(self, partitions: list[TopicPartition]) -> None:
@@ -152,7 +154,7 @@ class ScriptedConsumer:
 
 
 @pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
-def test_a_rebalance_in_a_poll_parts_what_was_given_before_from_what_comes_after(
+def test_rebalance_within_a_poll_splits_its_records(
     monkeypatch: pytest.MonkeyPatch, assignor: str
 ) -> None:
     script = (
@@ -168,13 +170,15 @@ def test_a_rebalance_in_a_poll_parts_what_was_given_before_from_what_comes_after
     recorder = HistoryRecorder(1000, clock=itertools.count().__next__)
     run = Run("", {"t": "t", "u": "u"}, recorder, 1)
     reading = GroupReading(run, "p", "read_committed", "g", assignor, ("t", "u"))
+    # One call polls through the rebalance, and returns what follows it.
     assert reading.poll(10) == {"u-0": [(3, "u3"), (4, "u4")]}
-    told = [
+    recorded = [
         (event.f, event.value.get("offsets") or event.value.get("places") or event.value["records"])
         for event in recorder.events
         if event.type != INVOKE and event.value.get("records") != {}
     ]
-    assert told == [
+    assert recorded == [
+        # The history has the first record in a poll of its own, before its partition is lost.
         ("committed", {"t-0": 3}),
         ("position", {"t-0": 3}),
         ("poll", {"t-0": [(3, "t3")]}),
@@ -195,5 +199,5 @@ def test_a_member_without_a_committed_offset_restarts(monkeypatch: pytest.Monkey
     reading = GroupReading(run, "p", "read_committed", "g", EAGER, ("t",))
     with pytest.raises(Restart):
         reading.poll(10)
-    told = [(event.f, event.type) for event in recorder.events if event.type != INVOKE]
-    assert told == [("committed", "info"), ("poll", "ok"), ("position", "ok"), ("poll", "ok")]
+    recorded = [(event.f, event.type) for event in recorder.events if event.type != INVOKE]
+    assert recorded == [("committed", "info"), ("poll", "ok"), ("position", "ok"), ("poll", "ok")]

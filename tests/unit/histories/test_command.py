@@ -1,4 +1,4 @@
-"""A history that was kept is judged again."""
+"""A stored history is checked again."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.unit.histories.perfect_cluster import history
 from tests.unit.histories.planted_violations import duplicate
 
 
-def test_a_kept_history_is_judged_again(
+def test_stored_history_is_checked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events = history(1, 300)
@@ -21,8 +21,8 @@ def test_a_kept_history_is_judged_again(
             sys, "argv", ["histories", "--history", str(tmp_path / "history.jsonl")]
         )
         assert main() == expected
-        told = capsys.readouterr().out
-        assert ("anomalies: duplicate 1" if expected else "anomalies: none") in told.splitlines()[
+        output = capsys.readouterr().out
+        assert ("anomalies: duplicate 1" if expected else "anomalies: none") in output.splitlines()[
             -1
         ]
-        assert ("duplicate (idempotent): " in told) == bool(expected)
+        assert ("duplicate (idempotent): " in output) == bool(expected)

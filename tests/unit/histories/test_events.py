@@ -45,7 +45,7 @@ def test_operations_are_shown_in_their_order() -> None:
     assert ids == [event.id for event in events if event.id in (first, second)]
 
 
-def test_of_a_long_poll_what_is_named_is_shown_with_its_neighbours() -> None:
+def test_long_poll_is_shortened_to_the_named_record() -> None:
     recorder = HistoryRecorder(10)
     records = {"a-0": [(number, f"v{number}") for number in range(100)], "b-0": [(0, "w")]}
     operation = recorder.invoke("p", "poll", level="plain")
@@ -56,11 +56,12 @@ def test_of_a_long_poll_what_is_named_is_shown_with_its_neighbours() -> None:
     }
 
 
-def test_a_file_has_what_was_taken_down_when_the_process_was_killed(tmp_path: Path) -> None:
+def test_file_has_every_event_before_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     with path.open("ab", buffering=0) as into:
         recorder = HistoryRecorder(10, into=into)
         recorder.invoke("p", "send", place="a-0").ok(offset=None)
         assert load(path) == recorder.events
+        # The process is killed while it writes an event.
         into.write(b'{"id": 2, "type": "inv')
     assert load(path) == recorder.events

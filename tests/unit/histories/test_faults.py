@@ -1,4 +1,4 @@
-"""Whatever was killed, stopped or held up runs again when the faults are over."""
+"""Nodes that were killed, stopped or paused run again when the faults are over."""
 
 import signal
 import threading
@@ -26,7 +26,7 @@ from tests.histories.plan import (
 
 
 class Nodes:
-    """Processes that only know whether they run. ``broken``: one that cannot be started again."""
+    """Processes that only know their state. ``broken`` is one that cannot start again."""
 
     bootstrap = ""
     admin = None
@@ -34,7 +34,7 @@ class Nodes:
 
     def __init__(self, broken: str = "") -> None:
         self.state = dict.fromkeys(self.nodes, "runs")
-        self.told: list[tuple[str, str]] = []
+        self.actions: list[tuple[str, str]] = []
         self.disturbed = threading.Event()
         self._broken = broken
 
@@ -60,18 +60,18 @@ class Nodes:
             self._become(node, "held up" if number == signal.SIGSTOP else "runs")
 
     def back_up(self) -> None:
-        self.told.append(("etcd", "backed up"))
+        self.actions.append(("etcd", "backed up"))
 
     def put_back(self) -> None:
-        self.told.append(("etcd", "put back"))
+        self.actions.append(("etcd", "put back"))
 
     def heads(self, topic: str) -> dict[int, bytes]:
         return {0: b"older"}
 
     def put_head_back(self, topic: str, partition: int, body: bytes) -> bool:
         """Refuse the first time, as if a replica did not know the newest head yet."""
-        is_known = ("head", "refused") in self.told
-        self.told.append(("head", body.decode() if is_known else "refused"))
+        is_known = ("head", "refused") in self.actions
+        self.actions.append(("head", body.decode() if is_known else "refused"))
         return is_known
 
     def tier_trouble(self, topics: Collection[str]) -> str:
@@ -79,7 +79,7 @@ class Nodes:
 
     def _become(self, node: str, state: str) -> None:
         self.state[node] = state
-        self.told.append((node, state))
+        self.actions.append((node, state))
         if state != "runs":
             self.disturbed.set()
 
@@ -102,7 +102,7 @@ def test_a_fault_is_recorded_and_its_node_returns(kind: str, state: str, role: s
     assert faults.failure is None
     (event,) = run.recorder.events
     assert event.value["kind"] == f"{kind} {role}"
-    assert (event.value["target"], state) in nodes.told
+    assert (event.value["target"], state) in nodes.actions
     assert (event.value["target"] == "operator") == (role == OPERATOR)
     assert set(nodes.state.values()) == {"runs"}
 
@@ -114,7 +114,7 @@ def test_all_brokers_are_restarted_one_after_the_other() -> None:
     faults._thread.join()
     brokers = [node for node in nodes.nodes if node != OPERATOR]
     expected = [(node, state) for node in brokers for state in ("stopped", "runs")]
-    assert nodes.told[: len(expected)] == expected
+    assert nodes.actions[: len(expected)] == expected
 
 
 def test_etcd_is_put_back_while_a_broker_is_down_and_leaders_have_moved(
@@ -122,10 +122,11 @@ def test_etcd_is_put_back_while_a_broker_is_down_and_leaders_have_moved(
 ) -> None:
     nodes = Nodes()
     faults, _ = _faults(nodes, PlannedFault(RESTORE, ANY, 0.0, 0.0))
+    # Every random choice is the first of its options.
     monkeypatch.setattr(faults._chance, "choice", lambda options: next(iter(options)))
     faults.start()
     faults._thread.join()
-    assert nodes.told[:6] == [
+    assert nodes.actions[:6] == [
         ("etcd", "backed up"),
         ("broker-2", "stopped"),
         ("broker-2", "runs"),
@@ -136,7 +137,7 @@ def test_etcd_is_put_back_while_a_broker_is_down_and_leaders_have_moved(
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stays"])
-def test_a_head_is_replaced_while_its_leader_is_held_up(
+def test_head_is_replaced_while_its_leader_is_paused(
     monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     nodes = Nodes()
@@ -147,11 +148,13 @@ def test_a_head_is_replaced_while_its_leader_is_held_up(
     faults.start()
     faults._thread.join()
     assert faults.failure is None
-    held_up = ("broker-2", "held up")
+    paused = ("broker-2", "held up")
+    # After the replacement, the leader either continues or is killed.
     then = [("broker-2", "killed"), ("broker-2", "runs")] if is_killed else [("broker-2", "runs")]
-    expected = [held_up, ("head", "refused"), ("broker-2", "runs")]
-    expected += [held_up, ("head", "older"), *then]
-    assert nodes.told[: len(expected)] == expected
+    # The first attempt is refused. The leader runs, and is paused for another attempt.
+    expected = [paused, ("head", "refused"), ("broker-2", "runs")]
+    expected += [paused, ("head", "older"), *then]
+    assert nodes.actions[: len(expected)] == expected
     (event,) = run.recorder.events
     assert event.value == {"kind": fault.name, "target": "h1-b-0, led by broker-2"}
 

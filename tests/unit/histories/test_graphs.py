@@ -1,4 +1,4 @@
-"""Circles are found, the shortest of each component, and long paths are no trouble."""
+"""Cycles are found, a shortest one of each component, even on long paths."""
 
 from tests.histories.graphs import circle, components
 
@@ -14,7 +14,8 @@ def test_each_component_is_found_with_a_shortest_circle() -> None:
     assert [circle(graph, component) for component in found] == [["a", "b", "c"], ["d", "e"]]
 
 
-def test_a_long_circle_is_one() -> None:
+def test_long_circle_is_found() -> None:
+    # A recursive search would exceed the depth that Python allows.
     names = [f"{number:06}" for number in range(50_000)]
     graph = {name: {other} for name, other in zip(names, [*names[1:], names[0]], strict=True)}
     (component,) = components(graph)

@@ -1,6 +1,4 @@
-"""Permissions of each level, and the possible results of an unknown outcome, in a few lines
-each.
-"""
+"""Anomalies that each level permits, and the possible results of an unknown outcome."""
 
 import itertools
 from typing import Any
@@ -21,8 +19,8 @@ from tests.histories.levels import (
 Ended = str | None
 
 
-class Made:
-    """A history, line by line."""
+class HistoryBuilder:
+    """A history that is built line by line."""
 
     def __init__(self) -> None:
         self.recorder = HistoryRecorder(10**6, clock=itertools.count(0, 1000).__next__)
@@ -43,8 +41,8 @@ class Made:
         ended: Ended = "ok",
         origin: Any = None,
     ) -> None:
-        asked = {"place": place, "value": value, "level": level, "txn": txn, "origin": origin}
-        self._op(ended, txn or "p", "send", asked, offset=offset)
+        fields = {"place": place, "value": value, "level": level, "txn": txn, "origin": origin}
+        self._op(ended, txn or "p", "send", fields, offset=offset)
 
     def end(self, txn: str, ended: Ended = "ok", *, commit: bool = True) -> None:
         self._op(ended, "p", "end", {"txn": txn, "commit": commit})
@@ -63,8 +61,8 @@ class Made:
         self._op(ended, "m", "commit", {"group": "g", "offsets": {"a-0": offset}})
 
     def committed(self, offset: int | None, *, final: bool = False) -> None:
-        asked = {"group": "g", "final": final}
-        self._op("ok", "m", "committed", asked, offsets={"a-0": offset})
+        fields = {"group": "g", "final": final}
+        self._op("ok", "m", "committed", fields, offsets={"a-0": offset})
 
     def report(self) -> Report:
         return check(self.recorder.events)
@@ -77,8 +75,8 @@ class Made:
 
 
 @pytest.fixture
-def made() -> Made:
-    return Made()
+def made() -> HistoryBuilder:
+    return HistoryBuilder()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def made() -> Made:
     [(PLAIN, [], ["duplicate"]), (IDEMPOTENT, ["duplicate"], [])],
 )
 def test_only_plain_producers_may_write_twice(
-    made: Made, level: str, violations: list[str], allowed: list[str]
+    made: HistoryBuilder, level: str, violations: list[str], allowed: list[str]
 ) -> None:
     made.send("v", 0, level=level)
     made.final((0, "v"), (1, "v"))
@@ -95,13 +93,14 @@ def test_only_plain_producers_may_write_twice(
 
 @pytest.mark.parametrize("answered_before", [False, True])
 def test_records_in_flight_at_a_new_producer_epoch_may_occur_twice(
-    made: Made, answered_before: bool
+    made: HistoryBuilder, answered_before: bool
 ) -> None:
-    """A record acknowledged before must not."""
-    asked = {"place": "a-0", "value": "v", "level": IDEMPOTENT, "txn": "", "origin": None}
-    operation = made.recorder.invoke("p", "send", **asked)
+    """A record that was acknowledged before must not occur twice."""
+    fields = {"place": "a-0", "value": "v", "level": IDEMPOTENT, "txn": "", "origin": None}
+    operation = made.recorder.invoke("p", "send", **fields)
     if answered_before:
         operation.ok(offset=0)
+    # The producer continues in a new epoch, without an answer to the record.
     made.recorder.point("p", "raised")
     if not answered_before:
         operation.ok(offset=1)
@@ -115,7 +114,7 @@ def test_records_in_flight_at_a_new_producer_epoch_may_occur_twice(
     [(PLAIN, [], ["nonmonotonic send"]), (IDEMPOTENT, ["nonmonotonic send"], [])],
 )
 def test_only_plain_producers_may_change_the_order(
-    made: Made, level: str, violations: list[str], allowed: list[str]
+    made: HistoryBuilder, level: str, violations: list[str], allowed: list[str]
 ) -> None:
     made.send("v", 1, level=level)
     made.send("w", 0, level=level)
@@ -125,10 +124,11 @@ def test_only_plain_producers_may_change_the_order(
 
 @pytest.mark.parametrize("ended", ["info", None])
 @pytest.mark.parametrize("records", [[], [(0, "v")]], ids=["gone", "there"])
-def test_a_write_of_unknown_outcome_may_be_there_or_not(
-    made: Made, ended: Ended, records: list[tuple[int, str]]
+def test_write_of_unknown_outcome_may_exist_or_not(
+    made: HistoryBuilder, ended: Ended, records: list[tuple[int, str]]
 ) -> None:
     made.send("v", ended=ended)
+    # A later record proves that the first one is not merely unread.
     made.send("w", 1)
     made.final(*records, (1, "w"))
     assert made.names() == []
@@ -138,7 +138,7 @@ def test_a_write_of_unknown_outcome_may_be_there_or_not(
     ("records", "expected"), [([(0, "v")], []), ([], ["lost write"])], ids=["there", "gone"]
 )
 def test_a_write_may_be_acknowledged_without_an_offset(
-    made: Made, records: list[tuple[int, str]], expected: list[str]
+    made: HistoryBuilder, records: list[tuple[int, str]], expected: list[str]
 ) -> None:
     made.send("v", None)
     made.send("w", 1)
@@ -146,7 +146,7 @@ def test_a_write_may_be_acknowledged_without_an_offset(
     assert made.names() == expected
 
 
-def test_a_failed_write_is_never_read(made: Made) -> None:
+def test_a_failed_write_is_never_read(made: HistoryBuilder) -> None:
     made.send("v", ended="fail")
     made.final((0, "v"), level=READ_UNCOMMITTED)
     assert made.names() == ["G1a"]
@@ -157,7 +157,7 @@ def test_a_failed_write_is_never_read(made: Made) -> None:
     [(READ_COMMITTED, ["G1a"], []), (READ_UNCOMMITTED, [], ["G1a"])],
 )
 def test_a_read_uncommitted_consumer_may_get_aborted_records(
-    made: Made, level: str, violations: list[str], allowed: list[str]
+    made: HistoryBuilder, level: str, violations: list[str], allowed: list[str]
 ) -> None:
     made.send("v", level=TRANSACTIONAL, txn="t")
     made.end("t", commit=False)
@@ -165,7 +165,7 @@ def test_a_read_uncommitted_consumer_may_get_aborted_records(
     assert (made.names(), made.allowed()) == (violations, allowed)
 
 
-def test_a_transaction_without_a_commit_request_is_aborted(made: Made) -> None:
+def test_a_transaction_without_a_commit_request_is_aborted(made: HistoryBuilder) -> None:
     made.send("v", level=TRANSACTIONAL, txn="t")
     made.poll((0, "v"))
     assert made.names() == ["G1a"]
@@ -175,11 +175,12 @@ def test_a_transaction_without_a_commit_request_is_aborted(made: Made) -> None:
 @pytest.mark.parametrize("abort", [True, False])
 @pytest.mark.parametrize("records", [[], [(0, "v")]], ids=["gone", "there"])
 def test_a_commit_of_unknown_outcome_may_take_effect_later(
-    made: Made, ends: tuple[Ended, ...], abort: bool, records: list[tuple[int, str]]
+    made: HistoryBuilder, ends: tuple[Ended, ...], abort: bool, records: list[tuple[int, str]]
 ) -> None:
     made.send("v", level=TRANSACTIONAL, txn="t")
     for ended in ends:
         made.end("t", ended)
+    # An abort may follow a commit that has taken effect.
     if abort:
         made.end("t", commit=False)
     made.send("w", 3)
@@ -187,14 +188,14 @@ def test_a_commit_of_unknown_outcome_may_take_effect_later(
     assert made.names() == []
 
 
-def test_a_commit_that_was_refused_takes_no_effect(made: Made) -> None:
+def test_a_commit_that_was_refused_takes_no_effect(made: HistoryBuilder) -> None:
     made.send("v", level=TRANSACTIONAL, txn="t")
     made.end("t", "fail")
     made.poll((0, "v"))
     assert made.names() == ["G1a"]
 
 
-def test_a_commit_confirmed_later_is_one(made: Made) -> None:
+def test_a_commit_confirmed_later_is_one(made: HistoryBuilder) -> None:
     made.send("v", level=TRANSACTIONAL, txn="t")
     made.end("t", "info")
     made.end("t")
@@ -204,7 +205,10 @@ def test_a_commit_confirmed_later_is_one(made: Made) -> None:
 
 
 @pytest.mark.parametrize("crossed", [True, False])
-def test_transactions_may_write_over_one_another_in_a_circle(made: Made, crossed: bool) -> None:
+def test_transactions_may_write_over_one_another_in_a_circle(
+    made: HistoryBuilder, crossed: bool
+) -> None:
+    # If crossed, t precedes u in one partition and follows it in the other.
     second = (1, 0) if crossed else (0, 1)
     for place, offsets in (("a-0", (0, 1)), ("a-1", second)):
         made.send(f"t{place}", offsets[0], place=place, level=TRANSACTIONAL, txn="t")
@@ -214,8 +218,8 @@ def test_transactions_may_write_over_one_another_in_a_circle(made: Made, crossed
     assert (made.names(), made.allowed()) == ([], ["G0"] if crossed else [])
 
 
-def test_a_circle_of_an_order_and_a_read_is_none(made: Made) -> None:
-    """t wrote before u in a partition, and was made of what u had committed by then."""
+def test_order_and_read_make_no_circle(made: HistoryBuilder) -> None:
+    """t wrote before u in one partition, and is made of a record that u had committed."""
     made.send("t1", 0, level=TRANSACTIONAL, txn="t")
     made.send("u1", 1, level=TRANSACTIONAL, txn="u")
     made.send("u2", 0, place="b-0", level=TRANSACTIONAL, txn="u")
@@ -227,16 +231,17 @@ def test_a_circle_of_an_order_and_a_read_is_none(made: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("returned", "expected"),
     [(5, []), (7, []), (3, ["rewound commit"]), (None, ["lost commit"]), (9, ["phantom"])],
 )
 def test_during_a_commit_either_offset_may_be_returned(
-    made: Made, told: int | None, expected: list[str]
+    made: HistoryBuilder, returned: int | None, expected: list[str]
 ) -> None:
     made.commit(3)
     made.commit(5)
+    # The last commit is never answered, so that both 5 and 7 are possible.
     made.commit(7, ended=None)
-    made.committed(told)
+    made.committed(returned)
     assert made.names() == expected
 
 
@@ -244,7 +249,7 @@ def test_during_a_commit_either_offset_may_be_returned(
     ("later", "expected"), [(5, []), (3, ["rewound commit"]), (None, ["lost commit"])]
 )
 def test_a_commit_of_unknown_outcome_that_was_read_has_taken_effect(
-    made: Made, later: int | None, expected: list[str]
+    made: HistoryBuilder, later: int | None, expected: list[str]
 ) -> None:
     made.commit(3)
     made.commit(5, ended="info")
@@ -253,7 +258,7 @@ def test_a_commit_of_unknown_outcome_that_was_read_has_taken_effect(
     assert made.names() == expected
 
 
-def test_a_commit_of_unknown_outcome_may_take_effect_again(made: Made) -> None:
+def test_a_commit_of_unknown_outcome_may_take_effect_again(made: HistoryBuilder) -> None:
     made.commit(5, ended="info")
     made.committed(5)
     made.commit(7)
@@ -261,20 +266,20 @@ def test_a_commit_of_unknown_outcome_may_take_effect_again(made: Made) -> None:
     assert made.names() == []
 
 
-def test_a_failed_commit_is_not_announced(made: Made) -> None:
+def test_a_failed_commit_is_not_announced(made: HistoryBuilder) -> None:
     made.commit(3, ended="fail")
     made.committed(3)
     assert made.names() == ["phantom"]
 
 
-def test_before_the_first_commit_there_is_none(made: Made) -> None:
+def test_before_the_first_commit_there_is_none(made: HistoryBuilder) -> None:
     made.committed(None)
     made.commit(3)
     made.committed(3)
     assert made.names() == []
 
 
-def test_results_without_their_offsets_are_part_of_a_transaction(made: Made) -> None:
+def test_results_without_their_offsets_are_part_of_a_transaction(made: HistoryBuilder) -> None:
     made.send("in", 0)
     made.recorder.invoke("p", "offsets", txn="t", group="g", offsets={"a-0": 1}).ok()
     made.send("out", 1, level=TRANSACTIONAL, txn="t", origin=("g", "a-0", 0))
@@ -284,11 +289,13 @@ def test_results_without_their_offsets_are_part_of_a_transaction(made: Made) -> 
     assert made.names() == ["G1b"]
 
 
-def test_a_reader_whose_place_is_unknown_skips_nothing(made: Made) -> None:
+def test_reader_at_an_unknown_position_skips_nothing(made: HistoryBuilder) -> None:
     for offset in range(5):
         made.send(f"v{offset}", offset)
+    # The reader may start anywhere, so that it skips neither 0 nor 1.
     made.recorder.point(f"reader-{READ_COMMITTED}", "position", offsets={"a-0": None}, group="")
     made.poll((2, "v2"), (3, "v3"))
+    # Now it starts at 0, so that it skips 1.
     made.recorder.point(f"reader-{READ_COMMITTED}", "position", offsets={"a-0": 0}, group="")
     made.poll((0, "v0"), (2, "v2"))
     made.final(*((offset, f"v{offset}") for offset in range(5)))

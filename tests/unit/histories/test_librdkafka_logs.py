@@ -11,14 +11,16 @@ from tests.histories.librdkafka_logs import LINES_MAX, Hearing, ring, said_of, w
 
 
 def _history(lines: tuple[str, ...], later: tuple[str, ...] = ()) -> HistoryRecorder:
-    """One record that was acknowledged without an offset while its library said that, and some
-    more later, and is not there at the end."""
+    """Return a history with a record that was acknowledged without an offset, and lost.
+
+    Its library logged ``lines`` before the acknowledgement, and ``later`` after it.
+    """
     recorder = HistoryRecorder(10**6, clock=itertools.count(0, 1000).__next__)
-    said = ring()
-    hearing, other = Hearing(recorder, said, "p.1"), Hearing(recorder, said, "p.2")
+    log_lines = ring()
+    hearing, other = Hearing(recorder, log_lines, "p.1"), Hearing(recorder, log_lines, "p.2")
     hearing.log(7, "%s: %s", "PRODUCE", "before it was sent")
-    asked = {"place": "h1-a-1", "value": "v", "level": IDEMPOTENT, "txn": "", "origin": None}
-    operation = recorder.invoke("p.1", "send", **asked)
+    fields = {"place": "h1-a-1", "value": "v", "level": IDEMPOTENT, "txn": "", "origin": None}
+    operation = recorder.invoke("p.1", "send", **fields)
     other.log(7, "another process")
     for line in lines:
         hearing.log(7, "%s: %s", "MSG", line)
@@ -29,29 +31,30 @@ def _history(lines: tuple[str, ...], later: tuple[str, ...] = ()) -> HistoryReco
     recorder.point(process, "position", offsets={"h1-a-1": 0}, group="", final=True)
     poll = recorder.invoke(process, "poll", level=READ_COMMITTED)
     poll.ok(records={"h1-a-1": [(0, "w")]})
-    write_down(said, recorder)
-    assert not said
+    write_down(log_lines, recorder)
+    assert not log_lines
     return recorder
 
 
-def test_what_the_library_said_meanwhile_is_shown_with_a_write_that_was_lost() -> None:
-    told = ("h1-a [1]: 4 messages implicitly acked", "h1-a [0]: 1 message", "state changes")
-    events = _history(told).events
+def test_lost_write_is_shown_with_the_librarys_log() -> None:
+    messages = ("h1-a [1]: 4 messages implicitly acked", "h1-a [0]: 1 message", "state changes")
+    events = _history(messages).events
     report = check(events)
     proofs = report.proofs(events)
     (lost,) = (anomaly for anomaly in report.violations if anomaly.name == "lost write")
     assert "v was acknowledged without an offset; " in lost.text
     lines = [line.partition(" said: ")[2] for line in proofs if " said: " in line]
+    # A line about another partition is left out.
     assert lines == ["MSG: h1-a [1]: 4 messages implicitly acked", "MSG: state changes"]
     assert any('"offset": null' in line for line in proofs)
 
 
-def test_of_a_round_the_last_lines_are_kept() -> None:
-    said = ring()
-    hearing = Hearing(HistoryRecorder(10), said, "p.1")
+def test_last_lines_of_a_round_are_kept() -> None:
+    log_lines = ring()
+    hearing = Hearing(HistoryRecorder(10), log_lines, "p.1")
     for number in range(LINES_MAX + 5):
         hearing.log(7, "%d", number)
-    assert (len(said), said[0][2]) == (LINES_MAX, "5")
+    assert (len(log_lines), log_lines[0][2]) == (LINES_MAX, "5")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def test_of_a_round_the_last_lines_are_kept() -> None:
     [(3, [*range(8)]), (40, [*range(45)]), (100, [*range(10), *range(70, 105)])],
     ids=["3 lines", "40 lines", "100 lines"],
 )
-def test_of_a_long_wait_its_beginning_and_its_end_are_shown(lines: int, shown: list[int]) -> None:
+def test_start_and_end_of_a_long_wait_are_shown(lines: int, shown: list[int]) -> None:
     """The excerpt has the request of the record and the reason for its acknowledgement."""
     numbers = tuple(map(str, range(lines + 9)))
     events = _history(numbers[:lines], numbers[lines:]).events

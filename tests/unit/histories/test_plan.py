@@ -26,7 +26,7 @@ SECONDS = 30.0
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_of_every_kind_there_are_some(seed: int) -> None:
+def test_plan_has_clients_of_every_kind(seed: int) -> None:
     plan = make(seed, SECONDS, ALL, operator=True)
     assert {client.kind for client in plan.clients} == {
         PRODUCER,
@@ -53,17 +53,20 @@ def test_the_members_of_a_group_assign_alike(seed: int) -> None:
     assert all(len(names) == 1 for group, names in assignors.items() if group)
 
 
-def test_what_is_not_served_is_left_out() -> None:
+def test_clients_of_unserved_apis_are_left_out() -> None:
+    # Only Produce, Fetch and Metadata are served.
     names = {
         client.name for client in make(1, SECONDS, frozenset({0, 1, 3}), operator=True).clients
     }
     assert names == {"plain", "reader-read_uncommitted"}
+    # InitProducerId is enough for idempotence, but not for transactions.
     plan = make(1, SECONDS, frozenset({0, 1, 3, 22}), operator=True)
     assert {client.name for client in plan.clients} == names | {"idempotent"}
     assert "writer1" in plan.left_out
 
 
 def test_a_plan_disturbs_only_available_nodes() -> None:
+    # 50 seeds are enough to draw every kind and role.
     roles, kinds = set(), set()
     for seed in range(50):
         plan = make(seed, SECONDS, frozenset({0}), operator=False)
@@ -71,9 +74,9 @@ def test_a_plan_disturbs_only_available_nodes() -> None:
         kinds |= {fault.kind for fault in plan.faults}
     assert roles == {"broker", "leader"}
     assert not kinds & {ELECT, RESTORE, OLD_HEAD}
-    everyone = [make(seed, SECONDS, ALL, operator=True) for seed in range(50)]
-    assert {fault.role for plan in everyone for fault in plan.faults} > roles | {OPERATOR}
-    assert {fault.kind for plan in everyone for fault in plan.faults} >= {ELECT, RESTORE, OLD_HEAD}
+    plans = [make(seed, SECONDS, ALL, operator=True) for seed in range(50)]
+    assert {fault.role for plan in plans for fault in plan.faults} > roles | {OPERATOR}
+    assert {fault.kind for plan in plans for fault in plan.faults} >= {ELECT, RESTORE, OLD_HEAD}
 
 
 def test_the_faults_of_a_plan_can_be_chosen() -> None:
@@ -82,7 +85,7 @@ def test_the_faults_of_a_plan_can_be_chosen() -> None:
     assert {fault.role for fault in plan.faults} == {ANY, LEADER}
 
 
-def test_whatever_is_done_wrong_shows_in_some_anomaly() -> None:
+def test_every_wrong_client_causes_an_anomaly() -> None:
     plan = make(1, SECONDS, ALL, operator=False, wrongs=tuple(WRONGS))
     assert {client.wrong for client in plan.clients} == {"", *WRONGS}
     assert all(anomalies <= set(MEANING) for _, anomalies, _ in WRONGS.values())

@@ -1,4 +1,4 @@
-"""A client without progress is named, and so is a group without progress as a whole."""
+"""A client without progress is named, and so is a group without any."""
 
 from tests.histories.events import HistoryRecorder
 from tests.histories.plan import MEMBER, PRODUCER, READER, PlannedClient, RoundPlan
@@ -17,9 +17,10 @@ PLAN = RoundPlan(
 )
 
 
-def test_what_counts_is_an_answer_to_what_a_client_is_there_for() -> None:
+def test_only_results_of_a_clients_purpose_are_progress() -> None:
     recorder = HistoryRecorder(100)
     assert idle_units(PLAN, recorder.events) == {"plain", "reader", "g"}
+    # An unknown outcome, an empty poll, a query and an unanswered commit are no progress.
     recorder.invoke("plain.1", "send").info()
     recorder.invoke("reader.1", "poll").ok(records={})
     recorder.invoke("m0.1", "committed").ok(offsets={})

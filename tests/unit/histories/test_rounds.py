@@ -15,11 +15,11 @@ from tests.histories.workload import NothingToJudge
 from tests.unit.histories.fake_workloads import await_a_fault, die, give_up, hang, leave_threads
 from tests.unit.histories.test_faults import Nodes
 
-#: Nothing of it happens: clients are done long before.
+#: The plan has no faults and 60 s, long before which its clients are done.
 PLAN = RoundPlan(1, (), (), 60.0)
 
 
-class Cluster(Nodes):
+class ClientlessCluster(Nodes):
     """Cluster without clients; ``bootstrap`` is a file that exists once a node was disturbed."""
 
     def __init__(self, file: Path, broken: str = "") -> None:
@@ -35,8 +35,8 @@ class Cluster(Nodes):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
-    return Cluster(tmp_path / "disturbed")
+def cluster(tmp_path: Path) -> ClientlessCluster:
+    return ClientlessCluster(tmp_path / "disturbed")
 
 
 def _assert_gone(pid: int) -> None:
@@ -45,11 +45,11 @@ def _assert_gone(pid: int) -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_a_round_leaves_its_history_and_nothing_that_runs(cluster: Cluster) -> None:
+def test_a_round_leaves_its_history_and_nothing_that_runs(cluster: ClientlessCluster) -> None:
     threads = set(threading.enumerate())
     events = run_round(cluster, PLAN, work=leave_threads)
-    told = [(event.type, event.f) for event in events]
-    assert told == [("ok", "said"), ("ok", "note"), ("invoke", "send"), ("ok", "send")]
+    recorded = [(event.type, event.f) for event in events]
+    assert recorded == [("ok", "said"), ("ok", "note"), ("invoke", "send"), ("ok", "send")]
     note = events[1].value
     assert cluster.topics == {note["topics"][topic]: count for topic, count in TOPICS.items()}
     _assert_gone(note["pid"])
@@ -66,8 +66,9 @@ def test_a_round_leaves_its_history_and_nothing_that_runs(cluster: Cluster) -> N
     ids=["give up", "die", "hang"],
 )
 def test_a_round_that_fails_leaves_its_history_and_nothing_that_runs(
-    cluster: Cluster, work: Work, why: str
+    cluster: ClientlessCluster, work: Work, why: str
 ) -> None:
+    # A client that hangs is not given a minute.
     done_s = 0.1 if work is hang else 60.0
     with pytest.raises(RoundFailed) as failed:
         run_round(cluster, PLAN, work=work, done_s=done_s)
@@ -77,29 +78,30 @@ def test_a_round_that_fails_leaves_its_history_and_nothing_that_runs(
 
 def test_faults_are_in_the_history_and_a_missing_node_is_reported(tmp_path: Path) -> None:
     plan = RoundPlan(1, (), (PlannedFault(KILL, ANY, 0.0, 0.0),), 60.0)
-    cluster = Cluster(tmp_path / "disturbed", broken="broker-2")
+    cluster = ClientlessCluster(tmp_path / "disturbed", broken="broker-2")
     cluster.nodes = ("broker-2",)
     with pytest.raises(RoundFailed) as failed:
         run_round(cluster, plan, work=await_a_fault)
     assert str(failed.value) == "a node did not come back: broker-2 does not start"
-    told = {event.f: event for event in failed.value.events}
-    assert {f: event.id for f, event in told.items()} == {"note": 1, "fault": FAULT_IDS}
-    assert told["fault"].value["target"] == "broker-2"
-    _assert_gone(told["note"].value["pid"])
+    by_name = {event.f: event for event in failed.value.events}
+    assert {f: event.id for f, event in by_name.items()} == {"note": 1, "fault": FAULT_IDS}
+    assert by_name["fault"].value["target"] == "broker-2"
+    _assert_gone(by_name["note"].value["pid"])
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False], ids=["interrupted", "gone"])
 def test_clients_do_not_outlive_their_parent(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+    cluster: ClientlessCluster, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
 ) -> None:
     """Clients end at Ctrl-C and after a parent that could not stop them."""
-    hear, left = ClientsProcess.hear, []
+    hear, pids = ClientsProcess.hear, []
 
-    def until_done(clients: ClientsProcess, what: str, seconds: float) -> None:
-        if what != DONE:
-            hear(clients, what, seconds)
+    def until_done(clients: ClientsProcess, message: str, seconds: float) -> None:
+        if message != DONE:
+            hear(clients, message, seconds)
             return
-        left.append(clients._process.pid)
+        pids.append(clients._process.pid)
+        # The parent is interrupted, or its connection breaks as if it had been killed.
         if is_interrupted:
             raise KeyboardInterrupt
         clients._connection.close()
@@ -110,4 +112,4 @@ def test_clients_do_not_outlive_their_parent(
     with pytest.raises(KeyboardInterrupt if is_interrupted else RoundFailed) as ended:
         run_round(cluster, PLAN, work=hang)
     assert str(ended.value) == ("" if is_interrupted else "exit code 1")
-    _assert_gone(left[0])
+    _assert_gone(pids[0])

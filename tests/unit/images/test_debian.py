@@ -1,4 +1,4 @@
-"""Scanners find the packages whose files are in an image, as dpkg has them, and no others."""
+"""Records of packages in an image are those of dpkg, for packages with files in it."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ Version: 1
 
 
 def debian(source: Path) -> None:
-    """A system with two packages whose folders have moved below /usr since."""
+    """Create a system with two packages, whose folders have moved below /usr since."""
     info = source / "var/lib/dpkg/info"
     for folder in (info, source / "usr/lib", source / "usr/share/doc/zlib", source / "etc"):
         folder.mkdir(parents=True)
@@ -42,7 +42,7 @@ def debian(source: Path) -> None:
     (source / "etc/debian_version").write_text("12")
 
 
-def test_a_package_of_which_a_file_was_taken_is_recorded(tmp_path: Path) -> None:
+def test_package_of_a_copied_file_is_recorded(tmp_path: Path) -> None:
     source = tmp_path / "source"
     debian(source)
     tree = Tree(tmp_path / "tree", source)
@@ -51,12 +51,13 @@ def test_a_package_of_which_a_file_was_taken_is_recorded(tmp_path: Path) -> None
     records = tree.root / "var/lib/dpkg/status.d"
     assert sorted(path.name for path in records.iterdir()) == ["libz1", "libz1.md5sums"]
     assert (records / "libz1").read_text() == STATUS.partition("\n\n")[0] + "\n"
+    # The checksum of the other file is left out, because the image does not have it.
     assert (records / "libz1.md5sums").read_text() == f"{'1' * 32}  lib/libz.so.1\n"
     assert (tree.root / "usr/share/doc/libz1/copyright").read_text() == "the licence"
     assert (tree.root / "etc/debian_version").exists()
 
 
-def test_another_system_has_no_such_records(tmp_path: Path) -> None:
+def test_other_systems_have_no_records(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     tree = Tree(tmp_path / "tree", tmp_path / "source")
     assert add_records(tree, tmp_path / "source") == []

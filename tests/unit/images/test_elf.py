@@ -1,4 +1,4 @@
-"""Without debug information a compiled module is smaller, and does what it did."""
+"""Without debug information, a compiled module is smaller and works as before."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def compiled(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["uvloop.loop", "yaml._yaml", "multidict._multidict"])
-def test_a_module_that_was_published_with_it_is_loaded_without(name: str, tmp_path: Path) -> None:
+def test_stripped_module_can_be_loaded(name: str, tmp_path: Path) -> None:
     before = compiled(name).read_bytes()
     after = without_debug_information(before)
     if b".debug_info" not in before:
@@ -39,13 +39,19 @@ def test_a_module_that_was_published_with_it_is_loaded_without(name: str, tmp_pa
     subprocess.run([sys.executable, "-c", LOAD, name, module], check=True, timeout=60)
 
 
-def test_what_is_no_such_file_or_none_whole_stays_as_it_is() -> None:
-    whole = compiled("uvloop.loop").read_bytes()
-    for data in (b"", b"#!/bin/sh\n", whole[:20], whole[:5000], b"\x7fELF\x01\x01" + whole[6:]):
+def test_other_and_incomplete_files_stay_unchanged() -> None:
+    complete = compiled("uvloop.loop").read_bytes()
+    for data in (
+        b"",
+        b"#!/bin/sh\n",
+        complete[:20],
+        complete[:5000],
+        b"\x7fELF\x01\x01" + complete[6:],
+    ):
         assert without_debug_information(data) == data
 
 
-def test_only_such_files_are_looked_for_and_each_once(tmp_path: Path) -> None:
+def test_each_module_is_stripped_once(tmp_path: Path) -> None:
     module = tmp_path / "a" / "loop.so"
     module.parent.mkdir()
     module.write_bytes(compiled("uvloop.loop").read_bytes())

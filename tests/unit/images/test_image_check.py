@@ -1,4 +1,4 @@
-"""A missing module is noticed where the program is tried, not where it runs."""
+"""A missing module is noticed when the program is tried, and not when it runs."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def program(folder: Path, without: str = "") -> Path:
     return folder
 
 
-def test_the_same_files_come_to_the_same(tmp_path: Path) -> None:
+def test_equal_files_have_equal_results(tmp_path: Path) -> None:
     one = ImageCheckResult.here(program(tmp_path / "one"), ["program"])
     assert one.differences(ImageCheckResult.here(program(tmp_path / "other"), ["program"])) == []
     assert one.imports["program.server"] == ""
@@ -35,7 +35,7 @@ def test_the_same_files_come_to_the_same(tmp_path: Path) -> None:
     assert "needed/other.py" not in one.loaded
 
 
-def test_what_only_a_function_imports_is_missed_too(tmp_path: Path) -> None:
+def test_import_within_a_function_is_checked(tmp_path: Path) -> None:
     before = ImageCheckResult.here(program(tmp_path / "one"), ["program"])
     after = ImageCheckResult.here(
         program(tmp_path / "other", without="needed/part.py"), ["program"]

@@ -28,7 +28,7 @@ package_left_out = partial(packages.left_out, loaded=())
 
 
 def is_left_out(path: str, left_out: Callable[[str], bool]) -> bool:
-    """Whether it is, or a folder that it is in."""
+    """Return whether a file, or a folder that contains it, is left out."""
     parts = path.split("/")
     return any(left_out("/".join(parts[: number + 1])) for number in range(len(parts)))
 
@@ -48,7 +48,7 @@ def missing_modules() -> set[str]:
 
 
 def sources() -> Iterator[tuple[str, Path]]:
-    """The files of the packages that images have."""
+    """Yield the files of the packages that images contain."""
     sets = (requirement_sets.SETS[name] for name in ("operator.txt", "broker.txt"))
     roots = [Requirement(root) for roots in sets for root in roots]
     for name in sorted(requirement_sets._closure(roots)):
@@ -59,7 +59,7 @@ def sources() -> Iterator[tuple[str, Path]]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """All that is, in functions too."""
+    """Yield all imports of a file, including those in functions."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -73,15 +73,16 @@ def test_no_package_imports_what_is_left_out_of_the_standard_library() -> None:
     assert {"ensurepip", "tkinter", "_sqlite3", "unittest.test"} <= missing
     files = dict(sources())
     assert len(files) > 1000
+    # Parsing is slow, so that most files are excluded by the first names of their imports.
     first = {name.partition(".")[0].encode() for name in missing}
-    wanted = {
+    found = {
         (path, name)
         for path, source in files.items()
         if path not in NOT_NEEDED and first & set(_FIRST_NAME.findall(source.read_bytes()))
         for name in imported(source)
         if name in missing
     }
-    assert wanted == set()
+    assert found == set()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_no_package_imports_what_is_left_out_of_the_standard_library() -> None:
         ("lib-dynload/_testcapi.cpython-311-x86_64-linux-gnu.so", True),
     ],
 )
-def test_of_the_standard_library(path: str, left_out: bool) -> None:
+def test_omitted_parts_of_the_standard_library(path: str, left_out: bool) -> None:
     assert is_left_out(path, runtime.left_out) is left_out
 
 
@@ -117,11 +118,11 @@ def test_of_the_standard_library(path: str, left_out: bool) -> None:
         ("uvloop-0.22.1.dist-info/licenses/LICENSE-MIT", False),
     ],
 )
-def test_of_packages(path: str, left_out: bool) -> None:
+def test_omitted_parts_of_packages(path: str, left_out: bool) -> None:
     assert is_left_out(path, package_left_out) is left_out
 
 
-def test_what_the_program_loads_of_generated_code_stays() -> None:
+def test_generated_code_that_the_program_loads_stays() -> None:
     path = "kubernetes/client/models/v1_object_meta.py"
     assert packages.left_out(path, ())
     assert not packages.left_out(path, {path})

@@ -16,7 +16,7 @@ def modules() -> list[Path]:
     return sorted(folder.glob("_hashlib*.so")) + sorted(folder.glob("_ssl*.so"))
 
 
-def test_they_are_there_with_what_they_need_and_what_is_loaded_by_name(tmp_path: Path) -> None:
+def test_libraries_include_indirect_and_dynamically_loaded_ones(tmp_path: Path) -> None:
     found = libraries(modules(), tmp_path)
     names = {path.name for path in found}
     assert {"libc.so.6", "libcrypto.so.3", "libgcc_s.so.1"} <= names
@@ -24,7 +24,7 @@ def test_they_are_there_with_what_they_need_and_what_is_loaded_by_name(tmp_path:
     assert all(path.is_file() for path in found)
 
 
-def test_those_that_came_with_packages_are_not_of_the_system() -> None:
+def test_libraries_of_packages_are_left_out() -> None:
     found = libraries(modules(), Path("/lib"))
     assert not any(path.is_relative_to("/lib") for path in found)
 
@@ -32,6 +32,7 @@ def test_those_that_came_with_packages_are_not_of_the_system() -> None:
 def test_a_library_that_is_not_there_stops_the_build_by_its_name(tmp_path: Path) -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     broken = tmp_path / f"broken{suffix}"
+    # The new name has the same length, and no library has it.
     broken.write_bytes(modules()[0].read_bytes().replace(b"libc.so.6\0", b"libq.so.6\0"))
     with pytest.raises(NotInBase, match=r"libq\.so\.6 is not there, which .*broken"):
         libraries([*modules(), broken], tmp_path)

@@ -1,4 +1,4 @@
-"""A part of a file system has what leads to its files, and each file once."""
+"""A part of a file system contains the links that lead to its files, and each file once."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from images.tree import Tree, set_times
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A system whose /lib is a link, as Debian's."""
+    """Create a system whose /lib is a link, as in Debian."""
     source = tmp_path / "source"
     (source / "usr/lib/python/inner").mkdir(parents=True)
     (source / "lib").symlink_to("usr/lib")
@@ -33,7 +33,7 @@ def files(root: Path) -> set[str]:
     }
 
 
-def test_links_on_the_way_and_at_its_end_come_along(source: Path, tmp_path: Path) -> None:
+def test_links_to_a_file_are_copied(source: Path, tmp_path: Path) -> None:
     tree = Tree(tmp_path / "tree", source)
     tree.add(Path("/lib/libz.so.1"))
     assert files(tree.root) == {"lib", "usr/lib/libz.so.1", "usr/lib/libz.so.1.2"}
@@ -41,9 +41,7 @@ def test_links_on_the_way_and_at_its_end_come_along(source: Path, tmp_path: Path
     assert Path("/usr/lib/libz.so.1.2") in tree.taken
 
 
-def test_a_folder_comes_with_what_its_links_lead_to_and_without_what_is_left_out(
-    source: Path, tmp_path: Path
-) -> None:
+def test_folder_is_copied_with_link_targets_and_omissions(source: Path, tmp_path: Path) -> None:
     tree = Tree(tmp_path / "tree", source)
     tree.add(Path("/usr/lib/python"), {"inner/test.py", "up"}.__contains__)
     assert (tree.root / "etc/python/settings.py").read_text() == "x = 1"
@@ -51,13 +49,13 @@ def test_a_folder_comes_with_what_its_links_lead_to_and_without_what_is_left_out
     assert not (tree.root / "usr/lib/libz.so.1.2").exists()
 
 
-def test_a_link_that_leads_upwards_ends(source: Path, tmp_path: Path) -> None:
+def test_upward_link_terminates(source: Path, tmp_path: Path) -> None:
     tree = Tree(tmp_path / "tree", source)
     tree.add(Path("/usr/lib/python"))
     assert (tree.root / "usr/lib/python/up/libz.so.1").read_bytes() == b"library"
 
 
-def test_what_is_not_there_is_an_error_and_a_link_to_it_none(source: Path, tmp_path: Path) -> None:
+def test_missing_path_is_an_error_but_a_broken_link_is_not(source: Path, tmp_path: Path) -> None:
     (source / "etc/nowhere").symlink_to("gone")
     tree = Tree(tmp_path / "tree", source)
     tree.add(Path("/etc"))
@@ -69,6 +67,7 @@ def test_what_is_not_there_is_an_error_and_a_link_to_it_none(source: Path, tmp_p
 def test_all_can_read_only_root_can_write_and_times_are_constant(
     source: Path, tmp_path: Path
 ) -> None:
+    # The copy must be neither writable by others nor run with its owner's rights.
     (source / "usr/lib/libz.so.1.2").chmod(0o6777)
     (source / "usr/lib/python/os.py").chmod(0o600)
     tree = Tree(tmp_path / "tree", source)

@@ -1,4 +1,4 @@
-"""Which values a topic of Apache Kafka is to have, in each state of its tiering."""
+"""Desired configuration of a topic of Apache Kafka, in each state of its tiering."""
 
 import uuid
 
@@ -62,26 +62,28 @@ def test_an_untiered_topic_has_what_its_manifest_names() -> None:
     ],
     ids=["enabled", "retain", "delete"],
 )
-def test_kafkas_two_switches_stand_for_the_policies(
+def test_policies_are_expressed_by_kafkas_two_switches(
     tiering: Tiering, values: dict[str, str], absent: set[str]
 ) -> None:
     found = wanted(topic(local_retention_ms="5"), tiering)
     assert (found.values, set(found.absent)) == (values, absent)
 
 
-def test_only_what_differs_and_is_ours_is_altered() -> None:
-    asked = DesiredConfigs({"retention.ms": "7", "cleanup.policy": "compact,delete"})
+def test_only_differences_and_managed_keys_are_altered() -> None:
+    desired = DesiredConfigs({"retention.ms": "7", "cleanup.policy": "compact,delete"})
     own = {"retention.ms": "8", "cleanup.policy": "delete, compact", "a": "1", "b": "2"}
-    found = difference(own, asked, {"retention.ms", "a"})
+    # Key `a` was set by the operator, and `b` elsewhere. The order of a list is no difference.
+    found = difference(own, desired, {"retention.ms", "a"})
     assert (dict(found.set), found.unset) == ({"retention.ms": "7"}, ("a",))
     assert not difference({"retention.ms": "007"}, DesiredConfigs({"retention.ms": "7"}), ())
 
 
-def test_what_amounts_to_the_same_is_left_as_it_is() -> None:
+def test_equivalent_values_are_left_unchanged() -> None:
     own = {"remote.storage.enable": "true", "remote.log.copy.disable": "false"}
     assert not difference(own, wanted(topic(), ENABLED), ())
     retained = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
     assert not difference(retained, wanted(topic(), RETAIN), ())
+    # A change from enabled to retained sets the local retention too.
     begun = difference({"remote.storage.enable": "true"}, wanted(topic(), RETAIN), ())
     assert begun.set["local.retention.ms"] == "-2"
     again = difference(retained, wanted(topic(), ENABLED), ())
@@ -94,7 +96,7 @@ def test_a_disablement_is_in_force_once_both_switches_say_so() -> None:
     assert not in_force(DELETE, {"remote.storage.enable": "true"})
 
 
-def test_throttled_are_those_that_are_read_and_those_that_read() -> None:
+def test_sources_and_targets_of_a_move_are_throttled() -> None:
     assert throttles([(1, (2, 1), (3,)), (0, (1,), (2,))]) == {
         "leader.replication.throttled.replicas": "0:1,1:1,1:2",
         "follower.replication.throttled.replicas": "0:2,1:3",
@@ -102,7 +104,7 @@ def test_throttled_are_those_that_are_read_and_those_that_read() -> None:
     assert throttles([(0, (1,), ())]) == {}
 
 
-def test_what_was_ours_is_taken_away_though_it_is_not_seen() -> None:
-    """A look may be older than what has set it."""
+def test_managed_key_is_removed_although_not_observed() -> None:
+    """The observation may be older than the request that set the key."""
     found = difference({}, DesiredConfigs({"retention.ms": "7"}), {"retention.ms", "flush.ms"})
     assert (dict(found.set), found.unset) == ({"retention.ms": "7"}, ("flush.ms",))

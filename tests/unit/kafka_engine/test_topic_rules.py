@@ -1,4 +1,4 @@
-"""Whether a topic that is there is a Topic's, and what is refused of a manifest."""
+"""Claims of a Topic on an existing topic, and refusals of a manifest."""
 
 import dataclasses
 import uuid
@@ -35,7 +35,7 @@ def found(*replicas: tuple[int, ...], **own: str) -> FoundTopic:
     return FoundTopic(TopicView("t", ID, internal=False, partitions=partitions), keys)
 
 
-def wanting(replicas: int = 1, annotation: str = "", **config: str) -> TopicInfo:
+def desired_topic(replicas: int = 1, annotation: str = "", **config: str) -> TopicInfo:
     asked: Mapping[str, str] = {ADOPT_TOPIC_ID: annotation} if annotation else {}
     return dataclasses.replace(topic(**config), replication_factor=replicas, asked=asked)
 
@@ -45,49 +45,55 @@ def reason(claimed: Adoption | Blocker) -> str:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "asked_for", "expected"),
+    ("desired", "existing", "asked_for", "expected"),
     [
-        (wanting(), found((1,)), False, "AdoptionRequired"),
-        (wanting(), found((1,)), True, "Adopted"),
-        (wanting(), found((1,), (1,)), True, "AdoptionRequired"),
-        (wanting(annotation=id_text(ID)), found((1,)), False, "Adopted"),
-        (wanting(annotation=id_text(ID)), found((1, 2)), False, "AdoptionRefused"),
-        (wanting(annotation=id_text(uuid.UUID(int=8))), found((1,)), True, "AdoptionRefused"),
-        (wanting(retention_ms="5"), found((1,)), True, "AdoptionRequired"),
-        (wanting(retention_ms="5"), found((1,), retention_ms="5", flush_ms="1"), True, "Adopted"),
-        (wanting(), found((1,), remote_storage_enable="true"), True, "AdoptionRequired"),
-        (wanting(3), found((1, 2)), True, "AdoptionRequired"),
+        (desired_topic(), found((1,)), False, "AdoptionRequired"),
+        (desired_topic(), found((1,)), True, "Adopted"),
+        (desired_topic(), found((1,), (1,)), True, "AdoptionRequired"),
+        (desired_topic(annotation=id_text(ID)), found((1,)), False, "Adopted"),
+        (desired_topic(annotation=id_text(ID)), found((1, 2)), False, "AdoptionRefused"),
+        (desired_topic(annotation=id_text(uuid.UUID(int=8))), found((1,)), True, "AdoptionRefused"),
+        (desired_topic(retention_ms="5"), found((1,)), True, "AdoptionRequired"),
+        (
+            desired_topic(retention_ms="5"),
+            found((1,), retention_ms="5", flush_ms="1"),
+            True,
+            "Adopted",
+        ),
+        (desired_topic(), found((1,), remote_storage_enable="true"), True, "AdoptionRequired"),
+        (desired_topic(3), found((1, 2)), True, "AdoptionRequired"),
     ],
 )
-def test_a_topic_is_taken_over_where_that_is_certain(
-    wanted: TopicInfo, there: FoundTopic, asked_for: bool, expected: str
+def test_topic_is_adopted_only_if_it_matches(
+    desired: TopicInfo, existing: FoundTopic, asked_for: bool, expected: str
 ) -> None:
-    assert reason(topic_rules.claim(wanted, there, asked_for=asked_for)) == expected
+    assert reason(topic_rules.claim(desired, existing, asked_for=asked_for)) == expected
 
 
-def test_what_kafka_says_that_it_created_is_ours_whatever_it_is() -> None:
+def test_topic_created_by_the_operator_is_always_adopted() -> None:
     assert (
-        reason(topic_rules.claim(wanting(3), found((1, 2)), asked_for=True, created=ID))
+        reason(topic_rules.claim(desired_topic(3), found((1, 2)), asked_for=True, created=ID))
         == "Adopted"
     )
 
 
-def test_a_topic_that_was_made_while_brokers_are_missing_is_known_again() -> None:
-    wide = wanting(3)
+def test_topic_created_with_too_few_brokers_is_recognized() -> None:
+    wide = desired_topic(3)
     assert (
         reason(topic_rules.claim(wide, found((1, 2)), asked_for=True, may_lack=True)) == "Adopted"
     )
-    more = topic_rules.claim(wanting(1), found((1, 2)), asked_for=True, may_lack=True)
+    # A topic with more replicas than the spec was created elsewhere.
+    more = topic_rules.claim(desired_topic(1), found((1, 2)), asked_for=True, may_lack=True)
     assert reason(more) == "AdoptionRequired"
 
 
-def test_what_is_taken_over_has_the_tiering_that_its_switches_say() -> None:
-    tiered = dataclasses.replace(wanting(), tiering_spec=TieringSpec(enabled=True))
+def test_adopted_topic_has_the_tiering_of_its_switches() -> None:
+    tiered = dataclasses.replace(desired_topic(), tiering_spec=TieringSpec(enabled=True))
     claimed = topic_rules.claim(tiered, found((1,), remote_storage_enable="true"), asked_for=True)
     assert isinstance(claimed, Adoption)
     assert claimed.tiering_status.tiering == Tiering(TieringState.ENABLED, 0)
     kept = {"remote_storage_enable": "true", "remote_log_copy_disable": "true"}
-    claimed = topic_rules.claim(wanting(), found((1,), **kept), asked_for=True)
+    claimed = topic_rules.claim(desired_topic(), found((1,), **kept), asked_for=True)
     assert isinstance(claimed, Adoption)
     retained = Tiering(TieringState.DISABLED, 0, DisablePolicy.RETAIN)
     assert claimed.tiering_status.tiering == retained
@@ -101,7 +107,7 @@ def test_a_recoverable_error_is_retried_and_another_waits_for_a_user() -> None:
     assert wrong.message == "it: INVALID_CONFIG: no such key"
 
 
-def test_replicas_that_no_broker_could_take_are_placeholders_of_the_picture() -> None:
+def test_missing_replicas_are_placeholders_in_the_snapshot() -> None:
     view = found((1, 2), (2, 3)).view
     moves = {("t", 1): Reassignment((2, 3), adding=(3,), removing=(2,))}
     first, second = cluster_snapshot.rows(view, moves, places=3)

@@ -1,4 +1,4 @@
-"""The dashboards: files are as the table of panels says, and ask for metrics that there are."""
+"""Dashboards: files match the table of panels, and query existing metrics."""
 
 import json
 import re
@@ -20,8 +20,8 @@ def panels(name: str) -> list[dict[str, Any]]:
 
 
 def test_files_are_current() -> None:
-    there = {path.name: path.read_text("utf-8") for path in FOLDER.iterdir()}
-    assert there == dashboards.render_all(), "run make pages"
+    existing = {path.name: path.read_text("utf-8") for path in FOLDER.iterdir()}
+    assert existing == dashboards.render_all(), "run make pages"
 
 
 def test_a_file_that_differs_is_found(tmp_path: Path) -> None:
@@ -51,11 +51,13 @@ def test_every_panel_queries_what_it_shows_and_has_a_description(name: str) -> N
             continue
         assert panel["description"], panel["title"]
         for target in panel["targets"]:
-            asked = metrics_in(target["expr"])
-            assert asked
-            assert asked <= shown.keys(), panel["title"]
+            queried = metrics_in(target["expr"])
+            assert queried
+            assert queried <= shown.keys(), panel["title"]
+            # Every selector is restricted to the namespace of the dashboard.
             assert target["expr"].count("{") == target["expr"].count('{namespace="$namespace"')
             labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            # The legend names exactly the labels by which a graph is grouped.
             by = {
                 word
                 for kept in re.findall(r"by \(([^)]+)\)", target["expr"])

@@ -1,4 +1,4 @@
-"""Alerts ask for what is shown, and each leads to a page that helps."""
+"""Alerts query existing metrics, and each has a complete runbook."""
 
 import re
 from pathlib import Path
@@ -18,9 +18,9 @@ from tidemark_operator.resources.kinds import KINDS
 RUNBOOKS = ROOT / "docs" / "runbooks"
 TABLES = (broker_table, operator_table, tier_table, topic_table)
 ROWS: dict[str, Metric] = {row.name: row for table in TABLES for row in table.ALL}
-#: What the targets of Prometheus have beside a row's own labels.
+#: Labels that Prometheus adds to a metric's own.
 OF_TARGETS = {"namespace", "pod", "le"}
-#: What ``kubectl get`` knows beside our kinds.
+#: Resources of Kubernetes itself that runbooks use.
 OF_KUBERNETES = {
     "pods",
     "pod",
@@ -32,7 +32,9 @@ OF_KUBERNETES = {
     "pvc",
     "jobs",
 }
-OURS = {name for kind in KINDS for name in (*kind.short_names, f"{kind.plural}.tidemark.dev")}
+TIDEMARK_RESOURCES = {
+    name for kind in KINDS for name in (*kind.short_names, f"{kind.plural}.tidemark.dev")
+}
 NAMES = list(alerts())
 
 
@@ -41,22 +43,22 @@ NAMES = list(alerts())
 )
 def test_a_rule_queries_only_existing_metrics(rule: dict[str, str]) -> None:
     expression = rule["expr"]
-    asked = metrics_in(expression)
-    assert asked <= ROWS.keys()
+    queried = metrics_in(expression)
+    assert queried <= ROWS.keys()
     assert set(re.findall(r"\b\w+:\w+:\w+\b", expression)) <= recorded()
-    known = OF_TARGETS.union(*(ROWS[name].label_names for name in asked))
+    known = OF_TARGETS.union(*(ROWS[name].label_names for name in queried))
     used = re.findall(r"by \(([^)]*)\)", expression)
-    if asked:
+    if queried:
         assert {label.strip() for labels in used for label in labels.split(",")} <= known
 
 
-def test_only_what_is_of_the_namespace_counts() -> None:
+def test_every_selector_is_restricted_to_the_namespace() -> None:
     for rule in rules():
         named = re.findall(r"\b[a-z]+(?:_\w+|:\w+:\w+)(\{)", rule["expr"])
         assert len(named) == rule["expr"].count('{namespace="tidemark"'), rule
 
 
-#: What no condition that is counted tells, and who does; "" where nothing is wrong.
+#: Reasons that no counted condition shows, and the alert for each; "" if nothing is wrong.
 OTHERWISE = {
     ("Topic", "Pending"): "TidemarkNoOperatorLeads",
     ("Topic", "Stalled"): "TidemarkObjectStalled",
@@ -80,7 +82,7 @@ OTHERWISE = {
 }
 
 
-#: Which alerts tell of a condition that is not as it should be.
+#: Alerts about each condition that is counted.
 BY_CONDITION = {
     "Ready": ("TidemarkObjectNotReady", "TidemarkBrokerFenced", "TidemarkStorageFails"),
     "Succeeded": ("TidemarkRecordDeletionFailed",),
@@ -109,13 +111,15 @@ def test_every_actionable_state_has_an_alert() -> None:
     """Every actionable reason of docs/reference/conditions.md has a count and an alert."""
     assert {name for name, _ in _WRONG} == BY_CONDITION.keys()
     assert {alert for named in BY_CONDITION.values() for alert in named} <= alerts().keys()
-    left = {}
+    uncounted = {}
     for kind, reasons in TABLE.items():
         for reason in reasons:
-            told = set(re.findall(r"(\w+)=(\w+)", reason.conditions))
-            if reason.action not in ("Nothing to do.", "Wait.") and not told & _WRONG.keys():
-                left[kind, reason.name] = reason.conditions
-    assert left.keys() == OTHERWISE.keys()
+            shown = set(re.findall(r"(\w+)=(\w+)", reason.conditions))
+            # Reasons with nothing to do, and those that a counted condition shows, need no
+            # exception.
+            if reason.action not in ("Nothing to do.", "Wait.") and not shown & _WRONG.keys():
+                uncounted[kind, reason.name] = reason.conditions
+    assert uncounted.keys() == OTHERWISE.keys()
     assert set(filter(None, OTHERWISE.values())) <= alerts().keys()
 
 
@@ -175,31 +179,33 @@ def test_runbook_states_severity_and_duration_of_its_rule(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_commands_of_a_runbook_are_there(name: str) -> None:
+def test_commands_of_a_runbook_exist(name: str) -> None:
     blocks = re.findall(r"(?ms)^ *```sh\n(.*?)^ *```", _text(name))
     inline = re.findall(r"`((?:kubectl|tidemark) [^`]+)`", _text(name))
     commands = [line.strip() for line in (*"".join(blocks).splitlines(), *inline)]
     assert commands
-    ours = {"tidemark": Commands.rows, "kubectl tidemark": PluginCommands.rows}
+    programs = {"tidemark": Commands.rows, "kubectl tidemark": PluginCommands.rows}
     for command in commands:
         words = command.removeprefix("kubectl ").split(" ")
         if words[0] == "tidemark":
             program, _, _ = command.partition(f" {words[1]}")
-            assert words[1] in ours[program], command
+            assert words[1] in programs[program], command
             continue
+        # The other commands query the namespace of the installation, and change nothing but
+        # deletions.
         words = command.split(" ")
         assert words[:3] == ["kubectl", "-n", "tidemark"], command
-        verb, what = words[3], words[4]
-        if verb == "get" and what == "--raw":
+        verb, resource = words[3], words[4]
+        if verb == "get" and resource == "--raw":
             continue
         if verb == "logs":
-            assert re.fullmatch(r"statefulset/tidemark-operator|broker-1-0", what), command
+            assert re.fullmatch(r"statefulset/tidemark-operator|broker-1-0", resource), command
             continue
         assert verb in ("get", "describe", "delete"), command
-        assert set(what.split(",")) <= OURS | OF_KUBERNETES, command
+        assert set(resource.split(",")) <= TIDEMARK_RESOURCES | OF_KUBERNETES, command
 
 
-def test_reasons_and_keys_that_runbooks_name_are_there() -> None:
+def test_reasons_and_keys_that_runbooks_name_exist() -> None:
     reasons = {reason.name for reasons in TABLE.values() for reason in reasons}
     keys = (ROOT / "docs" / "reference" / "configuration.md").read_text("utf-8")
     for name in NAMES:
@@ -209,6 +215,6 @@ def test_reasons_and_keys_that_runbooks_name_are_there() -> None:
             assert f"`{key}`" in keys, f"{name}: {key}"
 
 
-def test_the_file_is_yaml_that_helm_need_not_understand() -> None:
+def test_rules_file_is_plain_yaml() -> None:
     text = Path(ROOT / "charts" / "tidemark" / "files" / "rules.yaml").read_text("utf-8")
     assert yaml.safe_load(text).keys() == {"groups"}

@@ -1,4 +1,4 @@
-"""The table of metrics: names as Prometheus wants them, and its page of docs/."""
+"""Table of metrics: names follow Prometheus's conventions, and docs/ has the page."""
 
 import re
 from collections import Counter as Count
@@ -52,7 +52,7 @@ def values_of(row: Metric, name: str) -> set[str]:
 
 
 def test_closed_sets_are_those_of_the_code() -> None:
-    """The table stands below what has them, and cannot ask it."""
+    """The table is in a lower layer than the code with these values, and cannot import it."""
     groups = {*GroupState, *ConsumerGroupState} - {GroupState.DEAD}
     assert values_of(broker_table.GROUPS, "state") == {state.value for state in groups}
     assert values_of(operator_table.OBJECTS, "kind") == set(BY_KIND)
@@ -61,13 +61,15 @@ def test_closed_sets_are_those_of_the_code() -> None:
     assert values_of(topic_table.PARTITIONS, "tiering") == states
 
 
-def test_what_is_shown_otherwise_than_the_table_says_is_found() -> None:
-    asked = counter("a_reads", "Reads.", Label("how", ("cold", "warm")))
-    rows = (asked, gauge("a_size_bytes", "Size."), gauge("an_age_seconds", "Age."))
+def test_deviations_from_the_table_are_found() -> None:
+    reads_row = counter("a_reads", "Reads.", Label("how", ("cold", "warm")))
+    rows = (reads_row, gauge("a_size_bytes", "Size."), gauge("an_age_seconds", "Age."))
     registry = CollectorRegistry()
-    reads = families.counter(asked, registry)
+    reads = families.counter(reads_row, registry)
+    # A counter has a sample for each label value before its first increment.
     assert 'a_reads_total{how="warm"} 0.0' in generate_latest(registry).decode()
     reads.labels("cold").inc()
+    # One metric has another label, one is not in the table, and one is missing.
     families.gauge(gauge("a_size_bytes", "Size.", Label("of", bound="many")), registry)
     families.gauge(gauge("another", "Another."), registry)
     shown = generate_latest(registry).decode()
@@ -81,5 +83,5 @@ def test_what_is_shown_otherwise_than_the_table_says_is_found() -> None:
         generate_latest(registry).decode(), rows, {}
     )
     assert "a_reads is a counter, in the table a gauge" in differences(
-        shown, [gauge("a_reads", "Reads.", *asked.labels)], {}
+        shown, [gauge("a_reads", "Reads.", *reads_row.labels)], {}
     )

@@ -1,5 +1,8 @@
-"""Our side of the table, without a socket: every request of the Apis that read and write records is
-answered in every version, and the errors are those that Kafka's sources name."""
+"""Tidemark's side of the comparison with Kafka, without a socket.
+
+Every request that reads or writes records is answered in every version, and the errors are those
+that Kafka's sources name.
+"""
 
 import re
 import uuid
@@ -37,7 +40,7 @@ TABLE = [
 WORLD = SideWorld(
     topic_ids={name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in TOPICS}, node_id=1
 )
-#: What Apache Kafka 4.3 answers, by its sources: part of a case's name -> the error.
+#: Errors of Apache Kafka 4.3, by its sources. The key is the name of a case.
 ERRORS = {
     "Produce v13 good": "none",
     "Produce v13 empty": "invalid_record",
@@ -117,7 +120,7 @@ SESSIONS = {
 }
 
 
-class Ours:
+class TidemarkSide:
     """A broker's handlers over real replicas."""
 
     def __init__(self, node: ReplicaNode) -> None:
@@ -128,7 +131,7 @@ class Ours:
         self.client = Client("10.0.0.1:1", LISTENER)
 
     async def ask(self, frame: bytes, api_key: int, version: int) -> Any:
-        """The answer; None where there is none, "closed" where the connection ends."""
+        """Return the answer, None if there is none, or "closed" if the connection ends."""
         try:
             pieces = await self.dispatcher.serve(frame[4:], room(), self.client)
         except (FrameError, CloseConnection):
@@ -139,7 +142,7 @@ class Ours:
 
 
 @pytest.fixture
-async def ours(tmp_path: Path) -> Any:
+async def side(tmp_path: Path) -> Any:
     """Run a broker that leads the table's topics; the one that is read has three records."""
     node = ReplicaNode(1, tmp_path)
     endpoint = control.Endpoint(name=LISTENER, host="127.0.0.1", port=9)
@@ -162,7 +165,8 @@ async def ours(tmp_path: Path) -> Any:
         broker_id=1, broker_epoch=1, rack=None, fenced=False, listeners=(endpoint,)
     )
     assert await node.manager.apply(partition_states(*topics, full=True, brokers=(row,))) == []
-    made = Ours(node)
+    made = TidemarkSide(node)
+    # The topics that are read get their records through the same handlers.
     for topic in FILLED:
         answer = await made.ask(encode_request(filling(topic)(WORLD, 9), 1, "t"), 0, 9)
         assert set(errors_in(answer)) == {ErrorCode.none}
@@ -170,10 +174,11 @@ async def ours(tmp_path: Path) -> Any:
     await node.stop()
 
 
-async def test_every_request_is_answered(ours: Ours) -> None:
-    """Or ends the connection, where it cannot be read."""
+async def test_every_request_is_answered(side: TidemarkSide) -> None:
+    """A request that cannot be read may end the connection instead."""
     for case in TABLE:
-        answer = await ours.ask(case.frame(WORLD), case.api_key, case.version)
+        answer = await side.ask(case.frame(WORLD), case.api_key, case.version)
+        # A request that was cut may still be readable, so that both results are right.
         is_cut = case.api == "Frame" or case.name.endswith((", cut", " and a byte"))
         if re.search(r"acks 0|^Produce v\d+ blank", case.name):  # acks 0 as well
             assert answer in (None, "closed"), case.name
@@ -182,9 +187,9 @@ async def test_every_request_is_answered(ours: Ours) -> None:
 
 
 @pytest.mark.parametrize("name", [*ERRORS, *SESSIONS])
-async def test_the_error_is_kafkas(ours: Ours, name: str) -> None:
+async def test_error_matches_kafka(side: TidemarkSide, name: str) -> None:
     (case,) = [item for item in TABLE if item.name == name]
-    answer = await ours.ask(case.frame(WORLD), case.api_key, case.version)
+    answer = await side.ask(case.frame(WORLD), case.api_key, case.version)
     found = [item.name for item in errors_in(answer) if item is not ErrorCode.none]
-    wanted = ERRORS.get(name) or SESSIONS[name]
-    assert found[:1] == ([] if wanted == "none" else [wanted])
+    expected = ERRORS.get(name) or SESSIONS[name]
+    assert found[:1] == ([] if expected == "none" else [expected])

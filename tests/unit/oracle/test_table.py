@@ -1,5 +1,4 @@
-"""The comparison with Apache Kafka, as far as it needs no broker: that the table can be sent, what
-counts as the same, and what is explained."""
+"""The comparison with Apache Kafka, as far as it needs no broker."""
 
 import dataclasses
 import fnmatch
@@ -41,12 +40,12 @@ def test_no_two_cases_have_one_name() -> None:
 
 
 def test_every_api_and_version_is_requested() -> None:
-    asked = {(case.api_key, case.version) for case in TABLE}
-    wanted = {(key, version) for key, versions in SERVED.items() for version in versions}
-    assert wanted <= asked
+    requested = {(case.api_key, case.version) for case in TABLE}
+    expected = {(key, version) for key, versions in SERVED.items() for version in versions}
+    assert expected <= requested
 
 
-def test_what_is_sent_can_be_read_unless_it_is_meant_not_to_be() -> None:
+def test_requests_are_readable_unless_damaged_on_purpose() -> None:
     for case in TABLE:
         if case.api == "Frame" or case.name.endswith((", cut", " and a byte")):
             continue
@@ -57,9 +56,9 @@ def test_what_is_sent_can_be_read_unless_it_is_meant_not_to_be() -> None:
             pytest.fail(f"{case.name}: {error}")
 
 
-@pytest.mark.parametrize("what", ["Produce v13 good", "Fetch v18 from the start"])
-def test_ids_are_those_of_the_queried_side(what: str) -> None:
-    (case,) = [case for case in TABLE if case.name == what]
+@pytest.mark.parametrize("name", ["Produce v13 good", "Fetch v18 from the start"])
+def test_ids_are_those_of_the_queried_side(name: str) -> None:
+    (case,) = [case for case in TABLE if case.name == name]
     topic = SINK if case.api_key == kafka.PRODUCE else READ
     assert WORLD.topic_ids[topic].bytes in case.frame(WORLD)
 
@@ -93,16 +92,17 @@ def read(**fields: Any) -> Any:
     )
 
 
-def told(one: Any, other: Any) -> list[str]:
+def differing_paths(one: Any, other: Any) -> list[str]:
     return [path for path, _, _ in differences(normal(one, WORLD), normal(other, WORLD))]
 
 
-def test_what_is_the_same() -> None:
-    assert told(read(), read()) == []
+def test_equal_answers_have_no_difference() -> None:
+    assert differing_paths(read(), read()) == []
     first = kafka.batch(b"a")
+    # Each side has its own leader epochs, so that they are left out of the comparison.
     led = first[:12] + b"\x00\x00\x00\x09" + first[16:]
-    assert told(read(records=first * 2), read(records=led * 2)) == []
-    assert told(read(session_id=5), read(session_id=99)) == []
+    assert differing_paths(read(records=first * 2), read(records=led * 2)) == []
+    assert differing_paths(read(session_id=5), read(session_id=99)) == []
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_what_is_the_same() -> None:
     ],
     ids=["a number", "an error", "null and empty", "records", "a session"],
 )
-def test_what_is_not_the_same(fields: dict[str, Any], path: str) -> None:
-    assert told(read(**fields), read()) == [path]
+def test_different_answers_name_the_field(fields: dict[str, Any], path: str) -> None:
+    assert differing_paths(read(**fields), read()) == [path]
 
 
 def test_records_are_the_same_for_every_origin_of_the_producer_id() -> None:
@@ -125,8 +125,8 @@ def test_records_are_the_same_for_every_origin_of_the_producer_id() -> None:
         records = [Record(b"k", value, (), 0)]
         return build_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=0)
 
-    assert told(read(records=made(5, b"v")), read(records=made(6, b"v"))) == []
-    assert told(read(records=made(5, b"v")), read(records=made(5, b"w"))) != []
+    assert differing_paths(read(records=made(5, b"v")), read(records=made(6, b"v"))) == []
+    assert differing_paths(read(records=made(5, b"v")), read(records=made(5, b"w"))) != []
 
 
 def test_a_missing_answer_is_a_difference() -> None:
@@ -152,15 +152,15 @@ def test_nodes_and_epochs_are_those_of_the_side() -> None:
     assert (found["replica_nodes"], found["isr_nodes"]) == (["<node>"], ["<node>", 4])
 
 
-def test_every_line_of_the_list_is_about_a_case_that_is_sent() -> None:
-    """And it has a reason."""
+def test_every_intended_difference_matches_a_case() -> None:
+    """Each also has a reason."""
     names = [*(case.name for case in TABLE), "SaslHandshake v0 plain"]  # named, and not served
     for line in intended_differences.ON_PURPOSE:
         assert len(line.reason) >= 8
         assert fnmatch.filter(names, line.case), line
 
 
-def test_a_line_is_about_what_both_have_answered() -> None:
+def test_intended_difference_matches_both_answers() -> None:
     line = intended_differences.Difference(
         "Produce *", "*.message", "because", ours="<*>", theirs="None"
     )
@@ -174,10 +174,12 @@ def test_each_kind_of_request_is_sent_in_its_newest_version_and_in_an_older_one(
     few = some(TABLE, rounds=1)
     assert len(few) < len(TABLE) / 2
     names = [item.name for item in few]
+    # The selection keeps the order of the table.
     assert sorted(names, key=[item.name for item in TABLE].index) == names
     versions: dict[str, list[int]] = {}
     for item in few:
         versions.setdefault(item.kind, []).append(item.version)
+    # Errors are tested in the newest version and in one that is older.
     fetched = versions["Fetch max bytes -1"]
     assert (len(fetched), max(fetched)) == (2, 18)
     assert {len(version) for kind, version in versions.items() if "Fetch plain: " in kind} == {1}
@@ -186,12 +188,12 @@ def test_each_kind_of_request_is_sent_in_its_newest_version_and_in_an_older_one(
     assert {item.round for item in few} == {None, 0}
 
 
-def test_each_field_of_a_request_is_made_something_else() -> None:
+def test_each_field_of_a_request_is_varied() -> None:
     fields = {"replica_id": -1, "topics": ({"name": READ, "partitions": ({},)},)}
-    asked = request(2, 11, fields, Here(WORLD, ""))
+    original = request(2, 11, fields, Here(WORLD, ""))
     found = {
-        variation.name: variation.of(asked)
-        for variation in variations(asked, frozenset({"timeout"}))
+        variation.name: variation.of(original)
+        for variation in variations(original, frozenset({"timeout"}))
     }
     assert {name.partition(" ")[0] for name in found} == {
         "replica_id", "isolation_level", "topics", "topics.name", "topics.partitions",
@@ -200,14 +202,14 @@ def test_each_field_of_a_request_is_made_something_else() -> None:
     }  # fmt: skip
     assert found["replica_id -2"].replica_id == -2
     assert "replica_id -1" not in found
-    assert found["topics twice"].topics == asked.topics * 2
+    assert found["topics twice"].topics == original.topics * 2
     assert found["topics.partitions empty"].topics[0].partitions == ()
     wrong = found["topics.partitions.timestamp largest"].topics[0].partitions[0]
     assert wrong.timestamp == 2**63 - 1
 
 
 @pytest.mark.parametrize("good", [item for table in GOOD.values() for item in table], ids=str)
-def test_a_good_request_names_fields_that_there_are(good: Good) -> None:
+def test_valid_request_names_existing_fields(good: Good) -> None:
     versions = SERVED.get(good.api_key, range(2))
     known = {
         field.name

@@ -1,4 +1,4 @@
-"""A pod of a broker, as a manifest says it."""
+"""Values of a broker's pod, as in a manifest."""
 
 from typing import Any
 
@@ -22,5 +22,5 @@ POD: dict[str, Any] = {
 
 
 def pod(**fields: Any) -> BrokerPod:
-    """Parsed, with some fields otherwise."""
+    """Return the parsed pod, with some fields replaced."""
     return BrokerPod.model_validate(POD | fields)

@@ -64,14 +64,14 @@ def surroundings(**fields: Any) -> Surroundings:
     return Surroundings(**base | fields)
 
 
-def wanted(made: dict[str, Any], **around: Any) -> JobWanted:
+def job_of(made: dict[str, Any], **around: Any) -> JobWanted:
     found = job_wanted(made, surroundings(**around), image="pipeline:1")
     assert isinstance(found, JobWanted), found
     return found
 
 
 def template(made: dict[str, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = export_job(RUN, wanted(made))["spec"]["template"]
+    spec: dict[str, Any] = export_job(RUN, job_of(made))["spec"]["template"]
     return spec
 
 
@@ -92,8 +92,8 @@ def order(made: dict[str, Any]) -> Order:
 
 
 def test_the_job_receives_the_topics_location_and_its_credentials() -> None:
-    told = order(body())
-    assert told.source == {
+    decoded = order(body())
+    assert decoded.source == {
         "topic": "Flights_2013",
         "tier": "auto",
         "endpoint": "http://store:9000",
@@ -102,18 +102,19 @@ def test_the_job_receives_the_topics_location_and_its_credentials() -> None:
         "prefix": "p",
         "bootstrap": "b1:9092",
     }
-    assert told.table == {"table": "db.t", "warehouse": "s3://lake"}
-    assert (told.every_s, told.cores) == (90, 2)
+    assert decoded.table == {"table": "db.t", "warehouse": "s3://lake"}
+    assert (decoded.every_s, decoded.cores) == (90, 2)
     assert TableOptions.of(order(body(deleteAfterCommit=True)).table).deletes
     assert not TableOptions.of(order(body(deleteAfterCommit=False)).table).deletes
-    by_name = {(item.place, item.name): item.variable for item in told.hidden}
+    # The order names variables, whose values come from the Secret.
+    by_name = {(item.place, item.name): item.variable for item in decoded.hidden}
     assert variables(body())[by_name[OptionPlace.SOURCE, "secretAccessKey"]] == {
         "name": "tier",
         "key": "secretAccessKey",
     }
 
 
-def test_everything_of_the_table_and_of_spark_is_reported() -> None:
+def test_order_has_every_field_of_table_and_job() -> None:
     made = body(
         schedule="@daily",
         table={
@@ -133,8 +134,8 @@ def test_everything_of_the_table_and_of_spark_is_reported() -> None:
             "confSecrets": [{"name": "spark.hadoop.fs.s3a.secret.key", **VALUE}],
         },
     )
-    told = order(made)
-    assert told.table == {
+    decoded = order(made)
+    assert decoded.table == {
         "table": "db.t",
         "warehouse": "s3://lake",
         "catalog": {"type": "rest"},
@@ -145,24 +146,27 @@ def test_everything_of_the_table_and_of_spark_is_reported() -> None:
         "key_buckets": 8,
         "properties": {"a": "b"},
     }
-    assert (told.every_s, told.cores, told.jars) == (None, 4, ("/a.jar",))
-    places = {(item.place, item.name) for item in told.hidden}
+    assert (decoded.every_s, decoded.cores, decoded.jars) == (None, 4, ("/a.jar",))
+    places = {(item.place, item.name) for item in decoded.hidden}
     assert {
         (OptionPlace.CATALOG, "token"),
         (OptionPlace.CONF, "spark.hadoop.fs.s3a.secret.key"),
     } <= places
-    assert "secret" not in json.dumps(told.conf)
+    # The value of a Secret is in no field of the order.
+    assert "secret" not in json.dumps(decoded.conf)
 
 
 def test_a_schema_is_given_by_its_text_its_file_or_its_registry() -> None:
     avro = {"format": "avro", "definition": '{"type": "record"}', "evolution": "grow"}
-    told = order(body(table={"schema": avro}))
-    assert (told.definition, told.definition_name) == ('{"type": "record"}', "schema.avsc")
-    assert told.table["evolution"] == "grow"
+    decoded = order(body(table={"schema": avro}))
+    assert (decoded.definition, decoded.definition_name) == ('{"type": "record"}', "schema.avsc")
+    assert decoded.table["evolution"] == "grow"
+    # The second source of a schema is a file in the image or a volume.
     proto = {"format": "protobuf", "file": "/lake/order.proto", "message": "shop.Order"}
-    told = order(body(table={"schema": proto}))
-    assert told.table["schema_file"] == "/lake/order.proto"
-    assert told.table["message"] == "shop.Order"
+    decoded = order(body(table={"schema": proto}))
+    assert decoded.table["schema_file"] == "/lake/order.proto"
+    assert decoded.table["message"] == "shop.Order"
+    # The third one is a registry, whose certificates are mounted.
     registry = {
         "url": "https://registry:8081",
         "options": {"subject": "orders-value", "user": "reader"},
@@ -171,21 +175,23 @@ def test_a_schema_is_given_by_its_text_its_file_or_its_registry() -> None:
         "certificateSecretRef": {"name": "shown"},
     }
     made = body(table={"schema": {"format": "avro", "registry": registry}})
-    told = order(made)
-    assert told.table["registry"] == "https://registry:8081"
+    decoded = order(made)
+    assert decoded.table["registry"] == "https://registry:8081"
     folder = "/var/run/tidemark"
-    assert told.table["registry_options"] == {
+    assert decoded.table["registry_options"] == {
         "subject": "orders-value",
         "user": "reader",
         "ca": f"{folder}/trust/ca.crt",
         "certificate": f"{folder}/shown/tls.crt",
         "key": f"{folder}/shown/tls.key",
     }
-    assert (OptionPlace.REGISTRY, "password") in {(item.place, item.name) for item in told.hidden}
+    assert (OptionPlace.REGISTRY, "password") in {
+        (item.place, item.name) for item in decoded.hidden
+    }
 
 
-def test_what_an_order_has_of_a_table_is_what_the_job_knows() -> None:
-    """Words are those of the pipeline, which the operator cannot ask."""
+def test_options_of_an_order_are_known_to_the_job() -> None:
+    """The pipeline defines the names, and the operator does not import it."""
     registry = {"url": "http://r:1", "options": dict.fromkeys(REGISTRY_OPTIONS, "1")}
     schemas: list[dict[str, Any]] = [
         {"format": "json", "fields": "id BIGINT", "evolution": "ignore"},
@@ -207,10 +213,10 @@ def test_a_user_proves_itself_by_its_secret() -> None:
         "options": options,
     }
     made = body(source=source)
-    told = order(made)
-    assert told.source["bootstrap"] == "[::1]:9093"
-    assert told.source["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
-    assert told.source["kafka.ssl.ca.location"] == "/var/run/tidemark/trust/ca.crt"
+    decoded = order(made)
+    assert decoded.source["bootstrap"] == "[::1]:9093"
+    assert decoded.source["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert decoded.source["kafka.ssl.ca.location"] == "/var/run/tidemark/trust/ca.crt"
     mounts = {item["mountPath"] for item in container(made)["volumeMounts"]}
     assert mounts == {"/tmp", "/var/run/tidemark/trust"}
     assert {"name": "alice", "key": "password"} in variables(made).values()
@@ -231,13 +237,13 @@ def test_the_pod_is_restricted_and_knows_nothing_of_kubernetes() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     labels = template(made)["metadata"]["labels"]
-    assert labels["app.kubernetes.io/name"] == "tidemark-export"  # it selects for NetworkPolicies
+    assert labels["app.kubernetes.io/name"] == "tidemark-export"  # NetworkPolicies select it.
     assert (labels["tidemark.dev/export"], labels["tidemark.dev/run"]) == ("flights", "7")
     assert labels["team"] == "a"
 
 
 def test_a_job_is_one_attempt_and_is_deleted_with_its_export() -> None:
-    made = export_job(RUN, wanted(body()))
+    made = export_job(RUN, job_of(body()))
     assert made["metadata"]["name"] == "flights-7"
     (owner,) = made["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Export", "flights", "u-1")
@@ -258,17 +264,19 @@ def test_volumes_and_places_are_those_of_the_manifest() -> None:
             "priorityClassName": "low",
         }
     )
-    spec, its = template(made)["spec"], container(made)
-    assert its["image"] == "mine:2"
-    assert its["imagePullPolicy"] == "Always"
-    assert its["resources"] == {"requests": {"cpu": "1"}, "limits": {"memory": "4Gi"}}
+    spec, main_container = template(made)["spec"], container(made)
+    assert main_container["image"] == "mine:2"
+    assert main_container["imagePullPolicy"] == "Always"
+    assert main_container["resources"] == {"requests": {"cpu": "1"}, "limits": {"memory": "4Gi"}}
     assert spec["serviceAccountName"] == "lake-writer"
     assert spec["nodeSelector"] == {"disk": "fast"}
     assert spec["tolerations"] == [{"key": "spark", "operator": "Exists"}]
     assert spec["priorityClassName"] == "low"
     claims = [item for item in spec["volumes"] if "persistentVolumeClaim" in item]
     assert claims == [{"name": "claim-0", "persistentVolumeClaim": {"claimName": "lake"}}]
-    assert {"name": "claim-0", "mountPath": "/lake", "readOnly": True} in its["volumeMounts"]
+    assert {"name": "claim-0", "mountPath": "/lake", "readOnly": True} in main_container[
+        "volumeMounts"
+    ]
 
 
 def test_a_kubelet_expands_nothing_in_the_jobs_variables() -> None:
@@ -284,6 +292,7 @@ def test_a_kubelet_expands_nothing_in_the_jobs_variables() -> None:
     [
         ({}, False),
         ({"suspend": True}, False),
+        # The interval is the default of the test's manifest, written differently.
         ({"continuous": {"interval": "90s"}}, False),
         ({"continuous": {"interval": "91s"}}, True),
         ({"source": {"options": {"failOnDataLoss": "false"}}}, True),
@@ -295,25 +304,26 @@ def test_a_kubelet_expands_nothing_in_the_jobs_variables() -> None:
     ids=str,
 )
 def test_a_job_with_other_inputs_is_another_job(change: dict[str, Any], differs: bool) -> None:
-    assert (wanted(body()).digest != wanted(body(**change)).digest) is differs
+    assert (job_of(body()).digest != job_of(body(**change)).digest) is differs
 
 
-def test_brokers_and_their_order_are_no_other_job() -> None:
+def test_brokers_and_their_order_do_not_change_the_job() -> None:
     brokers = tuple(reversed(surroundings().brokers))
-    assert wanted(body(), brokers=brokers).digest == wanted(body()).digest
+    assert job_of(body(), brokers=brokers).digest == job_of(body()).digest
     more = (*surroundings().brokers, (Endpoint(name="PLAINTEXT", host="b0", port=1),))
-    assert wanted(body(), brokers=more).digest == wanted(body()).digest
+    assert job_of(body(), brokers=more).digest == job_of(body()).digest
     for source in ({"bootstrap": "c:1"}, {"listener": "SECURE"}):
-        assert wanted(body(source=source)).digest != wanted(body()).digest
+        assert job_of(body(source=source)).digest != job_of(body()).digest
 
 
 def test_a_few_of_many_brokers_are_named() -> None:
     brokers = [(Endpoint(name="A", host=f"b{number}", port=1),) for number in range(100)]
+    # Eight brokers are enough to find all others.
     assert len(bootstrap(brokers, "A").split(",")) == 8
     assert bootstrap(brokers, "B") == ""
 
 
-def test_what_is_missing_is_a_problem_and_no_order() -> None:
+def test_missing_source_is_a_problem_that_waits() -> None:
     found = job_wanted(body(), surroundings(brokers=()), image="i")
     assert isinstance(found, Problem)
     assert dataclasses.replace(found, message="") == Problem(

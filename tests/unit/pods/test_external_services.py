@@ -1,4 +1,4 @@
-"""The Services of a listener that is reached from outside, and where they lead from."""
+"""Services of a listener for clients outside, and the addresses that result from them."""
 
 import dataclasses
 from typing import Any
@@ -24,18 +24,18 @@ PLAIN = {"name": "PLAINTEXT", "port": 9092, "protocol": "PLAINTEXT"}
 
 
 def outside(type_: str = "NodePort", **fields: Any) -> BrokerPod:
-    """A pod with a listener inside and one outside."""
+    """Return a pod with a listener inside and one outside."""
     external = {"type": type_} | fields
     listener = {"name": "EXTERNAL", "port": 9095, "protocol": "PLAINTEXT", "external": external}
     return pod(listeners=[PLAIN, listener])
 
 
-def wanted(type_: str = "NodePort", **fields: Any) -> DesiredService:
+def service_of(type_: str = "NodePort", **fields: Any) -> DesiredService:
     return broker_services(outside(type_, **fields), BROKER)["EXTERNAL"]
 
 
 def live(of: DesiredService, *, node_port: int = 31001, ingress: Any = None) -> dict[str, Any]:
-    """As an API server has it."""
+    """Return a Service as an API server stores it."""
     manifest = of.manifest
     ports = [{"nodePort": node_port, **item} for item in manifest["spec"]["ports"]]
     spec = {**manifest["spec"], "ports": ports, "clusterIP": "10.96.0.7", "sessionAffinity": "None"}
@@ -47,11 +47,12 @@ def test_a_service_leads_to_one_broker_and_one_to_any() -> None:
     made = objects = broker_objects(outside(), BROKER).stateful_set["spec"]["template"]
     labels = objects["metadata"]["labels"]
     ports = {item["name"]: item["containerPort"] for item in made["spec"]["containers"][0]["ports"]}
-    one, any_ = wanted().manifest, bootstrap_services("main", "ns", "u", [outside()])
+    one, any_ = service_of().manifest, bootstrap_services("main", "ns", "u", [outside()])
     for manifest, name in (
         (one, "broker-1-external"),
         (any_["EXTERNAL"].manifest, "main-external-bootstrap"),
     ):
+        # The selector finds the pod, and the port is one that the container opens.
         assert manifest["metadata"]["name"] == name
         assert manifest["spec"]["selector"].items() <= labels.items()
         (port,) = manifest["spec"]["ports"]
@@ -63,10 +64,9 @@ def test_a_service_leads_to_one_broker_and_one_to_any() -> None:
 
 
 def test_an_empty_list_of_ranges_is_none() -> None:
-    """An API server keeps no empty list, so the Service was never as wanted, and was written again
-    each minute."""
-    assert wanted("LoadBalancer", loadBalancerSourceRanges=[]) == dataclasses.replace(
-        wanted("LoadBalancer"),
+    """An API server stores no empty list, so that the Service would differ in each minute."""
+    assert service_of("LoadBalancer", loadBalancerSourceRanges=[]) == dataclasses.replace(
+        service_of("LoadBalancer"),
         external=outside("LoadBalancer", loadBalancerSourceRanges=[]).listeners[1].external,
     )
 
@@ -148,8 +148,8 @@ INGRESS = [{"ip": "192.0.2.7"}]
         ),
     ],
 )
-def test_where_it_leads_from(type_: str, fields: Any, ingress: Any, found: WayIn) -> None:
-    of = wanted(type_, **fields)
+def test_external_address_of_a_service(type_: str, fields: Any, ingress: Any, found: WayIn) -> None:
+    of = service_of(type_, **fields)
     assert way_in(of, live(of, ingress=ingress)) == found
 
 
@@ -160,30 +160,32 @@ def test_where_it_leads_from(type_: str, fields: Any, ingress: Any, found: WayIn
         ("LoadBalancer", "the load balancer has not assigned an address"),
     ],
 )
-def test_what_leads_from_nowhere_yet_says_so(type_: str, text: str) -> None:
-    of = wanted(type_)
+def test_service_without_an_address_reports_why(type_: str, text: str) -> None:
+    of = service_of(type_)
     found = way_in(of, live(of, node_port=0))
     assert found.problem is not None
     assert text in found.problem
     assert "broker-1-external" in found.problem
 
 
-def test_what_an_api_server_adds_is_no_change_and_what_is_left_out_later_is_one() -> None:
-    of = wanted("LoadBalancer", loadBalancerSourceRanges=["192.0.2.0/24"])
-    there = live(of, ingress=INGRESS)
-    there["metadata"] = there["metadata"] | {"uid": "1", "resourceVersion": "7"}
-    assert is_as_wanted(there, of.manifest)
-    assert not is_as_wanted(there, wanted("LoadBalancer").manifest)
-    edited = there | {"spec": there["spec"] | {"type": "ClusterIP"}}
+def test_added_fields_are_no_change_but_removed_ones_are() -> None:
+    of = service_of("LoadBalancer", loadBalancerSourceRanges=["192.0.2.0/24"])
+    stored = live(of, ingress=INGRESS)
+    stored["metadata"] = stored["metadata"] | {"uid": "1", "resourceVersion": "7"}
+    assert is_as_wanted(stored, of.manifest)
+    # The range is no longer in the manifest, and has to be removed.
+    assert not is_as_wanted(stored, service_of("LoadBalancer").manifest)
+    edited = stored | {"spec": stored["spec"] | {"type": "ClusterIP"}}
     assert not is_as_wanted(edited, of.manifest)
 
 
 def test_a_broker_on_node_ports_advertises_its_nodes_address() -> None:
     template = broker_objects(outside(), BROKER).stateful_set["spec"]["template"]
-    node, told = template["spec"]["containers"][0]["env"]
+    node, advertised = template["spec"]["containers"][0]["env"]
     assert node["valueFrom"]["fieldRef"]["fieldPath"] == "status.hostIP"
     for address in ("192.0.2.1", "2001:db8::1"):
-        text = told["value"].replace(f"$({node['name']})", address)
+        # The kubelet expands the variable to the address of the pod's node.
+        text = advertised["value"].replace(f"$({node['name']})", address)
         assert addresses_of("advertised.listeners", text) == {
             "PLAINTEXT": ListenerAddress("broker-1.ns.svc", 9092),
             "EXTERNAL": ListenerAddress(address, 9095),

@@ -1,4 +1,4 @@
-"""Brokers that are made for a Cluster: how they are written, and known again."""
+"""Brokers created for a Cluster: their manifests, and how they are recognized."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def manifest(*, leaving: bool = False, rack: str | None = "a") -> dict[str, Any]
     return broker_manifest(placed, POD, "main", "ns")
 
 
-def test_it_is_known_by_its_labels() -> None:
+def test_created_broker_is_recognized_by_its_labels() -> None:
     assert is_made(manifest(), "main")
     assert not is_made(manifest(), "other")
     assert not is_made({"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}}, "main")
@@ -30,7 +30,7 @@ def test_it_is_known_by_its_labels() -> None:
         pytest.param(manifest(leaving=True), manifest(leaving=True), True, id="it goes"),
     ],
 )
-def test_it_is_written_when_something_is_to_be_otherwise(
+def test_broker_is_written_only_for_a_change(
     before: dict[str, Any], after: dict[str, Any], expected: bool
 ) -> None:
     assert is_as_wanted(before, after) is expected

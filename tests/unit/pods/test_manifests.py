@@ -34,13 +34,14 @@ def test_each_object_names_its_owner() -> None:
     assert made.claim["metadata"]["name"] == "data-broker-1-0"
 
 
-def test_the_set_the_service_and_the_pod_find_each_other() -> None:
+def test_selectors_and_references_match() -> None:
     made, labels = objects(), template()["metadata"]["labels"]
     assert made.stateful_set["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert made.service["spec"]["selector"].items() <= labels.items()
     common = cluster_objects("main", "ns", "u", [pod()])
     assert common.bootstrap["spec"]["selector"].items() <= labels.items()
     assert common.budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    # The pod mounts every volume, by the name of its object.
     volumes = {item["name"]: item for item in template()["spec"]["volumes"]}
     assert volumes["data"]["persistentVolumeClaim"]["claimName"] == made.claim["metadata"]["name"]
     assert volumes["config"]["configMap"]["name"] == made.config_map["metadata"]["name"]
@@ -49,19 +50,19 @@ def test_the_set_the_service_and_the_pod_find_each_other() -> None:
     assert mounts == volumes.keys()
 
 
-def test_labels_that_select_are_not_the_manifests_to_change() -> None:
+def test_selecting_labels_cannot_be_overridden() -> None:
     given = {"app.kubernetes.io/instance": "other", "team": "a"}
     labels = template(podLabels=given)["metadata"]["labels"]
     assert (labels["app.kubernetes.io/instance"], labels["team"]) == ("main", "a")
 
 
-def test_a_signal_at_its_start_ends_it() -> None:
-    """As process 1 of a namespace of its own it would have to have a handler already."""
+def test_signal_during_startup_ends_the_broker() -> None:
+    """Process 1 of a namespace ignores signals before it has a handler."""
     assert template()["spec"]["shareProcessNamespace"] is True
 
 
-def test_a_start_is_seen_soon_and_may_take_an_hour() -> None:
-    """A rolling restart waits for each broker's."""
+def test_startup_is_noticed_soon_and_may_take_an_hour() -> None:
+    """A rolling restart waits for each broker's startup."""
     (container,) = template()["spec"]["containers"]
     startup, ready = container["startupProbe"], container["readinessProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] >= 3600
@@ -98,7 +99,7 @@ def test_the_advertised_address_is_the_one_it_listens_on() -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r"], ids=["newline", "carriage return"])
 @pytest.mark.parametrize("where", ["rack", "value", "key"])
-def test_no_value_begins_a_line_of_its_own(where: str, end: str) -> None:
+def test_line_breaks_in_values_are_refused(where: str, end: str) -> None:
     text = f"a{end}cluster.id=another"
     broker = dataclasses.replace(BROKER, rack=text) if where == "rack" else BROKER
     config = {"value": {"num.io.threads": text}, "key": {text: "1"}}.get(where, {})
@@ -106,9 +107,10 @@ def test_no_value_begins_a_line_of_its_own(where: str, end: str) -> None:
         configuration.text(pod(config=config), broker)
 
 
-def test_another_configuration_is_another_pod_and_the_same_one_is_the_same() -> None:
+def test_pod_changes_only_with_its_configuration() -> None:
     assert template() == template()
     assert template(config={"a.b": "1"})["metadata"] != template()["metadata"]
+    # The addresses of the controllers are part of the configuration.
     moved = dataclasses.replace(BROKER, controllers="op-0:9095")
     assert template(moved)["metadata"] != template()["metadata"]
 
@@ -133,7 +135,7 @@ def test_another_size_of_the_volume_is_not_another_pod() -> None:
         ),
     ],
 )
-def test_it_runs_where_its_rack_is(
+def test_pod_is_scheduled_in_its_rack(
     rack: str | None, given: dict[str, Any], expected: dict[str, str] | None
 ) -> None:
     broker = dataclasses.replace(BROKER, rack=rack)
@@ -175,7 +177,7 @@ def test_a_pod_is_replaced_once_the_new_one_is_ready(
     assert is_complete(stateful_set(**status)) is expected
 
 
-def test_what_differs_is_the_template() -> None:
+def test_only_a_changed_template_replaces_the_pod() -> None:
     live: Any = {"spec": {"template": {"a": 1}, "replicas": 1}}
     assert not replaces_pod(live, {"spec": {"template": {"a": 1}, "replicas": 2}})
     assert replaces_pod(live, {"spec": {"template": {"a": 2}}})

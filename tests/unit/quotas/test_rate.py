@@ -1,4 +1,4 @@
-"""Rates over windows, and how long to rest: figures as Kafka's Rate and QuotaUtils give them."""
+"""Rates over windows, and pauses, as Kafka's Rate and QuotaUtils compute them."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from tidemark_broker.quotas.rate import WindowedRate, Windows
 WINDOWS = Windows(count=11, size_s=1.0)
 
 
-def test_what_comes_at_once_is_spread_over_all_windows_but_one() -> None:
+def test_burst_is_spread_over_all_windows_but_one() -> None:
     """100 bytes in the first moment: 10 a second over 10 s, so 10 s more for a limit of 5."""
     rate = WindowedRate(WINDOWS)
     rate.record(100, 50.0)
@@ -23,10 +23,11 @@ def test_a_window_under_way_counts_as_long_as_it_has_lasted() -> None:
     rate.record(30, 0.0)
     rate.record(30, 0.5)
     rate.record(45, 1.5)
+    # The rate is over ten complete windows, and the 0.5 s of the current one.
     assert rate.per_second(1.5) == 105 / 10.5
 
 
-def test_what_is_older_than_all_windows_is_forgotten() -> None:
+def test_usage_older_than_all_windows_is_forgotten() -> None:
     rate = WindowedRate(WINDOWS)
     rate.record(1000, 0.0)
     assert rate.per_second(10.9) > 0
@@ -47,7 +48,7 @@ def test_after_the_rest_the_rate_is_at_most_the_limit(
         rate.record(amount, now_s)
     rest_s = rate.rest_s(limit, now_s)
     assert (rest_s > 0) == (rate.per_second(now_s) > limit)
-    # Nothing is used meanwhile; what was used leaves with its window or is spread over more time.
+    # Nothing is used meanwhile: usage leaves with its window, or is spread over more time.
     while rest_s > 1e-6:
         now_s += rest_s
         rest_s = rate.rest_s(limit, now_s)

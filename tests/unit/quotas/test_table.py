@@ -1,4 +1,4 @@
-"""Which quota holds, as KIP-55 orders them, compared with its list written out."""
+"""The quota that applies in KIP-55's order, compared with the list written out."""
 
 import itertools
 
@@ -22,7 +22,7 @@ FETCH = QuotaKind.FETCH
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)))
-def test_the_most_precise_of_them_holds(first: int) -> None:
+def test_most_precise_quota_applies(first: int) -> None:
     quotas = [quota(user, client, fetch=n + 1) for n, (user, client) in enumerate(ORDER)]
     found = QuotaTable(quotas[first:]).limits("ann", "etl")
     user, client = ORDER[first]
@@ -45,7 +45,7 @@ def test_others_are_not_limited() -> None:
     assert QuotaTable([quota("ann", None)]).is_empty
 
 
-def test_a_default_is_each_ones_own_and_a_named_user_shares_with_all_of_its_clients() -> None:
+def test_default_is_per_user_and_a_users_clients_share_its_quota() -> None:
     table = QuotaTable([quota("", None, fetch=1), quota("ann", None, fetch=2)])
     assert table.limits("bob", "a")[FETCH].shared_by == ("bob", None)
     assert table.limits("eve", "a")[FETCH].shared_by == ("eve", None)

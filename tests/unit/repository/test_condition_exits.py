@@ -342,14 +342,14 @@ def test_every_reason_has_a_tested_exit_or_an_explanation(kind: str) -> None:
     assert not taken & not_taken
 
 
-def test_there_are_no_rows_of_kinds_that_are_no_more() -> None:
+def test_no_row_is_of_a_removed_kind() -> None:
     assert not {*TAKEN, *NOT_TAKEN} - set(TABLE)
 
 
 @pytest.mark.parametrize(
     "test", sorted({test for tests in TAKEN.values() for test in tests.values()})
 )
-def test_the_test_that_takes_an_exit_is_there(test: str) -> None:
+def test_named_test_of_an_exit_exists(test: str) -> None:
     path, _, name = test.partition("::")
     tree = ast.parse((TESTS / path).read_text())
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -20,6 +20,7 @@ def empty_messages(source: str) -> Iterator[int]:
     for handler in ast.walk(ast.parse(source)):
         if not isinstance(handler, ast.ExceptHandler) or handler.name is None:
             continue
+        # The text of a TimeoutError is usually empty.
         is_silent = "TimeoutError" in ast.unparse(handler.type or ast.Constant(""))
         nodes = list(ast.walk(handler))
         # `str(error) or "no answer"` has a default.

@@ -1,4 +1,4 @@
-"""docs/reference/formats.md says what every format's version is, and who reads which."""
+"""docs/reference/formats.md states the version of each format, and the versions that read it."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ ROWS = {
 
 
 def _constants() -> dict[tuple[str, str], str]:
-    """Module constants that are versions of something written."""
+    """Return the module constants that are versions of written formats."""
     found = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -37,7 +37,7 @@ def _constants() -> dict[tuple[str, str], str]:
     return found
 
 
-#: Versions of what others define, and the first of an API that is of some kind.
+#: Versions that others define, and the first version of an API with some property.
 NO_FORMATS = {("broker_image/tidemark_broker/api/metadata_schema.py", "FIRST_FLEXIBLE_VERSION")}
 CONSTANTS = {where: value for where, value in _constants().items() if where not in NO_FORMATS}
 
@@ -47,7 +47,7 @@ def test_every_format_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("where", CONSTANTS, ids="::".join)
-def test_the_table_says_what_is_written(where: tuple[str, str]) -> None:
+def test_table_states_the_written_versions(where: tuple[str, str]) -> None:
     written, read = ROWS[where]
     assert written == CONSTANTS[where], (
         "a format has changed: say in docs/reference/formats.md who reads what"

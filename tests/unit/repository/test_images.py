@@ -18,25 +18,25 @@ IMAGES = {
     "broker_image/Dockerfile": ("broker.txt", ["python3", "-m", "tidemark_broker"]),
     "pipeline/Dockerfile": ("spark.txt", ["python3"]),
 }
-#: Those whose file system images/ makes of their base's; Spark's launcher wants more than that.
+#: Images whose file system images/ builds. Spark's launcher needs more than that.
 MADE = ("operator/Dockerfile", "broker_image/Dockerfile")
 each_image = pytest.mark.parametrize("path", IMAGES)
 
 
 def instructions(path: str) -> list[tuple[str, str]]:
-    """(instruction, arguments), lines joined."""
+    """Return each instruction with its arguments, after joining continued lines."""
     text = (ROOT / path).read_text("utf-8").replace("\\\n", "")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines]
 
 
-def test_every_dockerfile_is_held() -> None:
+def test_every_dockerfile_is_checked() -> None:
     found = {str(path.relative_to(ROOT)) for path in ROOT.glob("*/Dockerfile")}
     assert found == IMAGES.keys()
 
 
 @each_image
-def test_what_is_copied_is_there_and_not_left_out(path: str) -> None:
+def test_copied_files_exist_and_are_not_ignored(path: str) -> None:
     ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     sources = [
         rest.split()[0] for word, rest in instructions(path) if word == "COPY" and "--" not in rest
@@ -49,15 +49,15 @@ def test_what_is_copied_is_there_and_not_left_out(path: str) -> None:
 
 @each_image
 def test_packages_are_a_set_of_the_lock_installed_by_hash(path: str) -> None:
-    wanted = IMAGES[path][0]
-    assert wanted in SETS
-    assert "--hash=sha256:" in (FOLDER / wanted).read_text("utf-8")
+    requirements = IMAGES[path][0]
+    assert requirements in SETS
+    assert "--hash=sha256:" in (FOLDER / requirements).read_text("utf-8")
     installs = [
         json.loads(rest) for word, rest in instructions(path) if word == "RUN" and '"pip"' in rest
     ]
     for install in installs:
         assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(install)
-    # What is built from its sources is built by what is pinned, too, not by what pip looks for.
+    # Packages from sources are built with pinned tools too, not with those that pip selects.
     built = [install for install in installs if any("--no-binary" in item for item in install)]
     assert all("--no-build-isolation" in install for install in built)
     assert len(installs) == 1 + len(built)
@@ -69,6 +69,7 @@ def test_no_image_needs_a_shell_or_root(path: str) -> None:
     for word, rest in found:
         if word in ("RUN", "ENTRYPOINT", "CMD"):
             assert isinstance(json.loads(rest), list), f"{word} goes through a shell: {rest}"
+    # Only the last stage becomes the image.
     last = max(number for number, (word, _) in enumerate(found) if word == "FROM")
     ended = dict(found[last:])
     assert re.fullmatch(r"[1-9][0-9]{3,}:[1-9][0-9]{3,}", ended["USER"])
@@ -91,7 +92,7 @@ def test_bases_are_arguments(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", MADE)
-def test_what_was_made_is_all_that_there_is(path: str) -> None:
+def test_image_has_only_what_was_built(path: str) -> None:
     found = instructions(path)
     package = IMAGES[path][1][-1]
     assert ("RUN", f'["python3", "-m", "images", "{package}"]') in found
@@ -109,16 +110,16 @@ def test_images_run_as_a_user_without_privileges() -> None:
         assert dict(instructions(path))["USER"] == f"{runtime.USER}:{runtime.USER}"
 
 
-def test_what_ends_a_program_is_a_signal_that_python_always_heeds() -> None:
-    """The kernel drops SIGTERM where process 1 has no handler yet; for SIGINT Python has one."""
+def test_stop_signal_is_one_that_python_always_handles() -> None:
+    """The kernel drops SIGTERM for a process 1 without a handler. Python always handles SIGINT."""
     for path in IMAGES:
         assert dict(instructions(path))["STOPSIGNAL"] == "SIGINT"
 
 
-def test_what_they_have_in_common_is_the_same_in_all() -> None:
+def test_common_instructions_are_the_same_in_all_images() -> None:
     """The Dockerfiles repeat it because each is built by itself."""
 
-    def said(path: str, own: tuple[str, ...]) -> list[str]:
+    def shared_lines(path: str, own: tuple[str, ...]) -> list[str]:
         requirements, (*_, package) = IMAGES[path]
         names = {f"requirements/{requirements}": "REQUIREMENTS", package: "PACKAGE"}
         names[str(Path(path).parent)] = "FOLDER"
@@ -127,17 +128,18 @@ def test_what_they_have_in_common_is_the_same_in_all() -> None:
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", stands_for, text)
         return [line for line in text.splitlines() if not line.startswith(own)]
 
-    operator, broker = (said(path, ("LABEL",)) for path in MADE)
+    operator, broker = (shared_lines(path, ("LABEL",)) for path in MADE)
     assert len(operator) > 15
     assert operator == broker
+    # Spark's image has other stages, so that fewer of its lines can be compared.
     own = ("LABEL", "COPY", "RUN", "ENV PATH", "ENV PYTHONPATH", "ARG", "FROM", "ENTRYPOINT")
-    spark = said("pipeline/Dockerfile", own)
+    spark = shared_lines("pipeline/Dockerfile", own)
     assert len(spark) > 2
-    assert spark == [line for line in said(MADE[0], own) if line != "WORKDIR /build"]
+    assert spark == [line for line in shared_lines(MADE[0], own) if line != "WORKDIR /build"]
 
 
 def test_spark_runs_on_a_read_only_filesystem_without_a_user_name() -> None:
-    """Numba refuses to compile where it can keep nothing, and Hadoop to run for a nameless user."""
+    """Numba needs a folder for its cache, and Hadoop a user with a name."""
     found = instructions("pipeline/Dockerfile")
     environment = dict(found)["ENV"]
     assert "NUMBA_CACHE_DIR=/tmp/" in environment

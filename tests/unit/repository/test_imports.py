@@ -28,8 +28,10 @@ def _files() -> Graph:
 
 
 def _packages() -> Graph:
-    """The folders, each with those whose files its own files import. What lies directly in the
-    folder of a program or of the library puts the rooms together, and may import them all."""
+    """Return the imports between packages.
+
+    Modules directly below a root combine the packages, and may import all of them.
+    """
     files = _files()
     folders = {module.rpartition(".")[0] for module in files}
     folder = {name: name if name in folders else name.rpartition(".")[0] for name in files}
@@ -41,8 +43,8 @@ def _packages() -> Graph:
     return graph
 
 
-def circles(graph: Graph) -> list[set[str]]:
-    """The strongly connected components of more than one node (Tarjan's algorithm)."""
+def cycles(graph: Graph) -> list[set[str]]:
+    """Return the strongly connected components of more than one node (Tarjan's algorithm)."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -56,6 +58,7 @@ def circles(graph: Graph) -> list[set[str]]:
                 visit(other)
             if other in stack:
                 low[node] = min(low[node], low[other])
+        # The node is the root of a component, whose nodes are on top of the stack.
         if low[node] == order[node]:
             at = stack.index(node)
             if len(stack) - at > 1:
@@ -73,11 +76,11 @@ def _sorted(sets: Iterable[set[str]]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("graph", [_files, _packages], ids=["files", "packages"])
-def test_no_circle(graph: Callable[[], Graph]) -> None:
-    assert circles(graph()) == []
+def test_imports_have_no_cycle(graph: Callable[[], Graph]) -> None:
+    assert cycles(graph()) == []
 
 
-def test_a_circle_is_seen() -> None:
+def test_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
-    assert _sorted(circles(graph)) == [["a", "b", "c"], ["d", "e"]]
-    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert _sorted(cycles(graph)) == [["a", "b", "c"], ["d", "e"]]
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": set()}) == []

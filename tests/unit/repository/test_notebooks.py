@@ -18,18 +18,19 @@ def test_a_notebook_is_in_order(path: Path) -> None:
 
 def test_faults_of_a_notebook_are_reported() -> None:
     sound = load(NOTEBOOKS[0])
+    # Faults are planted into the first cell with code.
     code = next(at for at, cell in enumerate(sound["cells"]) if cell["cell_type"] == "code")
 
-    def told(**changed: Any) -> str:
+    def faults_with(**changed: Any) -> str:
         notebook = copy.deepcopy(sound)
         notebook["cells"][code] |= changed
         return " ".join(faults(notebook))
 
-    assert "is no plain Python" in told(source=["!ls"])
-    assert "it was run" in told(outputs=[{}])
-    assert "it was run" in told(execution_count=1)
-    assert "its fields are" in told(output=[])
-    assert "one id" in told(id=sound["cells"][code + 1]["id"])
+    assert "is no plain Python" in faults_with(source=["!ls"])
+    assert "it was run" in faults_with(outputs=[{}])
+    assert "it was run" in faults_with(execution_count=1)
+    assert "its fields are" in faults_with(output=[])
+    assert "one id" in faults_with(id=sound["cells"][code + 1]["id"])
 
 
 def test_cells_share_their_names_and_show_what_they_end_with(

@@ -34,7 +34,7 @@ def test_a_generated_page_is_current(name: str) -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """As the site makes them of titles."""
+    """Return the anchors that the site makes of titles."""
     titles = re.findall(r"(?m)^#+ (.+)$", page.read_text())
     words = (re.sub(r"[^\w\s-]", "", title).strip().lower() for title in titles)
     return {re.sub(r"[\s-]+", "-", text) for text in words}
@@ -42,6 +42,7 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
+    # A link within code is an example.
     text = re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", page.read_text())
     for link in _LINK.findall(text):
         if link.startswith(("http://", "https://")):
@@ -60,15 +61,16 @@ def test_no_drawing_is_cut_off_at_a_semicolon() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_path_that_a_page_names_is_there(page: Path) -> None:
+def test_paths_that_a_page_names_exist(page: Path) -> None:
     tops = "tidemark|operator|broker_image|pipeline|cli|tests|docs|examples|crds|e2e"
     named = re.findall(rf"`((?:{tops})/[\w./-]+)[`:]", page.read_text())
-    there = (path for path in named if not re.search(r"(?<![A-Z])(NN|[A-Z]{4,})(?![A-Z])", path))
-    assert not [path for path in there if not (ROOT / path).exists()]
+    # Names with placeholders such as NN or PAGE are left out.
+    concrete = (path for path in named if not re.search(r"(?<![A-Z])(NN|[A-Z]{4,})(?![A-Z])", path))
+    assert not [path for path in concrete if not (ROOT / path).exists()]
 
 
 class _Tolerant(yaml.SafeLoader):
-    """Passes over what names a Python function."""
+    """Loader that ignores names of Python functions."""
 
 
 _Tolerant.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
@@ -86,8 +88,8 @@ def _files(nav: object) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation() -> None:
     site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=_Tolerant)
-    there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
-    assert set(_files(site["nav"])) == there
+    existing = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert set(_files(site["nav"])) == existing
 
 
 # ---------------------------------------------------------------- reasons
@@ -128,7 +130,7 @@ def test_no_reason_is_written_out() -> None:
 
 @pytest.mark.parametrize("kind", TABLE)
 def test_every_reason_has_a_meaning_and_an_exit(kind: str) -> None:
-    """As sentences, in the page's row of that reason."""
+    """Both are sentences, and the page has them in the reason's row."""
     page = pages.conditions_page()
     for reason in TABLE[kind]:
         assert reason.conditions, reason.name
@@ -137,7 +139,7 @@ def test_every_reason_has_a_meaning_and_an_exit(kind: str) -> None:
         assert f"| `{reason.name}` | {reason.conditions} | " in page
 
 
-def test_what_fails_again_and_again_is_explained() -> None:
+def test_repeated_failures_are_explained() -> None:
     errors = (
         Conflict(409, ""),
         Forbidden(403, ""),

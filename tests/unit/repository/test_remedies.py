@@ -1,5 +1,4 @@
-"""Messages advise only what is possible: each named field exists, and no immutable one is to be
-changed.
+"""Messages advise only what is possible: named fields exist, and immutable ones stay.
 
 ``tests/integration/admission/test_remedies.py`` tries the commands.
 """
@@ -14,10 +13,10 @@ import yaml
 from tests.kubectl_commands import ROOT, strings_of
 
 _FIELD = re.compile(r"\b(?:spec|status)(?:\.[a-zA-Z]\w*)+")
-#: Of other kinds' objects, and expressions of CEL.
-_NOT_OURS = {"spec.template", "status.hostIP"}
+#: Fields of other objects, and functions in expressions of CEL.
+_OTHER_FIELDS = {"spec.template", "status.hostIP"}
 _FUNCTIONS = (".all", ".orValue", ".startsWith", ".NAME")
-#: What advises to change the name of an existing topic.
+#: Advice to change the name of an existing topic.
 _RENAMED = re.compile(r"(?:use|choose|change to|set) another (?:spec\.)?topicName")
 
 
@@ -48,7 +47,7 @@ def test_every_field_that_a_message_names_is_in_a_schema() -> None:
     unknown = {
         (where, field)
         for where, field in named
-        if field not in known | _NOT_OURS and not field.endswith(_FUNCTIONS)
+        if field not in known | _OTHER_FIELDS and not field.endswith(_FUNCTIONS)
     }
     assert unknown == set()
 

@@ -49,7 +49,7 @@ def _written() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("banned", "instead"), BANNED.items())
-def test_nothing_says_what_is_banned(banned: str, instead: str) -> None:
+def test_no_file_contains_banned_text(banned: str, instead: str) -> None:
     found = [
         f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()!r}"
         for path, text in _written()
@@ -78,8 +78,7 @@ def test_a_page_has_one_title_and_no_trailing_space() -> None:
 
 
 def test_pinned_packages_are_installed_without_looking_for_others() -> None:
-    """pip looks for the newest of a package that another one wants with an extra, and fails for
-    want of its hash, from the day on which there is a newer one."""
+    """Otherwise pip looks for the newest package of an extra, for which there is no hash."""
     recipes = (ROOT / "Makefile").read_text("utf-8").splitlines()
     pinned = [line for line in recipes if "--require-hashes" in line]
     assert pinned

@@ -1,4 +1,4 @@
-"""Which tests are run once more."""
+"""Selection of the tests that are run once more."""
 
 import json
 
@@ -16,7 +16,7 @@ from tests.retest import failed, verdict
         ("a.py::test_b", "a.py::test_b"),
     ],
 )
-def test_a_group_is_no_part_of_a_name(remembered: str, run: str) -> None:
+def test_group_is_removed_from_a_name(remembered: str, run: str) -> None:
     assert failed(json.dumps({remembered: True})) == [run]
 
 

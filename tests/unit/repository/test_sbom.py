@@ -1,4 +1,4 @@
-"""Which licences `make sbom` refuses."""
+"""Licences that `make sbom` accepts and refuses."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests import sbom
     ],
     ids=str,
 )
-def test_permissive_ones_may_be_used(named: list[str]) -> None:
+def test_permissive_licences_are_accepted(named: list[str]) -> None:
     assert sbom.refusal("some", named) is None
 
 
@@ -24,7 +24,7 @@ def test_permissive_ones_may_be_used(named: list[str]) -> None:
     [[], ["AGPL-3.0-or-later"], ["LGPL-2.1"], ["GPL-2.0 AND MIT"], ["MIT", "SSPL-1.0"], ["odd"]],
     ids=str,
 )
-def test_others_are_refused_by_name(named: list[str]) -> None:
+def test_other_licences_are_refused(named: list[str]) -> None:
     assert "some" in (sbom.refusal("some", named) or "")
 
 

@@ -1,4 +1,4 @@
-"""The list of what may fail only shrinks."""
+"""The list of allowed failures only shrinks."""
 
 import pytest
 
@@ -30,20 +30,21 @@ def test_listed_tests_must_not_pass() -> None:
     assert judged({"a": PASSED}, "a").lines() == ["a is listed and passed: take its line out"]
 
 
-def test_what_is_listed_must_be_there_where_all_was_run() -> None:
+def test_listed_tests_must_exist_in_a_complete_run() -> None:
     assert judged({"a": PASSED}, "gone").missing == ["gone"]
     assert judged({"a": PASSED}, "gone", whole=False).lines() == []
 
 
-@pytest.mark.parametrize("theirs", [FAILED, SKIPPED])
-def test_what_kafka_does_not_pass_does_not_apply(theirs: SuiteOutcome) -> None:
-    for ours in (FAILED, SKIPPED, PASSED):
-        assert judged({"a": ours}, kafka={"a": theirs}).lines() == []
+@pytest.mark.parametrize("kafkas", [FAILED, SKIPPED])
+def test_tests_that_kafka_does_not_pass_do_not_apply(kafkas: SuiteOutcome) -> None:
+    for outcome in (FAILED, SKIPPED, PASSED):
+        assert judged({"a": outcome}, kafka={"a": kafkas}).lines() == []
 
 
-def test_what_kafka_passes_must_not_be_skipped() -> None:
+def test_tests_that_kafka_passes_must_not_be_skipped() -> None:
     assert judged({"a": SKIPPED}, kafka={}).skipped == ["a"]
     assert judged({"a": SKIPPED}, "a", kafka={}).lines() == []
+    # Without a run against Kafka, nothing is known about the skipped test.
     assert judged({"a": SKIPPED}, kafka=None).lines() == []
 
 
@@ -62,15 +63,15 @@ def test_each_line_has_a_reason() -> None:
 @pytest.mark.parametrize(
     "text", ["TestA\n", "TestA  # \n", "  # why\n", "b  # x\na  # x\n", "a  # x\na  # y\n"]
 )
-def test_a_line_that_is_not_right_is_refused(text: str) -> None:
+def test_malformed_line_is_refused(text: str) -> None:
     with pytest.raises(AllowedError, match=r"line [12]"):
         allowed_failures.parse(text)
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_the_list_of_each_suite_is_right(suite: str) -> None:
+def test_list_of_each_suite_is_valid(suite: str) -> None:
     assert all(allowed_failures.read(suite).values())
 
 
-def test_no_list_is_of_no_suite() -> None:
+def test_every_list_belongs_to_a_suite() -> None:
     assert {path.stem for path in allowed_failures.FOLDER.iterdir()} == set(SUITES)

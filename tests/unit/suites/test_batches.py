@@ -1,4 +1,4 @@
-"""No test is lost, however its program ends; nothing that it started runs on."""
+"""No test is lost, however its program ends, and no process outlives its program."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from tests.suites.outputs import Began, GoTest
 
 PASSED, FAILED = SuiteOutcome.PASSED, SuiteOutcome.FAILED
 
-#: Runs the tests it is given as Go would: what one does is in its name.
+#: Program that runs tests as Go does. The name of a test determines what it does.
 PROGRAM = """
 import os, sys, time
 for test in sys.argv[1:]:
@@ -35,7 +35,7 @@ for test in sys.argv[1:]:
 def ran(
     tests: Sequence[str], folder: Path, source: str = PROGRAM
 ) -> dict[str, tuple[SuiteOutcome, str]]:
-    """Test → what became of it, and what is said of it."""
+    """Return the outcome and the message of each test."""
     results: list[Result] = []
     program = Program(
         command=lambda some: [sys.executable, "-c", source, *some],
@@ -48,7 +48,7 @@ def ran(
     return {result.test: (result.outcome, result.said) for result in results}
 
 
-def test_a_program_that_goes_through_is_started_once(tmp_path: Path) -> None:
+def test_program_that_completes_is_started_once(tmp_path: Path) -> None:
     assert ran(["TestA", "TestFails", "TestB"], tmp_path) == {
         "TestA": (PASSED, ""),
         "TestFails": (FAILED, ""),
@@ -57,7 +57,7 @@ def test_a_program_that_goes_through_is_started_once(tmp_path: Path) -> None:
     assert (tmp_path / "output.log").read_text().count("=== RUN") == 3
 
 
-def test_tests_behind_one_that_hangs_or_crashes_run(tmp_path: Path) -> None:
+def test_tests_after_a_hang_or_a_crash_run(tmp_path: Path) -> None:
     assert ran(["TestA", "TestHangs", "TestB", "TestCrashes", "TestC"], tmp_path) == {
         "TestA": (PASSED, ""),
         "TestHangs": (FAILED, "took longer than 1 s"),
@@ -67,7 +67,7 @@ def test_tests_behind_one_that_hangs_or_crashes_run(tmp_path: Path) -> None:
     }
 
 
-def test_the_test_behind_one_that_panics_is_not_to_blame(tmp_path: Path) -> None:
+def test_panic_is_not_blamed_on_the_next_test(tmp_path: Path) -> None:
     assert ran(["TestA", "TestPanics", "TestB"], tmp_path) == {
         "TestA": (PASSED, ""),
         "TestPanics": (FAILED, ""),
@@ -75,8 +75,8 @@ def test_the_test_behind_one_that_panics_is_not_to_blame(tmp_path: Path) -> None
     }
 
 
-def test_tests_behind_a_first_one_that_says_nothing_run(tmp_path: Path) -> None:
-    """As Rust's program is silent until a test has ended."""
+def test_tests_after_a_silent_hang_run(tmp_path: Path) -> None:
+    """Rust's program prints nothing until a test has ended."""
     source = PROGRAM.replace('print(f"\\x16=== RUN   {test}", flush=True)', "pass")
     assert "=== RUN" not in source
     assert ran(["TestHangs", "TestA", "TestCrashes", "TestB"], tmp_path, source) == {
@@ -104,10 +104,11 @@ def test_a_program_that_runs_no_test_is_started_twice(tmp_path: Path) -> None:
     source = "print('cannot connect'); raise SystemExit(2)"
     found = ran([f"Test{number}" for number in range(500)], tmp_path, source)
     assert set(found.values()) == {(FAILED, "the program ended with status 2 before the test did")}
+    # The second start shows that no test is to blame, and there is no third one.
     assert (tmp_path / "output.log").read_text().count("cannot connect") == 2
 
 
-def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
+def test_child_processes_end_with_their_program(tmp_path: Path) -> None:
     source = "import subprocess; child = subprocess.Popen(['sleep', '60'])\n"
     source += "print(child.pid, flush=True); child.wait()"
     with Child(
@@ -115,6 +116,7 @@ def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
     ) as child:
         grandchild = int(child.output.readline())
         assert child.alive
+    # The kernel ends a process a moment after its signal.
     deadline = time.monotonic() + 10
     while _runs(grandchild):
         assert time.monotonic() < deadline
@@ -154,10 +156,10 @@ def test_a_program_that_does_not_stop_on_request_is_killed(
         assert not child.alive
 
 
-# ---------------------------------------------------------------- what is left, and since when
+# ---------------------------------------------------------------- pending tests
 
 
-def test_the_test_that_continues_is_the_late_one() -> None:
+def test_continuing_test_is_the_late_one() -> None:
     """Go's parallel tests begin, wait until the others have ended, and continue."""
     batch = SuiteBatch(["TestA", "TestB", "TestC"])
     batch.started(0)
@@ -165,13 +167,14 @@ def test_the_test_that_continues_is_the_late_one() -> None:
         batch.read(event, now)
     batch.read(Began("TestA"), 10)
     assert batch.current == "TestA"
+    # The test continued at 10 s, so that 3 s of its 5 s are left at 12 s.
     assert batch.late_s(5, 12) == 3
     (lost,) = batch.lost("late", 15)
     assert (lost.test, lost.outcome, lost.seconds) == ("TestA", FAILED, 5)
     assert batch.left == ["TestC"]
 
 
-def test_without_a_word_of_a_beginning_the_next_one_runs() -> None:
+def test_next_test_runs_without_a_start_line() -> None:
     batch = SuiteBatch(["a", "b"])
     batch.started(0)
     assert batch.current == "a"
@@ -179,7 +182,7 @@ def test_without_a_word_of_a_beginning_the_next_one_runs() -> None:
     assert batch.current == "b"
 
 
-def test_one_that_passed_may_fail_as_it_is_taken_down() -> None:
+def test_passed_test_may_fail_in_its_teardown() -> None:
     batch = SuiteBatch(["a", "b"])
     batch.started(0)
     assert batch.read(Result("a", PASSED), 1) == Result("a", PASSED)
@@ -188,7 +191,7 @@ def test_one_that_passed_may_fail_as_it_is_taken_down() -> None:
     assert batch.left == ["b"]
 
 
-def test_others_tests_are_none_of_it() -> None:
+def test_results_of_unknown_tests_are_ignored() -> None:
     batch = SuiteBatch(["a"])
     batch.started(0)
     assert batch.read(Result("unknown", PASSED), 1) is None
@@ -199,6 +202,7 @@ def test_a_test_that_runs_again_does_not_count_as_lost() -> None:
     batch = SuiteBatch(["a", "b"])
     batch.started(0)
     batch.read(Result("a", PASSED), 1)
+    # The program is started again, and repeats a test that has passed.
     batch.started(2)
     batch.read(Began("a"), 3)
     assert [result.test for result in batch.lost("crashed", 4)] == ["b"]

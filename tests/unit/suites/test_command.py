@@ -17,7 +17,7 @@ from tests.suites.targets import Wants
 PASSED, FAILED, SKIPPED = SuiteOutcome.PASSED, SuiteOutcome.FAILED, SuiteOutcome.SKIPPED
 
 
-class Made:
+class StubSuite:
     """A suite of one test for each outcome."""
 
     name, title, wants = "made", "made 1", Wants()
@@ -26,7 +26,7 @@ class Made:
         self._outcomes = outcomes
         self.tests = list(outcomes)
 
-    def prepare(self) -> "Made":
+    def prepare(self) -> "StubSuite":
         return self
 
     def run(self, tests: Sequence[str], _: Any, folder: Path, report: Report) -> None:
@@ -35,10 +35,10 @@ class Made:
             report(Result(test, self._outcomes[test], said="why" * (test == "c")))
 
 
-class Absent(Made):
-    """One that cannot be had."""
+class Absent(StubSuite):
+    """Suite that cannot be installed."""
 
-    def prepare(self) -> "Made":
+    def prepare(self) -> "StubSuite":
         raise Missing("there is no cargo")
 
 
@@ -49,7 +49,7 @@ def no_cluster(_: Path, __: Wants) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No clusters, and no file of the repository is written."""
+    """Replace the clusters, and the files of the repository."""
     (tmp_path / "results.json").write_text("{}")
     (tmp_path / "made.txt").write_text("")
     monkeypatch.setattr(command, "RESULTS", tmp_path / "results.json")
@@ -66,20 +66,20 @@ def _list(folder: Path, name: str) -> str:
 
 
 def ran(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, suite: Made, *arguments: str
+    monkeypatch: pytest.MonkeyPatch, folder: Path, suite: StubSuite, *arguments: str
 ) -> tuple[int, dict[str, Recorded]]:
-    """(exit status, what is recorded)."""
+    """Return the exit status and the records."""
     monkeypatch.setattr(command, "SUITES", {"made": suite})
     status = command.main([*arguments, "--logs", str(folder / "logs")])
     records = load((folder / "results.json").read_text())
     return status, dict(records["made"].sides) if "made" in records else {}
 
 
-def test_a_run_that_is_as_it_should_be(
+def test_run_with_expected_results_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "made.txt").write_text("b  # a reason\n")
-    status, records = ran(monkeypatch, tmp_path, Made(a=PASSED, b=FAILED))
+    status, records = ran(monkeypatch, tmp_path, StubSuite(a=PASSED, b=FAILED))
     assert (status, records) == (0, {OURS: Recorded(1, ("b",), ())})
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "1 suite: 1 passed, 1 failed, 0 skipped; as it should be"
@@ -88,31 +88,32 @@ def test_a_run_that_is_as_it_should_be(
 def test_a_failure_that_is_not_listed_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, _ = ran(monkeypatch, tmp_path, Made(a=PASSED, c=FAILED))
-    said = capsys.readouterr().out
+    status, _ = ran(monkeypatch, tmp_path, StubSuite(a=PASSED, c=FAILED))
+    output = capsys.readouterr().out
     assert status == 1
-    assert "c failed and is not listed" in said
-    assert "    why" in said
-    assert said.splitlines()[-1].endswith("1 to look at")
+    assert "c failed and is not listed" in output
+    assert "    why" in output
+    assert output.splitlines()[-1].endswith("1 to look at")
 
 
-def test_what_kafka_does_not_pass_does_not_fail_a_run(
+def test_tests_that_kafka_does_not_pass_do_not_fail_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status, records = ran(monkeypatch, tmp_path, Made(a=PASSED, b=FAILED), "--kafka")
+    status, records = ran(monkeypatch, tmp_path, StubSuite(a=PASSED, b=FAILED), "--kafka")
     assert (status, list(records)) == (0, [KAFKAS])
-    status, records = ran(monkeypatch, tmp_path, Made(a=PASSED, b=FAILED))
+    # The run against Kafka has recorded that b fails there too.
+    status, records = ran(monkeypatch, tmp_path, StubSuite(a=PASSED, b=FAILED))
     assert (status, sorted(records)) == (0, [KAFKAS, OURS])
 
 
 def test_a_part_of_a_suite_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made.txt").write_text("b  # a reason\n")
-    assert ran(monkeypatch, tmp_path, Made(a=PASSED, b=FAILED), "--only", "^a$") == (0, {})
+    assert ran(monkeypatch, tmp_path, StubSuite(a=PASSED, b=FAILED), "--only", "^a$") == (0, {})
     with pytest.raises(SystemExit):
-        ran(monkeypatch, tmp_path, Made(a=PASSED), "--only", "nothing")
+        ran(monkeypatch, tmp_path, StubSuite(a=PASSED), "--only", "nothing")
 
 
-def test_a_suite_that_cannot_be_had_fails_the_run(
+def test_missing_suite_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, records = ran(monkeypatch, tmp_path, Absent())

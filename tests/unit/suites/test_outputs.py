@@ -58,19 +58,21 @@ def read(reader: OutputReader, lines: list[str]) -> list[Event]:
     return [event for line in lines for event in reader.read(line)]
 
 
-def test_gos_outer_tests_count() -> None:
+def test_only_outer_tests_of_go_count() -> None:
     assert read(GoTest(), GO) == [
         Began("TestA"),
         Result("TestA", PASSED, 1.25),
         Began("TestB"),
+        # The test was paused, and continues.
         Began("TestB"),
         Result("TestB", SKIPPED),
         Began("TestC"),
+        # A result without the marker byte is a test's own output.
         Result("TestC", FAILED, 0.5),
     ]
 
 
-def test_pytests_verbose_lines() -> None:
+def test_verbose_lines_of_pytest_are_parsed() -> None:
     assert read(Pytest(), PYTEST) == [
         Result(f"{ROOT}::test_one[a b-None]", PASSED),
         Result(f"{ROOT}::test_two", SKIPPED),
@@ -90,7 +92,7 @@ def test_rusts_tests_are_named_after_their_program() -> None:
 
 
 @pytest.mark.parametrize("reader", [GoTest(), Pytest(), RustTest("p")], ids=["go", "py", "rust"])
-def test_other_lines_tell_nothing(reader: OutputReader) -> None:
+def test_other_lines_are_ignored(reader: OutputReader) -> None:
     assert read(reader, ["", "PASS", "test", "::", "--- PASS", "ok  \tpackage\t0.1s"]) == []
 
 
@@ -102,5 +104,6 @@ def test_librdkafkas_runner() -> None:
         Result("0005_order", FAILED),
         Began("0019_list_groups"),
         Result("0019_list_groups", SKIPPED),
+        # The runner reports the skipped test in two lines.
         Result("0019_list_groups", SKIPPED),
     ]

@@ -17,17 +17,17 @@ def row(text: str, title: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_the_last_word_on_a_test_counts() -> None:
+def test_last_result_of_a_test_counts() -> None:
     results = [Result("a", PASSED), Result("a", FAILED), Result("b", PASSED), Result("c", SKIPPED)]
     assert Recorded.of(results) == Recorded(1, ("a",), ("c",))
 
 
-def test_records_come_back_as_they_were() -> None:
-    ours, theirs = Recorded(3, ("x",), ("y",)), Recorded(5, (), ())
-    records = noted({}, "s", "suite 1", OURS, ours)
-    records = noted(records, "s", "suite 1", KAFKAS, theirs)
+def test_records_are_read_back() -> None:
+    tidemarks, kafkas = Recorded(3, ("x",), ("y",)), Recorded(5, (), ())
+    records = noted({}, "s", "suite 1", OURS, tidemarks)
+    records = noted(records, "s", "suite 1", KAFKAS, kafkas)
     assert load(dumped(records)) == records
-    assert records["s"].sides == {OURS: ours, KAFKAS: theirs}
+    assert records["s"].sides == {OURS: tidemarks, KAFKAS: kafkas}
 
 
 def test_figures_of_another_version_are_removed() -> None:
@@ -36,7 +36,7 @@ def test_figures_of_another_version_are_removed() -> None:
     assert records["s"] == SuiteRecord("suite 2", {OURS: Recorded(3, (), ())})
 
 
-def test_the_page_says_what_applies() -> None:
+def test_page_lists_what_applies() -> None:
     record = SuiteRecord(
         "franz",
         {

@@ -34,21 +34,21 @@ SOURCES = {
 }
 
 
-class Brokers:
+class RecordingTarget:
     """Target that records its requests."""
 
     name = "none"
     listeners = ("127.0.0.1:1", "127.0.0.1:2")
 
     def __init__(self, folder: Path) -> None:
-        self.asked: list[tuple[str, int]] = []
+        self.requests: list[tuple[str, int]] = []
         self._folder = folder
 
     def stop_broker(self, node: int) -> None:
-        self.asked.append(("stop", node))
+        self.requests.append(("stop", node))
 
     def start_broker(self, node: int) -> None:
-        self.asked.append(("start", node))
+        self.requests.append(("start", node))
 
     def log_file(self, _: int) -> Path:
         path = self._folder / "log"
@@ -71,14 +71,14 @@ def test_gos_program_is_given_exact_names() -> None:
 
 def test_brokers_that_a_test_has_stopped_are_started(tmp_path: Path) -> None:
     for suite, started in ((SARAMA, [("start", 1), ("start", 2)]), (FRANZ_GO, [])):
-        brokers = Brokers(tmp_path)
+        brokers = RecordingTarget(tmp_path)
         ReadyGoSuite(suite, Path("/p"), Path("/s"), []).mend(brokers)
-        assert brokers.asked == started
+        assert brokers.requests == started
 
 
 def test_kafka_gos_tests_receive_the_version(tmp_path: Path) -> None:
-    """Without it they return at once, and Go counts them as passed."""
-    with KAFKA_GO.environ(Brokers(tmp_path), tmp_path) as environ:
+    """Without the version they return at once, and Go counts them as passed."""
+    with KAFKA_GO.environ(RecordingTarget(tmp_path), tmp_path) as environ:
         assert environ["KAFKA_VERSION"] == kafka.VERSION
 
 
@@ -111,7 +111,7 @@ def test_rusts_programs_are_those_of_tests() -> None:
             {"reason": "compiler-artifact", "target": target, "executable": executable}
         )
 
-    said = "\n".join(
+    output = "\n".join(
         [
             artifact("lib", "rdkafka", "/t/deps/rdkafka-1"),
             artifact("test", "test_admin", "/t/deps/test_admin-1"),
@@ -119,7 +119,7 @@ def test_rusts_programs_are_those_of_tests() -> None:
             json.dumps({"reason": "build-finished", "success": True}),
         ]
     )
-    assert rdkafka_rs.programs(said) == {"test_admin": "/t/deps/test_admin-1"}
+    assert rdkafka_rs.programs(output) == {"test_admin": "/t/deps/test_admin-1"}
     assert rdkafka_rs.named_tests("test_a: test\nm::test_b: test\nbench_c: bench\n\n") == [
         "test_a",
         "m::test_b",
@@ -128,35 +128,36 @@ def test_rusts_programs_are_those_of_tests() -> None:
 
 
 def test_docker_stops_and_starts_brokers(tmp_path: Path) -> None:
-    brokers = Brokers(tmp_path)
+    brokers = RecordingTarget(tmp_path)
     assert obey(brokers, ["compose", "stop", "kafka-2"]) == (0, "")
     assert obey(brokers, ["compose", "start", "kafka-2"]) == (0, "")
     assert obey(brokers, ["compose", "logs", "--since", "x", "kafka-1"]) == (0, "what it said")
-    assert brokers.asked == [("stop", 2), ("start", 2)]
+    assert brokers.requests == [("stop", 2), ("start", 2)]
 
 
 @pytest.mark.parametrize(
     "words", ["compose up -d", "compose stop zookeeper-1", "run x", "compose stop kafka-x", ""]
 )
-def test_docker_knows_nothing_else(tmp_path: Path, words: str) -> None:
-    brokers = Brokers(tmp_path)
-    status, said = obey(brokers, words.split())
+def test_other_docker_commands_are_refused(tmp_path: Path, words: str) -> None:
+    brokers = RecordingTarget(tmp_path)
+    status, output = obey(brokers, words.split())
     assert status == 1
-    assert "no docker" in said
-    assert brokers.asked == []
+    assert "no docker" in output
+    assert brokers.requests == []
 
 
 def test_docker_requests_reach_the_process_that_runs_the_suite(tmp_path: Path) -> None:
-    brokers = Brokers(tmp_path)
+    brokers = RecordingTarget(tmp_path)
     with docker(brokers, tmp_path) as programs:
-        asked = [str(programs / "docker"), "compose", "stop", "kafka-2"]
-        assert subprocess.run(asked, check=False, timeout=30).returncode == 0
-        said = subprocess.run(
-            [*asked[:1], "ps"], check=False, timeout=30, capture_output=True, text=True
+        command = [str(programs / "docker"), "compose", "stop", "kafka-2"]
+        assert subprocess.run(command, check=False, timeout=30).returncode == 0
+        # A command that the stub does not know fails in the program too.
+        finished = subprocess.run(
+            [*command[:1], "ps"], check=False, timeout=30, capture_output=True, text=True
         )
-    assert brokers.asked == [("stop", 2)]
-    assert said.returncode == 1
-    assert "no docker here: ps" in said.stdout
+    assert brokers.requests == [("stop", 2)]
+    assert finished.returncode == 1
+    assert "no docker here: ps" in finished.stdout
 
 
 def test_settings_are_sent_to_the_cluster_or_to_each_broker() -> None:
@@ -180,32 +181,32 @@ def test_a_check_that_raises_has_failed(tmp_path: Path) -> None:
     def passes(_: CheckBench) -> None:
         """Run a suite that passes."""
 
-    bench = CheckBench(Brokers(tmp_path), tmp_path, tmp_path, 1)
+    bench = CheckBench(RecordingTarget(tmp_path), tmp_path, tmp_path, 1)
     failed = run_check("fails", fails, bench)
     assert (failed.outcome, failed.said) == (SuiteOutcome.FAILED, "CheckFailed: the tool said no")
     assert run_check("passes", passes, bench).outcome is SuiteOutcome.PASSED
 
 
 def test_verifiable_clients_events_are_their_lines_of_json() -> None:
-    said = 'SLF4J: none\n{"name":"startup_complete"}\n{"name":"records_consumed","count":3}\n'
-    assert [event["name"] for event in java_clients.events(said)] == [
+    output = 'SLF4J: none\n{"name":"startup_complete"}\n{"name":"records_consumed","count":3}\n'
+    assert [event["name"] for event in java_clients.events(output)] == [
         "startup_complete",
         "records_consumed",
     ]
 
 
-def test_what_a_member_holds_is_what_it_was_given_and_has_not_given_back() -> None:
+def test_member_owns_partitions_until_they_are_revoked() -> None:
     def event(name: str, *partitions: int) -> str:
         given = [{"topic": "t", "partition": partition} for partition in partitions]
         return json.dumps({"name": name, "partitions": given})
 
-    said = [
+    lines = [
         event("partitions_assigned", 0, 1, 2),
         event("partitions_revoked", 2),
         json.dumps({"name": "records_consumed", "partitions": [{"partition": 1}]}),
         event("partitions_assigned", 3, 4),
     ]
-    assert java_clients.held("\n".join(said)) == 4
+    assert java_clients.held("\n".join(lines)) == 4
 
 
 def test_properties_are_lines() -> None:
@@ -218,7 +219,7 @@ def test_every_suite_has_a_description() -> None:
     assert list(go_suites.SARAMA_PORTS) == [29091, 29092, 29093, 29094, 29095]
 
 
-def test_what_is_kept_is_made_once_and_whole(
+def test_cached_folder_is_built_once_and_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -227,6 +228,7 @@ def test_what_is_kept_is_made_once_and_whole(
     def make(folder: Path) -> None:
         made.append(folder)
         (folder / "file").write_text("x")
+        # The first attempt fails after it has written a file.
         if len(made) == 1:
             raise packages.Missing("the network is away")
 
@@ -236,6 +238,7 @@ def test_what_is_kept_is_made_once_and_whole(
     assert packages.kept("thing", {"pin": b"1"}, make) == first
     assert packages.kept("thing", {"pin": b"2"}, make) != first
     assert len(made) == 3
+    # No temporary folder of the failed attempt is left.
     assert sorted(path.name for path in first.parent.iterdir() if path.name.startswith(".")) == []
 
 
@@ -246,15 +249,16 @@ def test_make_test_runs_suites_that_were_run_as_a_whole(
     monkeypatch.setattr(short_selection, "RESULTS", path)
     path.write_text("{}")
     assert not short_selection.has_been_run("franz-go")
-    ours = Recorded(60, (), ())
-    path.write_text(dumped(noted({}, "franz-go", "franz 1", KAFKAS, ours)))
+    record = Recorded(60, (), ())
+    path.write_text(dumped(noted({}, "franz-go", "franz 1", KAFKAS, record)))
+    # A run against Kafka alone says nothing about Tidemark.
     assert not short_selection.has_been_run("franz-go")
-    path.write_text(dumped(noted({}, "franz-go", "franz 1", OURS, ours)))
+    path.write_text(dumped(noted({}, "franz-go", "franz 1", OURS, record)))
     assert short_selection.has_been_run("franz-go")
     assert set(short_selection.SHORT) <= set(SUITES)
 
 
-def test_librdkafkas_tests_are_those_for_any_broker() -> None:
+def test_librdkafkas_tests_for_other_setups_are_left_out() -> None:
     source = """
 _TEST_DECL(0001_multiobj);
 struct test tests[] = {
@@ -275,11 +279,12 @@ struct test tests[] = {
     {NULL}};
     _TEST(9999_elsewhere, 0),
 """
+    # Left out: local, slow, manual and share group tests, and those with other settings or a proxy.
     assert librdkafka.named_tests(source) == ["0001_multiobj", "0045_b"]
     assert librdkafka.command(["0001_multiobj", "0045_a", "0045_b"])[-1] == "TESTS=0001,0045"
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_what_a_suite_sets_is_obeyed(name: str) -> None:
+def test_settings_of_a_suite_are_known(name: str) -> None:
     cluster, broker = divided(SUITES[name].wants.entries)
     assert {**cluster, **broker} == SUITES[name].wants.entries

@@ -11,8 +11,9 @@ from tidemark.tls.files import ListenerFiles, NoCertificates
 
 
 def test_an_encrypted_key_is_refused_without_a_password_prompt(tmp_path: Path) -> None:
-    """OpenSSL would ask the terminal, in the middle of a connection, and wait."""
+    """OpenSSL would prompt on the terminal, during a connection, and wait."""
     leaf = ClientAuthority().leaf(tmp_path / "listener", "CN=broker")
+    # The same key is accepted before its encryption.
     assert ListenerFiles(leaf.folder, ssl.CERT_NONE).context()
     path = Path(leaf.key)
     key = serialization.load_pem_private_key(path.read_bytes(), None)

@@ -14,7 +14,7 @@ def certificate(*names: tuple[str, str]) -> dict[str, object]:
 @pytest.mark.parametrize(
     "who", [BROKER, CONTROLLER, TlsIdentity("c1", 0), TlsIdentity("c1", 2**31 - 1)]
 )
-def test_a_name_is_read_as_it_was_written(who: TlsIdentity) -> None:
+def test_name_in_a_certificate_is_read_back(who: TlsIdentity) -> None:
     assert parse(who.uri) == who
     assert of_certificate(certificate(("URI", who.uri))) == who
 
@@ -58,7 +58,7 @@ def test_a_client_without_a_certificate_is_anonymous() -> None:
         of_certificate(None)
 
 
-def test_another_one_is_named() -> None:
+def test_wrong_peer_is_named() -> None:
     check(certificate(("URI", BROKER.uri)), BROKER)
     with pytest.raises(WrongPeer, match="it is broker 7 of cluster c1, not a controller of"):
         check(certificate(("URI", BROKER.uri)), CONTROLLER)

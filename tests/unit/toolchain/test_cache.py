@@ -22,7 +22,7 @@ PROGRAM = GoProgram(
 )
 
 
-def test_the_key_covers_what_decides_about_the_bytes() -> None:
+def test_key_depends_on_every_input_of_a_build() -> None:
     variants = [
         PROGRAM,
         replace(PROGRAM, name="other"),
@@ -37,7 +37,7 @@ def test_the_key_covers_what_decides_about_the_bytes() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_the_key_does_not_cover_what_does_not() -> None:
+def test_key_ignores_everything_else() -> None:
     assert replace(PROGRAM, packages=99).key("linux-x86_64") == PROGRAM.key("linux-x86_64")
     shuffled = dict(reversed(list(PROGRAM.sources.items())))
     assert replace(PROGRAM, sources=shuffled).key("p") == PROGRAM.key("p")
@@ -45,6 +45,7 @@ def test_the_key_does_not_cover_what_does_not() -> None:
 
 @given(st.lists(st.text(max_size=4), max_size=4), st.lists(st.text(max_size=4), max_size=4))
 def test_parts_never_run_into_each_other(left: list[str], right: list[str]) -> None:
+    # Without separators, "a" and "b" would have the same key as "ab".
     assert (build_key(left, {}) == build_key(right, {})) == (left == right)
 
 
@@ -65,7 +66,7 @@ def test_sources_are_what_go_reads(tmp_path: Path) -> None:
     assert sorted(read_sources(tmp_path)) == ["go.mod", "go.sum", "inner/a.go", "main.go"]
 
 
-def test_a_build_that_is_there_is_used(tmp_path: Path) -> None:
+def test_existing_build_is_used(tmp_path: Path) -> None:
     from tidemark_cli.toolchain.cache import platform_tag
 
     target = tmp_path / "bin/program" / f"v1.0.0-{PROGRAM.key(platform_tag())}" / "program"
@@ -73,6 +74,7 @@ def test_a_build_that_is_there_is_used(tmp_path: Path) -> None:
     target.write_bytes(b"binary")
     os.utime(target.parent, (1, 1))
     assert ensure_program(PROGRAM, cache=tmp_path) == target
+    # Use renews the time by which old builds are pruned.
     assert target.parent.stat().st_mtime > 1
 
 
@@ -86,6 +88,7 @@ def test_a_lock_is_waited_for(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=second)
     with locked(tmp_path / "lock", lambda: None):
+        # The second thread reports that it waits, and gets the lock afterwards.
         thread.start()
         assert waiting.wait(10)
         order.append("first")

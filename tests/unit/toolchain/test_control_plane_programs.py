@@ -1,4 +1,4 @@
-"""Which programs make the control plane, and what stays private when they are separate ones."""
+"""Programs of the control plane, and what stays private with separate ones."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which Go is chosen, and in which environment it builds. The Go commands are small scripts."""
+"""Selection of Go, and its build environment. The Go commands are small scripts."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ PINNED = GoVersion(1, 26, 6)
 
 
 def make_go(path: Path, version: str, *, keeps: str = "/var/go") -> Path:
-    """A command that answers ``go version`` and ``go env NAME`` as Go does."""
+    """Write a command that answers ``go version`` and ``go env NAME`` as Go does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         "#!/bin/sh\n"
@@ -63,6 +63,7 @@ def test_an_error_of_the_packaged_go_names_the_remedy(
 
 def test_the_machines_caches_are_used_with_the_machines_go(tmp_path: Path) -> None:
     go = Go(make_go(tmp_path / "go", "go1.26.2"), GoVersion(1, 26, 2), packaged=False)
+    # With the user's GOOS, the build would be for another system.
     environ = build_environment(go, tmp_path / "cache", {"GOOS": "plan9"}, tmp_path / "checkout")
     assert environ["GOCACHE"] == "/var/go/GOCACHE"
     assert environ["GOMODCACHE"] == "/var/go/GOMODCACHE"
@@ -83,7 +84,7 @@ def test_caches_inside_the_checkout_are_moved(tmp_path: Path) -> None:
     assert environ["GOFLAGS"] == "-p=1 -modcacherw"
 
 
-def test_the_packaged_go_keeps_its_caches_with_ours_by_default(tmp_path: Path) -> None:
+def test_packaged_go_has_its_caches_in_tidemarks_folder(tmp_path: Path) -> None:
     go = Go(tmp_path / "go", PINNED, packaged=True)
     given = {"GOMODCACHE": "/shared/modules", "GOROOT": "/old"}
     environ = build_environment(go, tmp_path / "cache", given, None)
@@ -101,7 +102,8 @@ def test_a_named_minio_is_used_as_it_is(tmp_path: Path) -> None:
         ensure_minio(environ={"TIDEMARK_MINIO": str(tmp_path / "absent")})
 
 
-def test_an_estimate_waits_until_it_means_something() -> None:
+def test_estimate_requires_enough_progress() -> None:
+    # 3 s and 1 % are too little for an estimate.
     assert remaining_s(3.0, 0.01) is None
     assert remaining_s(60.0, 0.25) == 180.0
     assert estimate(60.0, 0.25) == "about 3 min left"

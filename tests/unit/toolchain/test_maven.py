@@ -1,5 +1,4 @@
-"""Published jars: what Maven says is counted, what is missing is named, and a set is there whole or
-not at all."""
+"""Published jars: Maven's output is counted, missing programs are named, and sets are complete."""
 
 from pathlib import Path
 
@@ -12,9 +11,7 @@ from tidemark_cli.toolchain import maven
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.progress import PlainProgress
 
-WANTED = maven.JarSet(
-    name="apache-kafka", version="1.2.3", version_property="kafka.version", jars=2
-)
+JARS = maven.JarSet(name="apache-kafka", version="1.2.3", version_property="kafka.version", jars=2)
 JAVA = "#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n"
 FETCHES = """#!/bin/sh
 for each; do case "$each" in -DoutputDirectory=*) folder="${each#-DoutputDirectory=}";; esac; done
@@ -25,7 +22,7 @@ FAILS = "#!/bin/sh\necho '[ERROR] no route to host'; echo '[INFO] hint'; exit 1\
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder that programs are looked for in."""
+    """Return the only folder in which programs are found."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -41,12 +38,12 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 def ensure(tmp_path: Path) -> Path:
-    with (tmp_path / "said").open("w", encoding="utf-8") as said:
-        return maven.ensure_jars(WANTED, progress=PlainProgress(said), cache=tmp_path / "cache")
+    with (tmp_path / "said").open("w", encoding="utf-8") as output:
+        return maven.ensure_jars(JARS, progress=PlainProgress(output), cache=tmp_path / "cache")
 
 
 def test_jars_are_counted_and_errors_kept() -> None:
-    told: list[tuple[str, float]] = []
+    reports: list[tuple[str, float]] = []
     lines = [
         "[INFO] Downloading from central: https://repo.example/a.jar\n",
         "[INFO] Downloaded from central: https://repo.example/a.jar (1 MB at 2 MB/s)\n",
@@ -54,8 +51,8 @@ def test_jars_are_counted_and_errors_kept() -> None:
         "[INFO] Downloaded from central: https://repo.example/b.jar (1 MB at 2 MB/s)\n",
         "[ERROR] c.jar: not found\n",
     ]
-    last = maven.follow(lines, 4, lambda detail, fraction: told.append((detail, fraction)))
-    assert told == [("1 jars", 0.25), ("2 jars", 0.5)]
+    last = maven.follow(lines, 4, lambda detail, fraction: reports.append((detail, fraction)))
+    assert reports == [("1 jars", 0.25), ("2 jars", 0.5)]
     assert list(last) == ["[ERROR] c.jar: not found"]
 
 
@@ -70,11 +67,12 @@ def test_without_maven_the_error_names_the_installation(path: Path, tmp_path: Pa
         ensure(tmp_path)
 
 
-def test_what_was_fetched_is_found_again_without_maven(path: Path, tmp_path: Path) -> None:
+def test_fetched_jars_are_found_without_maven(path: Path, tmp_path: Path) -> None:
     program(path, "java", JAVA)
     program(path, "mvn", FETCHES)
     folder = ensure(tmp_path)
     assert "-Dkafka.version=1.2.3" in (folder / "arguments").read_text(encoding="utf-8")
+    # Without Maven, only the cache can have the jars.
     (path / "mvn").unlink()
     assert ensure(tmp_path) == folder
 
@@ -82,7 +80,7 @@ def test_what_was_fetched_is_found_again_without_maven(path: Path, tmp_path: Pat
 def test_a_local_cluster_reports_missing_java_before_it_starts_anything(
     path: Path, tmp_path: Path
 ) -> None:
-    """With jars in the cache that was seen only once the control plane ran."""
+    """With jars in the cache, this would only be noticed once the control plane runs."""
     layout = Layout.at(tmp_path / "cluster")
     layout.create()
     settings = LocalClusterSettings("c", "default", "directory", "", 1, 2, KAFKA)
@@ -95,14 +93,15 @@ def test_a_local_cluster_reports_missing_java_before_it_starts_anything(
 def test_mavens_output_is_reported_on_failure(path: Path, tmp_path: Path) -> None:
     program(path, "java", JAVA)
     program(path, "mvn", FAILS)
-    with pytest.raises(ToolchainError, match="no route to host") as told:
+    with pytest.raises(ToolchainError, match="no route to host") as raised:
         ensure(tmp_path)
-    assert not isinstance(told.value, maven.MavenMissing)
+    assert not isinstance(raised.value, maven.MavenMissing)
+    # An incomplete set is not left in the cache.
     assert not [path_ for path_ in (tmp_path / "cache" / "jars").rglob("*") if path_.is_file()]
 
 
-@pytest.mark.parametrize("wanted", [maven.KAFKA, maven.spark_kafka("4.1.3")])
-def test_each_pom_takes_the_version_that_it_is_given(wanted: maven.JarSet) -> None:
-    text = wanted.pom.read_text(encoding="utf-8")
-    assert f"${{{wanted.version_property}}}" in text
-    assert f">{wanted.version}<" not in text
+@pytest.mark.parametrize("jars", [maven.KAFKA, maven.spark_kafka("4.1.3")])
+def test_each_pom_takes_the_version_that_it_is_given(jars: maven.JarSet) -> None:
+    text = jars.pom.read_text(encoding="utf-8")
+    assert f"${{{jars.version_property}}}" in text
+    assert f">{jars.version}<" not in text

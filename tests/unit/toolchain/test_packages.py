@@ -1,4 +1,4 @@
-"""Spark is installed where it is missing and can be; else the message says how."""
+"""Spark is installed if it is missing and can be. Otherwise the message names the command."""
 
 import sys
 from pathlib import Path
@@ -9,18 +9,18 @@ from tidemark_cli.toolchain import packages
 from tidemark_cli.toolchain.errors import ToolchainError
 
 
-def test_what_is_there_is_not_installed_again() -> None:
-    said: list[str] = []
-    packages.ensure_spark(said.append)
-    assert said == []
+def test_installed_spark_is_not_installed_again() -> None:
+    messages: list[str] = []
+    packages.ensure_spark(messages.append)
+    assert messages == []
 
 
-@pytest.mark.parametrize("lacking", ["checkout", "virtual environment"])
+@pytest.mark.parametrize("missing", ["checkout", "virtual environment"])
 def test_without_a_place_to_install_into_the_command_is_named(
-    monkeypatch: pytest.MonkeyPatch, lacking: str
+    monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr(packages, "MODULES", ("no_such_module_of_spark",))
-    if lacking == "checkout":
+    if missing == "checkout":
         monkeypatch.setattr(packages, "REQUIREMENTS", Path("/nowhere/spark.txt"))
     else:
         monkeypatch.setattr(sys, "prefix", sys.base_prefix)

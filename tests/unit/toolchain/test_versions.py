@@ -60,7 +60,7 @@ def test_go_mod_names_the_go_version_and_the_modules() -> None:
     assert required_module(GO_MOD, "example.test/single") == "v2.0.0"
 
 
-def test_what_go_mod_does_not_say_is_an_error() -> None:
+def test_missing_line_of_go_mod_is_an_error() -> None:
     with pytest.raises(ToolchainError, match="no go line"):
         required_go("module example.test/program\n")
     with pytest.raises(ToolchainError, match="does not require"):

@@ -54,7 +54,7 @@ async def test_a_password_is_read_from_a_secret_that_people_write(type_: str) ->
         ({"password": SECRET_TEXT.encode() + b"\xff"}, "is not UTF-8 text"),
     ],
 )
-async def test_what_is_no_password_is_refused_and_not_shown(
+async def test_invalid_password_is_refused_and_not_shown(
     data: dict[str, bytes], message: str
 ) -> None:
     with pytest.raises(BadPassword, match=message) as refused:
@@ -86,7 +86,7 @@ async def test_credentials_that_others_fill_in_are_no_passwords(type_: str) -> N
 # ---------------------------------------------------------------- the user's own Secret
 
 
-def test_what_is_kept_is_read_back_and_shown_nowhere() -> None:
+def test_stored_password_is_read_back_and_never_shown() -> None:
     kept = KeptPassword(SECRET_TEXT, bytes(32))
     assert read_password(password_data("alice", kept)) == kept
     assert SECRET_TEXT not in repr(kept)
@@ -94,6 +94,7 @@ def test_what_is_kept_is_read_back_and_shown_nowhere() -> None:
 
 def test_a_password_is_kept_whatever_else_is_missing() -> None:
     data = password_data("alice", KeptPassword("pencil", bytes(32)))
+    # A salt key that is missing or too short is replaced.
     for salt in (b"", b"short"):
         kept = read_password({**data, "salt.key": salt})
         assert kept is not None

@@ -14,30 +14,31 @@ SALT_KEY = bytes(range(32))
 
 
 def signatures(
-    held: ScramCredential, message: bytes, proof: bytes, hash_: str
+    stored: ScramCredential, message: bytes, proof: bytes, hash_: str
 ) -> tuple[bool, bytes]:
     """Return whether the client's proof is right, and the server's signature (RFC 5802, section
     3).
     """
     client_key = bytes(
         left ^ right
-        for left, right in zip(proof, hmac.digest(held.stored_key, message, hash_), strict=True)
+        for left, right in zip(proof, hmac.digest(stored.stored_key, message, hash_), strict=True)
     )
-    right = hashlib.new(hash_, client_key).digest() == held.stored_key
-    return right, hmac.digest(held.server_key, message, hash_)
+    right = hashlib.new(hash_, client_key).digest() == stored.stored_key
+    return right, hmac.digest(stored.server_key, message, hash_)
 
 
 def test_the_example_of_rfc_7677() -> None:
-    held = credential(
+    stored = credential(
         "pencil", base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="), Mechanism.SCRAM_SHA_256, 4096
     )
+    # The nonce, the message and the proof are from RFC 7677, section 3.
     nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     message = (
         f"n=user,r=rOprNGfwEbeRWgbNEkqO,r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,"
         f"c=biws,r={nonce}"
     )
     proof = base64.b64decode("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
-    assert signatures(held, message.encode(), proof, "sha256") == (
+    assert signatures(stored, message.encode(), proof, "sha256") == (
         True,
         base64.b64decode("6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="),
     )
@@ -45,15 +46,15 @@ def test_the_example_of_rfc_7677() -> None:
 
 @pytest.mark.parametrize("mechanism", Mechanism)
 @pytest.mark.parametrize("password", ["pencil", 'with "quotes", = and \\', "Grüße"])
-def test_a_stock_client_proves_the_password_and_believes_the_server(
+def test_stock_client_proves_the_password_and_verifies_the_server(
     mechanism: Mechanism, password: str
 ) -> None:
-    held = credential(password, salt_of(SALT_KEY, password, mechanism), mechanism)
+    stored = credential(password, salt_of(SALT_KEY, password, mechanism), mechanism)
     client = ScramClient("alice", password, mechanism.name.replace("_", "-"))
     client.first_message()
-    salt = base64.b64encode(held.salt)
+    salt = base64.b64encode(stored.salt)
     client.process_server_first_message(b"r=%s-server,s=%s,i=%d" % (client.nonce, salt, ITERATIONS))
-    right, signature = signatures(held, client.auth_message, client.client_proof, mechanism.hash)
+    right, signature = signatures(stored, client.auth_message, client.client_proof, mechanism.hash)
     assert right
     client.process_server_final_message(b"v=" + base64.b64encode(signature))
 
@@ -72,6 +73,6 @@ def test_a_salt_stays_as_long_as_its_password_and_no_longer() -> None:
 
 
 def test_keys_are_in_no_repr() -> None:
-    held = credential("pencil", b"salt", Mechanism.SCRAM_SHA_256, 1)
-    assert repr(held.stored_key) not in repr(held)
-    assert repr(held.server_key) not in repr(held)
+    stored = credential("pencil", b"salt", Mechanism.SCRAM_SHA_256, 1)
+    assert repr(stored.stored_key) not in repr(stored)
+    assert repr(stored.server_key) not in repr(stored)
