@@ -44,7 +44,7 @@ def test_partition_is_revoked_before_it_is_assigned() -> None:
     a.beat()
     assert b.beat().assignment == {}
     assert (b.epoch, world.group.state) == (2, "Reconciling")
-    revoked = a.beat()  # The answer asks for one of its three partitions.
+    revoked = a.beat()  # The answer revokes one of three partitions.
     assert (a.epoch, a.count) == (1, 2)
     assert revoked.member_epoch == 1
     b.beat()
@@ -240,7 +240,7 @@ def test_different_subscriptions_are_balanced() -> None:
     clients = [ConsumerClient(world, name, *names) for name, names in subscriptions.items()]
     settle(*clients)
     assert owned_partitions(*clients) == all_partitions(world)
-    # 18 partitions for four members, and no subscription stands in the way of an even share.
+    # 18 partitions for four members, whose subscriptions allow an even share.
     assert sorted(client.count for client in clients) == [4, 4, 5, 5]
 
 

@@ -116,7 +116,7 @@ class Message:
 class ScriptedConsumer:
     """Consumer that returns records and rebalances in a given order.
 
-    A real consumer cannot be told in which poll it has to rebalance.
+    A real consumer cannot be made to rebalance in a certain poll.
     """
 
     script: tuple[tuple[str, str, int], ...] = ()

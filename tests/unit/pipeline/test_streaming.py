@@ -166,7 +166,7 @@ def test_offsets_are_written_in_order_and_read_back() -> None:
 def test_a_checkpoint_beyond_the_end_of_a_restored_topic_is_refused(
     small_tier: SmallTier, with_epochs: bool
 ) -> None:
-    """It is refused even after the log has grown past it, and after records have expired."""
+    """The checkpoint stays refused when the log grows past it, and when records expire."""
     copy(small_tier)
     known = reader(small_tier).latestOffset()
     begin: Offsets = {**known, "t": {"0": 15}} if with_epochs else at(15)

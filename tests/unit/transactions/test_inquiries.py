@@ -103,7 +103,7 @@ async def test_a_client_retries_when_the_coordinator_does_not_answer() -> None:
 async def test_size_of_a_request_is_limited() -> None:
     wire = PendingLinks()
     inquiries = made(wire)
-    # Two of these do not fit into one request, so that each is sent alone.
+    # Two such inquiries do not fit into one request, so that each is sent alone.
     many = [TopicPartition("t", number) for number in range(15_000)]
     first = await soon(inquiries, "a", A)
     waiting = [await soon(inquiries, name, *many) for name in ("b", "c")]

@@ -340,7 +340,7 @@ def test_the_end_in_the_last_epoch_changes_the_producer_id() -> None:
     assert marker == (PID, LAST_EPOCH + 1, 7)  # This epoch fences every late request.
     completed = change.completed(NOW_MS)
     assert (completed.producer_id, completed.producer_epoch) == (7, 0)
-    # A retry receives the new producer, unless it asks for the other outcome.
+    # A retry receives the new producer, unless it requests the other outcome.
     assert end(completed, last).producer == Producer(7, 0)
     assert end(completed, last).change is None
     assert end(completed, last, commit=False).error is INVALID
