@@ -53,7 +53,7 @@ class AuditPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class TaskResult:
     """Result of a task: segments and bytes that were read, and findings."""
 
     segments: int
@@ -76,17 +76,19 @@ class AuditReport:
     findings: tuple[Finding, ...]
 
     @classmethod
-    def of(cls, topic: TopicObject, planned: AuditPlan, done: Sequence[Checked]) -> "AuditReport":
+    def of(
+        cls, topic: TopicObject, planned: AuditPlan, done: Sequence[TaskResult]
+    ) -> "AuditReport":
         """Combine the findings of the manifests and of the tasks."""
         findings = [
             *planned.findings,
-            *(finding for checked in done for finding in checked.findings),
+            *(finding for result in done for finding in result.findings),
         ]
         return cls(
             topic,
             planned.versions,
-            sum(checked.segments for checked in done),
-            sum(checked.size_bytes for checked in done),
+            sum(result.segments for result in done),
+            sum(result.size_bytes for result in done),
             tuple(
                 sorted(findings, key=lambda item: (item.partition, item.start_offset, item.kind))
             ),
@@ -136,7 +138,7 @@ def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditP
     return AuditPlan(tuple(tasks), tuple(findings), tuple(versions))
 
 
-def run_task(storage: RemoteStorage, task: AuditTask) -> Checked:
+def run_task(storage: RemoteStorage, task: AuditTask) -> TaskResult:
     """Read the segments of a task. Raises StoreUnavailable: nothing is known then."""
     tier = open_tier(storage)
     findings: list[Finding] = []
@@ -151,7 +153,7 @@ def run_task(storage: RemoteStorage, task: AuditTask) -> Checked:
         except ObjectDamaged as error:
             findings += _if_live(tier, task, entry, FindingKind.DAMAGED, str(error))
     # A damaged store could produce a finding per segment; the driver's memory is bounded.
-    return Checked(len(task.segments), size_bytes, tuple(findings[:FINDINGS_MAX]))
+    return TaskResult(len(task.segments), size_bytes, tuple(findings[:FINDINGS_MAX]))
 
 
 def _if_live(

@@ -100,7 +100,7 @@ class EpochEndAnswer(NamedTuple):
     leader_epoch: int
 
 
-class Fetched(NamedTuple):
+class FetchedBatches(NamedTuple):
     """Raw batches, and the aborted transactions with records in them: producer id, first offset."""
 
     data: bytes
@@ -208,7 +208,7 @@ class BrokerClient:
         self._retry(request_remaining)
         return log_ends
 
-    def fetch(self, topic: str, partition: int, offset: int) -> Fetched:
+    def fetch(self, topic: str, partition: int, offset: int) -> FetchedBatches:
         """Return committed batches from the one that contains ``offset``.
 
         Empty if no record was written there within two seconds.
@@ -454,7 +454,7 @@ class BrokerClient:
             raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
         return low_watermarks
 
-    def _fetch(self, topic: str, partition: int, offset: int) -> Fetched:
+    def _fetch(self, topic: str, partition: int, offset: int) -> FetchedBatches:
         """Send one Fetch with isolation level read_committed to the leader of a partition."""
         leader = self._leader(topic, partition)
         # Waits two seconds for a byte. Both size limits are equal, as there is one partition.
@@ -492,7 +492,7 @@ class BrokerClient:
             (int(transaction.producer_id), int(transaction.first_offset))
             for transaction in result.aborted_transactions or ()
         )
-        return Fetched(bytes(result.records or b""), aborted)
+        return FetchedBatches(bytes(result.records or b""), aborted)
 
 
 def only_partition(topics: Sequence[_TopicResult[R]], name: str) -> R:

@@ -12,7 +12,7 @@ import sys
 
 from pyspark import daemon
 
-from tidemark_pipeline.workers import forget_archives
+from tidemark_pipeline.workers import drop_archive_importers
 
 #: The kind of worker that runs tasks; the other kinds plan them.
 _TASKS = "pyspark.worker"
@@ -27,7 +27,7 @@ def main() -> None:
         load_decoder()
     else:
         import tidemark_pipeline.source  # noqa: F401 - for those who are forked
-    forget_archives()
+    drop_archive_importers()
     # Objects in the permanent generation are not visited, so their pages stay shared after a fork.
     gc.collect()
     gc.freeze()

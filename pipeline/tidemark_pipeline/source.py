@@ -19,7 +19,7 @@ from tidemark_pipeline.options import Options, parse
 from tidemark_pipeline.plan import plan_batch
 from tidemark_pipeline.streaming import TidemarkPartition, TidemarkStreamReader
 from tidemark_pipeline.topic_survey import Survey
-from tidemark_pipeline.workers import settle
+from tidemark_pipeline.workers import freeze_loaded_objects
 
 #: Without it Spark refuses a Python source that takes filters.
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -40,7 +40,7 @@ class TidemarkDataSource(DataSource):
 
     def schema(self) -> str:
         ddl = columns.ddl(parse(self.options).columns)
-        settle()
+        freeze_loaded_objects()
         return ddl
 
     def reader(self, schema: StructType) -> "TidemarkReader":
@@ -70,7 +70,7 @@ class TidemarkReader(DataSourceReader):
         """Return the tasks of one read; every offset between start and end is in exactly one."""
         with Survey(self._options) as survey:
             plan = plan_batch(survey, self._options, self._narrowing)
-        settle()
+        freeze_loaded_objects()
         return [TidemarkPartition(task, self._narrowing.since_ms) for task in plan.tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.records.batch import CorruptBatch, iter_headers
-from tidemark_pipeline.brokers import BrokerClient, BrokersUnavailable, Fetched
+from tidemark_pipeline.brokers import BrokerClient, BrokersUnavailable, FetchedBatches
 from tidemark_pipeline.errors import CorruptData
 
 #: Most consecutive responses without a batch; the broker delays each for two seconds.
@@ -28,7 +28,7 @@ def list_offsets(
 
 def read(
     brokers: BrokerClient, topic: str, partition: int, start: int, end: int
-) -> Iterator[Fetched]:
+) -> Iterator[FetchedBatches]:
     """Yield raw batches that cover the offsets from ``start`` to ``end`` (exclusive).
 
     ``end`` is at most the last stable offset. A new leader may not have a high watermark that high

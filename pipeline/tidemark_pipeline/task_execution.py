@@ -13,7 +13,7 @@ from tidemark_pipeline.options import Options
 from tidemark_pipeline.plan import PlannedTask
 from tidemark_pipeline.tasks import RemoteTask, TailTask
 from tidemark_pipeline.topic_survey import Part
-from tidemark_pipeline.workers import settle
+from tidemark_pipeline.workers import freeze_loaded_objects
 
 
 def read_planned(
@@ -29,7 +29,7 @@ def read_planned(
             yield from _read_tail(options, planned.part, planned.task, since_ms, threads)
         else:
             yield from _read_remote(options, planned.part, planned.task, since_ms, threads)
-    settle()
+    freeze_loaded_objects()
 
 
 def load_decoder() -> None:

@@ -16,10 +16,10 @@ from zipimport import zipimporter
 _frozen = False
 
 
-def settle() -> None:
+def freeze_loaded_objects() -> None:
     """Exempt all loaded objects from later garbage collections. Call it after a piece of work."""
     global _frozen  # noqa: PLW0603 - of this process, as what it is about
-    forget_archives()
+    drop_archive_importers()
     if not _frozen:
         # Only once: garbage at that time is never freed, so repeated calls would leak memory.
         gc.collect()
@@ -27,7 +27,7 @@ def settle() -> None:
         _frozen = True
 
 
-def forget_archives() -> None:
+def drop_archive_importers() -> None:
     """Drop the importers of Spark's own archives from the import system's cache.
 
     The archives do not change while Spark runs. The import system creates an importer again when it

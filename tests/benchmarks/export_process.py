@@ -100,7 +100,7 @@ def main() -> None:
             threading.Thread(target=wait, daemon=True).start()
             table = IcebergTable(session, f"{_CATALOG}.db.all", TableLayout(columns=RAW_DDL))
             every_s = wanted["every_s"]
-            export(session, wanted["options"], table, every_s=every_s, stop=stop, say=tell)
+            export(session, wanted["options"], table, every_s=every_s, stop=stop, on_commit=tell)
             return
         # A new table each time, so that no run finds data of another one.
         for number, _ in enumerate(sys.stdin):

@@ -574,7 +574,7 @@ class Proof:
                 table,
                 every_s=_COMMIT_S,
                 stop=stop,
-                watch=progress.append,
+                on_progress=progress.append,
             )
 
         with ThreadPoolExecutor(1) as threads:

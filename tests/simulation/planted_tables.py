@@ -87,14 +87,16 @@ TABLE_BUGS = (
     ),
     TableBug(
         "a tag says how far a table is whose lineage is lost",
-        lambda: mock.patch.object(tables.iceberg_lineage, "standing", _tag_says),
+        lambda: mock.patch.object(tables.iceberg_lineage, "progress_from_ancestors", _tag_says),
     ),
     TableBug(
         "a tag says how far a table is",
-        lambda: mock.patch.object(tables.iceberg_lineage, "standing", _newest_says),
+        lambda: mock.patch.object(tables.iceberg_lineage, "progress_from_ancestors", _newest_says),
     ),
     TableBug(
         "rows that were picked are taken for all rows before them",
-        _replaced("tidemark_pipeline.export.iceberg_lineage._has_exports_rows", lambda *_: False),
+        _replaced(
+            "tidemark_pipeline.export.iceberg_lineage._may_have_export_rows", lambda *_: False
+        ),
     ),
 )

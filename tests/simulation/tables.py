@@ -494,7 +494,7 @@ class StubTable:
         self._mine = kept
         return Written(rows=len(read))
 
-    def progress_from_ancestors(self) -> Exported:
+    def progress(self) -> Exported:
         assert self._mine is not None
         check_not_superseded(self._mine, self._standing())
         return self._mine
@@ -677,7 +677,7 @@ def _stubbed(world: TableWorld) -> Iterator[None]:
             "tidemark_pipeline.topic_survey.open_tier", side_effect=lambda _: world.open_tier()
         ),
         mock.patch("tidemark_pipeline.topic_survey._brokers", return_value=_StubBrokers(world)),
-        mock.patch.object(job, "_run", run),
+        mock.patch.object(job, "_run_query", run),
     ):
         yield
 

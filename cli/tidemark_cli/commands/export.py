@@ -218,8 +218,8 @@ def export(
                     every_s=None if once else interval,
                     stop=stop,
                     deleter=deleter,
-                    say=_print_progress,
-                    watch=_StartNotice(table),
+                    on_commit=_print_progress,
+                    on_progress=_StartNotice(table),
                 )
         except (PySparkException, Py4JJavaError) as error:
             fail(f"{project_error(str(error))[1]}; Spark's own log: {log}")

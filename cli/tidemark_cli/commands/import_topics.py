@@ -15,16 +15,16 @@ from tidemark_cli.commands.files import write_atomically
 from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOption, open_access
 from tidemark_cli.imports import kafka_topics, strimzi
 from tidemark_cli.imports.documents import Document, DocumentError, read
-from tidemark_cli.imports.kafka_topics import Existing
+from tidemark_cli.imports.kafka_topics import ExistingTopic
 from tidemark_cli.imports.manifest_writer import as_yaml
 from tidemark_cli.imports.strimzi import Defaults
 from tidemark_cli.imports.topics import (
-    Imported,
+    ImportedManifest,
     ImportedTopic,
     ImportTarget,
     NotImported,
-    imported,
     is_internal,
+    to_manifest,
 )
 from tidemark_operator.controller.events import count
 from tidemark_operator.resources.topic import DeletionPolicyName
@@ -112,7 +112,7 @@ def import_topics(
     target = ImportTarget(
         cluster=cluster, namespace=namespace, deletion_policy=DeletionPolicyName(deletion_policy)
     )
-    manifests = run.imported(imported_topics, target)
+    manifests = run.manifests_of(imported_topics, target)
     # Written even if some topics failed; each of those was reported, and the status is 1.
     _write(output, as_yaml(manifests))
     run.close(manifests)
@@ -142,13 +142,15 @@ class _Run:
         """Report a topic that is left out because its records are a program's state."""
         self.say(f"{source}: skipped, since {name} is an internal topic")
 
-    def imported(self, topics: Iterable[ImportedTopic], target: ImportTarget) -> list[Imported]:
+    def manifests_of(
+        self, topics: Iterable[ImportedTopic], target: ImportTarget
+    ) -> list[ImportedManifest]:
         """Return the topics that can be imported, with each topic and each object name once."""
-        manifests: list[Imported] = []
+        manifests: list[ImportedManifest] = []
         sources: dict[tuple[str, str], str] = {}
         for topic in topics:
             try:
-                result = imported(topic, target, lambda name: ("object", name) in sources)
+                result = to_manifest(topic, target, lambda name: ("object", name) in sources)
             except NotImported as error:
                 self.trouble(topic.source, str(error))
                 continue
@@ -164,7 +166,7 @@ class _Run:
             manifests.append(result)
         return manifests
 
-    def close(self, manifests: Sequence[Imported]) -> None:
+    def close(self, manifests: Sequence[ImportedManifest]) -> None:
         """Print how many topics were imported, and the next step."""
         adopting = sum(topic.adopts for topic in manifests)
         self.say(
@@ -245,7 +247,9 @@ def _check_pattern(topics: str) -> None:
         fail(f"--topics {topics!r} is not a regular expression: {error}")
 
 
-def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str) -> list[Existing]:
+def _existing(
+    run: _Run, bootstrap: str, client_config: Path | None, topics: str
+) -> list[ExistingTopic]:
     def tell(done: int, of: int) -> None:
         if of > kafka_topics.PAGE:
             run.say(f"{done:,} of {of:,} topics read")
@@ -260,7 +264,7 @@ def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str
     return existing
 
 
-def _of_cluster(run: _Run, existing: Iterable[Existing], name: str) -> Iterator[ImportedTopic]:
+def _of_cluster(run: _Run, existing: Iterable[ExistingTopic], name: str) -> Iterator[ImportedTopic]:
     for topic in existing:
         if kafka_topics.is_own(topic.view):
             run.skip_internal(f"{name}, topic {topic.view.name}", topic.view.name)
@@ -272,12 +276,12 @@ def _of_cluster(run: _Run, existing: Iterable[Existing], name: str) -> Iterator[
 
 
 def _identified(
-    run: _Run, topics: Iterable[ImportedTopic], existing: Iterable[Existing]
+    run: _Run, topics: Iterable[ImportedTopic], existing: Iterable[ExistingTopic]
 ) -> Iterator[ImportedTopic]:
     known = {topic.view.name: topic for topic in existing}
     for topic in topics:
         try:
-            yield kafka_topics.identified(topic, known)
+            yield kafka_topics.with_topic_id(topic, known)
         except NotImported as error:
             run.trouble(topic.source, str(error))
 

@@ -241,7 +241,7 @@ def _write_result(result: "StatementResult", output: Output, limit: int) -> None
         write = {Output.JSON: json_text, Output.CSV: csv_text}[output]
         sys.stdout.buffer.write(write(result.columns, result.rows).encode("utf-8", "replace"))
         sys.stdout.flush()
-    if result.cut:
+    if result.is_truncated:
         text = f"only the first {limit:,} rows are shown; show more with --limit, at most "
         errors.print(f"{text}{LIMIT_MAX:,}", highlight=False)
 

@@ -26,7 +26,7 @@ from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.top import broker_offsets, pages
 from tidemark_cli.top.object_index import BROKER, KINDS, SLICE, ObjectIndex
 from tidemark_cli.top.page_html import page
-from tidemark_cli.top.query import PAGE_SIZE, Query, choose
+from tidemark_cli.top.query import PAGE_SIZE, Query, select_page
 from tidemark_cli.top.reader import ObjectReader
 from tidemark_cli.top.text import print_frame
 
@@ -118,7 +118,7 @@ def look(
             if batch.problem and kind != SLICE:
                 fail(batch.problem)
             problems += [batch.problem] if batch.problem else []
-    shown = [line.name for line in choose(object_index.lines.values(), query).lines]
+    shown = [line.name for line in select_page(object_index.lines.values(), query).lines]
     topics = [topic for name in shown if (topic := object_index.topic(name)) is not None]
     # The coordinators' topics have 100 partitions by default, so only a pattern shows them in
     # detail.

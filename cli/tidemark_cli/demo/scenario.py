@@ -16,7 +16,7 @@ from tidemark_cli.demo import clients, manifests
 from tidemark_cli.demo.clients import Ledger, SteadyProducer
 from tidemark_cli.demo.flights import FLIGHTS_TOTAL, Flight, delays_by_carrier, load
 from tidemark_cli.demo.report import DemoReport
-from tidemark_cli.demo.spark import SparkBeside
+from tidemark_cli.demo.spark import BackgroundSpark
 from tidemark_cli.demo.stage import NO_GAPS, PARTITIONS, TOPIC, WAITS, PartitionPlacement, Stage
 from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
@@ -56,7 +56,7 @@ class Scenario:
         log = self.cluster.layout.log("spark")
         with (
             ThreadPoolExecutor(1, "flights") as reader,
-            SparkBeside(
+            BackgroundSpark(
                 self._scratch, log, self.report.say, self.stage.spark_settings
             ) as self._spark,
         ):

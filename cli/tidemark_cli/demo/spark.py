@@ -16,7 +16,7 @@ from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import find_java
 
 
-class SparkBeside:
+class BackgroundSpark:
     """Session that opens in the background.
 
     ``log`` is the JVM's log file. ``settings`` returns further Spark configuration, and is called

@@ -22,7 +22,7 @@ PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Existing:
+class ExistingTopic:
     """Topic of a cluster; ``configuration`` has every effective key, or why it is unknown."""
 
     view: TopicView
@@ -39,7 +39,7 @@ def read(
     access: KafkaAccess,
     pattern: str = "",
     on_progress: Callable[[int, int], None] = lambda *_: None,
-) -> list[Existing]:
+) -> list[ExistingTopic]:
     """Return the topics whose full name matches the regular expression ("": all), by name.
 
     Internal topics are included. ``on_progress`` receives the topics read and their total. Raises
@@ -50,7 +50,7 @@ def read(
 
 async def _read(
     access: KafkaAccess, pattern: re.Pattern[str], on_progress: Callable[[int, int], None]
-) -> list[Existing]:
+) -> list[ExistingTopic]:
     """Request metadata, reassignments and configurations of the matching topics."""
     async with KafkaClient(access) as client:
         admin = Admin(client)
@@ -58,11 +58,11 @@ async def _read(
         names = sorted(filter(pattern.fullmatch, views))
         # A topic that is being moved has more replicas than its manifest should have.
         moving = {topic for topic, _ in await admin.reassignments()}
-        topics: list[Existing] = []
+        topics: list[ExistingTopic] = []
         for begin in range(0, len(names), PAGE):
             page = names[begin : begin + PAGE]
             configs = await topic_configs(client, page)
-            topics += (Existing(views[name], configs[name], name in moving) for name in page)
+            topics += (ExistingTopic(views[name], configs[name], name in moving) for name in page)
             on_progress(len(topics), len(names))
         return topics
 
@@ -72,7 +72,7 @@ def is_own(view: TopicView) -> bool:
     return view.internal or is_internal(view.name)
 
 
-def imported_topic(topic: Existing, cluster_name: str) -> ImportedTopic:
+def imported_topic(topic: ExistingTopic, cluster_name: str) -> ImportedTopic:
     """Return the topic as a desired state that changes nothing. Raises :class:`NotImported`."""
     view, factors = topic.view, topic.replication_factors
     if isinstance(topic.configuration, RequestFailure):
@@ -96,7 +96,7 @@ def imported_topic(topic: Existing, cluster_name: str) -> ImportedTopic:
     )
 
 
-def identified(topic: ImportedTopic, existing: Mapping[str, Existing]) -> ImportedTopic:
+def with_topic_id(topic: ImportedTopic, existing: Mapping[str, ExistingTopic]) -> ImportedTopic:
     """Return a foreign description of a topic with the topic's id in the cluster.
 
     Differences to the cluster become remarks. Raises :class:`NotImported`.
@@ -116,7 +116,7 @@ def identified(topic: ImportedTopic, existing: Mapping[str, Existing]) -> Import
     )
 
 
-def _differences(topic: ImportedTopic, in_cluster: Existing) -> Sequence[str]:
+def _differences(topic: ImportedTopic, in_cluster: ExistingTopic) -> Sequence[str]:
     pairs = (
         ("partitions", topic.partitions, [len(in_cluster.view.partitions)]),
         ("replicas", topic.replication_factor, in_cluster.replication_factors),

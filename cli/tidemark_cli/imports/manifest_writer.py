@@ -5,17 +5,17 @@ from collections.abc import Iterable
 
 import yaml
 
-from tidemark_cli.imports.topics import Imported
+from tidemark_cli.imports.topics import ImportedManifest
 
 _WIDTH = 100
 
 
-def as_yaml(topics: Iterable[Imported]) -> str:
+def as_yaml(topics: Iterable[ImportedManifest]) -> str:
     """Return one document for each topic, in their order."""
     return "".join(f"---\n{comment(topic)}{body(topic)}" for topic in topics)
 
 
-def comment(topic: Imported) -> str:
+def comment(topic: ImportedManifest) -> str:
     """Return the comment with a manifest's source and remarks."""
     lines = [f"From {topic.source}.", *(f"- {remark}" for remark in topic.remarks)]
     return "".join(
@@ -31,6 +31,6 @@ def comment(topic: Imported) -> str:
     )
 
 
-def body(topic: Imported) -> str:
+def body(topic: ImportedManifest) -> str:
     """Return the manifest in its own key order, which is the conventional one."""
     return str(yaml.safe_dump(topic.manifest, sort_keys=False, allow_unicode=True, width=_WIDTH))

@@ -70,7 +70,7 @@ class ImportedTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedManifest:
     """Manifest, with remarks about what it does not contain."""
 
     source: str
@@ -97,9 +97,9 @@ class ImportTarget:
     deletion_policy: DeletionPolicyName
 
 
-def imported(
+def to_manifest(
     topic: ImportedTopic, target: ImportTarget, is_taken: Callable[[str], bool]
-) -> Imported:
+) -> ImportedManifest:
     """Return a topic's manifest. ``is_taken``: whether another manifest has that object name.
 
     Raises :class:`NotImported`.
@@ -132,7 +132,7 @@ def imported(
         meta["annotations"] = annotations
     manifest = {"apiVersion": API_VERSION, "kind": "Topic", "metadata": meta, "spec": spec}
     _check(manifest)
-    return Imported(topic.source, manifest, (*topic.remarks, *remarks))
+    return ImportedManifest(topic.source, manifest, (*topic.remarks, *remarks))
 
 
 def _check(manifest: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ class Objects(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class DeletionOutcome:
     """Outcome of a deletion; ``succeeded`` is None while it is in progress."""
 
     succeeded: bool | None
@@ -128,12 +128,12 @@ class RecordDeletions:
             current = self._kube.get(KIND, name)
             if current is None or current["metadata"]["uid"] != uid:
                 raise DependencyUnavailable(f"RecordDeletion {name} was deleted before it was done")
-            end = ended(current)
-            if end.succeeded:
+            outcome = outcome_of(current)
+            if outcome.succeeded:
                 return
-            if end.succeeded is not None:
-                raise DependencyUnavailable(f"RecordDeletion {name}: {end.message}")
-            _pause(deadline_s, f"RecordDeletion {name} is not done yet: {end.message}")
+            if outcome.succeeded is not None:
+                raise DependencyUnavailable(f"RecordDeletion {name}: {outcome.message}")
+            _pause(deadline_s, f"RecordDeletion {name} is not done yet: {outcome.message}")
 
 
 def name_of(topic: str, table: str) -> str:
@@ -142,13 +142,13 @@ def name_of(topic: str, table: str) -> str:
     return f"{topic[:_NAME_CHARS].rstrip('-.')}-exported-{digest}"
 
 
-def ended(body: Mapping[str, Any]) -> Ended:
+def outcome_of(body: Mapping[str, Any]) -> DeletionOutcome:
     """Return the outcome according to an object's status."""
     for condition in body.get("status", {}).get("conditions", ()):
         if condition["type"] == "Succeeded":
             text = str(condition.get("message") or condition.get("reason", ""))
-            return Ended({"True": True, "False": False}.get(condition["status"]), text)
-    return Ended(None, "the operator has not reconciled it yet")
+            return DeletionOutcome({"True": True, "False": False}.get(condition["status"]), text)
+    return DeletionOutcome(None, "the operator has not reconciled it yet")
 
 
 def _partitions(below: Mapping[int, ReadPosition]) -> list[dict[str, int]]:

@@ -32,7 +32,7 @@ _APPLY_S = 0.05
 _RESULTS_MAX = 16
 
 
-class Reads(Protocol):
+class ObjectSource(Protocol):
     """Reader of one kind of objects, see :class:`reader.Reader`."""
 
     def read(self, wait_s: int) -> Iterable[ObjectBatch]: ...
@@ -68,7 +68,7 @@ class TopApp(App[None]):
 
     def __init__(
         self,
-        readers: Sequence[Reads],
+        readers: Sequence[ObjectSource],
         query_offsets: QueryOffsets,
         *,
         interval_s: int,
@@ -134,7 +134,7 @@ class TopApp(App[None]):
 
     # ------------------------------------------------------------ threads
 
-    def _follow(self, reader: Reads) -> None:
+    def _follow(self, reader: ObjectSource) -> None:
         while not self._stopped.is_set():
             failed = False
             for batch in reader.read(self._interval_s):

@@ -20,7 +20,7 @@ from tidemark_cli.local.object_summaries import (
 )
 from tidemark_cli.local.topic_rows import TopicRows, condition
 from tidemark_cli.top.object_index import BROKER, CLUSTER, ObjectIndex, TopicLine
-from tidemark_cli.top.query import Chosen, Query, choose
+from tidemark_cli.top.query import Query, TopicPage, select_page
 from tidemark_cli.top.ranges import PartitionOffsets, Range, lag, ranges
 from tidemark_operator.controller.model import PartitionRow
 
@@ -89,14 +89,14 @@ def view(
 ) -> View:
     """Return a frame; ``detailed`` names the Topics whose partitions are shown."""
     topics = [topic for name in detailed if (topic := object_index.topic(name)) is not None]
-    chosen = choose(object_index.lines.values(), query)
+    topic_page = select_page(object_index.lines.values(), query)
     return View(
         tuple(cluster_line(body) for body in object_index.of_kind(CLUSTER)) or ("no Cluster",),
         (*problems, *sorted(object_index.unreadable.values())),
         broker_table(object_index),
-        topic_table(object_index, chosen, query),
+        topic_table(object_index, topic_page, query),
         tuple(partition_table(topic, offsets or {}) for topic in topics if topic.rows),
-        chosen.pages,
+        topic_page.pages,
     )
 
 
@@ -134,21 +134,21 @@ def _broker_trouble(body: dict[str, Any]) -> str:
     return "; ".join(filter(None, troubles))
 
 
-def topic_table(object_index: ObjectIndex, chosen: Chosen, query: Query) -> ViewTable:
+def topic_table(object_index: ObjectIndex, topic_page: TopicPage, query: Query) -> ViewTable:
     """Return one page of the topic list."""
     rows = []
-    for line in chosen.lines:
+    for line in topic_page.lines:
         topic = object_index.topic(line.name)
         if topic is not None:
             rows.append(_topic_row(topic, line))
-    notes = [f"{chosen.matching:,} of {chosen.total:,} topics, by {query.sort}"]
-    if chosen.pages > 1:
-        notes[0] += f"; page {chosen.page + 1} of {chosen.pages}"
+    notes = [f"{topic_page.matching:,} of {topic_page.total:,} topics, by {query.sort}"]
+    if topic_page.pages > 1:
+        notes[0] += f"; page {topic_page.page + 1} of {topic_page.pages}"
     return ViewTable(
         "topics",
         TOPIC_COLUMNS,
         tuple(rows),
-        keys=tuple(line.name for line in chosen.lines),
+        keys=tuple(line.name for line in topic_page.lines),
         notes=tuple(notes),
     )
 

@@ -31,7 +31,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class TopicPage:
     """Page of lines.
 
     ``matching`` of ``total`` topics match. ``page`` is the shown page, the last one if fewer topics
@@ -56,7 +56,7 @@ SORTS = {
 }
 
 
-def choose(lines: Iterable[TopicLine], query: Query) -> Chosen:
+def select_page(lines: Iterable[TopicLine], query: Query) -> TopicPage:
     """Return the page that the query selects."""
     all_lines = list(lines)
     matching = [line for line in all_lines if _matches(line, query)]
@@ -64,7 +64,7 @@ def choose(lines: Iterable[TopicLine], query: Query) -> Chosen:
     pages = max(1, -(-len(matching) // query.page_size))
     page = min(query.page, pages - 1)
     first = page * query.page_size
-    return Chosen(
+    return TopicPage(
         tuple(matching[first : first + query.page_size]), len(matching), len(all_lines), page, pages
     )
 

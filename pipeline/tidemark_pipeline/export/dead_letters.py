@@ -18,7 +18,13 @@ from tidemark_pipeline.export import row_shapes
 from tidemark_pipeline.export.evolution import changes, check_allowed, text, with_changes
 from tidemark_pipeline.export.export_progress import Exported, WriteMode
 from tidemark_pipeline.export.row_shapes import KAFKA
-from tidemark_pipeline.export.table import Evolution, NamedTable, RowCounts, Written, contended
+from tidemark_pipeline.export.table import (
+    Evolution,
+    NamedTable,
+    RowCounts,
+    Written,
+    contended_error,
+)
 from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.value_format import ValueReader
 
@@ -26,7 +32,7 @@ from tidemark_pipeline.schemas.values.value_format import ValueReader
 _ATTEMPTS = 5
 
 
-class LetteredTables:
+class TableWithDeadLetters:
     """Tables ``rows`` and ``letters`` that the job sees as one table.
 
     ``rows`` receives the rows that ``reader``, a
@@ -120,7 +126,7 @@ class LetteredTables:
             # Another writer may have changed the table: read its columns again.
             if self._rows.grow(needed):
                 self._say("; ".join(map(text, needed)))
-        raise contended(self._rows.name)
+        raise contended_error(self._rows.name)
 
     def counts(self) -> RowCounts:
         """Return the rows of each of the two tables."""

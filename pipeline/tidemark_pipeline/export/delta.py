@@ -46,7 +46,7 @@ from tidemark_pipeline.export.table import (
     TableLayout,
     Widened,
     Written,
-    contended,
+    contended_error,
 )
 from tidemark_pipeline.export.upsert import configured, keyless_record_error, merge_into
 
@@ -124,7 +124,7 @@ class DeltaTable:
             if history.progress() == claimed:
                 self._own_progress, self._transaction = claimed, transaction
                 return claimed
-        raise contended(self.name)
+        raise contended_error(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         """Write a batch, and find out from the log whether it was committed."""
@@ -149,7 +149,7 @@ class DeltaTable:
             self._base = now
             if failed is not None and not CONFLICT.search(str(failed)):
                 raise keyless_record_error(failed) or failed
-        raise contended(self.name)
+        raise contended_error(self.name)
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
         """Write rows and the progress of the table in one commit."""

@@ -68,7 +68,7 @@ class DeltaCommit:
         return {str(name): str(value) for name, value in metadata.items()}
 
 
-class Lost(ExportError):
+class ProgressLost(ExportError):
     """Raised when the log no longer contains the table's progress."""
 
 
@@ -114,7 +114,7 @@ def progress_in_log(
             return reader.exported
     # The log was cleaned if its oldest commit is not version 0.
     if reader.exported is None and oldest > 0:
-        raise Lost(
+        raise ProgressLost(
             "the table's log does not go back to its last export (delta.logRetentionDuration), so "
             "nothing says which records it has: export into a new table"
         )

@@ -22,7 +22,7 @@ from tidemark_pipeline.export.delta_history import History
 from tidemark_pipeline.export.delta_maintenance import carrying, vacuum
 from tidemark_pipeline.export.export_progress import Exported, ExportError
 from tidemark_pipeline.export.maintenance import Say
-from tidemark_pipeline.export.table import ATTEMPTS, contended
+from tidemark_pipeline.export.table import ATTEMPTS, contended_error
 from tidemark_pipeline.export.upsert import configured
 
 _JAVA_ERRORS = (Py4JJavaError, PySparkException)
@@ -79,4 +79,4 @@ class DeltaPropagation:
                     raise
             else:
                 return
-        raise contended(self._name)
+        raise contended_error(self._name)

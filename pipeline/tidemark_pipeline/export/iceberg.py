@@ -31,7 +31,7 @@ from tidemark_pipeline.export.table import (
     RowCounts,
     TableLayout,
     Written,
-    contended,
+    contended_error,
 )
 from tidemark_pipeline.export.upsert import configured, keyless_record_error, merge_into
 
@@ -94,7 +94,7 @@ class IcebergTable:
             if self._branch.publish(base, claimed, self._branch.branches_of_others()):
                 self._own_progress = claimed
                 return claimed
-        raise contended(self.name)
+        raise contended_error(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         """Write a batch to the job's branch and publish it; retry after concurrent commits."""
@@ -113,7 +113,7 @@ class IcebergTable:
                 return self._written()
             # Appended files stay valid. An upsert's deletes refer to files that may be replaced.
             is_written = self._layout.mode is WriteMode.APPEND
-        raise contended(self.name)
+        raise contended_error(self.name)
 
     def _write(self, frame: DataFrame, exported: Exported) -> None:
         try:

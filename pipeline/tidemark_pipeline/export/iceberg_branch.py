@@ -27,7 +27,7 @@ from tidemark_pipeline.export.iceberg_lineage import (
 )
 from tidemark_pipeline.export.last_rows import SOME, without_last_rows
 from tidemark_pipeline.export.row_shapes import prefix_of_record
-from tidemark_pipeline.export.table import ATTEMPTS, contended
+from tidemark_pipeline.export.table import ATTEMPTS, contended_error
 
 TAG = "tidemark_export"
 BRANCH = "tidemark_job_"
@@ -162,7 +162,7 @@ class Branch:
         finally:
             self.refresh()
             self.remove()
-        raise contended(str(self._table.name()))
+        raise contended_error(str(self._table.name()))
 
     def rows(self) -> int | None:
         """Return the rows of ``main``; None if its newest commit does not tell."""
@@ -282,7 +282,7 @@ class Branch:
             else:
                 break
         else:
-            raise contended(str(self._table.name())) from failed
+            raise contended_error(str(self._table.name())) from failed
         self.refresh()
         return True
 

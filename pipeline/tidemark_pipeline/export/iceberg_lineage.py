@@ -75,7 +75,7 @@ def progress_from_ancestors(
         exported = None if source is not None else Exported.of_properties(current.summary)
         if exported is not None:
             if picked is not None:
-                raise _picked(name, picked, current)
+                raise _picked_error(name, picked, current)
             return TableProgress(exported, current.id, is_rewritten, is_replaced)
         # Not a commit of an export: note whether it removed rows, and continue with its parent.
         is_rewritten |= current.operation in _REMOVING
@@ -85,7 +85,7 @@ def progress_from_ancestors(
         # Not the first snapshot: an unknown parent may have been a commit of an export.
         parent = find(current.parent_id)
         if parent is None:
-            raise _lost(name, current, tagged)
+            raise _lost_error(name, current, tagged)
         current = parent
     return None
 
@@ -113,7 +113,7 @@ def _has_only_new_rows(summary: Mapping[str, str]) -> bool:
     return summary.get("added-records", "0") == summary.get("total-records")
 
 
-def _picked(name: str, picked: Ancestor, last: Ancestor) -> ExportError:
+def _picked_error(name: str, picked: Ancestor, last: Ancestor) -> ExportError:
     return ExportError(
         f"snapshot {picked.id} of {name} was made by cherrypick_snapshot and may have rows of an "
         "export without the rows of the offsets before them. Nothing is exported or deleted. Roll "
@@ -122,7 +122,7 @@ def _picked(name: str, picked: Ancestor, last: Ancestor) -> ExportError:
     )
 
 
-def _lost(name: str, youngest: Ancestor, tagged: Ancestor | None) -> LineageLost:
+def _lost_error(name: str, youngest: Ancestor, tagged: Ancestor | None) -> LineageLost:
     to_do = "Export into a new table"
     if tagged is not None:
         to_do += (

@@ -159,7 +159,7 @@ class RowCounts:
 class TargetTable(Protocol):
     """One table, or several that are kept in step.
 
-    See :class:`~tidemark_pipeline.export.dead_letters.LetteredTables` for the latter.
+    See :class:`~tidemark_pipeline.export.dead_letters.TableWithDeadLetters` for the latter.
     """
 
     def claim(self, topic: str, topic_id: str) -> Exported:
@@ -206,7 +206,7 @@ class NamedTable(TargetTable, Protocol):
         """
 
 
-def contended(name: str) -> ExportError:
+def contended_error(name: str) -> ExportError:
     """Return the error for a table that changed during each attempt to commit."""
     return ExportError(
         f"{name} was changed by others during each of {ATTEMPTS} attempts to commit; "

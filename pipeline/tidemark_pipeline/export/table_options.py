@@ -155,7 +155,7 @@ class TableOptions:
         inferred fields and each change of columns. Raises :class:`ExportError`.
         """
         # These modules import PySpark, which is needed only from here on.
-        from tidemark_pipeline.export.dead_letters import LetteredTables
+        from tidemark_pipeline.export.dead_letters import TableWithDeadLetters
         from tidemark_pipeline.export.row_shapes import (
             KAFKA,
             LETTERS_DDL,
@@ -189,7 +189,7 @@ class TableOptions:
             properties=self.properties,
             deletes=self.deletes,
         )
-        return LetteredTables(
+        return TableWithDeadLetters(
             reader,
             rows,
             self._open(session, self.letters, of_letters),

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from tidemark.tier.config import RemoteStorage
 from tidemark.tier.open import open_tier
 from tidemark.tier.topics import TopicObject
-from tidemark_pipeline.audit import TASK_BYTES, AuditReport, Checked, plan, run_task
+from tidemark_pipeline.audit import TASK_BYTES, AuditReport, TaskResult, plan, run_task
 
 
 def audit(
@@ -24,7 +24,7 @@ def audit(
     executor. In both cases the audit has no result.
     """
     planned = plan(open_tier(storage), topic, task_bytes)
-    done: list[Checked] = []
+    done: list[TaskResult] = []
     # A topic without segments needs no Spark job. Otherwise each task is a partition of its own,
     # so that executors share the work evenly.
     if planned.tasks:

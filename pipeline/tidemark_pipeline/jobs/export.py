@@ -84,8 +84,8 @@ def export(
     every_s: float | None = None,
     stop: threading.Event | None = None,
     deleter: Deleter | None = None,
-    say: Callable[[ExportProgress], None] = lambda _: None,
-    watch: Callable[[ExportProgress], None] = lambda _: None,
+    on_commit: Callable[[ExportProgress], None] = lambda _: None,
+    on_progress: Callable[[ExportProgress], None] = lambda _: None,
 ) -> ExportProgress:
     """Export a topic up to its current end, or continuously.
 
@@ -93,10 +93,10 @@ def export(
     the export ends at the topic's current end, or when ``stop`` is set.
 
     ``options`` are those of the source, with one ``topic``. Its starting options apply only to a
-    new table. ``say`` is called after each commit. ``watch`` is called after each commit, after the
-    claim of the table, and after each query of the topic's end. ``deleter`` deletes committed
-    records from the topic, first those of earlier runs. The table's layout must declare that the
-    export deletes.
+    new table. ``on_commit`` is called after each commit. ``on_progress`` is called after each
+    commit, after the claim of the table, and after each query of the topic's end. ``deleter``
+    deletes committed records from the topic, first those of earlier runs. The table's layout must
+    declare that the export deletes.
 
     Raises :class:`ExportError`, or Spark's error if reading or writing failed. Committed data
     stays, and the next run continues behind it.
@@ -125,13 +125,13 @@ def export(
                 rules.check_not_expired(
                     claimed, {part.partition: at for part, at in survey.log_starts(parts).items()}
                 )
-            batches = _Batches(table, claimed, survey, rules, deleter, say, watch)
+            batches = _Batches(table, claimed, survey, rules, deleter, on_commit, on_progress)
             # Records that an earlier run committed but did not delete are deleted before the first
             # batch.
             if deleter is not None:
                 rules.check_deletable(claimed, [part.partition for part in parts])
                 batches.delete()
-            watch(batches.progress)
+            on_progress(batches.progress)
 
             def run() -> None:
                 # Each attempt starts at the offsets that the previous one committed.
@@ -210,10 +210,15 @@ class _Batches:
         survey: Survey,
         rules: StartRules,
         deleter: Deleter | None,
-        say: Callable[[ExportProgress], None],
-        watch: Callable[[ExportProgress], None],
+        on_commit: Callable[[ExportProgress], None],
+        on_progress: Callable[[ExportProgress], None],
     ) -> None:
-        self._table, self._survey, self._say, self._watch = table, survey, say, watch
+        self._table, self._survey, self._on_commit, self._on_progress = (
+            table,
+            survey,
+            on_commit,
+            on_progress,
+        )
         self._rules, self._deleter, self._deleted = rules, deleter, 0
         self.checkpoint = Path()
         self.failure: BaseException | None = None
@@ -256,8 +261,8 @@ class _Batches:
                 self.progress = self._progress_after(
                     before.commits + 1, before.written + written, reached
                 )
-            self._say(self.progress)
-            self._watch(self.progress)
+            self._on_commit(self.progress)
+            self._on_progress(self.progress)
         except BaseException as error:
             self.failure = error  # Spark's error contains only the text of this one.
             raise
@@ -319,7 +324,7 @@ class _Batches:
                 self.progress = self._progress_after(now.commits, now.written, now.exported)
         except _TRANSIENT as error:
             logger.warning("the topic's end is not known: %s", error)
-        self._watch(self.progress)
+        self._on_progress(self.progress)
 
     def _progress_after(self, commits: int, written: Written, exported: Exported) -> ExportProgress:
         """Query the topic's ends and return the progress to report, with lag and freshness."""

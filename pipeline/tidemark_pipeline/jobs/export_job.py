@@ -140,8 +140,8 @@ def _run(order: Order, status: JobStatus, stop: threading.Event) -> None:
             every_s=order.every_s,
             stop=stop,
             deleter=_deleter(order.source) if table_options.deletes else None,
-            say=_say,
-            watch=status.update,
+            on_commit=_say,
+            on_progress=status.update,
         )
 
 

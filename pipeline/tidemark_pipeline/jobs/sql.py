@@ -31,13 +31,13 @@ class StatementResult:
     """Result of a statement.
 
     ``columns``: names as in the statement; two may be equal. ``rows``: values are None, bool, int,
-    float, Decimal, str, bytes, and lists and dicts of them. ``cut``: more rows exist than the
-    limit.
+    float, Decimal, str, bytes, and lists and dicts of them. ``is_truncated``: more rows exist than
+    the limit.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
-    cut: bool
+    is_truncated: bool
 
 
 def make_view(session: SparkSession, topic: str, options: Mapping[str, str]) -> None:
@@ -54,11 +54,11 @@ def run_statement(session: SparkSession, statement: str, limit: int) -> Statemen
     table = session.sql(statement)
     names = tuple(table.columns)
     if not names:  # A command may have no columns.
-        return StatementResult((), (), cut=False)
+        return StatementResult((), (), is_truncated=False)
     # One row more than the limit shows whether there are further rows.
     rows = _readable(table).limit(limit + 1).collect()
     plain = tuple(tuple(_plain(value) for value in row) for row in rows[:limit])
-    return StatementResult(names, plain, cut=len(rows) > limit)
+    return StatementResult(names, plain, is_truncated=len(rows) > limit)
 
 
 def _readable(table: DataFrame) -> DataFrame:

@@ -76,19 +76,19 @@ def decoder_of(
     """
     table_columns = StructType.fromJson(json.loads(columns))
     if source.kind is SchemaType.AVRO:
-        from tidemark_pipeline.schemas.avro.decode import AvroDecoder as OfAvro
+        from tidemark_pipeline.schemas.avro.decode import AvroDecoder
 
         reader_schema = None
         # Aliases and defaults exist in Avro only.
         if reader is not None and reader.kind is SchemaType.AVRO:
             reader_schema = _schema(reader)
-        return OfAvro(_schema(source), table_columns, reader_schema)
-    from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder as OfProtobuf
+        return AvroDecoder(_schema(source), table_columns, reader_schema)
+    from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder
     from tidemark_pipeline.schemas.protobuf.descriptors import Messages, by_indexes, by_name
 
     messages = Messages(source.descriptors)
     if not indexes:
-        return OfProtobuf(by_name(messages, source.message), table_columns)
+        return ProtobufDecoder(by_name(messages, source.message), table_columns)
     message = by_indexes(messages, indexes)
     # The table has the columns of one message. Records of another one would fill wrong columns.
     table_message = reader.message if reader is not None else ""
@@ -96,7 +96,7 @@ def decoder_of(
         raise SchemaRefused(
             f"it is a message {message.full_name}, and the table is of {table_message}"
         )
-    return OfProtobuf(message, table_columns)
+    return ProtobufDecoder(message, table_columns)
 
 
 @functools.lru_cache(_CACHED_MAX)

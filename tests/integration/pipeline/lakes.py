@@ -81,7 +81,7 @@ class Lake:
             every_s=every_s,
             stop=stop,
             deleter=deleter,
-            say=report_progress,
+            on_commit=report_progress,
         )
 
     def commit_of_others(self) -> None:

@@ -17,7 +17,7 @@ from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.test_deletion_propagation import kept
 from tidemark.tier import queries
 from tidemark.tier.open import open_tier
-from tidemark_cli.local.record_deletions import KIND, RecordDeletions, ended, name_of
+from tidemark_cli.local.record_deletions import KIND, RecordDeletions, name_of, outcome_of
 from tidemark_cli.local.tier import storage, tier_options
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import RAW_DDL
@@ -118,7 +118,9 @@ def test_record_deletion_removes_every_copy_of_a_record(
             ],
         },
     )
-    wait(lambda: ended(cluster.kube.get(KIND, "erase") or {}).succeeded is True, "the deletion")
+    wait(
+        lambda: outcome_of(cluster.kube.get(KIND, "erase") or {}).succeeded is True, "the deletion"
+    )
     # Clients see the new log start at once.
     assert readable(cluster, topic) == points
 
@@ -181,5 +183,5 @@ def test_export_deletes_its_records_through_one_object(
     # One object for each topic and table, updated by every run.
     (found,) = cluster.kube.objects(KIND)
     assert found["metadata"]["name"] == name_of(topic, lake.name)
-    assert ended(found).succeeded
+    assert outcome_of(found).succeeded
     assert session.table(lake.name).count() == 2 * RECORDS

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemark_pipeline.export.dead_letters import LetteredTables
+from tidemark_pipeline.export.dead_letters import TableWithDeadLetters
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import Exported, ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
@@ -126,10 +126,10 @@ def test_deletion_propagates_to_rows_and_dead_letters(
     lake = lake_of(session, topic, tmp_path, kind)
     fields = fields_of(SCHEMA, lake.session)
 
-    def tables() -> LetteredTables:
+    def tables() -> TableWithDeadLetters:
         rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA)
         letters = lake.table(layout=TableLayout(columns=LETTERS_DDL), name="letters")
-        return LetteredTables(JsonValues(fields), lake.table(layout=rows), letters)
+        return TableWithDeadLetters(JsonValues(fields), lake.table(layout=rows), letters)
 
     lake.run(tables())
     topic.expire_to(13)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.integration.pipeline.lakes import Lake, Pause, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
-from tidemark_pipeline.export.dead_letters import LetteredTables
+from tidemark_pipeline.export.dead_letters import TableWithDeadLetters
 from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.json_values import JsonValues, fields_of
@@ -121,7 +121,9 @@ def test_json_and_dead_letters_by_day_and_hour(lake: Lake) -> None:
     of_rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=hour)
     of_letters = TableLayout(columns=LETTERS_DDL, partitioning=day)
     rows = lake.table(layout=of_rows)
-    tables = LetteredTables(JsonValues(fields), rows, lake.table(layout=of_letters, name="dlq"))
+    tables = TableWithDeadLetters(
+        JsonValues(fields), rows, lake.table(layout=of_letters, name="dlq")
+    )
     at = tables.claim("t", str(uuid.UUID(int=1)))
     # The last millisecond of the first hour of the second day.
     late = 90_000_000 - 1  # of the second day, in its first hour

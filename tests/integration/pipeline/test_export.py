@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tidemark_pipeline.export.dead_letters import LetteredTables
+from tidemark_pipeline.export.dead_letters import TableWithDeadLetters
 from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.iceberg_branch import TAG
@@ -152,14 +152,14 @@ def test_unparseable_json_becomes_dead_letters(lake: Lake, tmp_path: Path) -> No
     good = [b'{"id": %d, "name": "n%d", "price": 1.5}' % (n, n) for n in range(30)]
     tier.copy([BAD.get(n, value) for n, value in enumerate(good)])
 
-    def tables(doomed: type, schema: str) -> LetteredTables:
+    def tables(doomed: type, schema: str) -> TableWithDeadLetters:
         fields = fields_of(schema, lake.session)
         by_day, by_hour = Partitioning(PartitionPeriod.DAY), Partitioning(PartitionPeriod.HOUR)
         of_rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=by_day)
         # Rows and dead letters are partitioned differently.
         of_letters = TableLayout(columns=LETTERS_DDL, partitioning=by_hour)
         rows, letters = lake.table(doomed, of_rows), lake.table(object, of_letters, "dlq")
-        return LetteredTables(JsonValues(fields), rows, letters)
+        return TableWithDeadLetters(JsonValues(fields), rows, letters)
 
     # Killed between the commits of the two tables.
     with pytest.raises(Killed):

@@ -231,7 +231,7 @@ def test_thousands_of_ids_are_not_all_requested(
     fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A producer of garbage could otherwise cause a request for each record.
-    monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.ASKED_MAX", 5)
+    monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.QUERIES_MAX", 5)
     known = Schemas(registry(fake.url)).learn(range(100))
     assert len(fake.requests) == 5
     assert len(known) == 100
@@ -245,12 +245,12 @@ def test_schemas_are_kept_within_bounds(
     for number in range(8):
         fake.answers[f"/schemas/ids/{number}"] = {"schema": AVRO + " " * number}
     # Three schemas in memory at most.
-    monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.KEPT_MAX", 3)
+    monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.CACHED_MAX", 3)
     schemas = Schemas(registry(fake.url))
     assert len(schemas.learn(range(8))) == 8
     assert len(schemas.known) == 3
     # A single batch whose schemas exceed the limit cannot be read.
-    monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.KEPT_BYTES_MAX", 200)
+    monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.CACHED_BYTES_MAX", 200)
     with pytest.raises(ExportError, match="maxOffsetsPerTrigger"):
         schemas.learn(range(8))
 

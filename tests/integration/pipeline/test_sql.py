@@ -43,11 +43,11 @@ def test_topic_is_a_view_under_its_own_name(session: SparkSession, tier: Path) -
         # View names are not case-sensitive, as in Spark.
     )
     assert run_statement(session, query, 5) == StatementResult(
-        ("partition", "total"), ((0, sum(range(40, 60))),), cut=False
+        ("partition", "total"), ((0, sum(range(40, 60))),), is_truncated=False
     )
     everything = run_statement(session, f"SELECT * FROM `{NAME}` ORDER BY offset DESC", 1)
     # Only one of sixty rows is returned, and the result says so.
-    assert everything.cut
+    assert everything.is_truncated
     assert dict(zip(everything.columns, everything.rows[0], strict=True)) == {
         "key": b"k",
         "value": b'{"n": 59}',

@@ -24,7 +24,7 @@ from tests.integration.pipeline.rows import records
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TieredHost
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.replication.partition import produce
-from tidemark_pipeline.export.dead_letters import LetteredTables
+from tidemark_pipeline.export.dead_letters import TableWithDeadLetters
 from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.json_values import JsonValues, fields_of
@@ -192,7 +192,7 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
     fields = fields_of("n INT", session)
     layout = replace(UPSERT, columns=columns_ddl(fields), kafka=KAFKA)
     letters = lake.table(layout=TableLayout(columns=LETTERS_DDL), name="dlq")
-    tables = LetteredTables(
+    tables = TableWithDeadLetters(
         JsonValues(fields), lake.table(layout=layout), letters, WriteMode.UPSERT
     )
     at = tables.claim("t", "")

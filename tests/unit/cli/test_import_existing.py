@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.ids import id_text
 from tidemark.kafka_client.values import EffectiveConfig, PartitionView, RequestFailure, TopicView
-from tidemark_cli.imports.kafka_topics import Existing, identified, imported_topic, is_own
+from tidemark_cli.imports.kafka_topics import ExistingTopic, imported_topic, is_own, with_topic_id
 from tidemark_cli.imports.topics import ImportedTopic, NotImported
 
 ID = uuid.UUID("e254d0bd-6d68-4bbf-a00b-707922030f98")
@@ -19,9 +19,9 @@ def view(*replicas: tuple[int, ...], name: str = "t", internal: bool = False) ->
     return TopicView(name, ID, internal, tuple(partitions))
 
 
-def existing(*replicas: tuple[int, ...], **changed: Any) -> Existing:
+def existing(*replicas: tuple[int, ...], **changed: Any) -> ExistingTopic:
     usual = {"view": view(*replicas), "configuration": {}, "is_moving": False}
-    return Existing(**{**usual, **changed})
+    return ExistingTopic(**{**usual, **changed})
 
 
 def described(**changed: Any) -> ImportedTopic:
@@ -60,7 +60,7 @@ def test_only_settings_of_the_topic_itself_are_imported() -> None:
         ),
     ],
 )
-def test_topics_without_an_equivalent_manifest_are_refused(topic: Existing, why: str) -> None:
+def test_topics_without_an_equivalent_manifest_are_refused(topic: ExistingTopic, why: str) -> None:
     with pytest.raises(NotImported, match=why):
         imported_topic(topic, "c")
 
@@ -84,14 +84,14 @@ def test_internal_topics_are_recognized(name: str, internal: bool, own: bool) ->
 
 def test_manifest_gets_the_id_of_the_existing_topic() -> None:
     cluster = {"t": existing((1, 2), (2, 3))}
-    found = identified(described(), cluster)
+    found = with_topic_id(described(), cluster)
     assert (found.topic_id, found.remarks) == (id_text(ID), ())
     # A second pass finds the same id and changes nothing.
-    assert identified(found, cluster) == found
+    assert with_topic_id(found, cluster) == found
 
 
 def test_differences_from_the_cluster_are_remarked() -> None:
-    found = identified(described(remarks=("before",)), {"t": existing((1,), (1, 2), (2, 3))})
+    found = with_topic_id(described(remarks=("before",)), {"t": existing((1,), (1, 2), (2, 3))})
     assert found.remarks == (
         "before",
         "has 3 partitions in the cluster, but 2 in the manifest",
@@ -101,10 +101,10 @@ def test_differences_from_the_cluster_are_remarked() -> None:
 
 def test_missing_topic_adopts_no_id() -> None:
     """The id belongs to another cluster, and the Topic would wait for it."""
-    found = identified(described(topic_id="A" * 22), {})
+    found = with_topic_id(described(topic_id="A" * 22), {})
     assert (found.topic_id, found.remarks) == ("", ("is not in the cluster: it will be created",))
 
 
 def test_another_topic_of_that_name_is_not_adopted() -> None:
     with pytest.raises(NotImported, match="was recreated, or this is another cluster"):
-        identified(described(topic_id="A" * 22), {"t": existing((1, 2))})
+        with_topic_id(described(topic_id="A" * 22), {"t": existing((1, 2))})

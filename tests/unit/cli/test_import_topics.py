@@ -12,8 +12,8 @@ from tidemark_cli.imports.topics import (
     ImportTarget,
     NotImported,
     duration_text,
-    imported,
     size_text,
+    to_manifest,
 )
 from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
@@ -32,11 +32,11 @@ def topic_with(**changed: Any) -> ImportedTopic:
 
 
 def manifest(**changed: Any) -> dict[str, Any]:
-    return imported(topic_with(**changed), TARGET, lambda _: False).manifest
+    return to_manifest(topic_with(**changed), TARGET, lambda _: False).manifest
 
 
 def remarks(config: dict[str, str]) -> tuple[str, ...]:
-    return imported(topic_with(config=config), TARGET, lambda _: False).remarks
+    return to_manifest(topic_with(config=config), TARGET, lambda _: False).remarks
 
 
 # The limits of total retention are above those of local retention, as a manifest requires.
@@ -163,7 +163,7 @@ def test_topics_that_no_manifest_can_describe_are_refused(
     changed: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(NotImported, match=why):
-        imported(topic_with(**changed), TARGET, lambda _: False)
+        to_manifest(topic_with(**changed), TARGET, lambda _: False)
 
 
 def test_local_retention_below_an_inherited_total_is_not_refused() -> None:

@@ -23,7 +23,7 @@ from tidemark.ids import id_text
 from tidemark_cli.top import broker_offsets, pages
 from tidemark_cli.top.object_index import BROKER, SLICE, TOPIC, ObjectIndex
 from tidemark_cli.top.page_html import page
-from tidemark_cli.top.query import SORTS, Query, choose
+from tidemark_cli.top.query import SORTS, Query, select_page
 from tidemark_cli.top.ranges import PartitionOffsets
 from tidemark_cli.top.text import print_frame
 
@@ -50,7 +50,7 @@ def as_text(view: pages.View) -> str:
 
 
 def names(object_index: ObjectIndex, query: Query) -> list[str]:
-    return [line.name for line in choose(object_index.lines.values(), query).lines]
+    return [line.name for line in select_page(object_index.lines.values(), query).lines]
 
 
 @pytest.mark.parametrize("first", ["topics", "slices"])
@@ -136,7 +136,7 @@ def test_topics_are_filtered_sorted_and_paged() -> None:
     assert names(object_index, Query(pattern="[ab]")) == ["a", "b"]
     assert names(object_index, Query(only_unwell=True)) == ["ill", "c"]
     # The last page is shown in the place of one that does not exist.
-    chosen = choose(object_index.lines.values(), Query(sort="name", page=9, page_size=3))
+    chosen = select_page(object_index.lines.values(), Query(sort="name", page=9, page_size=3))
     assert ([line.name for line in chosen.lines], chosen.page, chosen.pages) == (["c"], 1, 2)
     # Each press of the key selects the next order, and the last one leads to the first.
     keys = [Query().sort]

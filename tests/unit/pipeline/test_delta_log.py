@@ -7,7 +7,7 @@ import pytest
 
 from tidemark_pipeline.export.delta_log import (
     DeltaCommit,
-    Lost,
+    ProgressLost,
     carried_metadata,
     export_metadata,
     progress_in_log,
@@ -99,23 +99,23 @@ def test_rows_over_a_rollback_are_refused_with_the_way_back() -> None:
 
 
 def test_a_log_that_was_cleaned_is_not_taken_for_a_new_one() -> None:
-    with pytest.raises(Lost, match="export into a new table"):
+    with pytest.raises(ProgressLost, match="export into a new table"):
         log(other(7), other(8))
-    with pytest.raises(Lost):
+    with pytest.raises(ProgressLost):
         log(other(7), restored(8, 3))
 
 
 def test_progress_carried_by_maintenance_counts_unless_outdated() -> None:
     carried = other(8, carried_metadata(AT[3], 6, 9))
     assert log(other(7), carried, other(9)) == AT[3]
-    with pytest.raises(Lost):  # An export has committed since maintenance read the table.
+    with pytest.raises(ProgressLost):  # An export has committed since maintenance read the table.
         log(other(7), carried, other(9), transaction=10)
     assert log(wrote(7), carried) == AT[7]
     # Maintenance read the table before a rollback, and committed after it.
-    with pytest.raises(Lost):
+    with pytest.raises(ProgressLost):
         log(restored(7, 2), carried)
     assert log(restored(5, 2), other(6), carried) == AT[3]
-    with pytest.raises(Lost):  # The progress is of before the rollback.
+    with pytest.raises(ProgressLost):  # The progress is of before the rollback.
         log(carried, restored(9, 7))
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from tidemark_pipeline.errors import ExportError
-from tidemark_pipeline.export.dead_letters import LetteredTables
+from tidemark_pipeline.export.dead_letters import TableWithDeadLetters
 from tidemark_pipeline.export.export_progress import Exported, Superseded
 from tidemark_pipeline.export.table import Added, Evolution, RowCounts, Widened, Written
 
@@ -86,7 +86,7 @@ def claim(
     table: GrowingTable, target: StructType | None, evolution: Evolution = Evolution.GROW
 ) -> list[str]:
     messages: list[str] = []
-    tables = LetteredTables(
+    tables = TableWithDeadLetters(
         StubValues(target), table, GrowingTable(of()), evolution=evolution, say=messages.append
     )
     tables.claim("t", "")

@@ -28,16 +28,16 @@ def kept():
     cached = list(sys.path_importer_cache)
     return {n for n, name in enumerate(names) if any(name in path for path in cached)}
 
-from tidemark_pipeline.workers import settle
+from tidemark_pipeline.workers import freeze_loaded_objects
 
 assert kept() == {0, 1, 2, 3, 4}
-settle()
+freeze_loaded_objects()
 assert kept() == {2, 4}, "Spark's own are dropped, a job's are not"
 frozen = gc.get_freeze_count()
 assert frozen > 1000
 # What is not loaded yet is found all the same.
 importlib.import_module("package0.b")
-settle()
+freeze_loaded_objects()
 assert kept() == {2, 4}
 assert gc.get_freeze_count() == frozen, "garbage of later tasks is collected"
 """

@@ -192,7 +192,7 @@ def _of_number(where: str, most: float | None) -> _ValueCheck:
             return
         # math.isinf raises for a whole number beyond a double, so whole numbers are compared.
         if math.isinf(value) if kind is float else abs(value) >= _DOUBLE_END:
-            raise _beyond(where)
+            raise _beyond_double(where)
         if most is not None and abs(value) > most:
             raise RecordRefused(f"{where}: a number is beyond a float")
 
@@ -208,7 +208,7 @@ def _of_text(where: str) -> _ValueCheck:
     def check_text(value: Any, new_columns: _NewColumns) -> None:
         kind = type(value)
         if kind is float and math.isinf(value):
-            raise _beyond(where)
+            raise _beyond_double(where)
         if kind is list:
             for item in value:
                 check_text(item, new_columns)
@@ -234,7 +234,7 @@ def _of_time(where: str) -> _ValueCheck:
     return check_time
 
 
-def _beyond(where: str) -> RecordRefused:
+def _beyond_double(where: str) -> RecordRefused:
     return RecordRefused(f"{where}: a number is beyond a double")
 
 
