@@ -14,9 +14,9 @@ from tidemark.metrics import (
     tier_table,
     topic_table,
 )
+from tidemark.reason_table import TABLE
 from tidemark_broker.api.dispatcher import APIS
 from tidemark_cli.local import processes
-from tidemark_operator.controller.status.reasons import TABLE
 
 #: What brokers ask one another, by the names in ``tidemark_broker.broker``.
 AMONG_BROKERS = ("ReplicaFetch", "WriteMarkers", "AskCoordinator")

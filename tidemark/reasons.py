@@ -1,6 +1,6 @@
 """Reasons of conditions, for the library, the brokers and the operator.
 
-The operator documents each reason in ``tidemark_operator.controller.status.reasons``, from which
+The meaning and remedy of each reason are in :mod:`tidemark.reason_table`, from which
 ``docs/reference/conditions.md`` is generated.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemark.generated import command
-from tidemark_operator.controller.status.reasons import TABLE, ReasonEntry
+from tidemark.reason_table import TABLE, ReasonEntry
 from tidemark_operator.resources.crdgen import structural_schema
 from tidemark_operator.resources.kinds import KINDS
 from tidemark_operator.resources.names import GROUP, VERSION

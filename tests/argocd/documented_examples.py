@@ -18,7 +18,7 @@ from tests.argocd import states
 from tests.argocd.parts import NAMESPACE, ArgoCd
 from tests.argocd.repository import FOLDER, Repository
 from tests.conformance.local_cluster import RunningCluster, run_cluster
-from tidemark_operator.controller.status.reasons import TABLE
+from tidemark.reason_table import TABLE
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
 
 EXAMPLE = argocd_files.ROOT / "examples" / "09-argocd"

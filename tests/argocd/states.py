@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.argocd_files import KINDS
+from tidemark.reason_table import TABLE
 from tidemark_operator.controller.status.conditions import (
     ConditionValue,
     condition,
     render,
     summary,
 )
-from tidemark_operator.controller.status.reasons import TABLE
 
 GENERATION = 3
 NOW_MS = 1_800_000_000_000

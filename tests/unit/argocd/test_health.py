@@ -1,7 +1,7 @@
 """Argo CD's health of an object, for every reason of a condition and for the operator's own
 statuses.
 
-A new reason (``controller/status/reasons.py``) fails this until :data:`VERDICTS` contains it.
+A new reason (``tidemark/reason_table.py``) fails this until :data:`VERDICTS` contains it.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from tests.unit.controller.controller_world import (
     numbered_uuid,
     topic,
 )
+from tidemark.reason_table import TABLE
 from tidemark_operator.controller.deletion_values import DeletionInfo, DeletionWait, Finished
 from tidemark_operator.controller.model import TieringSpec
 from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
 from tidemark_operator.controller.status.conditions import condition, render, summary
-from tidemark_operator.controller.status.reasons import TABLE
 
 ROOT = Path(__file__).parents[3]
 #: By the headings of the table of reasons. Additional conditions are judged beside good ones.

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tidemark.reason_table import TIER
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.head import Diverged, IllegalTransition, ManifestFenced, TopicDeleted
 from tidemark.tier.integrity import ObjectDamaged
@@ -14,7 +15,6 @@ from tidemark_broker.remote_log.tier_failure import (
     failure_of,
     jittered,
 )
-from tidemark_operator.controller.status.reasons import TIER
 
 CASES = {
     "ManifestNotFound": HeadNotFound("x"),

@@ -1,7 +1,7 @@
 """Every reason of a condition has an exit: a test that does what its message says, or an
 explanation why there is nothing to do.
 
-A new reason (``controller/status/reasons.py``) fails this until a table has it, and so does a row
+A new reason (``tidemark/reason_table.py``) fails this until a table has it, and so does a row
 of a removed reason. The tables are by kind (``Topic``, ``Broker`` and so on), as one name can mean
 two things.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_operator.controller.status.reasons import TABLE
+from tidemark.reason_table import TABLE
 
 TESTS = Path(__file__).parents[2]
 

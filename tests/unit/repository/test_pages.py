@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tidemark.reason_table import TABLE
 from tidemark.reasons import Reason
 from tidemark.wire import control, deletions, topics, users
 from tidemark_operator import pages
-from tidemark_operator.controller.status.reasons import TABLE
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from tidemark_operator.reconcile import failures
 from tidemark_operator.resources.metadata import InvalidResource

@@ -8,8 +8,8 @@ import yaml
 
 from tests.argocd import states
 from tests.kstatus import StatusVerdict, expected, verdict
+from tidemark.reason_table import TABLE
 from tidemark_operator.controller.status.conditions import condition, render, summary
-from tidemark_operator.controller.status.reasons import TABLE
 
 CRDS = Path(__file__).parents[3] / "crds"
 

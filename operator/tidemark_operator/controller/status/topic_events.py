@@ -7,12 +7,12 @@ status shows. A topic that is being created, or grows, was never offline.
 
 from collections.abc import Sequence
 
+from tidemark.reason_table import TIER
 from tidemark.reasons import Reason
 from tidemark.wire.control import ConfigEntry
 from tidemark_operator.controller.events import Event, normal, warning
 from tidemark_operator.controller.model import Json, TopicInfo
 from tidemark_operator.controller.status.conditions import FALSE, READY, TRUE, find
-from tidemark_operator.controller.status.reasons import TIER
 from tidemark_operator.controller.status.remote_integrity import REMOTE_INTEGRITY
 
 _STARTING = Reason.LEADERS_STARTING
