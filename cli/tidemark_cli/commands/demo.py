@@ -13,7 +13,6 @@ from tidemark_cli.commands.common import console, fail
 from tidemark_cli.commands.status import print_status
 from tidemark_cli.demo.flights import FLIGHTS_TOTAL
 from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout
 
@@ -63,7 +62,7 @@ def demo(
     try:
         scenario.run()
         if scenario.kube is not None:
-            print_status(console, scenario.kube.objects("Broker"), topic_rows.topics(scenario.kube))
+            print_status(console, scenario.kube)
     except Exception as error:  # noqa: BLE001 - any error is reported as a failed check
         report.check("the demo ran to completion", False, f"{type(error).__name__}: {error}")
     finally:

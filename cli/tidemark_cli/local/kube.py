@@ -212,6 +212,16 @@ class KubeClient:
         items = self._call("GET", f"/api/v1/namespaces/{self.namespace}/events")["items"]
         return sorted(items, key=lambda e: str(e["metadata"]["creationTimestamp"]))
 
+    def lease(self, name: str) -> dict[str, Any] | None:
+        """Return a Lease of the namespace, or None if it does not exist."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{name}"
+        try:
+            return self._call("GET", path)
+        except KubeRequestError as error:
+            if error.status == 404:
+                return None
+            raise
+
     def _path(self, kind: str, name: str = "") -> str:
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURALS[kind]}"
         return f"{path}/{name}" if name else path

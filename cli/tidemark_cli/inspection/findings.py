@@ -1,0 +1,250 @@
+"""Conditions of a snapshot's objects that report a problem or a change in progress."""
+
+import datetime as dt
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.reason_table import TABLE, ReasonEntry
+from tidemark_cli.inspection.snapshot import LEASE_NAME, Snapshot
+from tidemark_cli.local.topic_rows import condition
+
+#: Kind of the findings about the operator itself, which has no object.
+OPERATOR = "Operator"
+#: Conditions to report, with the status that is reported, in the order of their importance. The
+#: others repeat these, or describe the past: a sweep's orphans (TierSwept) disturb nothing.
+_REPORTED: Mapping[str, Mapping[str, str]] = {
+    "Cluster": {
+        "Ready": "False",
+        "Stalled": "True",
+        "RemoteStorageReady": "False",
+        "ObjectsAccepted": "False",
+        "ExternalAddress": "False",
+    },
+    "Broker": {
+        "Ready": "False",
+        "Stalled": "True",
+        "PodUpToDate": "False",
+        "ExternalAddress": "False",
+        "Draining": "True",
+    },
+    "Topic": {
+        "Ready": "False",
+        "Stalled": "True",
+        "TierIntegrity": "False",
+        "RemoteIntegrity": "False",
+        "TieringSettled": "False",
+        "FullyReplicated": "False",
+        "ConfigEffective": "False",
+    },
+    "User": {"Ready": "False", "Stalled": "True"},
+    "Export": {"Ready": "False", "Stalled": "True", "Exporting": "False"},
+    "RecordDeletion": {"Succeeded": "False", "Stalled": "True"},
+}
+#: Kinds in the order in which problems spread: a broker's failure is the cause of a topic's.
+_SPREAD = (OPERATOR, *_REPORTED)
+#: A Broker that serves with these reasons of Ready=True has a problem all the same.
+_SERVES_WITH_PROBLEM = frozenset({"ReplicasFailed", "RemoteStorageUnavailable"})
+#: An object without a status is new for this long. After that, no operator reconciles it.
+_NEW = dt.timedelta(seconds=60)
+#: Lease durations without a renewal after which no operator leads. Clocks may differ a little.
+_DURATIONS_MISSED = 3
+
+
+class Severity(enum.IntEnum):
+    """Severity of a finding.
+
+    ``PROGRESS``: the operator is working, and nothing needs to be done. ``PROBLEM``: clients or
+    data are affected, or a person must act.
+    """
+
+    PROGRESS = 1
+    PROBLEM = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One condition of one object that is not as it should be.
+
+    ``condition`` is such as ``Ready=False``. ``since`` is the condition's ``lastTransitionTime``.
+    """
+
+    kind: str
+    name: str
+    condition: str
+    reason: str
+    message: str
+    severity: Severity
+    since: str = ""
+
+    @property
+    def reference(self) -> str:
+        """Name of the object for ``tidemark why``, such as ``topic/orders``."""
+        return f"{self.kind.lower()}/{self.name}"
+
+    @property
+    def entry(self) -> ReasonEntry | None:
+        """Documented meaning and remedy of the reason, if the reason is known."""
+        return reason_entry(self.kind, self.reason)
+
+
+def reason_entry(kind: str, reason: str) -> ReasonEntry | None:
+    """Return the row of ``docs/reference/conditions.md`` for a reason of a kind."""
+    for title, rows in TABLE.items():
+        if kind in title or title == "Every kind":
+            for row in rows:
+                if row.name == reason:
+                    return row
+    return None
+
+
+def findings(snapshot: Snapshot) -> list[Finding]:
+    """Return the findings of all objects: problems first, and of these the causes first."""
+    found = [*_operator(snapshot)]
+    for kind, body in snapshot.objects():
+        found.extend(_of_object(kind, body, snapshot.read_at))
+    # Stable: findings of the same kind remain in the order of their objects.
+    return sorted(found, key=lambda item: (-item.severity, _SPREAD.index(item.kind)))
+
+
+def verdict(snapshot: Snapshot, found: Sequence[Finding]) -> str:
+    """Return one line: ``HEALTHY``, or ``NOT HEALTHY`` with the cause and the affected objects."""
+    problems = [item for item in found if item.severity is Severity.PROBLEM]
+    if not snapshot.clusters and not problems:
+        return "NOT HEALTHY: the namespace has no Cluster"
+    if not problems:
+        changing = sorted({item.reference for item in found})
+        if not changing:
+            return f"HEALTHY: {_live(snapshot)}"
+        shown = ", ".join(changing[:3]) + (", …" if len(changing) > 3 else "")
+        return f"HEALTHY: {_live(snapshot)}; in progress: {shown}"
+    # The cause comes before the counts, so that a narrow terminal shows it in the first line.
+    cause = problems[0]
+    subject = "" if cause.kind == OPERATOR else f"{cause.reference}: "
+    affected = _affected(snapshot, problems)
+    return f"NOT HEALTHY: {subject}{cause.message}" + (f" ({affected})" if affected else "")
+
+
+def _live(snapshot: Snapshot) -> str:
+    ready = sum(condition(broker, "Ready").get("status") == "True" for broker in snapshot.brokers)
+    return f"{_counted(ready, 'broker')}, {_counted(len(snapshot.topics), 'topic')}"
+
+
+def _affected(snapshot: Snapshot, problems: Sequence[Finding]) -> str:
+    """Return such as "1 of 3 brokers, 2 of 19 topics", or "" if neither is affected."""
+    totals: dict[str, int] = {}
+    for kind, _ in snapshot.objects():
+        totals[kind] = totals.get(kind, 0) + 1
+    parts = []
+    for kind in _SPREAD:
+        count = len({item.name for item in problems if item.kind == kind})
+        # Of the operator and the Cluster there is only one, which the cause or a message names.
+        if count and kind not in (OPERATOR, "Cluster"):
+            parts.append(f"{count} of {_counted(totals[kind], _NOUNS[kind])}")
+    return ", ".join(parts)
+
+
+_NOUNS = {
+    "Broker": "broker",
+    "Topic": "topic",
+    "User": "user",
+    "Export": "export",
+    "RecordDeletion": "record deletion",
+}
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _operator(snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield a finding if no operator leads, because then every other status may be outdated."""
+    lease = snapshot.lease
+    if lease == {}:
+        return
+    problem = "" if lease is None else _lease_problem(lease, snapshot.read_at)
+    if lease is None:
+        problem = f"no operator has started: there is no Lease {LEASE_NAME}"
+    if problem:
+        yield Finding(
+            kind=OPERATOR,
+            name=LEASE_NAME,
+            condition="",
+            reason="NoOperatorLeads",
+            message=f"{problem}. The statuses below may be outdated",
+            severity=Severity.PROBLEM,
+        )
+
+
+def _lease_problem(lease: Mapping[str, Any], now: dt.datetime) -> str:
+    spec = lease.get("spec") or {}
+    holder = spec.get("holderIdentity")
+    if not holder:
+        return "no operator leads: the last one has stopped"
+    renewed = dt.datetime.fromisoformat(str(spec["renewTime"]))
+    silence = now - renewed
+    limit = dt.timedelta(seconds=_DURATIONS_MISSED * int(spec.get("leaseDurationSeconds") or 10))
+    if silence <= limit:
+        return ""
+    return f"no operator leads: {holder} last renewed its Lease {_age(silence)} ago"
+
+
+def _age(span: dt.timedelta) -> str:
+    """Return such as "45 s", "12 min" or "3 h"."""
+    seconds = int(span.total_seconds())
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def _of_object(kind: str, body: Mapping[str, Any], now: dt.datetime) -> Iterator[Finding]:
+    name = str(body["metadata"]["name"])
+    conditions = (body.get("status") or {}).get("conditions") or []
+    if not conditions:
+        age = now - dt.datetime.fromisoformat(str(body["metadata"]["creationTimestamp"]))
+        yield Finding(
+            kind=kind,
+            name=name,
+            condition="no conditions",
+            reason="Pending",
+            message="No operator has reconciled the object yet.",
+            severity=Severity.PROBLEM if age > _NEW else Severity.PROGRESS,
+        )
+        return
+    by_type = {item["type"]: item for item in conditions}
+    stalled = by_type.get("Stalled", {}).get("status") == "True"
+    seen: set[str] = set()
+    for type_, status in _REPORTED[kind].items():
+        item = by_type.get(type_)
+        if item is None or not _is_reported(kind, item, status):
+            continue
+        # Several conditions often have the message of the first one.
+        message = str(item.get("message", ""))
+        if message in seen:
+            continue
+        seen.add(message)
+        yield Finding(
+            kind=kind,
+            name=name,
+            condition=f"{type_}={item['status']}",
+            reason=str(item.get("reason", "")),
+            message=message,
+            severity=_severity(kind, str(item.get("reason", "")), stalled=stalled),
+            since=str(item.get("lastTransitionTime", "")),
+        )
+
+
+def _is_reported(kind: str, item: Mapping[str, Any], status: str) -> bool:
+    if item.get("status") == status:
+        # An export that its owner suspended is as it should be.
+        return item.get("reason") != "Suspended"
+    return kind == "Broker" and item.get("reason") in _SERVES_WITH_PROBLEM
+
+
+def _severity(kind: str, reason: str, *, stalled: bool) -> Severity:
+    """Return PROGRESS for a reason whose documented remedy is to wait, unless a person must act."""
+    entry = reason_entry(kind, reason)
+    waits = entry is not None and entry.action.startswith(("Wait.", "Nothing to do."))
+    return Severity.PROGRESS if waits and not stalled else Severity.PROBLEM

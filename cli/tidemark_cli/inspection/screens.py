@@ -1,0 +1,250 @@
+"""Text of ``tidemark status``: the verdict, tables, then messages at the full width.
+
+Tables contain short values only, so that they fit on 80 columns. Whatever has sentences is below.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+
+from tidemark_cli.inspection.findings import Finding, Severity, verdict
+from tidemark_cli.inspection.snapshot import Snapshot
+from tidemark_cli.local.object_summaries import (
+    both_names,
+    figure,
+    ready_of,
+    tiering_text,
+)
+from tidemark_cli.local.topic_rows import TopicRows, condition
+from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.resources.names import Workload
+
+#: Legend of the partition tables.
+LEGEND = (
+    "LEADER EPOCH: increases with every election. ISR: in-sync replicas.",
+    "ELIGIBLE: replicas outside the ISR that may lead (KIP-966); ? may have lost its log's tail.",
+    "A replica id below 0 is a placeholder: it waits for a broker (KIP-409).",
+)
+
+
+def print_screen(
+    out: Console,
+    snapshot: Snapshot,
+    found: Sequence[Finding],
+    shown: Sequence[TopicRows],
+    *,
+    wide: bool = False,
+) -> None:
+    """Print the verdict, the tables and the findings.
+
+    ``shown`` are the topics to list. Partitions are listed of topics with a problem, and with
+    ``wide`` of all.
+    """
+    in_trouble = {item.name for item in found if item.kind == "Topic"}
+    is_well = not any(item.severity is Severity.PROBLEM for item in found)
+    style = "bold green" if is_well else "bold red"
+    out.print(Text(verdict(snapshot, found), style=style), soft_wrap=True)
+    if snapshot.clusters:
+        _print(out, _clusters(snapshot))
+    if snapshot.brokers:
+        rows = [row for topic in snapshot.topics for row in topic.rows]
+        _print(out, _brokers(snapshot.brokers, rows))
+    if shown:
+        _print(out, _topics(shown, in_trouble, wide=wide))
+    if snapshot.users:
+        _print(out, _users(snapshot.users))
+    if snapshot.exports:
+        _print(out, _exports(snapshot.exports))
+    detailed = [topic for topic in shown if topic.rows and (wide or topic.name in in_trouble)]
+    for topic in detailed:
+        _print(out, _partitions(topic), title=f"Partitions of {topic.kafka_name}")
+    if detailed:
+        out.print(Text("\n".join(LEGEND), style="dim"))
+    for title, severity in (("Problems", Severity.PROBLEM), ("In progress", Severity.PROGRESS)):
+        _print_findings(out, title, [item for item in found if item.severity is severity])
+
+
+def ordered(topics: Sequence[TopicRows], found: Sequence[Finding]) -> list[TopicRows]:
+    """Return topics with a problem first, then those in progress, internal topics last."""
+    worst: dict[str, Severity] = {}
+    for item in found:
+        if item.kind == "Topic":
+            worst[item.name] = max(item.severity, worst.get(item.name, item.severity))
+    return sorted(topics, key=lambda t: (-worst.get(t.name, 0), t.is_internal, t.kafka_name))
+
+
+def print_findings(out: Console, found: Sequence[Finding], indent: int = 2) -> None:
+    """Print each finding: object, reason and condition in one line, the message below it."""
+    for item in found:
+        heading = Text(" ".join(filter(None, (item.reference, item.reason))), style="bold")
+        if item.condition:
+            heading.append(f" ({item.condition})", style="not bold")
+        out.print(Padding(heading, (0, 0, 0, indent)))
+        out.print(Padding(Text(item.message), (0, 0, 0, indent + 2)))
+
+
+def _print_findings(out: Console, title: str, found: Sequence[Finding]) -> None:
+    if found:
+        out.print()
+        out.print(Text(title, style="bold"))
+        print_findings(out, found)
+
+
+def _print(out: Console, table: Table, title: str = "") -> None:
+    out.print()
+    if title:
+        out.print(Text(title, style="bold"))
+    out.print(table)
+
+
+def _table(*columns: str | Column) -> Table:
+    """Return an empty table without lines; only names are folded, so that they can be copied."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        if isinstance(column, str):
+            table.add_column(column.upper(), no_wrap=True)
+        else:
+            table.add_column(str(column.header).upper(), overflow="fold", justify=column.justify)
+    return table
+
+
+def _right(name: str) -> Column:
+    return Column(name, justify="right")
+
+
+def _clusters(snapshot: Snapshot) -> Table:
+    table = _table(Column("cluster"), "ready", "remote storage", "brokers", "topics")
+    live = sum(ready_of(broker) == "True" for broker in snapshot.brokers)
+    internal = sum(topic.is_internal for topic in snapshot.topics)
+    for body in snapshot.clusters:
+        remote = condition(body, "RemoteStorageReady")
+        table.add_row(
+            body["metadata"]["name"],
+            _ready(body),
+            # Without the condition the Cluster has no remote storage.
+            str(remote.get("reason", "none")),
+            f"{live}/{len(snapshot.brokers)}",
+            f"{len(snapshot.topics) - internal}" + (f" + {internal} internal" if internal else ""),
+        )
+    return table
+
+
+def _ready(body: dict[str, Any]) -> str:
+    """Return "True", or the reason why the object is not ready."""
+    ready = condition(body, "Ready")
+    status = str(ready.get("status", "Unknown"))
+    return status if status == "True" else str(ready.get("reason", status))
+
+
+def _brokers(brokers: Sequence[dict[str, Any]], rows: Sequence[PartitionRow]) -> Table:
+    """Return the table of brokers.
+
+    Leaders and replicas are counted from the partition rows, which are newer than a Broker's status
+    (written once a minute). For brokers of Apache Kafka only the status has them.
+    """
+    table = _table(
+        Column("broker"),
+        "node",
+        "ready",
+        _right("leaders"),
+        _right("replicas"),
+        _right("log bytes"),
+    )
+    for broker in brokers:
+        node_id, status = broker["spec"]["nodeId"], broker.get("status") or {}
+        # Brokers of Apache Kafka have no partition rows of their own here, only a status.
+        is_observed = broker["spec"].get("workload") == Workload.OBSERVED
+        leaders = sum(row.leader == node_id for row in rows)
+        replicas = sum(node_id in row.replicas for row in rows)
+        table.add_row(
+            broker["metadata"]["name"],
+            str(node_id),
+            _ready(broker),
+            figure(status.get("leaders") if is_observed else leaders),
+            figure(status.get("replicas") if is_observed else replicas),
+            figure(status.get("logBytes")),
+        )
+    return table
+
+
+def _topics(shown: Sequence[TopicRows], in_trouble: set[str], *, wide: bool) -> Table:
+    has_placeholders = any(topic.placeholders() for topic in shown)
+    optional = (_right("placeholders"),) if has_placeholders else ()
+    columns = ("ready", _right("in sync"), "tiering", _right("segments"), _right("remote bytes"))
+    table = _table(Column("topic"), *columns, *optional)
+    for topic in shown:
+        placeholders = (str(topic.placeholders()),) if has_placeholders else ()
+        table.add_row(
+            both_names(topic) if wide else topic.kafka_name,
+            _ready(topic.obj),
+            in_sync_text(topic),
+            tiering_text(topic).partition(",")[0],
+            figure(topic.tiering.get("remoteSegments")),
+            figure(topic.tiering.get("remoteBytes")),
+            *placeholders,
+            style="red" if topic.name in in_trouble else "",
+        )
+    return table
+
+
+def in_sync_text(topic: TopicRows) -> str:
+    """Return the replicas in sync and all replicas, such as ``6/10``; ``-`` if unknown."""
+    total = sum(len(row.replicas) for row in topic.rows)
+    if not total:
+        return "-"
+    return f"{sum(len(row.isr) for row in topic.rows)}/{total}"
+
+
+def _users(users: Sequence[dict[str, Any]]) -> Table:
+    table = _table(Column("user"), "ready", Column("principal"), Column("secret"))
+    for user in users:
+        status = user.get("status") or {}
+        principal = f"User:{status['username']}" if "username" in status else ""
+        table.add_row(user["metadata"]["name"], _ready(user), principal, status.get("secret", ""))
+    return table
+
+
+def _exports(exports: Sequence[dict[str, Any]]) -> Table:
+    """Return the table of exports; "as of": the table contains all records up to that time.
+
+    The figures are at most a minute old.
+    """
+    columns = ("ready", _right("lag"), _right("rows"), "as of")
+    table = _table(Column("export"), Column("topic"), Column("table"), *columns)
+    for export in exports:
+        spec, status = export["spec"], export.get("status") or {}
+        table.add_row(
+            export["metadata"]["name"],
+            spec["topicRef"]["name"],
+            spec["table"]["name"],
+            _ready(export),
+            figure(status.get("lag")),
+            figure(status.get("rows")),
+            status.get("currentTime", "-"),
+        )
+    return table
+
+
+def _partitions(topic: TopicRows) -> Table:
+    """Return the table of a topic's partitions; see :data:`LEGEND`."""
+    names = (_right("partition"), _right("leader"), _right("leader epoch"))
+    table = _table(*names, Column("replicas"), Column("ISR"), Column("eligible"))
+    for row in topic.rows:
+        table.add_row(
+            str(row.partition),
+            str(row.leader) if row.leader >= 0 else "none",
+            str(row.leader_epoch),
+            " ".join(map(str, row.replicas)),
+            " ".join(map(str, row.isr)),
+            " ".join(_eligible(row)),
+        )
+    return table
+
+
+def _eligible(row: PartitionRow) -> Iterator[str]:
+    yield from map(str, row.elr)
+    yield from (f"{replica}?" for replica in row.last_known_elr)

@@ -1,0 +1,80 @@
+"""The objects of one namespace, read at one time."""
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark_cli.local.kube import KubeClient, KubeRequestError
+from tidemark_cli.local.topic_rows import TopicRows, topics
+
+Json = dict[str, Any]
+#: Name of the operator's Lease, unless the operator was started with another ``--lease-name``.
+LEASE_NAME = "tidemark-operator"
+#: HTTP statuses for a resource that the API server does not serve or does not let the user read.
+_NOT_SERVED, _FORBIDDEN = 404, 403
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The objects that ``tidemark status`` and ``tidemark why`` evaluate.
+
+    ``lease`` is None if there is no Lease, and {} if the user may not read it. ``read_at`` is this
+    machine's time.
+    """
+
+    clusters: list[Json]
+    brokers: list[Json]
+    topics: list[TopicRows]
+    users: list[Json]
+    exports: list[Json]
+    deletions: list[Json]
+    lease: Json | None
+    read_at: dt.datetime
+
+    def objects(self) -> Iterator[tuple[str, Json]]:
+        """Yield each object with its kind, in the order in which problems spread."""
+        for kind, bodies in (
+            ("Cluster", self.clusters),
+            ("Broker", self.brokers),
+            ("Topic", [topic.obj for topic in self.topics]),
+            ("User", self.users),
+            ("Export", self.exports),
+            ("RecordDeletion", self.deletions),
+        ):
+            for body in bodies:
+                yield kind, body
+
+
+def read_snapshot(kube: KubeClient) -> Snapshot:
+    """Read the objects of the client's namespace. Raises :class:`KubeRequestError`."""
+    return Snapshot(
+        clusters=kube.objects("Cluster"),
+        brokers=kube.objects("Broker"),
+        topics=topics(kube),
+        users=kube.objects("User"),
+        # The definitions of an older version may lack these kinds.
+        exports=_if_served(kube, "Export"),
+        deletions=_if_served(kube, "RecordDeletion"),
+        lease=_lease(kube),
+        read_at=dt.datetime.now(dt.UTC),
+    )
+
+
+def _if_served(kube: KubeClient, kind: str) -> list[Json]:
+    try:
+        return kube.objects(kind)
+    except KubeRequestError as error:
+        if error.status == _NOT_SERVED:
+            return []
+        raise
+
+
+def _lease(kube: KubeClient) -> Json | None:
+    try:
+        return kube.lease(LEASE_NAME)
+    except KubeRequestError as error:
+        # Without the permission everything else can still be shown.
+        if error.status == _FORBIDDEN:
+            return {}
+        raise
