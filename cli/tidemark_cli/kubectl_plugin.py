@@ -14,7 +14,9 @@ from tidemark_cli.main import Commands
 class PluginCommands(LazyGroup):
     """Commands that need only an API server."""
 
-    rows: ClassVar = {name: Commands.rows[name] for name in ("status", "top")}
+    rows: ClassVar = {
+        name: Commands.rows[name] for name in ("status", "why", "check", "report", "top")
+    }
 
 
 app = typer.Typer(cls=PluginCommands, no_args_is_help=True, pretty_exceptions_show_locals=False)

@@ -22,7 +22,21 @@ class Commands(LazyGroup):
             f"{_COMMANDS}.up:down", "Stop every process of the folder and keep its data."
         ),
         "status": LazyCommand(
-            f"{_COMMANDS}.status:status", "Show the objects of the cluster and their progress."
+            f"{_COMMANDS}.status:status",
+            "Show the health of the cluster, its objects and their problems.",
+        ),
+        "why": LazyCommand(
+            f"{_COMMANDS}.why:why",
+            "Explain a problem: the conditions, their cause, the remedy and the latest Events.",
+        ),
+        "check": LazyCommand(
+            f"{_COMMANDS}.check:check",
+            "Exit with status 0 if the cluster, or the named objects, are healthy; "
+            "otherwise with 3.",
+        ),
+        "report": LazyCommand(
+            f"{_COMMANDS}.support_report:report",
+            "Write objects, Events, logs, metrics and versions to one archive, without secrets.",
         ),
         "top": LazyCommand(
             f"{_COMMANDS}.top:top",

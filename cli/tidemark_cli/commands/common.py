@@ -66,6 +66,11 @@ def open_cluster(directory: Path, otherwise: str = "") -> "LocalCluster":
     return LocalCluster(layout, settings, lambda line: console.print(line, highlight=False))
 
 
+def is_local(called: typer.Context, kubeconfig: Path | None) -> bool:
+    """Return whether a command without further options means the local cluster."""
+    return kubeconfig is None and called.obj != OF_KUBECTL
+
+
 def open_kube(
     called: typer.Context, directory: Path, kubeconfig: Path | None, context: str, namespace: str
 ) -> KubeClient:
@@ -75,7 +80,7 @@ def open_kube(
     Otherwise it is the local cluster's. Exits with a hint if there is none.
     """
     # Without options the local cluster is meant, except for a plugin of kubectl.
-    if kubeconfig is None and called.obj != OF_KUBECTL:
+    if is_local(called, kubeconfig):
         if context or namespace:
             fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
         cluster = open_cluster(directory)

@@ -222,6 +222,14 @@ class KubeClient:
                 return None
             raise
 
+    def read_json(self, path: str, query: list[tuple[str, str]] | None = None) -> dict[str, Any]:
+        """Return the JSON object at a path of the API server."""
+        return self._call("GET", path, query=query)
+
+    def read_text(self, path: str, query: list[tuple[str, str]] | None = None) -> str:
+        """Return the text at a path, such as a pod's log."""
+        return self._text("GET", path, query=query).decode(errors="replace")
+
     def _path(self, kind: str, name: str = "") -> str:
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURALS[kind]}"
         return f"{path}/{name}" if name else path

@@ -1,0 +1,135 @@
+"""Causes and remedies of one object's findings: the decisions of ``tidemark why``."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tidemark_cli.inspection.findings import OPERATOR, Finding, Severity
+from tidemark_cli.inspection.snapshot import LEASE_NAME, Snapshot
+from tidemark_operator.resources.names import GROUP, PLURALS
+
+#: Short names of kubectl, as in ``kubectl get tmt``.
+_SHORT = {
+    "tmc": "Cluster",
+    "tmb": "Broker",
+    "tmt": "Topic",
+    "tmu": "User",
+    "tmx": "Export",
+    "tmrd": "RecordDeletion",
+}
+#: Reasons of a Broker whose process does not run or is not heard.
+_DOWN = frozenset({"NeverRegistered", "Fenced", "ShutDown", "BrokerUnreachable"})
+
+
+class UnknownReference(LookupError):
+    """Text that names no object; the message says what to write."""
+
+
+def resolve(snapshot: Snapshot, text: str) -> tuple[str, str]:
+    """Return kind and name of ``topic/orders``, ``topics.tidemark.dev/orders`` or ``tmt/orders``.
+
+    A topic may have its name in Kafka. Raises :class:`UnknownReference`.
+    """
+    prefix, slash, name = text.partition("/")
+    kind = _kind_of(prefix)
+    if not slash or not name or kind is None:
+        kinds = ", ".join(known.lower() for known in (OPERATOR, *_SHORT.values()))
+        raise UnknownReference(f"{text!r} is not KIND/NAME, such as topic/orders; kinds: {kinds}")
+    if kind == OPERATOR:
+        return OPERATOR, LEASE_NAME
+    names = {body["metadata"]["name"] for found, body in snapshot.objects() if found == kind}
+    if kind == "Topic" and name not in names:
+        named = (topic.name for topic in snapshot.topics if topic.kafka_name == name)
+        name = next(named, name)
+    if name not in names:
+        known = ", ".join(sorted(names)[:5]) or "none"
+        raise UnknownReference(f"there is no {kind.lower()} {name!r}; there are: {known}")
+    return kind, name
+
+
+def _kind_of(prefix: str) -> str | None:
+    word = prefix.lower().removesuffix(f".{GROUP}")
+    if word in _SHORT:
+        return _SHORT[word]
+    if word == OPERATOR.lower():
+        return OPERATOR
+    for kind, plural in PLURALS.items():
+        if word in (kind.lower(), plural) and kind in _SHORT.values():
+            return kind
+    return None
+
+
+def chain(snapshot: Snapshot, found: Sequence[Finding], kind: str, name: str) -> list[Finding]:
+    """Return the findings of other objects that explain those of one object, causes first.
+
+    Only what the object depends on is included: the brokers of a topic's replicas, the topic of an
+    export, the Cluster and the operator of everything.
+    """
+    objects = set(_depends_on(snapshot, kind, name))
+    return [item for item in found if (item.kind, item.name) in objects]
+
+
+def _depends_on(snapshot: Snapshot, kind: str, name: str) -> Iterator[tuple[str, str]]:
+    if kind == OPERATOR:
+        return
+    yield OPERATOR, LEASE_NAME
+    if kind == "Cluster":
+        return
+    yield from (("Cluster", body["metadata"]["name"]) for body in snapshot.clusters)
+    if kind in ("Export", "RecordDeletion"):
+        bodies = snapshot.exports if kind == "Export" else snapshot.deletions
+        (body,) = (body for body in bodies if body["metadata"]["name"] == name)
+        topic = str(body["spec"]["topicRef"]["name"])
+        yield "Topic", topic
+        yield from _brokers_of(snapshot, topic)
+    if kind == "Topic":
+        yield from _brokers_of(snapshot, name)
+
+
+def _brokers_of(snapshot: Snapshot, topic: str) -> Iterator[tuple[str, str]]:
+    rows = [row for item in snapshot.topics if item.name == topic for row in item.rows]
+    node_ids = {replica for row in rows for replica in row.replicas}
+    for broker in snapshot.brokers:
+        # A topic without rows may wait for any broker, for example to be placed.
+        if not rows or broker["spec"]["nodeId"] in node_ids:
+            yield "Broker", str(broker["metadata"]["name"])
+
+
+def root(own: Sequence[Finding], others: Sequence[Finding]) -> Finding | None:
+    """Return the finding to remedy first: of another object if that is a problem, else its own."""
+    problems = [item for item in (*others, *own) if item.severity is Severity.PROBLEM]
+    return next(iter((*problems, *others, *own)), None)
+
+
+def command(snapshot: Snapshot, finding: Finding, namespace: str, *, is_local: bool) -> str:
+    """Return a command to copy: the remedy if one command is enough, else what shows more.
+
+    ``is_local``: the cluster is one of ``tidemark up``, whose processes ``tidemark`` starts.
+    """
+    kubectl = "tidemark kubectl" if is_local else f"kubectl --namespace {namespace}"
+    if finding.kind == OPERATOR:
+        if is_local:
+            return "tidemark up --detach"
+        return f"{kubectl} get pods --selector app.kubernetes.io/name=tidemark-operator"
+    if finding.kind == "Broker" and finding.reason in _DOWN:
+        node_id = _node_id(snapshot, finding.name)
+        if is_local:
+            return f"tidemark broker start {node_id}"
+        return f"{kubectl} logs {finding.name}-0 --tail 50"
+    if finding.reason in ("BrokersMissing", "Placeholders") and is_local:
+        return "tidemark broker add"
+    return f"{kubectl} describe {PLURALS[finding.kind]}.{GROUP} {finding.name}"
+
+
+def _node_id(snapshot: Snapshot, name: str) -> int:
+    (broker,) = (body for body in snapshot.brokers if body["metadata"]["name"] == name)
+    return int(broker["spec"]["nodeId"])
+
+
+def events_of(events: Sequence[dict[str, Any]], kind: str, name: str) -> list[dict[str, Any]]:
+    """Return the Events of one object, oldest first."""
+    return [
+        event
+        for event in events
+        if event["involvedObject"].get("kind") == kind
+        and event["involvedObject"].get("name") == name
+    ]
