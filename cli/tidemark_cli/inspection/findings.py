@@ -123,7 +123,9 @@ def verdict(snapshot: Snapshot, found: Sequence[Finding]) -> str:
     cause = problems[0]
     subject = "" if cause.kind == OPERATOR else f"{cause.reference}: "
     affected = _affected(snapshot, problems)
-    return f"NOT HEALTHY: {subject}{cause.message}" + (f" ({affected})" if affected else "")
+    # Only the first sentence: the whole message is printed below the tables.
+    sentence = cause.message.partition(". ")[0]
+    return f"NOT HEALTHY: {subject}{sentence}" + (f" ({affected})" if affected else "")
 
 
 def _live(snapshot: Snapshot) -> str:
@@ -172,7 +174,7 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
             name=LEASE_NAME,
             condition="",
             reason="NoOperatorLeads",
-            message=f"{problem}. The statuses below may be outdated",
+            message=f"{problem}; the statuses below may be outdated",
             severity=Severity.PROBLEM,
         )
 
@@ -202,12 +204,13 @@ def _age(span: dt.timedelta) -> str:
 def _of_object(kind: str, body: Mapping[str, Any], now: dt.datetime) -> Iterator[Finding]:
     name = str(body["metadata"]["name"])
     conditions = (body.get("status") or {}).get("conditions") or []
-    if not conditions:
+    # The API server gives a new object the condition that stands for none: Unknown, Pending.
+    if all(item.get("reason") == "Pending" for item in conditions):
         age = now - dt.datetime.fromisoformat(str(body["metadata"]["creationTimestamp"]))
         yield Finding(
             kind=kind,
             name=name,
-            condition="no conditions",
+            condition="Ready=Unknown",
             reason="Pending",
             message="No operator has reconciled the object yet.",
             severity=Severity.PROBLEM if age > _NEW else Severity.PROGRESS,

@@ -19,7 +19,7 @@ from tidemark_operator.resources.kinds import KINDS
 
 #: Twenty secrets, none of which has the form of a credential: only the Secrets reveal them.
 PLANTED = [f"planted-{number:02}-{uuid.uuid4()}" for number in range(20)]
-TOPIC = {"partitions": 1, "replicationFactor": 1}
+TOPIC = {"clusterRef": {"name": "tidemark"}, "partitions": 1, "replicationFactor": 1}
 
 
 @pytest.fixture(scope="module")

@@ -104,8 +104,7 @@ def test_a_lease_that_may_not_be_read_is_no_problem() -> None:
 
 
 def test_an_object_without_status_is_a_problem_after_a_minute() -> None:
-    new = topic("orders")
-    del new.obj["status"]
+    new = topic("orders", "Ready=Unknown Pending: no operator has reconciled the object")
     new.obj["metadata"]["creationTimestamp"] = "2026-03-01T11:59:30Z"
     assert is_healthy(findings(changed(topics=[new])))
     new.obj["metadata"]["creationTimestamp"] = "2026-03-01T11:58:00Z"
