@@ -42,6 +42,7 @@ def check(
     namespace: NamespaceOption = "",
 ) -> None:
     """Exit with status 0 if the cluster, or the named objects, are healthy; otherwise with 3."""
+    # The wait includes the time until the API server responds.
     deadline = time.monotonic() + _seconds(wait)
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     try:

@@ -57,6 +57,7 @@ def why(
         fail(f"{error}; if the local cluster is down, start it with: tidemark up")
     finally:
         kube.close()
+    # Without a reference the first finding is explained, which is the cause of the others.
     found = findings(snapshot)
     if not reference:
         if not found:

@@ -36,6 +36,7 @@ def resolve(snapshot: Snapshot, text: str) -> tuple[str, str]:
         raise UnknownReference(f"{text!r} is not KIND/NAME, such as topic/orders; kinds: {kinds}")
     if kind == OPERATOR:
         return OPERATOR, LEASE_NAME
+    # Clients know a topic by its name in Kafka, which may differ from the object's.
     names = {body["metadata"]["name"] for found, body in snapshot.objects() if found == kind}
     if kind == "Topic" and name not in names:
         named = (topic.name for topic in snapshot.topics if topic.kafka_name == name)

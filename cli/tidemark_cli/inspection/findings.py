@@ -100,7 +100,7 @@ def reason_entry(kind: str, reason: str) -> ReasonEntry | None:
 
 
 def findings(snapshot: Snapshot) -> list[Finding]:
-    """Return the findings of all objects: problems first, and of these the causes first."""
+    """Return the findings of all objects: problems first, causes before consequences."""
     found = [*_operator(snapshot)]
     for kind, body in snapshot.objects():
         found.extend(_of_object(kind, body, snapshot.read_at))

@@ -60,6 +60,7 @@ def print_screen(
     if snapshot.exports:
         _print(out, _exports(snapshot.exports))
     detailed = [topic for topic in shown if topic.rows and (wide or topic.name in in_trouble)]
+    # Partitions of every topic would push the messages off the screen.
     for topic in detailed:
         _print(out, _partitions(topic), title=f"Partitions of {topic.kafka_name}")
     if detailed:

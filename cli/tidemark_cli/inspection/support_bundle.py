@@ -74,7 +74,7 @@ class Bundle:
             self.index[name] = f"left out: {self._redactor.text(str(error))}"
 
     def close(self) -> None:
-        """Add ``index.json``."""
+        """Add ``index.json``, which explains what is missing or shortened."""
         self._write("index.json", json.dumps(self.index, indent=1).encode())
 
     def _write(self, name: str, data: bytes) -> None:
@@ -185,6 +185,7 @@ def _add_pods(bundle: Bundle, kube: KubeClient) -> None:
     bundle.add_json("pods.json", items)
     for pod in items:
         name = pod["metadata"]["name"]
+        # The log of the previous container often has the cause of a restart.
         for container in pod["spec"]["containers"]:
             inside = container["name"]
             for suffix, previous in (("", "false"), ("-previous", "true")):

@@ -18,6 +18,7 @@ Json = dict[str, Any]
 
 def body(kind: str, name: str, *conditions: str, spec: Json | None = None, **status: Any) -> Json:
     """Return an object. A condition is ``Type=Status Reason: message``."""
+    # Such as "Ready=False Fenced: no heartbeat".
     listed = []
     for text in conditions:
         heading, _, message = text.partition(": ")

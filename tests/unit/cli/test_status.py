@@ -36,7 +36,7 @@ def first_line(snapshot: Snapshot) -> str:
 @pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_screen_is_that_of_its_golden_file(name: str, width: int) -> None:
-    """A change of the screens is reviewed as a change of these files."""
+    """A change of the screens is reviewed as a change of its golden files."""
     assert text(CLUSTERS[name], width=width) == (GOLDEN / f"{name}-{width}.txt").read_text()
 
 
