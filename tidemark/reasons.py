@@ -206,3 +206,10 @@ class Reason(enum.StrEnum):
 
     # Objects without a use with engine kafka
     ENGINE_KAFKA = "EngineKafka"
+
+
+class RebuildingReason(enum.StrEnum):
+    """Why partitions are rebuilt."""
+
+    SLICES_MISSING = "SlicesMissing"
+    SLICES_BEHIND = "SlicesBehind"

@@ -39,7 +39,7 @@ WRITERS = 4
 @dataclass(slots=True)
 class _Emission:
     at_s: float
-    held_back: int = 0
+    suppressed: int = 0
 
 
 @dataclass(slots=True)
@@ -48,17 +48,17 @@ class _Examples:
 
     left: float
     at_s: float
-    held_back: int = 0
+    suppressed: int = 0
 
     def take(self, now_s: float) -> int | None:
         self.left = min(EXAMPLES_MAX, self.left + (now_s - self.at_s) * EXAMPLES_PER_S)
         self.at_s = now_s
         if self.left < 1:
-            self.held_back += 1
+            self.suppressed += 1
             return None
         self.left -= 1
-        held_back, self.held_back = self.held_back, 0
-        return held_back
+        suppressed, self.suppressed = self.suppressed, 0
+        return suppressed
 
 
 class Aggregator:
@@ -78,7 +78,7 @@ class Aggregator:
         """
         last = self._emitted.get((uid, reason))
         if last is not None and now_s - last.at_s < self._quiet_s:
-            last.held_back += 1
+            last.suppressed += 1
             return None
         others: int | None = 0
         # Warnings are never thinned out over objects: each needs attention.
@@ -89,18 +89,18 @@ class Aggregator:
             return None
         self._emitted.put((uid, reason), _Emission(now_s))
         self._emitted.evict()
-        return others + (0 if last is None else last.held_back)
+        return others + (0 if last is None else last.suppressed)
 
 
 def event_body(
-    event: Event, regarding: Json, *, instance: str, held_back: int, now: dt.datetime
+    event: Event, regarding: Json, *, instance: str, suppressed: int, now: dt.datetime
 ) -> Json:
     """Return the body of an ``events.k8s.io/v1`` Event."""
     meta = regarding["metadata"]
     note = (
         event.message
-        if not held_back
-        else f"{event.message} ({held_back} similar events suppressed)"
+        if not suppressed
+        else f"{event.message} ({suppressed} similar events suppressed)"
     )
     # The name is random, because Events of one object and reason may be written at once.
     return {
@@ -141,16 +141,16 @@ class EventWriter:
         # An Event needs the object's uid, which is unknown once it is deleted.
         if regarding is None:
             return
-        held_back = self._aggregator.admit(
+        suppressed = self._aggregator.admit(
             str(regarding["metadata"]["uid"]), event.reason, time.monotonic(), event.type
         )
-        if held_back is None:
+        if suppressed is None:
             return
         body = event_body(
             event,
             regarding,
             instance=self._instance,
-            held_back=held_back,
+            suppressed=suppressed,
             now=dt.datetime.now(dt.UTC),
         )
         # The queue is bounded, so a slow API server costs Events and no memory.

@@ -71,7 +71,7 @@ class Echoes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._heard_s: dict[str, float] = {}
+        self._delivered_s: dict[str, float] = {}
         self._awaited_s: dict[str, float] = {}
 
     def begins(self) -> float:
@@ -81,12 +81,12 @@ class Echoes:
     def wrote(self, kind: str, began_s: float) -> None:
         """Note a write that changed an object and started at that time."""
         # A change that arrived after the start may be the echo already.
-        if self._heard_s.get(kind, -1.0) < began_s:
+        if self._delivered_s.get(kind, -1.0) < began_s:
             self._awaited_s.setdefault(kind, began_s)
 
-    def heard(self, kind: str) -> None:
+    def delivered(self, kind: str) -> None:
         """Note that the watch of a kind has delivered something."""
-        self._heard_s[kind] = self._clock()
+        self._delivered_s[kind] = self._clock()
         self._awaited_s.pop(kind, None)
 
     def silent(self) -> tuple[str, float] | None:

@@ -208,7 +208,7 @@ class OperatorProcess:
 
     def _another_leads(self) -> None:
         """Forget brokers that wait for a controller; called in the elector's thread."""
-        self._server.knocks.forget()
+        self._server.searches.forget()
 
     def _deliver(self, body: Json, gone: bool) -> None:
         """Hand an object over; called in kopf's thread. The main loop is woken once for many."""

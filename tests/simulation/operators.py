@@ -27,7 +27,7 @@ from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Attached
 from tidemark_operator.listener.server import ControlServer, _Peer
-from tidemark_operator.listener.standby_discovery import Knocks
+from tidemark_operator.listener.standby_discovery import ControllerSearches
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.term.broker_requests import BrokerRequests
@@ -90,7 +90,7 @@ class _OperatorListener(ControlServer):
         self._term = None
         self._channels: dict[int, Any] = {}
         self._cluster_id = lambda: CLUSTER_ID
-        self.knocks = Knocks()
+        self.searches = ControllerSearches()
 
     def _post(self, call: Any) -> None:
         call()
@@ -209,7 +209,7 @@ class OperatorProcess:
         self.leader.lost()
 
     def _led(self) -> None:
-        self.listener.knocks.forget()
+        self.listener.searches.forget()
 
     def _watch(self, body: Json, gone: bool) -> None:
         """The watch brings it a little later, in order."""

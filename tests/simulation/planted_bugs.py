@@ -28,7 +28,7 @@ from tidemark_operator.controller import catch_up_limits, elections, reassignmen
 from tidemark_operator.controller.commit import Draft, apply
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, RowKey, TopicInfo
-from tidemark_operator.controller.replica_state_reports import HeldStates
+from tidemark_operator.controller.replica_state_reports import ReplicaStateReports
 from tidemark_operator.slices.slice_store import SliceStore
 
 _delete_records = log_start.delete_records
@@ -275,7 +275,7 @@ def _nobody_asks_the_tier() -> Iterator[None]:
         yield
 
 
-def _every_replica_is_whole(held: HeldStates, key: RowKey, node_id: int) -> bool:
+def _every_replica_is_whole(held: ReplicaStateReports, key: RowKey, node_id: int) -> bool:
     """A replica that may have lost its tail proves what a broker that is down could report."""
     return node_id in held.of(key)
 
@@ -519,7 +519,7 @@ BUGS: tuple[Bug, ...] = (
         TORN,
         frozenset({"1"}),
         replaced(
-            "tidemark_operator.controller.replica_state_reports.HeldStates.is_whole",
+            "tidemark_operator.controller.replica_state_reports.ReplicaStateReports.is_whole",
             _every_replica_is_whole,
         ),
         first=3,

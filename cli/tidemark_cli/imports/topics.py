@@ -168,7 +168,7 @@ def _described(config: Mapping[str, str]) -> tuple[TopicSettings, list[str]]:
         for name, value in kept.items()
     ]
     try:
-        return changed(TopicSettings({}, None), settings, is_whole=False), remarks
+        return changed(TopicSettings({}, None), settings, replaces_all=False), remarks
     except ChangeRefusal as error:
         raise NotImported(error.message) from error
 

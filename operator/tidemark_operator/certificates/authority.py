@@ -193,7 +193,7 @@ def is_for(leaf: KeyPair, who: TlsIdentity) -> bool:
     except (ValueError, x509.ExtensionNotFound):
         return False
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    return [parse(uri) for uri in uris] == [who] and is_whole(leaf)
+    return [parse(uri) for uri in uris] == [who] and keys_match(leaf)
 
 
 def is_for_client(leaf: KeyPair, name: str) -> bool:
@@ -205,10 +205,10 @@ def is_for_client(leaf: KeyPair, name: str) -> bool:
     # Compared as text, because the encodings of equal names may differ.
     return subject.rfc4514_string() == x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, name)]
-    ).rfc4514_string() and is_whole(leaf)
+    ).rfc4514_string() and keys_match(leaf)
 
 
-def is_whole(pair: KeyPair) -> bool:
+def keys_match(pair: KeyPair) -> bool:
     """Return whether certificate and key belong together."""
     try:
         key = serialization.load_pem_private_key(pair.key, password=None)

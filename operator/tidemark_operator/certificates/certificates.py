@@ -53,24 +53,24 @@ class OwnLeaf:
         self.cluster_id: str | None = None
         self.files = TlsFiles(self._folder)
 
-    def follow(self, held: Authorities) -> KeyPair:
+    def follow(self, authorities: Authorities) -> KeyPair:
         """Issue the leaf if it is missing or no longer fits, and return it (blocks).
 
         When it returns, :attr:`files` use that leaf. Otherwise it raises ``OSError``, and the next
         call tries again: neither a failed write nor files that another process deleted count."""
-        now, me = self._now(), TlsIdentity(held.cluster_id)
+        now, me = self._now(), TlsIdentity(authorities.cluster_id)
         with self._lock:
             leaf = self._leaf
-            if leaf is None or not _fits(leaf, me, held, now):
-                leaf = authority.issue(held.issuing, me, now)
-            data = leaf_data(leaf, held.trusted)
+            if leaf is None or not _fits(leaf, me, authorities, now):
+                leaf = authority.issue(authorities.issuing, me, now)
+            data = leaf_data(leaf, authorities.trusted)
             # Compare with the files, because an earlier write can have failed or been deleted.
             if not _contains(self._folder, data):
                 write_files(self._folder, data)
             # The listener reads these files next: a leaf that it cannot load is not in force.
             if self.files.contexts().digest != digest(data):
                 raise NoCertificates(f"{self._folder}: the new certificate cannot be loaded")
-            self._leaf, self.cluster_id = leaf, held.cluster_id
+            self._leaf, self.cluster_id = leaf, authorities.cluster_id
             return leaf
 
     def close(self) -> None:
@@ -135,20 +135,20 @@ class Certificates:
         now = self._now()
         if node_id in self.issued and now < self._looked_at[node_id] + LOOK_AGAIN:
             return
-        held, name = await self.authorities((broker,)), leaf_name(broker)
+        authorities, name = await self.authorities((broker,)), leaf_name(broker)
         who = TlsIdentity(self._cluster_id, node_id)
         kept = await self._keeper.read(name)
         leaf = None if kept is None else read_leaf(kept.data)
-        if leaf is None or not _fits(leaf, who, held, now):
-            leaf = authority.issue(held.issuing, who, now)
+        if leaf is None or not _fits(leaf, who, authorities, now):
+            leaf = authority.issue(authorities.issuing, who, now)
             logger.info("issued a certificate for broker %d", node_id)
         # The leaf may still fit while the trusted bundle has changed.
-        data = leaf_data(leaf, held.trusted)
+        data = leaf_data(leaf, authorities.trusted)
         if kept is None or dict(kept.data) != data:
             await self._keeper.write(name, data, kept, owner)
         # Only after the write: a failure is repeated by the next call.
         self.issued[node_id] = digest(data)
-        self._trusted[node_id] = held.trusted
+        self._trusted[node_id] = authorities.trusted
         self._looked_at[node_id] = now
 
     async def rotate(self, live: Collection[int], renewal: str = "") -> bool:
@@ -158,7 +158,7 @@ class Certificates:
         request).
         """
         stepped = await self._authority.step(
-            all_have_it=lambda held: all(self._has_it(node, held) for node in live),
+            all_have_it=lambda authorities: all(self._has_it(node, authorities) for node in live),
             pause=lambda _: self._keeper.arrives_within,
             renewal=renewal,
         )
@@ -166,17 +166,17 @@ class Certificates:
             self.issued.clear()
         return stepped
 
-    def _has_it(self, node_id: int, held: Authorities) -> bool:
+    def _has_it(self, node_id: int, authorities: Authorities) -> bool:
         return (
             node_id in self.issued
-            and self._trusted[node_id] == held.trusted
+            and self._trusted[node_id] == authorities.trusted
             and self.issued[node_id] == self.used.get(node_id)
         )
 
 
-def _fits(leaf: KeyPair, who: TlsIdentity, held: Authorities, now: dt.datetime) -> bool:
+def _fits(leaf: KeyPair, who: TlsIdentity, authorities: Authorities, now: dt.datetime) -> bool:
     return (
         authority.is_for(leaf, who)
-        and authority.is_issued_by(leaf, held.issuing)
+        and authority.is_issued_by(leaf, authorities.issuing)
         and not authority.is_due(leaf, now)
     )

@@ -47,16 +47,18 @@ class ClientCertificates:
             return _certificate_of(name) if is_of_it else ""
 
         # The former leaf stays as long as possible: clients may need a restart for a new one.
-        held, now = await self._authority.get(issued), self._now()
+        authorities, now = await self._authority.get(issued), self._now()
         fits = (
             former is not None
             and authority.is_for_client(former, name)
-            and authority.is_issued_by(former, held.issuing)
+            and authority.is_issued_by(former, authorities.issuing)
             and not authority.is_due(former, now)
         )
-        leaf = former if fits and former else authority.issue_to_client(held.issuing, name, now)
-        self._seen[name] = held.trusted
-        return leaf, held.trusted
+        leaf = (
+            former if fits and former else authority.issue_to_client(authorities.issuing, name, now)
+        )
+        self._seen[name] = authorities.trusted
+        return leaf, authorities.trusted
 
     async def check(self, leaves: AsyncIterable[tuple[str, KeyPair]]) -> None:
         """Check that the authority can be used; one that was never created can.
@@ -84,8 +86,8 @@ class ClientCertificates:
         brokers' authority.
         """
         return await self._authority.step(
-            all_have_it=lambda held: (
-                all_looked_at and all(seen == held.trusted for seen in self._seen.values())
+            all_have_it=lambda authorities: (
+                all_looked_at and all(seen == authorities.trusted for seen in self._seen.values())
             ),
             pause=_pause,
             renewal=renewal,
@@ -96,5 +98,5 @@ def _certificate_of(name: str) -> str:
     return f"the certificate of User {name}"
 
 
-def _pause(held: Authorities) -> dt.timedelta:
-    return ISSUING_PAUSE if held.phase is RotationPhase.ISSUING else ANNOUNCED_PAUSE
+def _pause(authorities: Authorities) -> dt.timedelta:
+    return ISSUING_PAUSE if authorities.phase is RotationPhase.ISSUING else ANNOUNCED_PAUSE

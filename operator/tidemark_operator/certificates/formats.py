@@ -9,26 +9,32 @@ import hashlib
 from collections.abc import Mapping
 
 from tidemark.tls.files import CERTIFICATE, KEY, TRUSTED
-from tidemark_operator.certificates.authority import BadCertificate, KeyPair, is_whole, split
+from tidemark_operator.certificates.authority import BadCertificate, KeyPair, keys_match, split
 from tidemark_operator.certificates.rotation import Authorities, RotationPhase
 
 NEXT_KEY, OTHER, STATE, STRANGERS = "next.key", "other.crt", "state", "strangers.key"
 _FORMAT = "1"
 
 
-def authority_data(held: Authorities) -> dict[str, bytes]:
+def authority_data(authorities: Authorities) -> dict[str, bytes]:
     """Return the data of the Secret that only the operator reads."""
     state = "\n".join(
-        (_FORMAT, held.cluster_id, held.phase.value, held.since.isoformat(), held.renewal)
+        (
+            _FORMAT,
+            authorities.cluster_id,
+            authorities.phase.value,
+            authorities.since.isoformat(),
+            authorities.renewal,
+        )
     )
     return {
-        CERTIFICATE: held.issuing.certificate,
-        KEY: held.issuing.key,
-        OTHER: held.other,
-        NEXT_KEY: held.next_key,
-        TRUSTED: held.trusted,
+        CERTIFICATE: authorities.issuing.certificate,
+        KEY: authorities.issuing.key,
+        OTHER: authorities.other,
+        NEXT_KEY: authorities.next_key,
+        TRUSTED: authorities.trusted,
         STATE: state.encode(),
-        STRANGERS: held.strangers,
+        STRANGERS: authorities.strangers,
     }
 
 
@@ -41,7 +47,7 @@ def read_authority(data: Mapping[str, bytes]) -> Authorities:
             raise BadCertificate(
                 f"unknown format {format_!r} of the certificate authority. Upgrade the operator"
             )
-        held = Authorities(
+        authorities = Authorities(
             cluster_id=cluster_id,
             phase=RotationPhase(phase),
             issuing=KeyPair(data[CERTIFICATE], data[KEY]),
@@ -54,19 +60,21 @@ def read_authority(data: Mapping[str, bytes]) -> Authorities:
         )
     except (KeyError, ValueError) as error:
         raise BadCertificate(f"invalid certificate authority: {error!r}") from error
-    _check(held)
-    return held
+    _check(authorities)
+    return authorities
 
 
-def _check(held: Authorities) -> None:
+def _check(authorities: Authorities) -> None:
     """Check everything that a later step or leaf needs: a step could lose a bad key for good."""
-    if not is_whole(held.issuing):
+    if not keys_match(authorities.issuing):
         raise BadCertificate("the CA's private key does not match its certificate")
-    if held.phase is RotationPhase.ANNOUNCED and not is_whole(KeyPair(held.other, held.next_key)):
+    if authorities.phase is RotationPhase.ANNOUNCED and not keys_match(
+        KeyPair(authorities.other, authorities.next_key)
+    ):
         raise BadCertificate("the next CA's private key does not match its certificate")
-    if held.phase is not RotationPhase.STEADY:
-        split(held.other)
-    split(held.trusted)
+    if authorities.phase is not RotationPhase.STEADY:
+        split(authorities.other)
+    split(authorities.trusted)
 
 
 def leaf_data(leaf: KeyPair, trusted: bytes) -> dict[str, bytes]:

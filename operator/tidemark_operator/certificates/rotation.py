@@ -70,7 +70,7 @@ def first(cluster_id: str, now: dt.datetime) -> Authorities:
 
 
 def next_step(
-    held: Authorities,
+    authorities: Authorities,
     now: dt.datetime,
     *,
     all_have_it: bool,
@@ -82,39 +82,43 @@ def next_step(
     ``all_have_it``: every live broker uses what was last issued. ``renewal``: a user's present
     request, "" for none.
     """
-    if held.phase is RotationPhase.STEADY:
-        is_requested = bool(renewal) and renewal != held.renewal
-        if is_requested or authority.is_due(held.issuing, now):
-            return _announce(held, now, renewal)
-        return held
+    if authorities.phase is RotationPhase.STEADY:
+        is_requested = bool(renewal) and renewal != authorities.renewal
+        if is_requested or authority.is_due(authorities.issuing, now):
+            return _announce(authorities, now, renewal)
+        return authorities
     # Both conditions protect processes that do not trust, or show, the new one yet.
-    if not all_have_it or now < held.since + pause:
-        return held
-    return _switch(held, now) if held.phase is RotationPhase.ANNOUNCED else _settle(held, now)
+    if not all_have_it or now < authorities.since + pause:
+        return authorities
+    return (
+        _switch(authorities, now)
+        if authorities.phase is RotationPhase.ANNOUNCED
+        else _settle(authorities, now)
+    )
 
 
-def _announce(held: Authorities, now: dt.datetime, renewal: str) -> Authorities:
-    following = authority.make_authority(held.cluster_id, now)
+def _announce(authorities: Authorities, now: dt.datetime, renewal: str) -> Authorities:
+    following = authority.make_authority(authorities.cluster_id, now)
     return replace(
-        held,
+        authorities,
         phase=RotationPhase.ANNOUNCED,
         other=following.certificate,
         next_key=following.key,
         since=now,
-        renewal=renewal or held.renewal,
+        renewal=renewal or authorities.renewal,
     )
 
 
-def _switch(held: Authorities, now: dt.datetime) -> Authorities:
+def _switch(authorities: Authorities, now: dt.datetime) -> Authorities:
     return replace(
-        held,
+        authorities,
         phase=RotationPhase.ISSUING,
-        issuing=KeyPair(held.other, held.next_key),
-        other=held.issuing.certificate,
+        issuing=KeyPair(authorities.other, authorities.next_key),
+        other=authorities.issuing.certificate,
         next_key=b"",
         since=now,
     )
 
 
-def _settle(held: Authorities, now: dt.datetime) -> Authorities:
-    return replace(held, phase=RotationPhase.STEADY, other=b"", since=now)
+def _settle(authorities: Authorities, now: dt.datetime) -> Authorities:
+    return replace(authorities, phase=RotationPhase.STEADY, other=b"", since=now)

@@ -90,15 +90,15 @@ class KeptAuthority:
         if kept is None:
             self._refuse_if_gone()
             return False
-        held = self._checked(kept)
+        authorities = self._checked(kept)
         following = rotation.next_step(
-            held,
+            authorities,
             self._now(),
-            all_have_it=all_have_it(held),
+            all_have_it=all_have_it(authorities),
             renewal=renewal,
-            pause=pause(held),
+            pause=pause(authorities),
         )
-        if following is held:
+        if following is authorities:
             return False
         # Written under the version that was read, so another operator's step conflicts.
         await self._put(following, kept)
@@ -107,20 +107,20 @@ class KeptAuthority:
 
     def _checked(self, kept: Kept) -> Authorities:
         try:
-            held = read_authority(kept.data)
+            authorities = read_authority(kept.data)
         except BadCertificate as error:
             raise BadCertificate(
                 f"{self._keeper.where(self._name)}: {error}. Restore it. The "
                 "operator does not create another one"
             ) from error
-        if held.cluster_id != self._cluster_id:
+        if authorities.cluster_id != self._cluster_id:
             raise BadCertificate(
                 f"{self._keeper.where(self._name)} belongs to cluster id "
-                f"{held.cluster_id}, not {self._cluster_id}. Restore the right "
+                f"{authorities.cluster_id}, not {self._cluster_id}. Restore the right "
                 "one, or delete it if that cluster no longer exists"
             )
         self._was_there = True
-        return held
+        return authorities
 
-    async def _put(self, held: Authorities, former: Kept | None) -> None:
-        await self._keeper.write(self._name, authority_data(held), former)
+    async def _put(self, authorities: Authorities, former: Kept | None) -> None:
+        await self._keeper.write(self._name, authority_data(authorities), former)

@@ -98,7 +98,7 @@ def _empty_host(state: ControllerState, row: PartitionRow) -> int | None:
 def offer_text(state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]) -> str:
     """Return the end of a condition's message: the offers, and why an annotation does not match."""
     copies = offers(state, rows)
-    refused = _refused(ACCEPT_COPY, topic.asked.get(ACCEPT_COPY, ""))
+    refused = _refused(ACCEPT_COPY, topic.annotations.get(ACCEPT_COPY, ""))
     if not copies:
         return refused
     shown = _shown(copies)
@@ -154,7 +154,7 @@ def parse_copies(text: str, topic_id: uuid.UUID) -> list[Copy]:
 
 def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
     """Return the consent to record now; draft the leaders of one that is recorded already."""
-    annotation = topic.asked.get(ACCEPT_COPY, "")
+    annotation = topic.annotations.get(ACCEPT_COPY, "")
     # The status has no room for a longer value, and what is not recorded is not acted on.
     if len(annotation) > ACCEPTED_CHARS_MAX:
         return ()
@@ -233,14 +233,16 @@ def lost_directory(broker: BrokerInfo) -> str:
 def gives_up(broker: BrokerInfo) -> bool:
     """Return whether a person gives up a deleted Broker's log directory, even as the last copy."""
     # A live broker may still bring its records back, so it is never given up.
-    return not broker.live and broker.asked.get(ACCEPT_LOST_DIRECTORY) == lost_directory(broker)
+    return not broker.live and broker.annotations.get(ACCEPT_LOST_DIRECTORY) == lost_directory(
+        broker
+    )
 
 
 def give_up_text(broker: BrokerInfo) -> str:
     """Return how to give up a blocked Broker, or why its annotation does not match."""
     if broker.live:
         return ""
-    refused = _refused(ACCEPT_LOST_DIRECTORY, broker.asked.get(ACCEPT_LOST_DIRECTORY, ""))
+    refused = _refused(ACCEPT_LOST_DIRECTORY, broker.annotations.get(ACCEPT_LOST_DIRECTORY, ""))
     return (
         f"{refused}. If its log directory is lost for good, annotate this "
         f"Broker with {ACCEPT_LOST_DIRECTORY}: {lost_directory(broker)}"

@@ -4,7 +4,7 @@ A partition is led once its leader has applied a row of the present leader epoch
 once its broker has received it and did not answer that its storage fails. Only outstanding
 acknowledgements are stored, by topic, so this is empty while nothing changes. It is in memory and
 starts empty with each term: a loaded row may or may not have reached its leader, until that broker
-has applied a snapshot of this term (:meth:`Acknowledgements.has_told`).
+has applied a snapshot of this term (:meth:`Acknowledgements.has_snapshot`).
 """
 
 import uuid
@@ -55,20 +55,22 @@ class Acknowledgements:
     def __init__(self) -> None:
         self._outstanding: dict[uuid.UUID, _Outstanding] = {}
         #: The broker epoch under which a broker has applied a snapshot of this term.
-        self._told: dict[int, int] = {}
+        self._snapshot_epochs: dict[int, int] = {}
         #: By node id and row: the error with which the broker answered.
         self._refused: dict[int, dict[RowKey, PartitionError]] = {}
 
     # ------------------------------------------------------------ queries
 
-    def has_told(self, broker: BrokerInfo | None) -> bool:
+    def has_snapshot(self, broker: BrokerInfo | None) -> bool:
         """Return whether this process of a broker has applied a snapshot of this term."""
-        return broker is not None and self._told.get(broker.node_id) == broker.broker_epoch
+        return (
+            broker is not None and self._snapshot_epochs.get(broker.node_id) == broker.broker_epoch
+        )
 
     @property
-    def has_told_any(self) -> bool:
+    def has_any_snapshot(self) -> bool:
         """Return whether any broker has reached this controller."""
-        return bool(self._told)
+        return bool(self._snapshot_epochs)
 
     def awaits_leader(self, row: PartitionRow) -> bool:
         """Return whether a new leader has not acknowledged its leadership yet."""
@@ -111,7 +113,7 @@ class Acknowledgements:
 
     # ------------------------------------------------------------ outstanding
 
-    def landed(self, old: PartitionRow | None, new: PartitionRow) -> None:
+    def row_stored(self, old: PartitionRow | None, new: PartitionRow) -> None:
         """Note a stored row: its new leader and its new replicas have to acknowledge it."""
         fresh = set(new.hosts).difference(old.hosts if old is not None else ())
         is_newly_led = old is None or new.leader_epoch != old.leader_epoch
@@ -127,7 +129,7 @@ class Acknowledgements:
             found.leaders.add(new.partition)
         self._settle(new.topic_id)
 
-    def row_gone(self, row: PartitionRow) -> None:
+    def row_removed(self, row: PartitionRow) -> None:
         """Forget a removed row with everything outstanding."""
         for refused in self._refused.values():
             refused.pop(row.key, None)
@@ -142,7 +144,7 @@ class Acknowledgements:
 
         Its object has disappeared, or another process has registered.
         """
-        self._told.pop(node_id, None)
+        self._snapshot_epochs.pop(node_id, None)
         self._refused.pop(node_id, None)
 
     def _settle(self, topic_id: uuid.UUID) -> bool:
@@ -183,7 +185,7 @@ class Acknowledgements:
                 news.add(row.topic_id)
         # Only a full snapshot shows that the broker has everything of this term.
         if request.full:
-            self._told[node_id] = response.broker_epoch
+            self._snapshot_epochs[node_id] = response.broker_epoch
         return news
 
     def _note_refusal(self, node_id: int, key: RowKey, error: PartitionError | None) -> bool:
@@ -231,11 +233,11 @@ class Acknowledgements:
         return late
 
 
-class NobodyIsTold(Acknowledgements):
+class AlwaysAcknowledged(Acknowledgements):
     """Acknowledgements for an engine whose brokers follow their own controller.
 
     The state comes from its metadata, so every row counts as acknowledged.
     """
 
-    def has_told(self, broker: BrokerInfo | None) -> bool:
+    def has_snapshot(self, broker: BrokerInfo | None) -> bool:
         return broker is not None

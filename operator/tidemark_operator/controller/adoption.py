@@ -51,25 +51,25 @@ def look(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal
         return found
     if state.rows_of(topic.id):
         return None
-    value = topic.asked.get(ADOPT_TOPIC_ID, "")
-    strays = _strays(state, topic.name)
+    value = topic.annotations.get(ADOPT_TOPIC_ID, "")
+    unclaimed = _unclaimed_ids(state, topic.name)
     if value:
-        return _requested(state, topic, value, strays)
+        return _requested(state, topic, value, unclaimed)
     # Coordinators' topics are created by brokers, so no person could annotate them in time.
-    if topic.is_internal and (found := _only_stray(state, strays)) is not None:
+    if topic.is_internal and (found := _sole_unclaimed(state, unclaimed)) is not None:
         return found
-    return _required(state, topic, strays) if strays else _restored(state, topic)
+    return _required(state, topic, unclaimed) if unclaimed else _restored(state, topic)
 
 
-def _only_stray(state: ControllerState, strays: list[uuid.UUID]) -> Adoption | None:
+def _sole_unclaimed(state: ControllerState, unclaimed: list[uuid.UUID]) -> Adoption | None:
     """Return the adoption of a coordinators' topic whose Topic was lost, for example in a restore.
 
     Brokers have the Topic created again, and without the adoption no group and no transaction is
     served. None if there are several, or if one was released on purpose: then a person decides.
     """
-    if len(strays) != 1 or strays != _with_rows(state, strays):
+    if len(unclaimed) != 1 or unclaimed != _with_rows(state, unclaimed):
         return None
-    (topic_id,) = strays
+    (topic_id,) = unclaimed
     # A listed orphan was released on purpose, so a person decides about it.
     if any(orphan.topic_id == topic_id for orphan in state.cluster.orphans):
         return None
@@ -88,7 +88,9 @@ def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefu
     """
     rows = state.rows_of(topic.id)
     # Rows under the uid prove that the topic was placed for this very object.
-    if topic.topic_id is not None or all(part in rows for part in state.held.numbers(topic.id)):
+    if topic.topic_id is not None or all(
+        part in rows for part in state.replica_reports.numbers(topic.id)
+    ):
         return None
     partitions = max(_partitions(state, topic.id), topic.partitions)
     # The spec may be older than the last partitions, which are served all the same.
@@ -101,13 +103,13 @@ def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:
     # Slices may have lost the highest partitions, and brokers may be down: the larger number
     # counts.
     in_slices = max(state.rows_of(topic_id), default=-1) + 1
-    return max(in_slices, state.held.partitions(topic_id))
+    return max(in_slices, state.replica_reports.partitions(topic_id))
 
 
 def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
     """Return the adoption of the id of a topic to be restored from the tier."""
     try:
-        origin = topic_restore.checked(state, topic)
+        origin = topic_restore.checked_origin(state, topic)
     except topic_restore.NotRestorable as error:
         return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=str(error))
     if origin is None:
@@ -131,9 +133,9 @@ def parse_topic_id(text: str) -> uuid.UUID | None:
         return None
 
 
-def _strays(state: ControllerState, name: str) -> list[uuid.UUID]:
+def _unclaimed_ids(state: ControllerState, name: str) -> list[uuid.UUID]:
     """Return the ids without a Topic under which slices, brokers or ``leftBehind`` have a name."""
-    known = {*state.row_ids_named(name), *state.held.ids_named(name)}
+    known = {*state.row_ids_named(name), *state.replica_reports.ids_named(name)}
     # A name in leftBehind is taken as well, though nothing else may know it any more.
     known.update(orphan.topic_id for orphan in state.cluster.orphans if orphan.name == name)
     return sorted(id_ for id_ in known if state.topic_by_id(id_) is None)
@@ -141,7 +143,7 @@ def _strays(state: ControllerState, name: str) -> list[uuid.UUID]:
 
 def too_late(topic: TopicInfo) -> AdoptionRefusal | None:
     """Return the refusal of an adoption annotation for a Topic that already has another id."""
-    value = topic.asked.get(ADOPT_TOPIC_ID, "")
+    value = topic.annotations.get(ADOPT_TOPIC_ID, "")
     if not value or parse_topic_id(value) == topic.id:
         return None
     text = (
@@ -153,13 +155,13 @@ def too_late(topic: TopicInfo) -> AdoptionRefusal | None:
 
 
 def _requested(
-    state: ControllerState, topic: TopicInfo, value: str, strays: list[uuid.UUID]
+    state: ControllerState, topic: TopicInfo, value: str, unclaimed: list[uuid.UUID]
 ) -> Adoption | AdoptionRefusal:
     topic_id = parse_topic_id(value)
     # An id without partitions cannot be adopted, because nothing of it is left.
-    if topic_id is None or topic_id not in _with_rows(state, strays):
+    if topic_id is None or topic_id not in _with_rows(state, unclaimed):
         return AdoptionRefusal(
-            reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, value, strays)
+            reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, value, unclaimed)
         )
     partitions = _partitions(state, topic_id)
     return _as_known(state, topic, topic_id, partitions, annotation=ADOPT_TOPIC_ID)
@@ -209,27 +211,31 @@ def _tiering_unknown(
     return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=text)
 
 
-def _wrong(state: ControllerState, topic: TopicInfo, value: str, strays: list[uuid.UUID]) -> str:
-    adoptable = _with_rows(state, strays)
+def _wrong(state: ControllerState, topic: TopicInfo, value: str, unclaimed: list[uuid.UUID]) -> str:
+    adoptable = _with_rows(state, unclaimed)
     others = f"set it to {_listed(adoptable)}" if adoptable else "there is no topic to adopt"
-    creation = "" if strays else ", or remove the annotation to create a new topic"
-    forget = _forget(state, [id_ for id_ in strays if id_ not in adoptable])
+    creation = "" if unclaimed else ", or remove the annotation to create a new topic"
+    forget = _forget(state, [id_ for id_ in unclaimed if id_ not in adoptable])
     return (
         f"{ADOPT_TOPIC_ID} names {quoted(value)}, but topic {topic.name} is not "
         f"known under that id: {others}{creation}{forget}"
     )
 
 
-def _required(state: ControllerState, topic: TopicInfo, strays: list[uuid.UUID]) -> AdoptionRefusal:
-    adoptable = _with_rows(state, strays)
-    ways = []
+def _required(
+    state: ControllerState, topic: TopicInfo, unclaimed: list[uuid.UUID]
+) -> AdoptionRefusal:
+    adoptable = _with_rows(state, unclaimed)
+    remedies = []
     if adoptable:
-        ways.append(f"annotate this Topic with {ADOPT_TOPIC_ID}: {_listed(adoptable)} to adopt it")
-    forget = _forget(state, [id_ for id_ in strays if id_ not in adoptable])
+        remedies.append(
+            f"annotate this Topic with {ADOPT_TOPIC_ID}: {_listed(adoptable)} to adopt it"
+        )
+    forget = _forget(state, [id_ for id_ in unclaimed if id_ not in adoptable])
     text = (
-        f"topic {topic.name} exists under id {_listed(strays)}, which belongs "
+        f"topic {topic.name} exists under id {_listed(unclaimed)}, which belongs "
         "to no Topic. To resolve this, "
-        f"{', or '.join([*ways, _ANOTHER_NAME])}{forget}"
+        f"{', or '.join([*remedies, _ANOTHER_NAME])}{forget}"
     )
     return AdoptionRefusal(reason=Reason.ADOPTION_REQUIRED, message=text)
 
@@ -246,7 +252,7 @@ def _forget(state: ControllerState, ids: list[uuid.UUID]) -> str:
 
 def _with_rows(state: ControllerState, ids: list[uuid.UUID]) -> list[uuid.UUID]:
     """Return the ids whose partitions are in slices or on brokers and are not being deleted."""
-    known = [id_ for id_ in ids if state.rows_of(id_) or state.held.numbers(id_)]
+    known = [id_ for id_ in ids if state.rows_of(id_) or state.replica_reports.numbers(id_)]
     # A topic that is being deleted is on its way out, whatever brokers still have.
     return [id_ for id_ in known if not state.tombstones_of(id_)]
 
@@ -254,7 +260,7 @@ def _with_rows(state: ControllerState, ids: list[uuid.UUID]) -> list[uuid.UUID]:
 def _tiering_on_record(state: ControllerState, topic_id: uuid.UUID) -> PersistedTiering:
     """Return the tiering with the highest epoch in the Cluster's status and brokers' reports."""
     entries = [left.tiering_status for left in state.cluster.orphans if left.topic_id == topic_id]
-    entries.append(PersistedTiering(tiering=state.held.tiering(topic_id)))
+    entries.append(PersistedTiering(tiering=state.replica_reports.tiering(topic_id)))
     # A tiered epoch never decreases, so the highest one is the latest.
     return max(entries, key=lambda status: status.tiering.epoch)
 

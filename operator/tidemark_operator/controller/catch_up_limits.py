@@ -33,9 +33,9 @@ class CatchUpRoom:
     def __init__(self, draft: Draft) -> None:
         cluster = draft.state.cluster
         self._draft = draft
-        self._most = cluster.whole_number(CATCH_UP_REPLICAS)
-        self._most_on_broker = cluster.whole_number(CATCH_UP_REPLICAS_PER_BROKER)
-        self._most_bytes_on_broker = cluster.whole_number(CATCH_UP_BYTES_PER_BROKER)
+        self._most = cluster.int_config(CATCH_UP_REPLICAS)
+        self._most_on_broker = cluster.int_config(CATCH_UP_REPLICAS_PER_BROKER)
+        self._most_bytes_on_broker = cluster.int_config(CATCH_UP_BYTES_PER_BROKER)
         self._all = 0
         self._replicas: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()

@@ -141,7 +141,7 @@ class Draft:
         """Return whether a row may be older than brokers' state and the draft does not replace
         it.
         """
-        return key in self.state.doubted and key not in self.rows
+        return key in self.state.unverified_rows and key not in self.rows
 
     def min_isr(self, row: PartitionRow) -> int:
         """Return the effective min.insync.replicas of a partition."""
@@ -172,7 +172,7 @@ class Draft:
 
     def put_row(self, row: PartitionRow) -> None:
         """Draft a row, unless the stored one may be out of date (:mod:`rebuilding`)."""
-        if row.key not in self.state.doubted:
+        if row.key not in self.state.unverified_rows:
             self.settle_row(row)
 
     def settle_row(self, row: PartitionRow) -> None:
@@ -287,21 +287,21 @@ def apply(state: ControllerState, write: SliceWrite) -> None:
     for key in write.removed:
         removed = state.row(key)
         if removed is not None:
-            state.acknowledgements.row_gone(removed)
+            state.acknowledgements.row_removed(removed)
         state.remove_row(key)
     for row in write.rows:
         old = state.row(row.key)
-        state.acknowledgements.landed(old, row)
+        state.acknowledgements.row_stored(old, row)
         # The term's first version of a row is the one to compare with brokers' reports
         # (rebuilding).
-        if old is not None and row.key not in state.doubted:
+        if old is not None and row.key not in state.unverified_rows:
             state.at_first.setdefault(row.key, old)
-        state.doubted.discard(row.key)
+        state.unverified_rows.discard(row.key)
         state.put_row(row)
     for topic_id, tombstone in write.tombstones:
         state.put_tombstone(topic_id, write.index, tombstone)
     state.directories[write.index] = dict(write.directories)
-    state.landed = max(state.landed, write.commit)
+    state.stored_commit = max(state.stored_commit, write.commit)
     state.put_records(write.index, write.records)
     state.commit = max(state.commit, write.commit)
 
@@ -311,10 +311,10 @@ def apply_broker(state: ControllerState, broker: BrokerInfo) -> None:
     state.put_broker(broker)
 
 
-def landed(write: SliceWrite, payload: Json) -> bool:
+def is_stored(write: SliceWrite, payload: Json) -> bool:
     """Return whether a write of unknown outcome is the present content of a slice."""
-    ours = write.payload
-    return all(payload.get(name) == ours[name] for name in ("controllerEpoch", "commit"))
+    written = write.payload
+    return all(payload.get(name) == written[name] for name in ("controllerEpoch", "commit"))
 
 
 def load_slice(state: ControllerState, index: int, payload: Json) -> None:
@@ -339,10 +339,10 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
         raise BadSlice(f"slice {index}: {error}") from error
     # A row in the wrong slice means that the slice was copied or edited, or the number of slices
     # changed.
-    strays = [row.key for row in rows if state.slice_index(row.key) != index]
-    if strays:
+    misplaced = [row.key for row in rows if state.slice_index(row.key) != index]
+    if misplaced:
         raise BadSlice(
-            f"slice {index} contains partition {strays[0]}, which belongs to another slice"
+            f"slice {index} contains partition {misplaced[0]}, which belongs to another slice"
         )
     # Rows and tombstones that the slice no longer has are removed from the indexes first.
     present = {row.key for row in rows}
@@ -356,7 +356,7 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
         state.put_tombstone(tomb.topic_id, index, tomb)
     # The numbers only grow: an old slice must not let a commit number be used again.
     state.directories[index] = directories
-    state.landed = max(state.landed, number)
+    state.stored_commit = max(state.stored_commit, number)
     state.put_records(index, records)
     state.commit = max(state.commit, number)
 

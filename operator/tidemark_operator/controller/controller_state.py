@@ -21,7 +21,7 @@ from tidemark.wire.control import (
 from tidemark_operator.controller.acknowledgements import Acknowledgements
 from tidemark_operator.controller.eligible_leaders import awaits_logs
 from tidemark_operator.controller.exports import Exports
-from tidemark_operator.controller.external_addresses import WaysIn
+from tidemark_operator.controller.external_addresses import ExternalAddresses
 from tidemark_operator.controller.model import (
     NO_LEADER,
     BrokerHealth,
@@ -38,7 +38,7 @@ from tidemark_operator.controller.model import (
     min_insync_replicas,
 )
 from tidemark_operator.controller.pod_state import PodState
-from tidemark_operator.controller.replica_state_reports import HeldStates
+from tidemark_operator.controller.replica_state_reports import ReplicaStateReports
 from tidemark_operator.controller.rows import encode_row, slice_of
 from tidemark_operator.controller.users import ClusterUsers
 
@@ -74,14 +74,14 @@ class ControllerState:
         self.cluster = cluster
         self.commit = 0
         #: The last commit that is known to be stored.
-        self.landed = 0
+        self.stored_commit = 0
         #: The previous controller's epoch, and the last commit that the takeover found.
         self.found = (0, 0)
         self._planned = 0
         self.brokers: dict[int, BrokerInfo] = {}
         self.health: dict[int, BrokerHealth] = {}
         self.pods: dict[int, PodState] = {}
-        self.ways_in = WaysIn()
+        self.external_addresses = ExternalAddresses()
         self.reports: dict[RowKey, PartitionStatus] = {}
         self.topics: dict[str, TopicInfo] = {}
         #: Number of topics in each tiering state, and the topics that are being disabled.
@@ -111,10 +111,10 @@ class ControllerState:
         self.awaiting_logs: set[RowKey] = set()
         self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
         #: Replica states that brokers reported when they registered.
-        self.held = HeldStates()
+        self.replica_reports = ReplicaStateReports()
         #: Rows that may be older than the states that brokers received (:mod:`rebuilding`).
         #: They are neither changed nor sent to brokers.
-        self.doubted: set[RowKey] = set()
+        self.unverified_rows: set[RowKey] = set()
         #: Rows that this term has changed, as they were at its start.
         self.at_first: dict[RowKey, PartitionRow] = {}
         #: Topics to restore from the tier that are not in it, with the reason.
@@ -158,7 +158,7 @@ class ControllerState:
         if recorded > topic.partitions_placed:
             topic = dataclasses.replace(topic, partitions_placed=recorded)
         # A restored backup may have an older tiering than the one that brokers already obey.
-        reported = self.held.tiering(topic.id)
+        reported = self.replica_reports.tiering(topic.id)
         if reported.epoch > topic.tiering.epoch:
             tiering_status = PersistedTiering(
                 tiering=reported, since_ms=topic.tiering_status.since_ms
@@ -174,19 +174,22 @@ class ControllerState:
         if "." in topic.name or "_" in topic.name:
             self._alike.setdefault(collision_key(topic.name), set()).add(topic.name)
 
-    def take_held(self, node_id: int, states: Iterable[TopicState]) -> None:
+    def take_replica_report(self, node_id: int, states: Iterable[TopicState]) -> None:
         """Take a broker's report of the replica states that it has received.
 
         Reports of deleted topics are dropped: the tombstone decides, and the broker receives a
         removal.
         """
-        self.held.take(node_id, states)
-        for topic_id in {topic_id for topic_id, _ in self.held.keys_on(node_id)}:
+        self.replica_reports.take(node_id, states)
+        for topic_id in {topic_id for topic_id, _ in self.replica_reports.keys_on(node_id)}:
             if topic_id in self._tombstones:
-                self.held.forget_topic(topic_id)
+                self.replica_reports.forget_topic(topic_id)
                 continue
             topic = self.topic_by_id(topic_id)
-            if topic is not None and self.held.tiering(topic_id).epoch > topic.tiering.epoch:
+            if (
+                topic is not None
+                and self.replica_reports.tiering(topic_id).epoch > topic.tiering.epoch
+            ):
                 self.put_topic(topic)
 
     def drop_topic(self, key: str) -> None:
@@ -262,7 +265,7 @@ class ControllerState:
         """
         reported = 0
         if topic.id not in self._tombstones:
-            reported = self.held.partitions(topic.id)
+            reported = self.replica_reports.partitions(topic.id)
         return max(topic.partitions_placed, reported)
 
     def keys_on(self, node_id: int) -> frozenset[RowKey]:
@@ -398,7 +401,7 @@ class ControllerState:
                 self.put_failed(node_id, failed - {key})
         self.reports.pop(key, None)
         self.log_reports.pop(key, None)
-        self.doubted.discard(key)
+        self.unverified_rows.discard(key)
         self.at_first.pop(key, None)
         self._unindex(key)
 
@@ -459,10 +462,10 @@ class ControllerState:
         :mod:`registration` has changed its rows before.
         """
         self.brokers.pop(node_id, None)
-        self.held.forget_broker(node_id)
+        self.replica_reports.forget_broker(node_id)
         self.health.pop(node_id, None)
         self.pods.pop(node_id, None)
-        self.ways_in.brokers.pop(node_id, None)
+        self.external_addresses.brokers.pop(node_id, None)
         self._failed.pop(node_id, None)
         self.acknowledgements.broker_gone(node_id)
 
@@ -533,9 +536,9 @@ class ControllerState:
         )
         present = [row for row in map(self.row, keys) if row is not None]
         # Before a broker's first answer of this term its partitions could not be reported Ready.
-        was_told = self.acknowledgements.has_told(broker)
+        had_snapshot = self.acknowledgements.has_snapshot(broker)
         news = self.acknowledgements.take(broker, present, request, response)
-        if not was_told and self.acknowledgements.has_told(broker):
+        if not had_snapshot and self.acknowledgements.has_snapshot(broker):
             led = {row.topic_id for row in present if row.leader == node_id}
             topics = ((topic_id, self.topic_by_id(topic_id)) for topic_id in led)
             news.update(id_ for id_, topic in topics if topic is not None and not topic.was_ready)
@@ -563,7 +566,7 @@ class ControllerState:
     def put_tombstone(self, topic_id: uuid.UUID, index: int, tombstone: Tombstone | None) -> None:
         """Take a tombstone, or its removal (None), that is known to be persisted."""
         if tombstone is not None:
-            self.held.forget_topic(topic_id)
+            self.replica_reports.forget_topic(topic_id)
             self._tombstones.setdefault(topic_id, {})[index] = tombstone
             self._tombstones_in[index][topic_id] = tombstone
             return

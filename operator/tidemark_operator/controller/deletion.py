@@ -64,7 +64,7 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
             reason=Reason.TOPIC_NOT_FOUND, message=f"Topic {view.topic_key} does not exist"
         )
     # spec.topicId protects a topic that was created again under the same name.
-    if view.meant not in (None, topic.id):
+    if view.expected_topic_id not in (None, topic.id):
         if topic.topic_id is None:
             text = f"the id of topic {topic.name} is not known yet"
             return DeletionWait(reason=Reason.TOPIC_NOT_READY, message=text)

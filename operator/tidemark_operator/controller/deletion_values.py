@@ -88,8 +88,8 @@ class DeletionProgress:
 class DeletionInfo:
     """A ``RecordDeletion`` object.
 
-    ``meant`` is the only topic that may lose records; None: whichever has the name. ``resolved`` is
-    None before the offsets are frozen; ``topic_id`` is set with it.
+    ``expected_topic_id`` is the only topic that may lose records; None: whichever has the name.
+    ``resolved`` is None before the offsets are frozen; ``topic_id`` is set with it.
     """
 
     key: str
@@ -98,7 +98,7 @@ class DeletionInfo:
     topic_key: str
     targets: tuple[DeletionTarget, ...]
     created_ms: int
-    meant: uuid.UUID | None = None
+    expected_topic_id: uuid.UUID | None = None
     timeout_ms: int | None = None
     dry_run: bool = False
     paused: bool = False

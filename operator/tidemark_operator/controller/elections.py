@@ -267,7 +267,7 @@ def _settle(
     """
     moved = offline = 0
     for row in rows:
-        if row.key in draft.state.doubted:
+        if row.key in draft.state.unverified_rows:
             continue
         # A row without a Topic never elects uncleanly: no configuration allows it.
         topic = draft.state.topic_by_id(row.topic_id)
@@ -302,11 +302,11 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
         draft.emit(warning("Topic", topic.key, "UncleanElection", text))
 
 
-def balance_leaders(draft: Draft, *, limit: int, held_back: Collection[int] = frozenset()) -> int:
+def balance_leaders(draft: Draft, *, limit: int, flapping: Collection[int] = frozenset()) -> int:
     """Move up to ``limit`` partitions back to their preferred leader; return how many moved.
 
     The preferred leader (the first replica) must be live, in the ISR and staying, and not be
-    ``held_back`` (:mod:`flapping_brokers`). Paused topics are left alone. The order is by slice, so
+    ``flapping`` (:mod:`flapping_brokers`). Paused topics are left alone. The order is by slice, so
     that one write has many rows. Called periodically.
     """
     state, moved = draft.state, 0
@@ -314,7 +314,7 @@ def balance_leaders(draft: Draft, *, limit: int, held_back: Collection[int] = fr
         if moved >= limit:
             break
         row = draft.row(key)
-        if row is not None and row.hosts and row.hosts[0] not in held_back:
+        if row is not None and row.hosts and row.hosts[0] not in flapping:
             moved += prefer(draft, row)
     return moved
 

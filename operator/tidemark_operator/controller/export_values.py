@@ -105,7 +105,7 @@ class SecretFile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobWanted:
+class DesiredJob:
     """Desired job: its order, and how it runs.
 
     ``job`` and ``source`` are copied from the spec. ``changing`` are options that follow the

@@ -281,7 +281,7 @@ class Exports:
         """Return the keys of the Exports of a topic."""
         return frozenset(self._by_topic.get(topic_key, ()))
 
-    def saw(self, export: ExportInfo, job: JobSeen) -> None:
+    def observe_job(self, export: ExportInfo, job: JobSeen) -> None:
         """Take the observation of an Export's job."""
         if export.key in self._known:
             self._jobs[export.key] = job

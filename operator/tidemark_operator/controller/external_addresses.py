@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WayIn:
+class ServiceAddress:
     """External address of one listener of one broker, or of any broker.
 
     ``host`` "" stands for the node's address, with ``by_external_ip`` its ExternalIP. ``port`` 0:
@@ -21,7 +21,7 @@ class WayIn:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class WaysIn:
+class ExternalAddresses:
     """All external addresses.
 
     ``brokers`` are by node id and listener, ``bootstraps`` (any broker) by listener. A missing
@@ -29,7 +29,7 @@ class WaysIn:
     itself without one). ``nodes_problem`` says why Nodes are not read.
     """
 
-    brokers: dict[int, Mapping[str, WayIn]] = dataclasses.field(default_factory=dict)
-    bootstraps: Mapping[str, WayIn] | None = None
+    brokers: dict[int, Mapping[str, ServiceAddress]] = dataclasses.field(default_factory=dict)
+    bootstraps: Mapping[str, ServiceAddress] | None = None
     external_ips: Mapping[str, str] = dataclasses.field(default_factory=dict)
     nodes_problem: str = ""

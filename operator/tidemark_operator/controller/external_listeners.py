@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.external_addresses import WayIn
+from tidemark_operator.controller.external_addresses import ServiceAddress
 from tidemark_operator.controller.model import BrokerInfo
 
 #: Hosts of a bootstrap Service on node ports: any one is enough, and some may be down.
@@ -35,7 +35,7 @@ def endpoints(state: ControllerState, broker: BrokerInfo) -> tuple[Endpoint, ...
     return tuple(endpoint for endpoint in found if isinstance(endpoint, Endpoint))
 
 
-def told_outside(state: ControllerState, broker: BrokerInfo) -> list[Endpoint]:
+def advertised_external(state: ControllerState, broker: BrokerInfo) -> list[Endpoint]:
     """Return the advertised external listeners of a broker."""
     return [endpoint for endpoint in endpoints(state, broker) if endpoint.name in broker.external]
 
@@ -43,11 +43,11 @@ def told_outside(state: ControllerState, broker: BrokerInfo) -> list[Endpoint]:
 def external(state: ControllerState, broker: BrokerInfo) -> dict[str, Endpoint | Missing]:
     """Return each external listener by name: its address, or why it does not match the spec."""
     registered = {listener.name: listener for listener in broker.listeners}
-    ways = state.ways_in.brokers.get(broker.node_id) or {}
+    addresses = state.external_addresses.brokers.get(broker.node_id) or {}
     found: dict[str, Endpoint | Missing] = {}
     for name in broker.external:
-        if name in ways and ways[name].problem is not None:
-            found[name] = problem_of(ways[name])
+        if name in addresses and addresses[name].problem is not None:
+            found[name] = problem_of(addresses[name])
         elif name in registered:
             found[name] = advertised(state, broker, registered[name])
         else:
@@ -65,30 +65,30 @@ def advertised(
     # An internal listener is advertised as registered.
     if registered.name not in broker.external:
         return registered
-    ways = state.ways_in.brokers.get(broker.node_id)
-    if ways is None:
-        before = told_before(broker).get(registered.name)
+    addresses = state.external_addresses.brokers.get(broker.node_id)
+    if addresses is None:
+        before = stored_endpoints(broker).get(registered.name)
         return before or Missing("its Service is not observed yet")
-    way = ways.get(registered.name)
-    if way is None:
+    address = addresses.get(registered.name)
+    if address is None:
         return Missing("its Service is not observed yet")
-    if not way.port:
-        return problem_of(way)
+    if not address.port:
+        return problem_of(address)
     # A load balancer has its own host; a node port is on the host of the pod's node.
-    host = way.host or _node(state, way, registered.host)
+    host = address.host or _node(state, address, registered.host)
     return (
         host
         if isinstance(host, Missing)
-        else dataclasses.replace(registered, host=host, port=way.port)
+        else dataclasses.replace(registered, host=host, port=address.port)
     )
 
 
-def problem_of(way: WayIn) -> Missing:
+def problem_of(way: ServiceAddress) -> Missing:
     """Return the problem of an address as Missing."""
     return Missing(way.problem or "", refused=way.refused)
 
 
-def _node(state: ControllerState, way: WayIn, registered: str) -> str | Missing:
+def _node(state: ControllerState, address: ServiceAddress, registered: str) -> str | Missing:
     """Return the address of the node on which the process registered."""
     if not _is_address(registered):
         return Missing(
@@ -96,22 +96,22 @@ def _node(state: ControllerState, way: WayIn, registered: str) -> str | Missing:
             "See the condition PodUpToDate"
         )
     # Nodes without an external address are reached by the one that the process registered.
-    if not way.by_external_ip:
+    if not address.by_external_ip:
         return registered
-    if state.ways_in.nodes_problem:
-        return Missing(state.ways_in.nodes_problem, refused=True)
-    found = state.ways_in.external_ips.get(registered)
+    if state.external_addresses.nodes_problem:
+        return Missing(state.external_addresses.nodes_problem, refused=True)
+    found = state.external_addresses.external_ips.get(registered)
     return Missing(f"no Node with the address {registered} exists") if found is None else found
 
 
 def needs_node(state: ControllerState, broker: BrokerInfo) -> bool:
     """Return whether a broker's address needs a Node that has not been read."""
-    ways = state.ways_in.brokers.get(broker.node_id) or {}
+    addresses = state.external_addresses.brokers.get(broker.node_id) or {}
     return any(
-        listener.name in ways
-        and ways[listener.name].by_external_ip
+        listener.name in addresses
+        and addresses[listener.name].by_external_ip
         and _is_address(listener.host)
-        and listener.host not in state.ways_in.external_ips
+        and listener.host not in state.external_addresses.external_ips
         for listener in broker.listeners
     )
 
@@ -124,7 +124,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def told_before(broker: BrokerInfo) -> dict[str, Endpoint]:
+def stored_endpoints(broker: BrokerInfo) -> dict[str, Endpoint]:
     """Return the external addresses in the status as last read or written."""
     # Nothing is advertised from a status that was never written.
     stored = broker.status.get("externalEndpoints")
@@ -145,18 +145,25 @@ def bootstrap_servers(state: ControllerState) -> dict[str, str | Missing] | None
 
     A refused change of a Service leaves its present address as it is.
     """
-    if state.ways_in.bootstraps is None:
+    if state.external_addresses.bootstraps is None:
         return None
-    return {name: _servers(state, name, way) for name, way in state.ways_in.bootstraps.items()}
+    return {
+        name: _servers(state, name, address)
+        for name, address in state.external_addresses.bootstraps.items()
+    }
 
 
 def refused_bootstraps(state: ControllerState) -> dict[str, Missing]:
     """Return the refusals of bootstrap addresses by listener."""
-    ways = state.ways_in.bootstraps or {}
-    return {name: problem_of(way) for name, way in ways.items() if way.problem is not None}
+    addresses = state.external_addresses.bootstraps or {}
+    return {
+        name: problem_of(address)
+        for name, address in addresses.items()
+        if address.problem is not None
+    }
 
 
-def _servers(state: ControllerState, name: str, way: WayIn) -> str | Missing:
+def _servers(state: ControllerState, name: str, way: ServiceAddress) -> str | Missing:
     if not way.port:
         return problem_of(way)
     # A load balancer leads to any broker; node ports need the nodes' addresses.

@@ -28,7 +28,7 @@ def wait_s(times: int) -> int:
     return 0 if times < 2 else min(FIRST_S << min(times - 2, _COUNTED_MAX), MOST_S)
 
 
-class Comebacks:
+class BrokerReturns:
     """Returns of brokers in one term; :meth:`look` needs all brokers about once a second."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Comebacks:
         )
         return [warning("Broker", broker.key, "LeadersHeldBack", text)]
 
-    def held_back(self, *, now_s: int) -> frozenset[int]:
+    def flapping(self, *, now_s: int) -> frozenset[int]:
         """Return the brokers that have not stayed long enough."""
         return frozenset(
             node_id for node_id, at_s in self._at_s.items() if now_s - at_s[-1] < wait_s(len(at_s))

@@ -78,7 +78,7 @@ def _refusal(draft: Draft, row: PartitionRow, leader: int, change: IsrChange) ->
 
     While the row may be older than the leader's own, no proposal counts before it is rebuilt.
     """
-    if row.key in draft.state.doubted:
+    if row.key in draft.state.unverified_rows:
         return ErrorCode.operation_not_attempted
     if change.leader_epoch != row.leader_epoch or row.leader != leader:
         return ErrorCode.fenced_leader_epoch

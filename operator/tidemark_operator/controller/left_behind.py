@@ -35,7 +35,7 @@ def settle(state: ControllerState) -> LeftBehindChange:
     kept = [left for left in cluster.orphans if not _adopted(state, left.topic_id)]
     stays = tuple(left for left in kept if left.topic_id not in forgotten)
     dropped = [left for left in kept if left.topic_id in forgotten]
-    return LeftBehindChange(kept=stays, events=_told(cluster, dropped))
+    return LeftBehindChange(kept=stays, events=_forgotten_events(cluster, dropped))
 
 
 def _adopted(state: ControllerState, topic_id: uuid.UUID) -> bool:
@@ -48,11 +48,11 @@ def _adopted(state: ControllerState, topic_id: uuid.UUID) -> bool:
 
 
 def _to_forget(cluster: ClusterInfo) -> set[uuid.UUID]:
-    named = cluster.asked.get(FORGET_LEFT_BEHIND, "").split(",")
+    named = cluster.annotations.get(FORGET_LEFT_BEHIND, "").split(",")
     return {topic_id for text in named if (topic_id := parse_topic_id(text)) is not None}
 
 
-def _told(cluster: ClusterInfo, dropped: Sequence[OrphanedTopic]) -> tuple[Event, ...]:
+def _forgotten_events(cluster: ClusterInfo, dropped: Sequence[OrphanedTopic]) -> tuple[Event, ...]:
     if not dropped:
         return ()
     named = ", ".join(f"{left.name} ({id_text(left.topic_id)})" for left in dropped[:5])

@@ -152,8 +152,8 @@ class BrokerInfo:
     process, ``incarnation_id`` identifies one process. ``reported_rack`` is from the latest
     registration and is persisted with it, because racks count while a broker is down and for a new
     controller. A fenced broker, or one that is shutting down, leads nothing and joins no ISR.
-    ``asked`` and ``deletion_held`` are as in :class:`TopicInfo`. ``status`` is the object's status
-    as last read or written.
+    ``annotations`` and ``deletion_blocked`` are as in :class:`TopicInfo`. ``status`` is the
+    object's status as last read or written.
     """
 
     node_id: int
@@ -170,10 +170,10 @@ class BrokerInfo:
     shutting_down: bool = False
     deleting: bool = False
     drain: bool = False
-    deletion_held: bool = False
+    deletion_blocked: bool = False
     #: Names of the listeners that have external addresses, by the spec.
     external: tuple[str, ...] = ()
-    asked: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     generation: int = 1
     status: Json = dataclasses.field(default_factory=dict)
 
@@ -240,8 +240,9 @@ class TopicInfo:
     - ``partitions_placed`` and ``tiering_status`` are persisted in ``status``, which is the
       object's whole status as last read or written.
     - ``assignments`` are the brokers on which a client's request wants partitions.
-    - ``asked`` is what a person accepts by annotation (:mod:`tidemark.annotations`).
-    - ``deletion_held`` is set if the Topic is being deleted although it is ``protected``. It is
+    - ``annotations`` are those by which a person accepts something (:mod:`tidemark.annotations`),
+      with their values.
+    - ``deletion_blocked`` is set if the Topic is being deleted although it is ``protected``. It is
       still served, and ``deletion_ms`` is None.
     """
 
@@ -261,10 +262,10 @@ class TopicInfo:
     deletion_ms: int | None = None
     deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
     protected: bool = False
-    deletion_held: bool = False
+    deletion_blocked: bool = False
     assignments: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     paused: bool = False
-    asked: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     partitions_placed: int = 0
     status: Json = dataclasses.field(default_factory=dict)
 
@@ -371,7 +372,7 @@ class ClusterInfo:
     - ``certificates_problem`` says why an authority cannot issue certificates ("" if both can).
     - ``authorize``: ACLs decide what users may do, except ``super_users`` (principals without
       ``User:``). ``quotas`` apply to users without quotas of their own.
-    - ``asked`` is as in :class:`TopicInfo`.
+    - ``annotations`` is as in :class:`TopicInfo`.
     """
 
     key: str
@@ -392,15 +393,15 @@ class ClusterInfo:
 
     orphans: tuple[OrphanedTopic, ...] = ()
     rebuilding: ClusterRebuilding | None = None
-    asked: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     slices: int = 64
     deleting: bool = False
-    deletion_held: bool = False
+    deletion_blocked: bool = False
     generation: int = 1
     status: Json = dataclasses.field(default_factory=dict)
 
     @property
-    def told_with_users(self) -> tuple[object, ...]:
+    def user_settings(self) -> tuple[object, ...]:
         """Return the parts of the Cluster that brokers receive together with the users."""
         return self.authorize, self.super_users, self.quotas
 
@@ -408,7 +409,7 @@ class ClusterInfo:
         value = self.config.get(name)
         return default if value is None else value.strip().lower() == "true"
 
-    def whole_number(self, name: str) -> int:
+    def int_config(self, name: str) -> int:
         """Return the value of a whole-number key of the Cluster, or the key's default."""
         return int(self.config.get(name) or CLUSTER[name].default or 0)
 

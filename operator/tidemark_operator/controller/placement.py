@@ -278,7 +278,7 @@ def _fillable(draft: Draft, row: PartitionRow) -> bool:
     topic = draft.state.topic_by_id(row.topic_id)
     # A row in doubt may lack a later replica; filling it could exceed the factor.
     served = topic is not None and not topic.paused and topic.deletion_ms is None
-    if row.key in draft.state.doubted:
+    if row.key in draft.state.unverified_rows:
         return False
     return served and row.leader != NO_LEADER
 

@@ -9,7 +9,7 @@ created again from its manifest.
 from tidemark.annotations import DELETION_PROTECTION
 
 
-def held_text(kind: str) -> str:
+def blocked_text(kind: str) -> str:
     """Return the condition's message of an object whose deletion is held back."""
     keep = " (to keep the data, first set deletionPolicy: Orphan)" if kind == "Topic" else ""
     return (

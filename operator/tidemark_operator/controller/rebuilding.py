@@ -3,8 +3,8 @@
 API data may come from a backup, or a part of it may be erased. One of three signs reveals that: a
 broker has obeyed a later controller than the Cluster's status knows of, a report of a replica is
 ahead of its row, or placed partitions are in no slice. The first two put every row in doubt
-(``ControllerState.doubted``): it is neither changed nor sent to brokers. The Cluster's status
-records the rebuilding before anything else is done, and until all of it is settled.
+(``ControllerState.unverified_rows``): it is neither changed nor sent to brokers. The Cluster's
+status records the rebuilding before anything else is done, and until all of it is settled.
 
 A partition in doubt, or lost, is rebuilt from the highest (leader epoch, partition epoch) that its
 row and the reports name, once every replica of that state has reported and every live broker has.
@@ -51,7 +51,7 @@ from tidemark_operator.controller.model import (
     RowKey,
     TopicInfo,
 )
-from tidemark_operator.controller.replica_state_reports import EPOCH_MAX, HeldStates
+from tidemark_operator.controller.replica_state_reports import EPOCH_MAX, ReplicaStateReports
 
 #: Epochs by which a report may be ahead of a row; beyond that it is from another history.
 AHEAD_MAX = 16 * GENERATION
@@ -81,7 +81,7 @@ class RebuildingWait:
 
 
 def reveals(
-    state: ControllerState, held: HeldStates, node_id: int, *, is_admitted: bool = False
+    state: ControllerState, reports: ReplicaStateReports, node_id: int, *, is_admitted: bool = False
 ) -> bool:
     """Return whether a broker's report shows that undoubted rows are older than its own states.
 
@@ -90,28 +90,29 @@ def reveals(
     later decisions may have taken the row past the report. A broker that ``is_admitted`` was
     checked before: anything else it knows comes from this controller.
     """
-    is_told = is_admitted or state.acknowledgements.has_told(state.brokers.get(node_id))
+    has_snapshot = is_admitted or state.acknowledgements.has_snapshot(state.brokers.get(node_id))
     return any(
-        _is_news(state, held.of(key)[node_id], is_told=is_told) for key in held.keys_on(node_id)
+        _shows_newer_state(state, reports.of(key)[node_id], has_snapshot=has_snapshot)
+        for key in reports.keys_on(node_id)
     )
 
 
-def _is_news(state: ControllerState, report: PartitionRow, *, is_told: bool) -> bool:
+def _shows_newer_state(state: ControllerState, report: PartitionRow, *, has_snapshot: bool) -> bool:
     key, row = report.key, state.row(report.key)
-    if row is None or key in state.doubted or state.tombstones_of(key[0]):
+    if row is None or key in state.unverified_rows or state.tombstones_of(key[0]):
         return False
-    if not is_told:
+    if not has_snapshot:
         row = state.at_first.get(key, row)
     # Two leaders in one leader epoch come from two histories, whatever followed.
     contradicts = report.leader_epoch == row.leader_epoch and report.leader != row.leader
-    return _is_believed(report, row) and (_epochs(report) > _epochs(row) or contradicts)
+    return _is_plausible(report, row) and (_epochs(report) > _epochs(row) or contradicts)
 
 
 def _epochs(row: PartitionRow) -> tuple[int, int]:
     return row.leader_epoch, row.partition_epoch
 
 
-def _is_believed(report: PartitionRow, row: PartitionRow | None) -> bool:
+def _is_plausible(report: PartitionRow, row: PartitionRow | None) -> bool:
     """Return whether a report's epochs are plausible.
 
     Without a limit one corrupt report could use up the whole range of epochs.
@@ -141,9 +142,11 @@ def lost(state: ControllerState, topic: TopicInfo) -> list[int]:
 def unsettled(state: ControllerState, topic: TopicInfo) -> list[int]:
     """Return the partitions of a topic to be rebuilt."""
     missing = lost(state, topic)
-    if not state.doubted:
+    if not state.unverified_rows:
         return missing
-    doubted = (part for part in state.rows_of(topic.id) if (topic.id, part) in state.doubted)
+    doubted = (
+        part for part in state.rows_of(topic.id) if (topic.id, part) in state.unverified_rows
+    )
     return sorted({*missing, *doubted})
 
 
@@ -153,25 +156,25 @@ def only_reported(state: ControllerState, node_id: int) -> list[RowKey]:
     No row names the broker, so its copy matters even before the Cluster's status records a
     rebuilding. Queried only for brokers that leave, because it looks at all replicas of one.
     """
-    ids = {topic_id for topic_id, _ in state.held.keys_on(node_id)}
+    ids = {topic_id for topic_id, _ in state.replica_reports.keys_on(node_id)}
     topics = (state.topic_by_id(topic_id) for topic_id in sorted(ids))
     served = (topic for topic in topics if topic is not None and topic.deletion_ms is None)
     keys = ((topic.id, part) for topic in served for part in lost(state, topic))
-    return [key for key in keys if node_id in state.held.of(key)]
+    return [key for key in keys if node_id in state.replica_reports.of(key)]
 
 
 def is_under_way(draft: Draft, topic: TopicInfo) -> bool:
     """Return whether rows of a topic are still in doubt, so that its replicas' hosts are not
     known.
     """
-    return bool(draft.state.doubted) and any(
+    return bool(draft.state.unverified_rows) and any(
         draft.is_in_doubt((topic.id, part)) for part in draft.rows_of(topic.id)
     )
 
 
 def is_done(state: ControllerState) -> bool:
     """Return whether a rebuilding has nothing left to do or to wait for."""
-    if silent(state) or state.doubted:
+    if silent(state) or state.unverified_rows:
         return False
     return not any(lost(state, topic) for topic in _served(state))
 
@@ -189,14 +192,14 @@ def _expected(state: ControllerState) -> list[int]:
     return [
         node_id
         for node_id, broker in state.brokers.items()
-        if broker.registered or state.replica_count(node_id) or state.held.names(node_id)
+        if broker.registered or state.replica_count(node_id) or state.replica_reports.names(node_id)
     ]
 
 
 def waiting_topics(state: ControllerState) -> list[str]:
     """Return the names of all topics with partitions to rebuild, including topics without a Topic
     object."""
-    doubted = {topic_id for topic_id, _ in state.doubted}
+    doubted = {topic_id for topic_id, _ in state.unverified_rows}
     names = {topic.name for topic in _served(state) if topic.id in doubted or lost(state, topic)}
     for topic_id in doubted:
         topic = state.topic_by_id(topic_id)
@@ -225,12 +228,12 @@ def unheard(state: ControllerState, topic: TopicInfo) -> tuple[int, ...]:
 
 
 def _silent(state: ControllerState, node_ids: Iterable[int]) -> set[int]:
-    return {node_id for node_id in node_ids if not state.held.has_heard(node_id)}
+    return {node_id for node_id in node_ids if not state.replica_reports.has_reported(node_id)}
 
 
 def without(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
     """Return the brokers that a person gives up for this rebuilding, once that is recorded."""
-    annotation = topic.asked.get(REBUILD_WITHOUT, "")
+    annotation = topic.annotations.get(REBUILD_WITHOUT, "")
     if not accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, annotation):
         return frozenset()
     return _named(state, topic)
@@ -238,7 +241,7 @@ def without(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
 
 def _named(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
     """Return the brokers that the annotation names; none if it is about another rebuilding."""
-    found = _WITHOUT.fullmatch(topic.asked.get(REBUILD_WITHOUT, ""))
+    found = _WITHOUT.fullmatch(topic.annotations.get(REBUILD_WITHOUT, ""))
     rebuilt = state.cluster.rebuilding
     # The time of the rebuilding ties the consent to it: an old annotation gives up nothing.
     if found is None or rebuilt is None or found[2] != rebuilt.since:
@@ -248,7 +251,7 @@ def _named(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
 
 def accepted(state: ControllerState, topic: TopicInfo) -> tuple[Acceptance, ...]:
     """Return the consent to record now, before it is acted on."""
-    annotation = topic.asked.get(REBUILD_WITHOUT, "")
+    annotation = topic.annotations.get(REBUILD_WITHOUT, "")
     named = _named(state, topic)
     if not named or accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, annotation):
         return ()
@@ -287,7 +290,7 @@ def _offer(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -
     rebuilt = state.cluster.rebuilding
     if rebuilt is None or not brokers:
         return ""
-    annotation = topic.asked.get(REBUILD_WITHOUT, "")
+    annotation = topic.annotations.get(REBUILD_WITHOUT, "")
     named = without(state, topic)
     refused = ""
     if annotation and not named:
@@ -317,7 +320,7 @@ def settle(draft: Draft, topic: TopicInfo) -> RebuildingWait | None:
             settled.append(partition)
             draft.settle_row(found.row())
     if settled:
-        draft.emit(_told(topic, settled))
+        draft.emit(_rebuilt_event(topic, settled))
     # The message names every broker that any partition waits for.
     if not partitions:
         return None
@@ -334,7 +337,7 @@ def settle_unserved(draft: Draft) -> None:
     No reconciler of a Topic settles them.
     """
     state = draft.state
-    for topic_id, partition in sorted(state.doubted):
+    for topic_id, partition in sorted(state.unverified_rows):
         if state.topic_by_id(topic_id) is None:
             found = _Rebuilding(draft, _unserved(state, topic_id), partition)
             if not found.waits:
@@ -343,12 +346,12 @@ def settle_unserved(draft: Draft) -> None:
 
 def has_unserved(state: ControllerState) -> bool:
     """Return whether rows of topics without a Topic object are in doubt."""
-    return any(state.topic_by_id(topic_id) is None for topic_id, _ in state.doubted)
+    return any(state.topic_by_id(topic_id) is None for topic_id, _ in state.unverified_rows)
 
 
 def _unserved(state: ControllerState, topic_id: uuid.UUID) -> TopicInfo:
     left = {orphan.topic_id: orphan.name for orphan in state.cluster.orphans}
-    name = left.get(topic_id) or state.row_name(topic_id) or state.held.name(topic_id)
+    name = left.get(topic_id) or state.row_name(topic_id) or state.replica_reports.name(topic_id)
     return TopicInfo(
         key=state.cluster.key,
         uid=topic_id,
@@ -361,7 +364,7 @@ def _unserved(state: ControllerState, topic_id: uuid.UUID) -> TopicInfo:
     )
 
 
-def _told(topic: TopicInfo, settled: Collection[int]) -> Event:
+def _rebuilt_event(topic: TopicInfo, settled: Collection[int]) -> Event:
     what = f"{count(len(settled), 'partition')} ({numbers(settled)})"
     return warning("Topic", topic.key, "PartitionsRebuilt", f"{what} rebuilt from broker reports")
 
@@ -373,17 +376,17 @@ class _Rebuilding:
         self._draft, self._topic, self._partition = draft, topic, partition
         state, key = draft.state, (topic.id, partition)
         self._row = draft.row(key)
-        self._hosting = state.held.of(key)
+        self._hosting = state.replica_reports.of(key)
         # A broker whose report is implausible has a replica in an unknown state: it counts as
         # unclear.
         given_up = without(state, topic)
-        believed = {
+        plausible = {
             node_id: report
             for node_id, report in self._hosting.items()
-            if _is_believed(report, self._row)
+            if _is_plausible(report, self._row)
         }
-        self.unclear = set(self._hosting).difference(believed, given_up)
-        known = [*believed.values(), *(() if self._row is None else (self._row,))]
+        self.unclear = set(self._hosting).difference(plausible, given_up)
+        known = [*plausible.values(), *(() if self._row is None else (self._row,))]
         # A leader may know of a move's end by its ISR alone, so of two rows of one epoch the one
         # with fewer replicas is later.
         self._best: PartitionRow | None = max(
@@ -415,8 +418,11 @@ class _Rebuilding:
 
     def _is_not_where_it_should_be(self) -> bool:
         """Return whether a reporting broker lacks its replica: removed, lost, or never created."""
-        hosts, held = () if self._best is None else self._best.hosts, self._draft.state.held
-        return any(held.has_heard(host) and host not in self._hosting for host in hosts)
+        hosts, reports = (
+            () if self._best is None else self._best.hosts,
+            self._draft.state.replica_reports,
+        )
+        return any(reports.has_reported(host) and host not in self._hosting for host in hosts)
 
     def _are_disks_the_same(self) -> bool:
         """Return whether every broker of the best state still has the log directory of that time.
@@ -484,16 +490,16 @@ class _Proof:
         hosting: Mapping[int, PartitionRow],
         given_up: Collection[int],
     ) -> None:
-        held, torn = draft.state.held, set(best.last_known_elr)
+        reports, torn = draft.state.replica_reports, set(best.last_known_elr)
         self._best, self._hosting = best, hosting
         self._min_isr = draft.min_isr(best)
-        self._whole = frozenset(
+        self._intact = frozenset(
             node_id
             for node_id in best.hosts
-            if node_id in hosting and node_id not in torn and held.is_whole(best.key, node_id)
+            if node_id in hosting and node_id not in torn and reports.is_intact(best.key, node_id)
         )
         unheard = _silent(draft.state, {*_expected(draft.state), *best.hosts})
-        self._unproven = (unheard | set(best.hosts)).difference(self._whole, given_up)
+        self._unproven = (unheard | set(best.hosts)).difference(self._intact, given_up)
 
     def candidates(self, *, is_complete: bool) -> frozenset[int]:
         """Return the replicas of which the one with the longest log has all committed records.
@@ -503,13 +509,13 @@ class _Proof:
         """
         # The minimum is from the Topic, which may be older. A state below it shows that the minimum
         # was lower then, unless a whole replica outside the ISR is eligible.
-        fits = len(self._best.isr) >= self._min_isr or self._whole.intersection(self._best.elr)
+        fits = len(self._best.isr) >= self._min_isr or self._intact.intersection(self._best.elr)
         # Without a whole replica no ISR was large enough to commit.
         is_enough = len(self._unproven) < self._min_isr
         if fits and is_enough and 2 * self._min_isr > len(self._best.hosts):
-            return self._whole
+            return self._intact
         # A majority of the highest state's ISR is whole and has exactly that state.
-        members = self._whole.intersection(self._best.isr)
+        members = self._intact.intersection(self._best.isr)
         agree = all(_epochs(self._hosting[member]) == _epochs(self._best) for member in members)
         if is_complete and agree and 2 * len(members) > len(self._best.isr):
             return members

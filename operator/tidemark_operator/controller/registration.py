@@ -177,7 +177,7 @@ def _leave(
     """
     left = lost = moved = 0
     for row in draft.rows_on(node_id):
-        if row.key in draft.state.doubted:
+        if row.key in draft.state.unverified_rows:
             continue  # a rebuilding compares all replicas that may have the committed records
         index = draft.state.slice_index(row.key)
         same_disk = draft.state.directory_of(node_id, index) in (None, directory_id)

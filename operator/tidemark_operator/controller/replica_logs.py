@@ -49,7 +49,7 @@ class ReplicaLogs:
         broker = state.brokers.get(node_id)
         if broker is None or not broker.live:
             return []
-        waiting = {key for key in state.awaiting_logs if _lacks(state, key, node_id)}
+        waiting = {key for key in state.awaiting_logs if _awaits_report(state, key, node_id)}
         # Sorted keys and the last answered one make the rotation independent of what is added
         # meanwhile.
         keys = sorted(waiting | self._start(state, broker).pending)
@@ -67,7 +67,7 @@ class ReplicaLogs:
         start = self._starts.get(broker.node_id)
         # Another process may have lost other records, so its replicas are queried again.
         if start is None or start.broker_epoch != broker.broker_epoch:
-            start = _Start(broker.broker_epoch, _held_without_proof(state, broker))
+            start = _Start(broker.broker_epoch, _unproven_replicas(state, broker))
             self._starts[broker.node_id] = start
         return start
 
@@ -98,7 +98,7 @@ class ReplicaLogs:
         return keys, _lost_events(state, node_id, lost)
 
 
-def _held_without_proof(state: ControllerState, broker: BrokerInfo) -> set[RowKey]:
+def _unproven_replicas(state: ControllerState, broker: BrokerInfo) -> set[RowKey]:
     """Return the replicas that count as holders of committed records without proof."""
     if broker.proven:
         return set()
@@ -106,7 +106,7 @@ def _held_without_proof(state: ControllerState, broker: BrokerInfo) -> set[RowKe
     return {row.key for row in rows if row is not None and broker.node_id in row.holders}
 
 
-def _lacks(state: ControllerState, key: RowKey, node_id: int) -> bool:
+def _awaits_report(state: ControllerState, key: RowKey, node_id: int) -> bool:
     """Return whether an election, or a person, waits for this broker's answer (or its storage)."""
     row = state.row(key)
     # If every copy was lost, any replica's end is of use to a person.

@@ -27,7 +27,7 @@ _NOBODY: Mapping[int, PartitionRow] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTopic:
+class ReportedTopic:
     """A topic as one broker reports it.
 
     ``partitions`` is its number of partitions as far as that broker knows, its own replicas
@@ -39,13 +39,13 @@ class HeldTopic:
     partitions: int = 0
 
 
-class HeldStates:
+class ReplicaStateReports:
     """Reports of all brokers in this term, by topic, partition and broker."""
 
     def __init__(self) -> None:
         self._rows: dict[uuid.UUID, dict[int, dict[int, PartitionRow]]] = {}
-        self._topics: dict[uuid.UUID, dict[int, HeldTopic]] = {}
-        self._heard: set[int] = set()
+        self._topics: dict[uuid.UUID, dict[int, ReportedTopic]] = {}
+        self._reporting: set[int] = set()
         #: Brokers, by partition, whose log may have lost records since they received its state. A
         #: later report of such a broker does not remove it.
         self._torn: dict[RowKey, set[int]] = {}
@@ -58,7 +58,7 @@ class HeldStates:
     def take(self, node_id: int, topics: Iterable[TopicState]) -> None:
         """Take a broker's whole report, in place of its former one."""
         self.forget_broker(node_id)
-        self._heard.add(node_id)
+        self._reporting.add(node_id)
         for topic in topics:
             if parse_partition_directory(partition_directory_name(topic.name, 0)) is None:
                 continue  # not a valid topic name
@@ -85,7 +85,9 @@ class HeldStates:
         partitions = max([counted, *(number + 1 for number in numbers)])
         former = by_node.get(node_id)
         if former is None:
-            by_node[node_id] = HeldTopic(name=topic.name, tiering=tiering, partitions=partitions)
+            by_node[node_id] = ReportedTopic(
+                name=topic.name, tiering=tiering, partitions=partitions
+            )
             self._ids_by_name.setdefault(topic.name, set()).add(topic.topic_id)
             return
         by_node[node_id] = dataclasses.replace(
@@ -96,7 +98,7 @@ class HeldStates:
 
     def forget_broker(self, node_id: int) -> None:
         """Forget a broker's report: a new one replaces it, or its object is deleted."""
-        self._heard.discard(node_id)
+        self._reporting.discard(node_id)
         for topic_id, by_node in list(self._topics.items()):
             former = by_node.pop(node_id, None)
             if former is None:
@@ -126,9 +128,9 @@ class HeldStates:
 
     # ------------------------------------------------------------ queries
 
-    def has_heard(self, node_id: int) -> bool:
+    def has_reported(self, node_id: int) -> bool:
         """Return whether a broker has reported in this term."""
-        return node_id in self._heard
+        return node_id in self._reporting
 
     def names(self, node_id: int) -> bool:
         """Return whether any broker reported a replica on this one."""
@@ -138,7 +140,7 @@ class HeldStates:
         """Return the reported states of a partition by broker."""
         return self._rows.get(key[0], {}).get(key[1], _NOBODY)
 
-    def is_whole(self, key: RowKey, node_id: int) -> bool:
+    def is_intact(self, key: RowKey, node_id: int) -> bool:
         """Return whether a broker's replica has lost nothing since it received its state."""
         return node_id in self.of(key) and node_id not in self._torn.get(key, ())
 

@@ -107,8 +107,8 @@ def _grown(
     node_id = newcomer(draft, row, hosts, spreads.of(row.topic_id), room)
     if node_id is None:
         # A placeholder only if no broker could take the replica, not if there is no room.
-        nobody = all(broker.node_id in row.replicas for broker in room.takers)
-        if not nobody or not _may_wait(draft, row, topic):
+        all_have_one = all(broker.node_id in row.replicas for broker in room.takers)
+        if not all_have_one or not _may_wait(draft, row, topic):
             return None
         return reassignment.redirected(draft, row, (*goal, min((*row.replicas, 0)) - 1))
     # Before the placeholders, which never lead.

@@ -41,15 +41,15 @@ class PlannedBroker:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Desired Brokers: missing ones of ``wanted`` are created, those of ``removed`` are deleted."""
+    """Brokers of a Cluster: missing ``desired`` ones are created, those of ``removed`` deleted."""
 
-    wanted: tuple[PlannedBroker, ...]
+    desired: tuple[PlannedBroker, ...]
     removed: tuple[str, ...] = ()
 
     @property
     def is_leaving(self) -> bool:
         """Return whether any Broker is leaving."""
-        return bool(self.removed) or any(placed.leaving for placed in self.wanted)
+        return bool(self.removed) or any(placed.leaving for placed in self.desired)
 
 
 def broker_name(node_id: int) -> str:
@@ -64,22 +64,22 @@ def scale(replicas: int, racks: Sequence[str], members: Sequence[BrokerObject]) 
         key=lambda member: member.node_id,
     )
     staying, leaving = made[:replicas], made[replicas:]
-    wanted = [_placed(member, leaving=False) for member in staying]
+    desired = [_placed(member, leaving=False) for member in staying]
     # Ids and names of other Brokers are in use as well, also those that are being deleted.
     taken_ids = {member.node_id for member in members}
     taken_names = {member.name for member in members}
     in_racks = Counter(member.rack for member in staying)
     node_id = FIRST_ID
-    while len(wanted) < replicas:
+    while len(desired) < replicas:
         if node_id not in taken_ids and broker_name(node_id) not in taken_names:
             rack = min(racks, key=lambda name: in_racks[name]) if racks else None
             in_racks[rack] += 1
-            wanted.append(PlannedBroker(node_id=node_id, name=broker_name(node_id), rack=rack))
+            desired.append(PlannedBroker(node_id=node_id, name=broker_name(node_id), rack=rack))
         node_id += 1
     # A Broker that still has replicas stays until it is drained.
-    wanted += [_placed(member, leaving=True) for member in leaving if not member.drained]
+    desired += [_placed(member, leaving=True) for member in leaving if not member.drained]
     return Scale(
-        wanted=tuple(wanted), removed=tuple(member.name for member in leaving if member.drained)
+        desired=tuple(desired), removed=tuple(member.name for member in leaving if member.drained)
     )
 
 

@@ -33,13 +33,13 @@ class Claimant:
     """The Cluster.
 
     ``own_id`` is its uid in Kafka's form. ``stored_id`` and ``recorded`` (the number of slices) are
-    from its status, ``asked`` from its annotation.
+    from its status, ``requested_id`` from its annotation.
     """
 
     own_id: str
     stored_id: str = ""
     recorded: int | None = None
-    asked: str = ""
+    requested_id: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def claim(
     cluster_id = claimant.stored_id or claimant.own_id
     adopts = _adopts(claimant, found)
     if adopts:
-        cluster_id = claimant.asked
+        cluster_id = claimant.requested_id
     strangers = sorted(name for name, slice_ in found.items() if slice_.cluster_id != cluster_id)
     if strangers:
         return _strangers(claimant, strangers, sorted({found[n].cluster_id for n in strangers}))
@@ -103,7 +103,7 @@ def claim(
         creates=creates,
         lost=() if creates else missing,
         floor=max((slice_.epoch for slice_ in found.values()), default=0),
-        adopted=_acceptance(claimant.asked, slices) if adopts else None,
+        adopted=_acceptance(claimant.requested_id, slices) if adopts else None,
     )
 
 
@@ -112,9 +112,9 @@ def _adopts(claimant: Claimant, found: Mapping[str, FoundSlice]) -> bool:
 
     Slices prove that it existed, or there are none left and only brokers may know it.
     """
-    named = any(slice_.cluster_id == claimant.asked for slice_ in found.values())
-    named = named or (not found and _is_id(claimant.asked))
-    return named and not claimant.stored_id and claimant.asked != claimant.own_id
+    named = any(slice_.cluster_id == claimant.requested_id for slice_ in found.values())
+    named = named or (not found and _is_id(claimant.requested_id))
+    return named and not claimant.stored_id and claimant.requested_id != claimant.own_id
 
 
 def _is_id(text: str) -> bool:
@@ -158,6 +158,6 @@ def _strangers(claimant: Claimant, names: Sequence[str], ids: Sequence[str]) -> 
             f"{ADOPT_CLUSTER_ID}: {ids[0]}; to start a new cluster instead, delete these "
             "PartitionSlices with their finalizers"
         )
-        if claimant.asked:
-            remedy = f"{remedy} (the annotation names {quoted(claimant.asked)})"
+        if claimant.requested_id:
+            remedy = f"{remedy} (the annotation names {quoted(claimant.requested_id)})"
     return ClaimRefused(Reason.SLICES_OF_ANOTHER_CLUSTER, f"{text}, {remedy}")

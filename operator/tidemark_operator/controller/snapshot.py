@@ -68,7 +68,7 @@ def delta(
     parts: dict[str, list[PartitionRow]] = {key: [] for key in topics if key in state.topics}
     for row_key in sorted(set(rows)):
         topic, row = state.topic_by_id(row_key[0]), state.row(row_key)
-        if row_key in state.doubted:
+        if row_key in state.unverified_rows:
             continue
         # Rows beyond the counted partitions are not persisted as placed yet.
         if topic is not None and row is not None and row.partition < state.partitions_of(topic):
@@ -141,7 +141,7 @@ def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
     return [
         rows[partition]
         for partition in sorted(rows)
-        if partition < count and (topic.id, partition) not in state.doubted
+        if partition < count and (topic.id, partition) not in state.unverified_rows
     ]
 
 
@@ -150,10 +150,12 @@ def _unserved(state: ControllerState) -> list[UnservedTopic]:
     left = {orphan.topic_id: orphan.name for orphan in state.cluster.orphans}
     ids, served = set(left), state.topic_ids()
     ids.difference_update(served)
-    ids.update(state.row_topic_ids() - served, state.held.topic_ids() - served)
+    ids.update(state.row_topic_ids() - served, state.replica_reports.topic_ids() - served)
     return [
         UnservedTopic(
-            name=left.get(topic_id) or state.row_name(topic_id) or state.held.name(topic_id),
+            name=left.get(topic_id)
+            or state.row_name(topic_id)
+            or state.replica_reports.name(topic_id),
             topic_id=topic_id,
             is_stray=topic_id not in left,
         )
@@ -170,7 +172,7 @@ def _knows_all(state: ControllerState, unserved: Collection[UnservedTopic]) -> b
     """
     return (
         state.cluster.rebuilding is None
-        and not state.doubted
+        and not state.unverified_rows
         and len(unserved) <= UNSERVED_MAX
         and all(topic.name for topic in unserved)
         and not rebuilding.silent(state)
@@ -200,7 +202,7 @@ def _request(
         topics=tuple(topics),
         removals=tuple(removals),
         users_follow=cluster.authorize,
-        commit=state.landed,
+        commit=state.stored_commit,
         groups=tuple(
             GroupConfig(group_id=group_id, config=_entries(cluster.groups[group_id]))
             for group_id in sorted(cluster.groups)

@@ -147,14 +147,14 @@ def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -
     # First the rows: from their tombstones on, no broker serves the partitions.
     rows = draft.rows_of(topic.id)
     if rows:
-        _bury(draft, topic, list(rows.values()))
+        _write_tombstones(draft, topic, list(rows.values()))
         return DeletionStep(message="deleting the partitions on the brokers")
     # Without rows and tombstones the slices may be lost, so every broker has to confirm.
     tombstones = draft.state.tombstones_of(topic.id)
     if not tombstones:
-        if topic.partitions_placed == 0 and not draft.state.held.numbers(topic.id):
+        if topic.partitions_placed == 0 and not draft.state.replica_reports.numbers(topic.id):
             return DeletionStep(release=True, message="nothing was placed")
-        _bury_unknown(draft, topic)
+        _write_tombstone_for_all(draft, topic)
         return DeletionStep(message="deleting the partitions on the brokers")
     # Then wait for the live brokers: the tier must not be emptied while a leader still uploads.
     hosts = {node_id for tomb in tombstones.values() for node_id in tomb.pending}
@@ -186,7 +186,7 @@ def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
     )
 
 
-def _bury(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
+def _write_tombstones(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
     """Write one tombstone per slice, in the same write that removes the slice's rows.
 
     The first one also waits for brokers that may have a replica no row names: those that report
@@ -194,7 +194,7 @@ def _bury(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
     """
     hosts: dict[int, set[int]] = {}
     away = {node_id for node_id, broker in draft.state.brokers.items() if _is_away(broker)}
-    if others := away.union(draft.state.held.brokers_of(topic.id)):
+    if others := away.union(draft.state.replica_reports.brokers_of(topic.id)):
         hosts[draft.state.slice_index((topic.id, 0))] = others
     for row in rows:
         hosts.setdefault(draft.state.slice_index(row.key), set()).update(row.hosts)
@@ -209,7 +209,7 @@ def _is_away(broker: BrokerInfo) -> bool:
     return broker.registered and not broker.live
 
 
-def _bury_unknown(draft: Draft, topic: TopicInfo) -> None:
+def _write_tombstone_for_all(draft: Draft, topic: TopicInfo) -> None:
     """Write a tombstone for every broker, because no row names the hosts."""
     index = draft.state.slice_index((topic.id, 0))
     draft.put_tombstone(index, _tombstone(draft.state, topic, set(draft.state.brokers)))

@@ -24,12 +24,12 @@ class NotRestorable(Exception):
     """The Topic cannot start as its annotation says; the message says what to do."""
 
 
-def asked(topic: TopicInfo) -> TierOrigin | None:
+def requested_origin(topic: TopicInfo) -> TierOrigin | None:
     """Return the origin of a Topic to be restored; None for a new one.
 
     Raises :class:`NotRestorable`.
     """
-    text = topic.asked.get(RESTORE_FROM_TIER, "")
+    text = topic.annotations.get(RESTORE_FROM_TIER, "")
     if not text:
         return None
     try:
@@ -40,21 +40,21 @@ def asked(topic: TopicInfo) -> TierOrigin | None:
         ) from error
 
 
-def doubtful(topic: TopicInfo) -> uuid.UUID | None:
+def unverified_origin(topic: TopicInfo) -> uuid.UUID | None:
     """Return the id of a Topic to be restored, whose deletion has to be checked in the tier.
 
     The tier has tombstones forever. The annotation may be in a manifest that is applied again.
     """
     try:
-        origin = asked(topic)
+        origin = requested_origin(topic)
     except NotRestorable:
         return None
     return None if origin is None or topic.topic_id is not None else origin.topic_id
 
 
-def checked(state: ControllerState, topic: TopicInfo) -> TierOrigin | None:
+def checked_origin(state: ControllerState, topic: TopicInfo) -> TierOrigin | None:
     """Return the checked origin; None for a new Topic. Raises :class:`NotRestorable`."""
-    origin = asked(topic)
+    origin = requested_origin(topic)
     if origin is None:
         return None
     if origin.topic_id in state.not_in_tier:
@@ -82,7 +82,7 @@ def checked(state: ControllerState, topic: TopicInfo) -> TierOrigin | None:
 def first_row(topic: TopicInfo, row: PartitionRow) -> PartitionRow:
     """Return a row that is about to be placed, with the state that the tier requires."""
     try:
-        origin = asked(topic)
+        origin = requested_origin(topic)
     except NotRestorable:
         return row
     if origin is None or origin.topic_id != topic.id:
@@ -105,7 +105,7 @@ def first_producer_id(state: ControllerState) -> int:
     found = 0
     for topic in state.topics.values():
         try:
-            origin = asked(topic)
+            origin = requested_origin(topic)
         except NotRestorable:
             continue
         found = max(found, 0 if origin is None else origin.first_producer_id)

@@ -292,7 +292,7 @@ def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
         tiering_status=adopted.tiering_status,
         adopted=adopted,
         accepted=(
-            (Acceptance(adopted.annotation, topic.asked[adopted.annotation], text),)
+            (Acceptance(adopted.annotation, topic.annotations[adopted.annotation], text),)
             if adopted.annotation
             else ()
         ),
@@ -303,7 +303,7 @@ def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
 
 def _refusals(draft: Draft, topic: TopicInfo) -> list[Blocker]:
     """Return the parts of the spec that are refused; a new topic is not created with any."""
-    checks = (_deletion_held, _storage, _config_refused, _adoption_refused, _beyond_spec)
+    checks = (_deletion_blocked, _storage, _config_refused, _adoption_refused, _beyond_spec)
     found = (check(draft.state, topic) for check in checks)
     return [refusal for refusal in found if refusal is not None]
 
@@ -414,10 +414,10 @@ def _resizing_waits(topic: TopicInfo, resized: Resizing | None) -> Blocker | Non
     return Blocker(reason=Reason.REPLICATION_FACTOR_PENDING, message=text)
 
 
-def _deletion_held(_: ControllerState, topic: TopicInfo) -> Blocker | None:
-    if not topic.deletion_held:
+def _deletion_blocked(_: ControllerState, topic: TopicInfo) -> Blocker | None:
+    if not topic.deletion_blocked:
         return None
-    return Blocker(reason=Reason.DELETION_PROTECTED, message=protection.held_text("Topic"))
+    return Blocker(reason=Reason.DELETION_PROTECTED, message=protection.blocked_text("Topic"))
 
 
 def _beyond_spec(state: ControllerState, topic: TopicInfo) -> Blocker | None:

@@ -52,7 +52,7 @@ FittingUsers: TypeAlias = tuple[tuple[UserState, ...], tuple[ClientQuota, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Held:
+class _UserEntry:
     created_ms: int
     state: UserState
     quotas: tuple[ClientQuota, ...]
@@ -67,7 +67,7 @@ class ClusterUsers:
         self.version = 1
         self._awaited: set[str] = set()
         self._waiting: set[str] = set()
-        self._held: dict[str, _Held] = {}
+        self._entries: dict[str, _UserEntry] = {}
         self._rule_bytes = 0
         self._fitting: tuple[int, FittingUsers] = 0, ((), ())
         self._without: tuple[int, frozenset[str]] = 0, frozenset()
@@ -84,14 +84,16 @@ class ClusterUsers:
     def put(self, user: UserInfo, state: UserState) -> bool:
         """Take a User that was read; return whether it changed."""
         self._awaited.discard(user.key)
-        former = self._held.get(user.key)
+        former = self._entries.get(user.key)
         # An equal User must not raise the version: all brokers would receive all users again.
         if former is not None and (former.state, former.quotas) == (state, user.quotas):
             return False
         self._remove(user.key)
         self.version += 1
         size = _size(state.acls, user.quotas)
-        self._held[user.key] = _Held(user.created_ms, state, user.quotas, size, self.version)
+        self._entries[user.key] = _UserEntry(
+            user.created_ms, state, user.quotas, size, self.version
+        )
         self._rule_bytes += size
         return True
 
@@ -102,23 +104,23 @@ class ClusterUsers:
             self.version += 1
 
     def _remove(self, key: str) -> bool:
-        held = self._held.pop(key, None)
-        self._rule_bytes -= held.rule_bytes if held else 0
-        return held is not None
+        entry = self._entries.pop(key, None)
+        self._rule_bytes -= entry.rule_bytes if entry else 0
+        return entry is not None
 
     def known(self) -> set[str]:
         """Return the keys of all read or expected Users."""
-        return {*self._held, *self._awaited}
+        return {*self._entries, *self._awaited}
 
     def get(self, key: str) -> UserState | None:
         """Return a User as sent to brokers."""
-        held = self._held.get(key)
-        return None if held is None else held.state
+        entry = self._entries.get(key)
+        return None if entry is None else entry.state
 
     def changed_at(self, key: str) -> int:
         """Return the version with which a User last changed; 0 for one that is not sent."""
-        held = self._held.get(key)
-        return 0 if held is None else held.version
+        entry = self._entries.get(key)
+        return 0 if entry is None else entry.version
 
     def wait(self, key: str) -> None:
         """Note that a User's status waits for brokers to acknowledge it."""
@@ -139,14 +141,14 @@ class ClusterUsers:
         """Return all users that fit, by name; the same object until something changes."""
         if self._fitting[0] != self.version:
             without = self._left_out()
-            held = [held for key, held in self._held.items() if key not in without]
+            held = [held for key, held in self._entries.items() if key not in without]
             held.sort(key=lambda user: user.state.name)
             quotas = tuple(quota for user in held for quota in user.quotas)
             self._fitting = self.version, (tuple(user.state for user in held), quotas)
         return self._fitting[1]
 
     def _left_out(self) -> frozenset[str]:
-        if len(self._held) <= USERS_MAX and self._rule_bytes <= RULE_BYTES_MAX:
+        if len(self._entries) <= USERS_MAX and self._rule_bytes <= RULE_BYTES_MAX:
             return frozenset()
         if self._without[0] != self.version:
             self._without = self.version, self._find_left_out()
@@ -157,11 +159,11 @@ class ClusterUsers:
     def _find_left_out(self) -> frozenset[str]:
         """Return the Users beyond the limits, newest first to be left out."""
         # Older Users have priority: a new one must not lock out one that works.
-        by_age = sorted(self._held, key=lambda key: (self._held[key].created_ms, key))
+        by_age = sorted(self._entries, key=lambda key: (self._entries[key].created_ms, key))
         left_out = set(by_age[USERS_MAX:])
         room = RULE_BYTES_MAX
         for key in by_age[:USERS_MAX]:
-            size = self._held[key].rule_bytes
+            size = self._entries[key].rule_bytes
             # A smaller User may still fit after a larger one was left out.
             if size > room:
                 left_out.add(key)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemark.export_job import ExportJobPhase, JobReport, shortened
-from tidemark_operator.controller.export_values import ABSENT, JobPhase, JobSeen, JobWanted
+from tidemark_operator.controller.export_values import ABSENT, DesiredJob, JobPhase, JobSeen
 from tidemark_operator.jobs.reports import Reports
 from tidemark_operator.jobs.runner import JobRefused
 from tidemark_operator.kube.client import KubeApi
@@ -44,8 +44,8 @@ class KubernetesJobs:
     async def look(self, run: ExportRunIdentity) -> JobSeen:
         jobs = await self._list(JOB, run)
         # A job of another run would write the same table, so it ends first.
-        for stray in _strays(jobs, run):
-            await self._delete(stray, "Foreground")
+        for superseded in _superseded_jobs(jobs, run):
+            await self._delete(superseded, "Foreground")
         job = _named(jobs, run.job)
         if job is None:
             return ABSENT
@@ -58,7 +58,7 @@ class KubernetesJobs:
         # Ended: its report, or its last log lines.
         ended = _ended(job)
         if ended is not None:
-            report, why = _last_words(pod)
+            report, why = _final_report(pod)
             return JobSeen(phase=JobPhase.ENDED, report=report, why=why or ended, well=not ended)
         # Without a pod, only Events explain why.
         if pod is None:
@@ -76,18 +76,18 @@ class KubernetesJobs:
         report = await self._reports.ask(run.key, run.number, address)
         return JobSeen(phase=JobPhase.RUNNING, report=report)
 
-    async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
+    async def start(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
         """Create the Job, and delete all former ones but the last few."""
         jobs = [job for job in await self._list(JOB, run) if _is_owned(job, run.uid)]
         jobs.sort(key=_number)
         for job in [job for job in jobs if _number(job) < run.number][:-HISTORY]:
             await self._delete(job, "Background")
         try:
-            await self._api.create(JOB, self._namespace, export_job(run, wanted))
+            await self._api.create(JOB, self._namespace, export_job(run, desired))
         except Conflict:
             return  # it exists: the next look shows its owner
         except REFUSALS as error:
-            raise JobRefused(error.said) from error
+            raise JobRefused(error.server_message) from error
 
     async def stop(self, run: ExportRunIdentity) -> None:
         job = _named(await self._list(JOB, run), run.job)
@@ -124,7 +124,7 @@ def _named(bodies: Iterable[Json], name: str) -> Json | None:
     return next((body for body in bodies if body["metadata"]["name"] == name), None)
 
 
-def _strays(jobs: Iterable[Json], run: ExportRunIdentity) -> list[Json]:
+def _superseded_jobs(jobs: Iterable[Json], run: ExportRunIdentity) -> list[Json]:
     """Return the jobs of other runs that have not ended.
 
     A former leader may have created one after it lost the Lease. It would commit to the same table
@@ -167,7 +167,7 @@ def _ended(job: Json) -> str | None:
     return None
 
 
-def _last_words(pod: Json | None) -> tuple[JobReport | None, str]:
+def _final_report(pod: Json | None) -> tuple[JobReport | None, str]:
     """Return the report that a pod has left, and how the pod ended without success."""
     if pod is None:
         return None, ""

@@ -23,9 +23,9 @@ from typing import IO
 from tidemark.export_job import ORDER_VARIABLE, REPORT_BYTES_MAX, JobReport
 from tidemark_operator.controller.export_values import (
     ABSENT,
+    DesiredJob,
     JobPhase,
     JobSeen,
-    JobWanted,
     SecretFile,
 )
 from tidemark_operator.jobs.reports import Reports
@@ -99,13 +99,13 @@ class LocalJobs:
         why = "" if code == 0 else f"its process terminated with {_status(code or 0)}; see {log}"
         return JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=code == 0)
 
-    async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
+    async def start(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
         former = self._running.get(run.key)
         if former is not None and former.child.returncode is None:
             return
         # Everything that the order refers to exists before the process starts.
         folder = self._folder / run.name
-        environment = await self._prepare(folder, wanted)
+        environment = await self._prepare(folder, desired)
         command = [sys.executable, "-m", PROGRAM, "--until-stdin-ends"]
         command += ["--report", str(_report_of(folder))]
         with _log(folder) as log:
@@ -124,7 +124,7 @@ class LocalJobs:
         self._spawn(self._await_page(process))
         logger.info("export %s: run %d is process %d", run.key, run.number, child.pid)
 
-    async def _prepare(self, folder: Path, wanted: JobWanted) -> dict[str, str]:
+    async def _prepare(self, folder: Path, desired: DesiredJob) -> dict[str, str]:
         """Prepare the job's folder and return its environment. Raises :class:`JobRefused`."""
         secrets = folder / "secrets"
         # Remains of a former run must not be mistaken for this one's.
@@ -132,18 +132,18 @@ class LocalJobs:
         secrets.mkdir(parents=True, mode=0o700)
         _report_of(folder).unlink(missing_ok=True)
         kept: dict[str, dict[str, bytes]] = {}
-        names = {variable.secret for variable in wanted.variables}
-        names |= {file.secret for file in wanted.files}
+        names = {variable.secret for variable in desired.variables}
+        names |= {file.secret for file in desired.files}
         for name in sorted(names):
             kept[name] = await self._secret(name)
         paths: dict[SecretFile, str] = {}
-        for number, file in enumerate(wanted.files):
+        for number, file in enumerate(desired.files):
             path = secrets / str(number)
             path.write_bytes(_value(kept, file.secret, file.key))
             path.chmod(0o600)
             paths[file] = str(path)
-        environment = {ORDER_VARIABLE: wanted.ordered(paths).to_json()}
-        for variable in wanted.variables:
+        environment = {ORDER_VARIABLE: desired.ordered(paths).to_json()}
+        for variable in desired.variables:
             value = _value(kept, variable.secret, variable.key)
             environment[variable.variable] = value.decode("utf-8", "replace")
         return environment

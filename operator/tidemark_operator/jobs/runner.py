@@ -8,18 +8,18 @@ Job and of a process would be two rules, and only one of them could be tested ev
 import dataclasses
 from typing import Protocol
 
-from tidemark_operator.controller.export_values import JobSeen, JobWanted
+from tidemark_operator.controller.export_values import DesiredJob, JobSeen
 from tidemark_operator.pods.export_job import ExportRunIdentity
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobRefused(Exception):
-    """A job cannot be created, for a reason that a person has to fix; ``said`` is that reason."""
+    """A job cannot be created, for a reason that a person has to fix; ``reason`` is that reason."""
 
-    said: str
+    reason: str
 
     def __str__(self) -> str:
-        return self.said
+        return self.reason
 
 
 class JobRunner(Protocol):
@@ -31,7 +31,7 @@ class JobRunner(Protocol):
     async def look(self, run: ExportRunIdentity) -> JobSeen:
         """Return the state of a run's job."""
 
-    async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
+    async def start(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
         """Create the job of this run, unless it exists. Raises :class:`JobRefused`."""
 
     async def stop(self, run: ExportRunIdentity) -> None:

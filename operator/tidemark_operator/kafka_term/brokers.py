@@ -17,7 +17,7 @@ from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import BROKER, Json, Key, key_of
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.identity import MANAGER, cluster_labels
-from tidemark_operator.reconcile.foreign_objects import elsewhere, write_conditions
+from tidemark_operator.reconcile.foreign_objects import report_foreign, write_conditions
 from tidemark_operator.resources.names import Workload
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class KafkaBrokerReconciler:
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None
         if cluster_of(body) != services.cluster_key.name:
-            return await elsewhere(services, BROKER, key, body)
+            return await report_foreign(services, BROKER, key, body)
         if body["spec"]["workload"] != Workload.OBSERVED:
             conditions = summary(
                 ready=False, reason=Reason.ENGINE_KAFKA, message=_ONLY, stalled=True

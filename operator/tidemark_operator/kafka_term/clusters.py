@@ -28,7 +28,7 @@ class KafkaClusterReconciler:
 
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
-        self._told = ""
+        self._reported_problem = ""
 
     async def reconcile(self, key: Key) -> float | None:
         """Do one step; return when to look again, in seconds."""
@@ -52,7 +52,7 @@ class KafkaClusterReconciler:
         if is_leaving(body):
             return await self._leave(key, generation)
         # The finalizer is set before anything exists outside the Cluster.
-        if not services.state.cluster.deletion_held:
+        if not services.state.cluster.deletion_blocked:
             await services.client.hold(CLUSTER, body, CLUSTER_FINALIZER)
         await self._know_cluster(key)
         # While Kafka is unreachable the known brokers' objects stay.
@@ -86,7 +86,7 @@ class KafkaClusterReconciler:
     def _tell(self, key: Key) -> None:
         """Emit one Event when Kafka becomes unreachable, and one when it answers again."""
         services, seen = self._services, self._services.seen
-        if seen.problem == self._told:
+        if seen.problem == self._reported_problem:
             return
         event = (
             warning(CLUSTER.kind, key.namespaced_name, Reason.ENGINE_UNAVAILABLE, seen.problem)
@@ -95,7 +95,7 @@ class KafkaClusterReconciler:
                 CLUSTER.kind, key.namespaced_name, "EngineAnswers", "Kafka is available again"
             )
         )
-        self._told = seen.problem
+        self._reported_problem = seen.problem
         services.events.emit(event)
 
     async def _write(self, key: Key, generation: int) -> None:

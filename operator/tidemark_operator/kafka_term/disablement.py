@@ -50,7 +50,7 @@ class Disabler:
         #: Log starts on the leaders' disks before a Delete.
         self._local_starts: dict[RowKey, int] = {}
         #: Offsets as observed, and since when (monotonic seconds).
-        self._standing: dict[RowKey, tuple[object, float]] = {}
+        self._last_changes: dict[RowKey, tuple[object, float]] = {}
 
     async def run(self) -> None:
         """Check all disablements periodically until cancelled."""
@@ -65,10 +65,10 @@ class Disabler:
     def _forget(self) -> None:
         state = self._services.state
         ids = {state.topics[key].id for key in state.disabling}
-        for key in {*self._local_starts, *self._standing}:
+        for key in {*self._local_starts, *self._last_changes}:
             if key[0] not in ids:
                 self._local_starts.pop(key, None)
-                self._standing.pop(key, None)
+                self._last_changes.pop(key, None)
 
     async def remember(self, topic: TopicInfo) -> None:
         """Remember the log start on disk, before tiered data is given up.
@@ -152,7 +152,7 @@ class Disabler:
         return {
             row.partition
             for row in led
-            if row.partition in ends and self._stands_for_s(row.key, ends[row.partition]) >= still_s
+            if row.partition in ends and self._unchanged_s(row.key, ends[row.partition]) >= still_s
         }
 
     def _is_deleted(self, row: PartitionRow, starts: dict[int, int], local: dict[int, int]) -> bool:
@@ -163,13 +163,13 @@ class Disabler:
             return False
         if start < self._local_starts.get(row.key, 0):
             return False
-        return self._stands_for_s(row.key, start) >= ASK_S
+        return self._unchanged_s(row.key, start) >= ASK_S
 
-    def _stands_for_s(self, key: RowKey, offset: int) -> float:
-        known, since_s = self._standing.get(key, (None, 0.0))
+    def _unchanged_s(self, key: RowKey, offset: int) -> float:
+        known, since_s = self._last_changes.get(key, (None, 0.0))
         if known != offset:
             since_s = time.monotonic()
-            self._standing[key] = offset, since_s
+            self._last_changes[key] = offset, since_s
         return time.monotonic() - since_s
 
     async def _offsets(

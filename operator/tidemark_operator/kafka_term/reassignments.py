@@ -58,7 +58,7 @@ class Mover:
     def __init__(self, services: KafkaServices, observer: Observer) -> None:
         self._services = services
         self._observer = observer
-        self._asked: dict[str, _RequestedMoves] = {}
+        self._requests: dict[str, _RequestedMoves] = {}
         self._problems: dict[str, Blocker] = {}
         self._rates = BrokerRates(services)
         self._records: weakref.WeakValueDictionary[str, asyncio.Lock] = (
@@ -81,15 +81,15 @@ class Mover:
 
     def throttled(self, topic: TopicInfo) -> dict[str, str]:
         """Return the values of KIP-73's keys that a topic must have now."""
-        request = self._asked.get(topic.name)
+        request = self._requests.get(topic.name)
         if request is not None:
             return request.throttles
-        return _throttles(self._moving(topic)) if is_ours(topic) else {}
+        return _throttles(self._moving(topic)) if has_own_moves(topic) else {}
 
     def foreign(self, topic: TopicInfo) -> int:
         """Return how many partitions another client moves."""
         # Kafka does not tell who started a move; the recorded throttles do.
-        if is_ours(topic) or topic.name in self._asked:
+        if has_own_moves(topic) or topic.name in self._requests:
             return 0
         return len(self._moving(topic))
 
@@ -131,7 +131,7 @@ class Mover:
     def _settle(self) -> None:
         """Forget requests that are done, or were never observed, and look at their topics again."""
         services, now_s = self._services, time.monotonic()
-        for name, request in list(self._asked.items()):
+        for name, request in list(self._requests.items()):
             # A Topic without an id does not own the topic yet.
             topics = [topic for topic in services.state.topics_named(name) if topic.topic_id]
             rows = services.state.rows_of(topics[0].id) if topics else {}
@@ -142,7 +142,7 @@ class Mover:
             )
             # A request that was never observed may have been lost, and is decided again.
             if done or (not moving and now_s >= request.until_s):
-                del self._asked[name]
+                del self._requests[name]
                 for topic in topics:
                     services.queue.add(TOPIC.key(topic.key))
 
@@ -152,7 +152,7 @@ class Mover:
         # Kafka would replace a move in progress by the new one.
         if old is None or topic is None or old.adding or old.removing:
             return False
-        if topic.name in self._asked:
+        if topic.name in self._requests:
             return False
         return not self.foreign(topic) and _target(row) != old.hosts
 
@@ -197,7 +197,7 @@ class Mover:
                 self._problems[key] = topic_rules.refused(failures[0], text)
                 # A refused move copies nothing, so its throttles are removed by the topic's next
                 # step.
-                self._asked.pop(topic.name, None)
+                self._requests.pop(topic.name, None)
             else:
                 text = f"{topic.name}: {count(len(rows), 'partition')} reassigned"
                 services.events.emit(normal("Topic", topic.key, "Reassigned", text))
@@ -214,7 +214,7 @@ class Mover:
         ]
         values = desired_configs.throttles([move for move in [*moving, *present] if move[2]])
         targets = {row.partition: _target(row) for row in rows}
-        self._asked[topic.name] = _RequestedMoves(targets, values, time.monotonic() + SEEN_S)
+        self._requests[topic.name] = _RequestedMoves(targets, values, time.monotonic() + SEEN_S)
         # A throttle in the spec's own configuration is left as it is.
         if not values or any(key in topic.config for key in desired_configs.THROTTLED):
             return
@@ -222,17 +222,17 @@ class Mover:
             await self._set_throttles(topic, values)
         # Nothing moves yet: the next tick starts it again.
         except BaseException:
-            del self._asked[topic.name]
+            del self._requests[topic.name]
             raise
 
     async def _set_throttles(self, topic: TopicInfo, values: dict[str, str]) -> None:
         services, key = self._services, TOPIC.key(topic.key)
-        ours = config_keys(services.state.topics.get(topic.key, topic))
-        if not ours.issuperset(values):
+        managed = config_keys(services.state.topics.get(topic.key, topic))
+        if not managed.issuperset(values):
             stored = services.objects.get(key)
             if stored is None:
                 raise EngineUnavailable(f"Topic {topic.key} is deleted")
-            status = {**(stored.get("status") or {}), "configKeys": sorted(ours | set(values))}
+            status = {**(stored.get("status") or {}), "configKeys": sorted(managed | set(values))}
             await services.statuses.write(TOPIC, key, status)
         failure = await services.kafka.alterations.ask(topic.name, change(topic.name, values, ()))
         if failure is not None:
@@ -251,17 +251,17 @@ class Mover:
 
     async def _release_brokers(self) -> None:
         """Remove the brokers' rates when no own reassignment is in progress."""
-        if self._asked:
+        if self._requests:
             return
         state = self._services.state
         for topic_id, _ in state.moving:
             topic = state.topic_by_id(topic_id)
-            if topic is not None and is_ours(topic):
+            if topic is not None and has_own_moves(topic):
                 return
         await self._rates.release()
 
 
-def is_ours(topic: TopicInfo) -> bool:
+def has_own_moves(topic: TopicInfo) -> bool:
     """Return whether an operator started a topic's moves."""
     return any(key in config_keys(topic) for key in desired_configs.THROTTLED)
 

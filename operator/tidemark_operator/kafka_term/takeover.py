@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark_operator.controller.acknowledgements import NobodyIsTold
+from tidemark_operator.controller.acknowledgements import AlwaysAcknowledged
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import EngineNotes
 from tidemark_operator.kafka_term.disablement import NOTE
@@ -63,10 +63,12 @@ class KafkaTakeover:
             controller_id=self.identity,
             controller_epoch=stored_epoch(body),
             cluster=cluster_info(
-                self.objects.believed(body), remote_storage="", storage_problem=""
+                self.objects.without_unconfirmed_deletion(body),
+                remote_storage="",
+                storage_problem="",
             ),
         )
-        state.acknowledgements = NobodyIsTold()
+        state.acknowledgements = AlwaysAcknowledged()
         state.engine = EngineNotes(keeps_rows=True, tiering=NOTE)
         # List after the epoch is claimed: later changes arrive by the watch.
         for kind in WATCHED:

@@ -38,7 +38,7 @@ class KafkaTopicChanger:
         self,
         services: KafkaServices,
         writer: TopicWriter,
-        asked: RequestBackoff,
+        backoff: RequestBackoff,
         *,
         observer: Observer,
         mover: Mover,
@@ -46,7 +46,7 @@ class KafkaTopicChanger:
     ) -> None:
         self._services = services
         self._writer = writer
-        self._asked = asked
+        self._backoff = backoff
         self._observer = observer
         self._mover = mover
         self._disabler = disabler
@@ -55,8 +55,8 @@ class KafkaTopicChanger:
         """Do one step towards the spec; return when to look again, in seconds."""
         services, now_ms = self._services, wall_ms()
         blockers = topic_rules.refusals(topic, len(found.view.partitions), services.seen.not_tiered)
-        elsewhere_ = topic_rules.tiered_elsewhere(topic, found.own)
-        blockers += [] if elsewhere_ is None else [elsewhere_]
+        externally_tiered = topic_rules.tiered_externally(topic, found.own)
+        blockers += [] if externally_tiered is None else [externally_tiered]
         acted = topic
         # Without storage the refused tiering is ignored, and the rest of the spec is not.
         if any(blocker.reason == Reason.STORAGE_UNAVAILABLE for blocker in blockers):
@@ -68,7 +68,7 @@ class KafkaTopicChanger:
         # Partitions before configuration: both are visible in one observation.
         missing = await self._grow(topic, found, blockers)
         keys = await self._configure(key, topic, found, blockers)
-        unsettled = len(keys) > len(desired_configs.wanted(topic, topic.tiering).values)
+        unsettled = len(keys) > len(desired_configs.of_topic(topic, topic.tiering).values)
         draft = Draft(services.state)
         resized = self._resize(draft, topic, blockers)
         decision = TopicDecision(
@@ -92,8 +92,8 @@ class KafkaTopicChanger:
         if topic.partitions <= present:
             return None
         # Brokers show new partitions with a delay, so the same request is not repeated at once.
-        if self._asked.stands(topic.key, "grow", topic.partitions):
-            blockers += self._asked.refusal(topic.key, "grow")
+        if self._backoff.stands(topic.key, "grow", topic.partitions):
+            blockers += self._backoff.refusal(topic.key, "grow")
             return None
         # New partitions are placed like those of Tidemark's own brokers.
         planned = plan(self._services, topic, present)
@@ -107,7 +107,7 @@ class KafkaTopicChanger:
                 failure, f"no partitions were added to topic {topic.name}"
             )
             blockers.append(blocker)
-        self._asked.put(topic.key, "grow", topic.partitions, blocker)
+        self._backoff.put(topic.key, "grow", topic.partitions, blocker)
         self._observer.look_soon()
         return None
 
@@ -133,24 +133,24 @@ class KafkaTopicChanger:
 
         Return the keys to have recorded.
         """
-        services, ours = self._services, config_keys(topic)
-        desired = desired_configs.wanted(topic, topic.tiering, self._mover.throttled(topic))
-        differs = desired_configs.difference(found.own, desired, ours)
+        services, managed = self._services, config_keys(topic)
+        desired = desired_configs.of_topic(topic, topic.tiering, self._mover.throttled(topic))
+        differs = desired_configs.difference(found.own, desired, managed)
         if not differs:
             return sorted(desired.values)
         token = tuple(differs.set.items()), differs.unset
-        if self._asked.stands(topic.key, "config", token):
-            refusal = self._asked.refusal(topic.key, "config")
+        if self._backoff.stands(topic.key, "config", token):
+            refusal = self._backoff.refusal(topic.key, "config")
             blockers += refusal
             # A removal is repeated: the operation that set the key may have overtaken it.
             if refusal or differs.set:
-                return sorted(ours | set(desired.values))
+                return sorted(managed | set(desired.values))
         # Record a key before it is set, or a crash would leave it in Kafka forever.
-        if not ours.issuperset(desired.values):
+        if not managed.issuperset(desired.values):
             stored = services.objects.get(key)
             if stored is None:
                 return []
-            keys = sorted(ours | set(desired.values))
+            keys = sorted(managed | set(desired.values))
             status = {**(stored.get("status") or {}), "configKeys": keys}
             await services.statuses.write(TOPIC, key, status)
         # After a Delete the local log start can no longer be read from before the switch.
@@ -159,10 +159,10 @@ class KafkaTopicChanger:
         failure = await services.kafka.alterations.ask(topic.name, altered)
         if failure is not None:
             blocker = topic_rules.refused(failure, f"the configuration of topic {topic.name}")
-            self._asked.put(topic.key, "config", token, blocker)
+            self._backoff.put(topic.key, "config", token, blocker)
             blockers.append(blocker)
-            return sorted(ours | set(desired.values))
-        self._asked.put(topic.key, "config", token, None)
+            return sorted(managed | set(desired.values))
+        self._backoff.put(topic.key, "config", token, None)
         services.seen.topics[topic.name] = with_changes(found, dict(differs.set), differs.unset)
         names = ", ".join([*differs.set, *differs.unset][:5])
         services.events.emit(normal("Topic", topic.key, "Configured", f"{topic.name}: {names}"))

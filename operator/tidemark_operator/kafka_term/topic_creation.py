@@ -35,29 +35,31 @@ from tidemark_operator.kube.kinds import TOPIC, Key
 class TopicCreator:
     """Creator of topics of one term."""
 
-    def __init__(self, services: KafkaServices, writer: TopicWriter, asked: RequestBackoff) -> None:
+    def __init__(
+        self, services: KafkaServices, writer: TopicWriter, backoff: RequestBackoff
+    ) -> None:
         self._services = services
         self._writer = writer
-        self._asked = asked
+        self._backoff = backoff
 
     async def begin(self, key: Key, topic: TopicInfo) -> float | None:
         """Do one step towards a topic; return when to look again, in seconds."""
         services, kafka = self._services, self._services.kafka
         found = await kafka.looks.ask(topic.name, None)
         # A recorded request may have created the topic although its answer was lost.
-        asked_for = topic.partitions_placed > 0
+        is_requested = topic.partitions_placed > 0
         if found is not None:
-            return await self._claim(key, topic, found, asked_for=asked_for)
+            return await self._claim(key, topic, found, is_requested=is_requested)
         blocker = topic_rules.joined(topic_rules.refusals(topic, 0, services.seen.not_tiered))
         # The first tiering state is part of the creation: the topic is tiered from its first
         # segment.
         tiering = disablement.step_by_spec(
             topic.tiering_status, topic.tiering_spec, services.state.cluster, now_ms=wall_ms()
         )
-        values = desired_configs.wanted(topic, tiering.tiering).values
+        values = desired_configs.of_topic(topic, tiering.tiering).values
         request = tuple(values.items()), topic.partitions, topic.replication_factor
-        if blocker is None and self._asked.stands(topic.key, "create", request):
-            blocker = next(iter(self._asked.refusal(topic.key, "create")), None)
+        if blocker is None and self._backoff.stands(topic.key, "create", request):
+            blocker = next(iter(self._backoff.refusal(topic.key, "create")), None)
         if blocker is not None:
             return await self._writer.write(key, topic, nothing(topic, blocker=blocker))
         planned = plan(services, topic, 0)
@@ -65,7 +67,7 @@ class TopicCreator:
             decision = dataclasses.replace(nothing(topic), missing=planned)
             return await self._writer.write(key, topic, decision)
         # From here on a topic of that name may be the operator's own.
-        if not asked_for:
+        if not is_requested:
             await self._record_intent(key, topic, values)
         new = NewTopic(topic.name, planned, values)
         answer = await kafka.creations.ask(topic.name, new)
@@ -73,13 +75,13 @@ class TopicCreator:
         if isinstance(answer, uuid.UUID):
             services.seen.topics.pop(topic.name, None)
             return await self._created(key, topic, answer, values)
-        if not asked_for and answer.code is ErrorCode.topic_already_exists:
+        if not is_requested and answer.code is ErrorCode.topic_already_exists:
             found = await self._handed_on_twice(new)
             if found is not None:
                 return await self._claim(
-                    key, topic, found, asked_for=True, created=found.view.topic_id
+                    key, topic, found, is_requested=True, created=found.view.topic_id
                 )
-        return await self._not_created(key, topic, answer, request, asked_for=asked_for)
+        return await self._not_created(key, topic, answer, request, is_requested=is_requested)
 
     async def _record_intent(self, key: Key, topic: TopicInfo, values: Mapping[str, str]) -> None:
         """Record the request in the status first: if its answer is lost, the topic is
@@ -119,7 +121,7 @@ class TopicCreator:
         if view is None:
             return 0.2  # it exists, and the next step claims it
         found = FoundTopic(view, values)
-        return await self._claim(key, topic, found, asked_for=True, created=topic_id)
+        return await self._claim(key, topic, found, is_requested=True, created=topic_id)
 
     async def _known(self, name: str, topic_id: uuid.UUID) -> TopicView | None:
         """Return a topic that was just created, once its leaders are known."""
@@ -140,7 +142,7 @@ class TopicCreator:
         failure: RequestFailure,
         request: Hashable,
         *,
-        asked_for: bool,
+        is_requested: bool,
     ) -> float | None:
         """Handle a failed creation.
 
@@ -149,10 +151,10 @@ class TopicCreator:
         """
         blocker = topic_rules.refused(failure, f"topic {topic.name} was not created")
         exists = failure.code is ErrorCode.topic_already_exists
-        self._asked.put(topic.key, "create", request, blocker)
+        self._backoff.put(topic.key, "create", request, blocker)
         stored = self._services.objects.get(key)
         # A retriable error leaves the outcome open, so the record stays.
-        withdrawn = not asked_for and not blocker.goes_on
+        withdrawn = not is_requested and not blocker.goes_on
         if stored is not None:
             status = dict(stored.get("status") or {})
             if withdrawn:
@@ -173,7 +175,7 @@ class TopicCreator:
         topic: TopicInfo,
         found: FoundTopic,
         *,
-        asked_for: bool,
+        is_requested: bool,
         created: uuid.UUID | None = None,
     ) -> float | None:
         """Make a topic the Topic's own by writing its id."""
@@ -181,29 +183,29 @@ class TopicCreator:
         claimed = topic_rules.claim(
             topic,
             found,
-            asked_for=asked_for,
+            is_requested=is_requested,
             created=created,
-            may_lack=services.state.cluster.under_replicated_creation,
+            accepts_fewer_replicas=services.state.cluster.under_replicated_creation,
         )
         if isinstance(claimed, Blocker):
             return await self._writer.write(key, topic, nothing(topic, blocker=claimed))
         tiering_status = claimed.tiering_status
         # Rows, status and the next observation are all under the claimed id.
-        mine = dataclasses.replace(
+        claimed_topic = dataclasses.replace(
             topic,
             topic_id=claimed.topic_id,
             partitions_placed=claimed.partitions,
             tiering_status=tiering_status,
         )
         services.seen.topics[topic.name] = found
-        take_rows(services, mine, found)
-        keys = sorted(desired_configs.wanted(mine, tiering_status.tiering).values)
+        take_rows(services, claimed_topic, found)
+        keys = sorted(desired_configs.of_topic(claimed_topic, tiering_status.tiering).values)
         decision = TopicDecision(
             tiering_status=tiering_status,
             accepted=_accepted(topic, claimed),
-            events=_told(mine, claimed),
+            events=_events(claimed_topic, claimed),
         )
-        await self._writer.write(key, mine, decision, keys=keys)
+        await self._writer.write(key, claimed_topic, decision, keys=keys)
         return requeue_delays.LOOK_AGAIN_S if services.state.offline else None
 
 
@@ -211,10 +213,10 @@ def _accepted(topic: TopicInfo, claimed: Adoption) -> tuple[Acceptance, ...]:
     if not claimed.annotation:
         return ()
     text = f"topic {topic.name} with {count(claimed.partitions, 'partition')} is adopted"
-    return (Acceptance(claimed.annotation, topic.asked[claimed.annotation], text),)
+    return (Acceptance(claimed.annotation, topic.annotations[claimed.annotation], text),)
 
 
-def _told(topic: TopicInfo, claimed: Adoption) -> tuple[Event, ...]:
+def _events(topic: TopicInfo, claimed: Adoption) -> tuple[Event, ...]:
     reason = "TopicAdopted" if claimed.annotation else "TopicCreated"
     text = f"topic {topic.name} with {count(claimed.partitions, 'partition')}"
     return (normal("Topic", topic.key, reason, text),)

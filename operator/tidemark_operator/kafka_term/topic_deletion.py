@@ -49,8 +49,10 @@ class TopicRemover:
         # A recorded creation without an id may have succeeded: look for its topic.
         if topic_id is None and topic.partitions_placed and taken is None:
             found = await services.kafka.looks.ask(topic.name, None)
-            lacks = services.state.cluster.under_replicated_creation
-            claimed = found and topic_rules.claim(topic, found, asked_for=True, may_lack=lacks)
+            accepts_fewer = services.state.cluster.under_replicated_creation
+            claimed = found and topic_rules.claim(
+                topic, found, is_requested=True, accepts_fewer_replicas=accepts_fewer
+            )
             topic_id = claimed.topic_id if isinstance(claimed, Adoption) else None
         if topic_id is None:
             await self._release(body, topic, "TopicDeleted", "nothing was created")

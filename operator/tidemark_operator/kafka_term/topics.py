@@ -26,7 +26,7 @@ from tidemark_operator.kafka_term.topic_writer import TopicWriter, nothing
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import TOPIC, Json, Key
 from tidemark_operator.objects.conversions import cluster_of, topic_info
-from tidemark_operator.reconcile.foreign_objects import elsewhere
+from tidemark_operator.reconcile.foreign_objects import report_foreign
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 
@@ -39,13 +39,13 @@ class KafkaTopicReconciler:
         self._services = services
         self._observer = observer
         self._mover = mover
-        self._asked = RequestBackoff()
+        self._backoff = RequestBackoff()
         self._writer = TopicWriter(services)
-        self._creator = TopicCreator(services, self._writer, self._asked)
+        self._creator = TopicCreator(services, self._writer, self._backoff)
         self._changer = KafkaTopicChanger(
             services,
             self._writer,
-            self._asked,
+            self._backoff,
             observer=observer,
             mover=mover,
             disabler=disabler,
@@ -57,13 +57,13 @@ class KafkaTopicReconciler:
         services, text = self._services, key.namespaced_name
         body = services.objects.get(key)
         if body is None:
-            self._asked.forget(text)
+            self._backoff.forget(text)
             return None
         topic = services.state.topics.get(text)
         if topic is None:
             if cluster_of(body) == services.cluster_key.name:
                 topic_info(body, {})  # raises the cause
-            return await elsewhere(services, TOPIC, key, body)
+            return await report_foreign(services, TOPIC, key, body)
         # The finalizer is set before Kafka has anything of the Topic.
         if not await self._hold(body, topic):
             return None

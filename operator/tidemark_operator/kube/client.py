@@ -80,15 +80,15 @@ class KubeApi:
         With ``name``, return only that object. Accounts that may list but not get need this.
         """
         # All pages are of one version, so the last one's is that of the whole list.
-        whole = ObjectList(resource_version=0)
+        objects = ObjectList(resource_version=0)
         selectors = {
             "labelSelector": label_selector,
             "fieldSelector": f"metadata.name={name}" if name else field_selector,
         }
         async for page in self.pages(kind, namespace, selectors=selectors):
-            whole.extend(page)
-            whole.resource_version = page.resource_version
-        return whole
+            objects.extend(page)
+            objects.resource_version = page.resource_version
+        return objects
 
     async def pages(
         self, kind: Kind, namespace: str, *, selectors: Mapping[str, str] | None = None

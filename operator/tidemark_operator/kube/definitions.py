@@ -61,7 +61,7 @@ async def _try_creation(api: KubeApi, kind: Kind, namespace: str) -> Definition:
         await api.try_create(kind, namespace, body)
     except NotFound as error:
         # A namespace that does not exist is another 404; then nothing of ours exists, either.
-        return Definition.SERVED if "namespaces" in error.said else Definition.LEAVING
+        return Definition.SERVED if "namespaces" in error.server_message else Definition.LEAVING
     except Forbidden as error:
         return Definition.UNKNOWN if _NO_RIGHT in error.message else Definition.SERVED
     except Invalid:

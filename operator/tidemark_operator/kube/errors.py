@@ -26,7 +26,7 @@ class KubeError(Exception):
         return "denied request" in self.message or "denied the request" in self.message
 
     @property
-    def said(self) -> str:
+    def server_message(self) -> str:
         """Server's message, without the call that it answered."""
         return self.message.partition(_answered(self.status))[2] or self.message
 
@@ -86,10 +86,10 @@ _TYPES: dict[int, type[KubeError]] = {
 
 def error_of(status: int, body: bytes, retry_after: str | None, call: str) -> KubeError:
     """Return the error for an HTTP status outside 2xx; the message is the server's own."""
-    said = _message_of(body)
-    message = f"{call}{_answered(status)}{said}"
+    server_message = _message_of(body)
+    message = f"{call}{_answered(status)}{server_message}"
     # A schema violation in an apply is not the server's fault, so it must not be retried.
-    kind = Invalid if status == 500 and said.startswith(_UNTYPED) else _TYPES.get(status)
+    kind = Invalid if status == 500 and server_message.startswith(_UNTYPED) else _TYPES.get(status)
     if kind is Conflict and _HELD in _causes_of(body):
         kind = FieldConflict
     if kind is not None:

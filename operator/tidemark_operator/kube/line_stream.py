@@ -19,16 +19,16 @@ async def split_lines(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]
     Empty lines and an unfinished last line are left out. Raises ``LineTooLong``.
     """
     unfinished: list[bytes] = []
-    held = 0
+    unfinished_bytes = 0
     async for piece in pieces:
         *lines, rest = piece.split(b"\n")
         if lines:
             # The first line feed completes what earlier pieces began.
             lines[0] = b"".join([*unfinished, lines[0]])
-            unfinished, held = [], 0
+            unfinished, unfinished_bytes = [], 0
         unfinished.append(rest)
-        held += len(rest)
-        if held > LINE_MAX or any(len(line) > LINE_MAX for line in lines):
+        unfinished_bytes += len(rest)
+        if unfinished_bytes > LINE_MAX or any(len(line) > LINE_MAX for line in lines):
             raise LineTooLong(f"a line exceeds {LINE_MAX} bytes")
         if found := [line for line in lines if line]:
             yield found

@@ -25,17 +25,17 @@ _WITH_TEMPLATE = frozenset({STATEFUL_SET.kind, JOB.kind})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreationRefusal:
-    """An object that the API server refuses to create. ``said``: its reason. ``reported_s``,
+    """An object that the API server refuses to create. ``message``: its reason. ``reported_s``,
     ``at_s``: monotonic seconds of the last report and of the last refusal."""
 
     kind: str
     name: str
-    said: str
+    message: str
     reported_s: float
     at_s: float
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}: {self.said}"
+        return f"{self.kind} {self.name}: {self.message}"
 
 
 class OwnObjects:
@@ -92,20 +92,20 @@ class OwnObjects:
             written = await send(self.marked(body))
         except KubeError as error:
             if not dry_run and _is_refusal(error):
-                self._refuse(kind.kind, name, error.said)
+                self._refuse(kind.kind, name, error.server_message)
             raise
         # The object was accepted, so an earlier refusal of it is over.
         if not dry_run:
             self._refused.pop((kind.kind, name), None)
         return written
 
-    def _refuse(self, kind: str, name: str, said: str) -> None:
+    def _refuse(self, kind: str, name: str, message: str) -> None:
         former, now_s = self._refused.pop((kind, name), None), self._clock()
         # A reason that changes with every retry (a Service's address) is not reported each time.
         is_news = former is None or (
-            said != former.said and now_s - former.reported_s > REPORT_INTERVAL_S
+            message != former.message and now_s - former.reported_s > REPORT_INTERVAL_S
         )
-        refusal = CreationRefusal(kind, name, said, now_s, now_s)
+        refusal = CreationRefusal(kind, name, message, now_s, now_s)
         if former is not None and not is_news:
             refusal = dataclasses.replace(former, at_s=now_s)
         self._refused[kind, name] = refusal

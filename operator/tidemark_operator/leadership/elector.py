@@ -161,18 +161,20 @@ class Elector:
         started_s = time.monotonic()
         try:
             async with asyncio.timeout(self._budget_s(started_s)):
-                held = await self._step(api)
+                holds_lease = await self._step(api)
         except (KubeError, TimeoutError) as error:
             logger.warning("the Lease could not be read or written: %s", error_text(error))
             # An admission policy may require the Cluster's labels on the objects of the operator.
             self._reads_cluster = isinstance(error, KubeError) and error.by_policy
-            held = None
-        if held is True:
+            holds_lease = None
+        if holds_lease is True:
             self._won(started_s)
         # An unanswered request loses the Lease only when the deadline has passed.
-        elif held is False or time.monotonic() >= self._leading_until_s:
+        elif holds_lease is False or time.monotonic() >= self._leading_until_s:
             self._lost(
-                "another process holds the Lease" if held is False else "the Lease was not renewed"
+                "another process holds the Lease"
+                if holds_lease is False
+                else "the Lease was not renewed"
             )
 
     def _budget_s(self, now_s: float) -> float:
@@ -229,7 +231,7 @@ class Elector:
             logger.info("standing by: %s holds the Lease", holder)
             self._logged_holder = holder
 
-    def _body(self, transitions: int, held: Json | None) -> Json:
+    def _body(self, transitions: int, stored: Json | None) -> Json:
         return lease_body(
             self._lease.name,
             self._lease.namespace,
@@ -237,7 +239,7 @@ class Elector:
             transitions=transitions,
             times=self._times,
             now=dt.datetime.now(dt.UTC),
-            held=held,
+            stored=stored,
         )
 
     async def _read(self, api: KubeApi) -> Json | None:

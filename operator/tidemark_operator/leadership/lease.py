@@ -142,10 +142,10 @@ def lease_body(
     transitions: int,
     times: LeaseTimes,
     now: dt.datetime,
-    held: Json | None,
+    stored: Json | None,
 ) -> Json:
-    """Return the Lease to write, new or ``held`` with its resourceVersion and a new record."""
-    spec = dict((held or {}).get("spec") or {})
+    """Return the Lease to write, new or ``stored`` with its resourceVersion and a new record."""
+    spec = dict((stored or {}).get("spec") or {})
     stamp = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     # The time of acquisition changes only with the holder.
     if spec.get("holderIdentity") != identity:
@@ -157,7 +157,7 @@ def lease_body(
         "renewTime": stamp,
         "leaseTransitions": transitions,
     }
-    metadata = dict(held["metadata"]) if held else {"name": name, "namespace": namespace}
+    metadata = dict(stored["metadata"]) if stored else {"name": name, "namespace": namespace}
     return {
         "apiVersion": LEASE.api_version,
         "kind": LEASE.kind,

@@ -33,7 +33,7 @@ from tidemark_operator.listener.frames import Request, Response
 from tidemark_operator.listener.request_limits import Intake
 from tidemark_operator.listener.responses import heartbeat_response, not_controller, stale
 from tidemark_operator.listener.sessions import Beat, BrokerSessions
-from tidemark_operator.listener.standby_discovery import Knocks, Looked
+from tidemark_operator.listener.standby_discovery import BrokerSearches, ControllerSearches
 
 logger = logging.getLogger(__name__)
 
@@ -148,13 +148,13 @@ class ControlServer:
         self._cluster_id = cluster_id
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
-        # State of the control thread, except `knocks` and the socket.
+        # State of the control thread, except `searches` and the socket.
         self._term: _Term | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._channels: dict[int, Channel] = {}
         self._stopping = asyncio.Event()
         self._intake = Intake()
-        self.knocks = Knocks()
+        self.searches = ControllerSearches()
         self._socket: socket.socket | None = None
 
     # ------------------------------------------------------------ main
@@ -185,23 +185,23 @@ class ControlServer:
         controller_epoch: int,
         session_timeout_s: float,
         known: Iterable[tuple[int, int, bool]],
-        looked: Looked,
+        searches: BrokerSearches,
     ) -> None:
         """Serve as the controller. (main)
 
         ``known``: (broker id, broker epoch, fenced) of each registration, fresh from now on.
-        ``looked``: brokers that looked for a controller before.
+        ``searches``: brokers that have looked for a controller before.
         """
         brokers = list(known)
 
         def begin() -> None:
-            sessions = BrokerSessions(session_timeout_s, TICK_S, looked)
+            sessions = BrokerSessions(session_timeout_s, TICK_S, searches)
             for broker_id, broker_epoch, fenced in brokers:
                 sessions.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
             # Command connections of a former term carry a former controller epoch.
             self._close_channels()
             self._term = _Term(controller_epoch, sessions)
-            self.knocks.forget()
+            self.searches.forget()
 
         self._post(begin)
 
@@ -217,14 +217,14 @@ class ControlServer:
     def open_session(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> None:
         """Open the session of a persisted registration. (main)"""
         self._with_sessions(
-            lambda held: held.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
+            lambda sessions: sessions.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
         )
 
     def close_session(self, broker_id: int) -> None:
         """Close the session of a broker that is deleted or has shut down. (main)"""
 
-        def close(held: BrokerSessions) -> None:
-            held.close(broker_id)
+        def close(sessions: BrokerSessions) -> None:
+            sessions.close(broker_id)
             channel = self._channels.pop(broker_id, None)
             if channel is not None:
                 channel.close()
@@ -236,7 +236,7 @@ class ControlServer:
     ) -> None:
         """Set the content of the next heartbeat responses. (main)"""
         self._with_sessions(
-            lambda held: held.set_state(
+            lambda sessions: sessions.set_state(
                 broker_id, broker_epoch, fenced=fenced, should_shut_down=should_shut_down
             )
         )
@@ -349,7 +349,7 @@ class ControlServer:
         # Brokers that look for a controller are alive: the next term counts their time.
         if term is None:
             if peer.identity.node_id is not None:
-                self.knocks.heard(peer.identity.node_id, time.monotonic())
+                self.searches.record(peer.identity.node_id, time.monotonic())
             return not_controller(request)
         # A broker's certificate is valid for its own node id only.
         if request.broker_id != peer.identity.node_id:
@@ -396,7 +396,7 @@ class ControlServer:
     ) -> Answer:
         sessions, broker_id = term.sessions, request.broker_id
         alive, connected = sessions.alive(broker_id), sessions.is_connected(broker_id)
-        sessions.knocked(broker_id, time.monotonic())
+        sessions.registration_requested(broker_id, time.monotonic())
         decided = self._in_main(
             self._handler.register(request, session_alive=alive, connected=connected)
         )

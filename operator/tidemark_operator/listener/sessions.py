@@ -20,7 +20,7 @@ import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tidemark_operator.listener.standby_discovery import Looked
+from tidemark_operator.listener.standby_discovery import BrokerSearches
 
 #: Seconds in which a broker without any connection may reconnect.
 GRACE_S = 1.5
@@ -69,15 +69,15 @@ class BrokerSessions:
     """Sessions of one controller term. Not locked: owned by the intake's thread."""
 
     def __init__(
-        self, session_timeout_s: float, tick_s: float, looked: Looked | None = None
+        self, session_timeout_s: float, tick_s: float, searches: BrokerSearches | None = None
     ) -> None:
         """Start without sessions.
 
-        ``looked`` names the brokers that looked for a controller before this term.
+        ``searches`` names the brokers that looked for a controller before this term.
         """
         self.session_timeout_s = session_timeout_s
         self._tick_s = tick_s
-        self._looked = looked or Looked()
+        self._searches = searches or BrokerSearches()
         self._sessions: dict[int, BrokerSession] = {}
         self._last_tick_s: float | None = None
         #: None: no broker has arrived yet; False: one has, since the last tick; True: time counts.
@@ -155,9 +155,8 @@ class BrokerSessions:
         session = self._sessions.get(broker_id)
         return session is not None and session.lost_s is None
 
-    def knocked(self, broker_id: int, now_s: float) -> None:
-        """Note a registration request of this broker: the grace does not expire while it is
-        decided.
+    def registration_requested(self, broker_id: int, now_s: float) -> None:
+        """Note a registration request of a broker, so that its grace does not expire meanwhile.
 
         It also shows that a broker has reached this controller. That broker may have to wait until
         its former process has expired.
@@ -254,15 +253,15 @@ class BrokerSessions:
             return
         self._is_reached = True
         for session in self._sessions.values():
-            session.last_seen_s = now_s if session.has_come else self._heard_before(session, now_s)
+            session.last_seen_s = now_s if session.has_come else self._last_search_s(session, now_s)
 
-    def _heard_before(self, session: BrokerSession, now_s: float) -> float:
-        """Return when a broker that has not arrived yet was last heard, as far as that counts."""
-        if self._looked.since_s is None:
+    def _last_search_s(self, session: BrokerSession, now_s: float) -> float:
+        """Return the start of the session time of a broker that has not arrived yet."""
+        if self._searches.since_s is None:
             return now_s
-        heard_s = self._looked.last_s.get(session.broker_id, self._looked.since_s)
+        last_search_s = self._searches.last_s.get(session.broker_id, self._searches.since_s)
         # At least RETURN_S from now remain, even after a long silence.
-        return min(now_s, max(heard_s, now_s + RETURN_S - self.session_timeout_s))
+        return min(now_s, max(last_search_s, now_s + RETURN_S - self.session_timeout_s))
 
     def _running_out(self, now_s: float) -> Iterable[BrokerSession]:
         for session in self._sessions.values():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class BrokerSearches:
     """Brokers that looked for a controller in vain.
 
     ``since_s``: time of the first attempt, None without one. ``last_s``: time of each broker's last
@@ -27,18 +27,16 @@ class Looked:
         return 0.0 if self.since_s is None else now_s - self.since_s
 
 
-class Knocks:
-    """Attempts by broker. Thread-safe; at most one entry for each certified node id."""
+class ControllerSearches:
+    """Record of brokers' searches. Thread-safe, with at most one entry for each node id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since_s: float | None = None
         self._last_s: dict[int, float] = {}
 
-    def heard(self, node_id: int, now_s: float) -> None:
-        """Note the attempt of a broker, proven by its certificate, that was answered
-        NOT_CONTROLLER.
-        """
+    def record(self, node_id: int, now_s: float) -> None:
+        """Record that a broker, proven by its certificate, received NOT_CONTROLLER."""
         with self._lock:
             if self._since_s is None:
                 self._since_s = now_s
@@ -50,7 +48,7 @@ class Knocks:
             self._since_s = None
             self._last_s.clear()
 
-    def looked(self) -> Looked:
+    def snapshot(self) -> BrokerSearches:
         """Return the attempts since there was a controller."""
         with self._lock:
-            return Looked(self._since_s, dict(self._last_s))
+            return BrokerSearches(self._since_s, dict(self._last_s))

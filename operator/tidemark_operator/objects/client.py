@@ -38,7 +38,7 @@ async def take_list(api: KubeApi, objects: ObjectCache, kind: Kind, namespace: s
             version = page.resource_version
             present.update(map(key_of, page))
             changed += [key_of(body) for body in page if objects.found(kind, body, version)]
-    return changed + objects.keep(kind, present, version)
+    return changed + objects.remove_missing(kind, present, version)
 
 
 class ObjectClient:
@@ -63,15 +63,15 @@ class ObjectClient:
         ``Conflict`` if the stored object is not the newest: the watch then delivers the newest one,
         and its key is queued again.
         """
-        held = self._objects.get(key)
-        if held is None:
+        cached = self._objects.get(key)
+        if cached is None:
             raise NotFound(404, f"{key} is deleted")
         async with self._parallel:
             began_s = self._echoes.begins()
-            written = await self.api.replace_status(kind, {**held, "status": dict(status)})
+            written = await self.api.replace_status(kind, {**cached, "status": dict(status)})
         self._metrics.status_writes.labels(kind.kind).inc()
         # An unchanged resourceVersion means that nothing was written, so no echo follows.
-        if resource_version(written) != resource_version(held):
+        if resource_version(written) != resource_version(cached):
             self._echoes.wrote(kind.kind, began_s)
         self._objects.put(written)
         return written
@@ -81,8 +81,8 @@ class ObjectClient:
         if finalizer in finalizers_of(body):
             return
         async with self._holds:
-            held = await add_finalizer(self.api, kind, body, finalizer)
-        self._objects.put(held)
+            updated = await add_finalizer(self.api, kind, body, finalizer)
+        self._objects.put(updated)
 
     async def release(self, kind: Kind, body: Json, finalizer: str) -> None:
         """Remove our finalizer from an object that is being deleted."""
@@ -118,20 +118,20 @@ class ObjectClient:
     async def delete(self, kind: Kind, key: Key, *, uid: str) -> None:
         """Request the deletion of exactly this object."""
         # The operator decided this deletion itself, so it is not in doubt.
-        self._objects.believe(uid)
+        self._objects.confirm_deletion(uid)
         async with self._parallel:
             await self.api.delete(kind, key.namespace, key.name, uid=uid)
         await self.refresh(key)
 
     async def refresh(self, key: Key) -> bool:
         """Read the newest object of a key after a conflict; return whether it is news."""
-        held, kind = self._objects.get(key), BY_KIND[key.kind]
+        cached, kind = self._objects.get(key), BY_KIND[key.kind]
         try:
             found = await self.api.get(kind, key.namespace, key.name)
-            return self._objects.read(kind, found, held)
+            return self._objects.read(kind, found, cached)
         except NotFound:
             # Only what was known is deleted: another object may have been created meanwhile.
-            return held is not None and self._objects.remove(held)
+            return cached is not None and self._objects.remove(cached)
 
     async def relist(self, kind: Kind, namespace: str) -> list[Key]:
         """Read every object of a kind; return the keys that appeared, changed or vanished.

@@ -15,7 +15,7 @@ from tidemark.annotations import (
 from tidemark.configuration.broker_keys import SWEEP
 from tidemark.configuration.layers import topic_defaults
 from tidemark.ids import id_text, parse_id
-from tidemark.reasons import Reason
+from tidemark.reasons import Reason, RebuildingReason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.deletion_values import (
@@ -42,7 +42,6 @@ from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.cluster import (
     Cluster,
     LeftBehind,
-    RebuildingReason,
     parse_cluster,
 )
 from tidemark_operator.resources.conditions import READY, ConditionStatus, find_condition
@@ -84,7 +83,7 @@ def claimant_of(body: Json) -> Claimant:
         own_id=id_text(uuid.UUID(meta["uid"])),
         stored_id=str(status.get("clusterId") or ""),
         recorded=status.get("slices"),
-        asked=str((meta.get("annotations") or {}).get(ADOPT_CLUSTER_ID, "")).strip(),
+        requested_id=str((meta.get("annotations") or {}).get(ADOPT_CLUSTER_ID, "")).strip(),
     )
 
 
@@ -109,8 +108,8 @@ def is_protected(meta: ObjectMeta) -> bool:
 def is_leaving(body: Json) -> bool:
     """Return whether the object is being deleted and the deletion is not held back."""
     meta = body["metadata"]
-    held = (meta.get("annotations") or {}).get(DELETION_PROTECTION, "").lower() == "true"
-    return bool(meta.get("deletionTimestamp")) and not held
+    protected = (meta.get("annotations") or {}).get(DELETION_PROTECTION, "").lower() == "true"
+    return bool(meta.get("deletionTimestamp")) and not protected
 
 
 def _deletion_ms(meta: ObjectMeta) -> int | None:
@@ -145,10 +144,10 @@ def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
         super_users=tuple(sorted((authorization and authorization.super_users) or ())),
         orphans=orphans,
         rebuilding=rebuilding_of(body),
-        asked=_asked(cluster.metadata, OF_CLUSTER),
+        annotations=_annotations(cluster.metadata, OF_CLUSTER),
         # Deletion: a protected object is reported as held, and otherwise treated as if it stayed.
         deleting=cluster.metadata.is_deleting and not is_protected(cluster.metadata),
-        deletion_held=cluster.metadata.is_deleting and is_protected(cluster.metadata),
+        deletion_blocked=cluster.metadata.is_deleting and is_protected(cluster.metadata),
         slices=status.slices or SLICES_DEFAULT,
         generation=cluster.metadata.generation,
         status=body.get("status") or {},
@@ -192,9 +191,9 @@ def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
         external=_external(broker),
         fenced=fenced,
         deleting=meta.is_deleting and not is_protected(meta),
-        deletion_held=meta.is_deleting and is_protected(meta),
+        deletion_blocked=meta.is_deleting and is_protected(meta),
         drain=bool(broker.spec.drain),
-        asked=_asked(meta, OF_BROKER),
+        annotations=_annotations(meta, OF_BROKER),
         generation=meta.generation,
         status=body.get("status") or {},
     )
@@ -260,13 +259,13 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
         created_ms=_created_ms(topic),
         deletion_ms=_deletion_ms(meta),
         protected=is_protected(meta),
-        deletion_held=meta.is_deleting and is_protected(meta),
+        deletion_blocked=meta.is_deleting and is_protected(meta),
         deletion_policy=(
             DeletionPolicy.ORPHAN if spec.is_orphaned_on_delete else DeletionPolicy.DELETE
         ),
         assignments=parse_assignments(meta.annotations.get(ASSIGNMENT_ANNOTATION, "")),
         paused=paused,
-        asked=_asked(meta, OF_TOPIC),
+        annotations=_annotations(meta, OF_TOPIC),
         partitions_placed=status.partitions_placed or 0,
         status=body.get("status") or {},
     )
@@ -285,7 +284,7 @@ def _read_topic(body: Json) -> tuple[Topic, str]:
         return parse_topic(known), f"{text}. Upgrade the operator, or remove the field"
 
 
-def _asked(meta: ObjectMeta, names: tuple[str, ...]) -> dict[str, str]:
+def _annotations(meta: ObjectMeta, names: tuple[str, ...]) -> dict[str, str]:
     return {name: text for name in names if (text := meta.annotations.get(name, "").strip())}
 
 
@@ -355,7 +354,7 @@ def deletion_info(body: Json) -> DeletionInfo:
         topic_key=f"{meta.namespace}/{spec.topic_ref.name}",
         targets=_targets(spec),
         created_ms=_created_ms(request),
-        meant=None if spec.topic_id is None else parse_id(spec.topic_id),
+        expected_topic_id=None if spec.topic_id is None else parse_id(spec.topic_id),
         timeout_ms=None if spec.timeout is None else duration_ms(spec.timeout),
         dry_run=bool(spec.dry_run),
         paused=is_paused(meta),

@@ -12,10 +12,10 @@ from tidemark.reasons import Reason
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.export_schedule import Schedule, ScheduleError
 from tidemark_operator.controller.export_values import (
+    DesiredJob,
     ExportInfo,
     ExportOutcome,
     ExportRunRecord,
-    JobWanted,
     Problem,
     SecretFile,
     SecretVariable,
@@ -163,7 +163,7 @@ class _Unusable(Exception):
         self.waits = waits
 
 
-def job_wanted(body: Json, around: Surroundings, *, image: str) -> JobWanted | Problem:
+def desired_job(body: Json, around: Surroundings, *, image: str) -> DesiredJob | Problem:
     """Return the order of a job as of now; ``image`` applies if the Export names none."""
     export = parse_export(body)
     job = export.spec.job
@@ -176,7 +176,7 @@ def job_wanted(body: Json, around: Surroundings, *, image: str) -> JobWanted | P
     except _Unusable as error:
         return Problem(reason=Reason.SOURCE_UNUSABLE, message=str(error), waits=error.waits)
     pod = job.dump() if job is not None else {}
-    return JobWanted(
+    return DesiredJob(
         order=Order(
             source=made.source,
             table=made.table,

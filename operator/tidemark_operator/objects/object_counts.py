@@ -15,7 +15,7 @@ from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key, key_of
 ConditionValue = tuple[str, str, str, str]
 
 
-class Tally:
+class ObjectCounts:
     """Counts of one store.
 
     ``conditions``: number of objects with each condition. ``under_way``: creation times of the

@@ -19,7 +19,7 @@ _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 Path = tuple[str, ...]
 
 
-def held(body: Json) -> Json:
+def client_fields(body: Json) -> Json:
     """Return the fields of ``spec`` and ``metadata`` that Kafka's clients own, with present values.
 
     Only labels and annotations count in ``metadata``; fields that the API server adds are left out.
@@ -38,7 +38,7 @@ def patch_of(body: Json, kind: Kind = TOPIC) -> Json:
     The uid prevents that the apply creates another object. The resourceVersion prevents that it
     undoes changes made since the object was read.
     """
-    kept = deepcopy(held(body))
+    kept = deepcopy(client_fields(body))
     own = {name: body["metadata"][name] for name in _IDENTITY}
     return {
         "apiVersion": kind.api_version,

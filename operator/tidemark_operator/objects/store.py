@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from tidemark.lru import Lru
 from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
-from tidemark_operator.objects.object_counts import Tally
+from tidemark_operator.objects.object_counts import ObjectCounts
 
 #: Number of remembered deleted objects: more than writes can be under way.
 DELETED_MAX = 10_000
@@ -51,8 +51,8 @@ class StoreListener(Protocol):
 
 
 @dataclass(slots=True)
-class _Doubt:
-    """A deletion in doubt.
+class _UnconfirmedDeletion:
+    """A deletion that the API server reported and that is still to be checked.
 
     ``body``: the object in the API server, or its last version (``gone``). ``successor``: a later
     object of the same name. ``with_kind``: the kind's definition was being deleted.
@@ -67,14 +67,14 @@ class _Doubt:
 class ObjectCache:
     """Latest objects by key, bounded by their number. Not locked: owned by the main loop.
 
-    ``listener`` is that of the present term, None between terms. ``put_back`` is called with the
+    ``listener`` is that of the present term, None between terms. ``on_restore`` is called with the
     sign of a restore of the API's data, before the store takes in any of it.
     """
 
-    def __init__(self, put_back: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, on_restore: Callable[[str], None] = lambda _: None) -> None:
         self.listener: StoreListener | None = None
-        self._put_back = put_back
-        self.tally = Tally()
+        self._on_restore = on_restore
+        self.counts = ObjectCounts()
         self._objects: dict[Key, Json] = {}
         self._by_kind: dict[str, set[Key]] = {}
         #: resourceVersion of the deletion, or the last one before it, by uid.
@@ -84,44 +84,44 @@ class ObjectCache:
         self._former: set[Key] = set()
         #: Called when a deletion is to be checked (:mod:`tidemark_operator.term.definitions`);
         #: None: every deletion counts at once.
-        self.doubted: Callable[[], None] | None = None
-        self._doubts: dict[Key, _Doubt] = {}
-        self._believed: Lru[str, bool] = Lru(DELETED_MAX)
+        self.on_unconfirmed: Callable[[], None] | None = None
+        self._unconfirmed: dict[Key, _UnconfirmedDeletion] = {}
+        self._confirmed: Lru[str, bool] = Lru(DELETED_MAX)
 
-    # ------------------------------------------------------------ deletions in doubt
+    # ------------------------------------------------------------ unconfirmed deletions
 
-    def believe(self, uid: str) -> None:
+    def confirm_deletion(self, uid: str) -> None:
         """Let the deletion of this object count, because it was requested or checked."""
-        self._believed.put(uid, True)
-        self._believed.evict()
+        self._confirmed.put(uid, True)
+        self._confirmed.evict()
 
-    def believed(self, body: Json) -> Json:
-        """Return the object, without its deletion while that is in doubt."""
+    def without_unconfirmed_deletion(self, body: Json) -> Json:
+        """Return the object, without ``deletionTimestamp`` while its deletion is unconfirmed."""
         meta = body["metadata"]
-        if self.doubted is None or not meta.get("deletionTimestamp"):
+        if self.on_unconfirmed is None or not meta.get("deletionTimestamp"):
             return body
-        if meta["uid"] in self._believed:
+        if meta["uid"] in self._confirmed:
             return body
         kept = {name: value for name, value in meta.items() if name != "deletionTimestamp"}
         return {**body, "metadata": kept}
 
-    def in_doubt(self) -> set[str]:
+    def kinds_to_check(self) -> set[str]:
         """Return the kinds with deletions to check."""
-        return {key.kind for key, doubt in self._doubts.items() if not doubt.with_kind}
+        return {key.kind for key, deletion in self._unconfirmed.items() if not deletion.with_kind}
 
-    def has_vanished(self, key: Key) -> bool:
+    def is_deletion_unconfirmed(self, key: Key) -> bool:
         """Return whether the object is deleted and the store keeps it; it is not reconciled."""
-        doubt = self._doubts.get(key)
-        return doubt is not None and doubt.gone
+        deletion = self._unconfirmed.get(key)
+        return deletion is not None and deletion.gone
 
-    def vanish(self, kind: str) -> None:
+    def keep_with_kind(self, kind: str) -> None:
         """Keep the deleted objects of a kind whose definition is being deleted.
 
         Their deletion is no decision about them, so they stay unchanged until they are recreated.
         """
-        for key, doubt in self._doubts.items():
+        for key, deletion in self._unconfirmed.items():
             if key.kind == kind:
-                doubt.with_kind = True
+                deletion.with_kind = True
 
     def release(self, kind: str) -> list[tuple[Key, bool]]:
         """Let deletions of a kind's objects count, because the kind stays.
@@ -129,45 +129,47 @@ class ObjectCache:
         Returns their keys, and whether the objects are deleted.
         """
         found = [
-            key for key, doubt in self._doubts.items() if key.kind == kind and not doubt.with_kind
+            key
+            for key, deletion in self._unconfirmed.items()
+            if key.kind == kind and not deletion.with_kind
         ]
         released = []
         for key in found:
-            doubt = self._doubts.pop(key)
-            self.believe(str(doubt.body["metadata"]["uid"]))
-            if doubt.gone:
-                self._take_away(doubt.body)
+            deletion = self._unconfirmed.pop(key)
+            self.confirm_deletion(str(deletion.body["metadata"]["uid"]))
+            if deletion.gone:
+                self._remove_confirmed(deletion.body)
             else:
                 self._former.add(key)  # the same version is news: it now counts as being deleted
-                self.put(doubt.body)
-            if doubt.successor is not None:
-                self.put(doubt.successor)
-            released.append((key, doubt.gone and doubt.successor is None))
+                self.put(deletion.body)
+            if deletion.successor is not None:
+                self.put(deletion.successor)
+            released.append((key, deletion.gone and deletion.successor is None))
         return released
 
-    def _doubt(self, body: Json, *, gone: bool) -> bool:
-        """Record a deletion and return whether it is in doubt."""
-        if self.doubted is None or body["metadata"]["uid"] in self._believed:
+    def _record_unconfirmed(self, body: Json, *, gone: bool) -> bool:
+        """Record a deletion unless it is confirmed; return whether it was recorded."""
+        if self.on_unconfirmed is None or body["metadata"]["uid"] in self._confirmed:
             return False
         key = key_of(body)
-        former = self._doubts.get(key)
+        former = self._unconfirmed.get(key)
         with_kind = former is not None and former.with_kind
-        self._doubts[key] = _Doubt(body, gone, with_kind=with_kind)
+        self._unconfirmed[key] = _UnconfirmedDeletion(body, gone, with_kind=with_kind)
         if not with_kind:
-            self.doubted()
+            self.on_unconfirmed()
         return True
 
-    def _waits(self, key: Key, body: Json) -> bool:
+    def _awaits_check(self, key: Key, body: Json) -> bool:
         """Return whether an object must wait for the check of the deletion of its predecessor."""
-        doubt = self._doubts.get(key)
-        if doubt is None or doubt.body["metadata"]["uid"] == body["metadata"]["uid"]:
+        deletion = self._unconfirmed.get(key)
+        if deletion is None or deletion.body["metadata"]["uid"] == body["metadata"]["uid"]:
             return False
-        if not doubt.with_kind:
-            doubt.successor = body
+        if not deletion.with_kind:
+            deletion.successor = body
             return True
-            # The object was recreated or restored after its definition: it continues.
-        del self._doubts[key]
-        self._deleted.put(str(doubt.body["metadata"]["uid"]), 0)
+        # The object was recreated or restored after its definition: it continues.
+        del self._unconfirmed[key]
+        self._deleted.put(str(deletion.body["metadata"]["uid"]), 0)
         return False
 
     # ------------------------------------------------------------ objects
@@ -182,24 +184,24 @@ class ObjectCache:
         # An answer that arrives after the deletion must not bring the object back.
         if body["metadata"]["uid"] in self._deleted:
             return False
-        self._reach(key.kind, body)
-        if self._waits(key, body):
+        self._raise_reached(key.kind, body)
+        if self._awaits_check(key, body):
             return False
         known = self._objects.get(key)
         if known is not None and not self._is_newer(body, known):
             return False
-        # A deletion in doubt is hidden from the reconcilers until it is checked.
-        if body["metadata"].get("deletionTimestamp") and self._doubt(body, gone=False):
-            body = self.believed(body)
+        # An unconfirmed deletion is hidden from the reconcilers until it is checked.
+        if body["metadata"].get("deletionTimestamp") and self._record_unconfirmed(body, gone=False):
+            body = self.without_unconfirmed_deletion(body)
         if known is not None and known["metadata"]["uid"] != body["metadata"]["uid"]:
-            self._bury(known)  # its deletion was not reported
+            self._remember_deletion(known)  # its deletion was not reported
             self._drop(key)
             known = None
         self._former.discard(key)
         # Managed fields are most of an object, and only `ownership` reads them, from the API.
         body.get("metadata", {}).pop("managedFields", None)
         body = shared(body)
-        self.tally.change(known, body)
+        self.counts.change(known, body)
         self._objects[key] = body
         self._by_kind.setdefault(key.kind, set()).add(key)
         if self.listener is not None:
@@ -209,16 +211,20 @@ class ObjectCache:
     def remove(self, body: Json) -> bool:
         """Take in a deletion; False if another object of that name is known."""
         key, uid = key_of(body), body["metadata"]["uid"]
-        self._reach(key.kind, body)
+        self._raise_reached(key.kind, body)
         known = self._objects.get(key)
         # The store keeps the object until the deletion is checked.
-        if known is not None and known["metadata"]["uid"] == uid and self._doubt(body, gone=True):
+        if (
+            known is not None
+            and known["metadata"]["uid"] == uid
+            and self._record_unconfirmed(body, gone=True)
+        ):
             return False
-        return self._take_away(body)
+        return self._remove_confirmed(body)
 
-    def _take_away(self, body: Json) -> bool:
+    def _remove_confirmed(self, body: Json) -> bool:
         key, uid = key_of(body), body["metadata"]["uid"]
-        self._bury(body)
+        self._remember_deletion(body)
         known = self._objects.get(key)
         if known is None or known["metadata"]["uid"] != uid:
             return False
@@ -228,10 +234,10 @@ class ObjectCache:
     def _is_newer(self, body: Json, known: Json) -> bool:
         return key_of(body) in self._former or resource_version(body) > resource_version(known)
 
-    def _reach(self, kind: str, body: Json) -> None:
+    def _raise_reached(self, kind: str, body: Json) -> None:
         self._reached[kind] = max(self._reached.get(kind, 0), resource_version(body))
 
-    def _bury(self, body: Json) -> None:
+    def _remember_deletion(self, body: Json) -> None:
         if body["metadata"]["uid"] in self._deleted:
             return
         self._deleted.put(body["metadata"]["uid"], resource_version(body))
@@ -239,7 +245,7 @@ class ObjectCache:
 
     def _drop(self, key: Key) -> None:
         self._former.discard(key)
-        self.tally.change(self._objects.pop(key), None)
+        self.counts.change(self._objects.pop(key), None)
         self._by_kind[key.kind].discard(key)
         if self.listener is not None:
             self.listener.gone(key)
@@ -290,9 +296,9 @@ class ObjectCache:
         # Uids that were deleted may exist again after a restore.
         self._deleted = Lru(DELETED_MAX)
         self._reached[kind.kind] = version
-        self._put_back(f"{kind.plural} {sign}")
+        self._on_restore(f"{kind.plural} {sign}")
 
-    def keep(self, kind: Kind, present: set[Key], version: int) -> list[Key]:
+    def remove_missing(self, kind: Kind, present: set[Key], version: int) -> list[Key]:
         """Remove the objects that a list of that version lacks; return the keys that vanished.
 
         Newer objects stay: they were created while the list was being read.
@@ -304,8 +310,8 @@ class ObjectCache:
         ]
         vanished = []
         for key in gone:
-            if not self._doubt(self._objects[key], gone=True):
-                self._bury(self._objects[key])
+            if not self._record_unconfirmed(self._objects[key], gone=True):
+                self._remember_deletion(self._objects[key])
                 self._drop(key)
                 vanished.append(key)
         return vanished

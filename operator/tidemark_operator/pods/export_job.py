@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from tidemark.export_job import ORDER_VARIABLE
-from tidemark_operator.controller.export_values import JobWanted, SecretFile
+from tidemark_operator.controller.export_values import DesiredJob, SecretFile
 from tidemark_operator.pods.identity import Json, owner
 from tidemark_operator.pods.template import SECRET_MODE, USER_ID
 from tidemark_operator.resources.export_pod import ExportJob
@@ -73,9 +73,9 @@ def export_selector(cluster: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": "tidemark-export", "app.kubernetes.io/instance": cluster}
 
 
-def export_job(run: ExportRunIdentity, wanted: JobWanted) -> Json:
+def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
     """Return the Job to create."""
-    job = ExportJob.model_validate(dict(wanted.job))
+    job = ExportJob.model_validate(dict(desired.job))
     metadata = {"name": run.job, "namespace": run.namespace, "labels": run.labels}
     template = {
         "metadata": {
@@ -83,7 +83,7 @@ def export_job(run: ExportRunIdentity, wanted: JobWanted) -> Json:
             "labels": {**job.pod_labels, **run.labels},
             "annotations": dict(job.pod_annotations),
         },
-        "spec": _pod(job, wanted),
+        "spec": _pod(job, desired),
     }
     return {
         "apiVersion": "batch/v1",
@@ -94,10 +94,10 @@ def export_job(run: ExportRunIdentity, wanted: JobWanted) -> Json:
     }
 
 
-def _pod(job: ExportJob, wanted: JobWanted) -> Json:
+def _pod(job: ExportJob, desired: DesiredJob) -> Json:
     # Secrets that the job reads as files are mounted, one volume for each Secret.
-    paths = {file: f"{SECRETS_FOLDER}/{file.secret}/{file.key}" for file in wanted.files}
-    secrets = sorted({file.secret for file in wanted.files})
+    paths = {file: f"{SECRETS_FOLDER}/{file.secret}/{file.key}" for file in desired.files}
+    secrets = sorted({file.secret for file in desired.files})
     found: dict[str, Any] = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -114,7 +114,7 @@ def _pod(job: ExportJob, wanted: JobWanted) -> Json:
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(job, wanted, paths, secrets)],
+        "containers": [_container(job, desired, paths, secrets)],
         "volumes": [
             {"name": TMP, "emptyDir": {}},
             *(
@@ -145,7 +145,7 @@ def _pod(job: ExportJob, wanted: JobWanted) -> Json:
 
 
 def _container(
-    job: ExportJob, wanted: JobWanted, paths: dict[SecretFile, str], secrets: list[str]
+    job: ExportJob, desired: DesiredJob, paths: dict[SecretFile, str], secrets: list[str]
 ) -> Json:
     pull = {"imagePullPolicy": str(job.image_pull_policy)} if job.image_pull_policy else {}
     return {
@@ -154,13 +154,13 @@ def _container(
         **pull,
         "args": ["-m", PROGRAM, "--listen", f"0.0.0.0:{PAGE_PORT}", "--report", LAST_WORDS],
         "env": [
-            {"name": ORDER_VARIABLE, "value": _literal(wanted.ordered(paths).to_json())},
+            {"name": ORDER_VARIABLE, "value": _literal(desired.ordered(paths).to_json())},
             *(
                 {
                     "name": variable.variable,
                     "valueFrom": {"secretKeyRef": {"name": variable.secret, "key": variable.key}},
                 }
-                for variable in wanted.variables
+                for variable in desired.variables
             ),
         ],
         "ports": [{"name": "metrics", "containerPort": PAGE_PORT, "protocol": "TCP"}],

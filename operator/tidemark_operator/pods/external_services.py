@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from tidemark_operator.controller.external_addresses import WayIn
+from tidemark_operator.controller.external_addresses import ServiceAddress
 from tidemark_operator.pods.identity import (
     Json,
     PodBroker,
@@ -65,7 +65,7 @@ def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, DesiredServi
         # Set after creation: the bootstrap Services have no such field.
         if external.external_traffic_policy is not None:
             manifest["spec"]["externalTrafficPolicy"] = str(external.external_traffic_policy)
-        found[listener.name] = _wanted(manifest, external, own)
+        found[listener.name] = _desired_service(manifest, external, own)
     return found
 
 
@@ -84,7 +84,7 @@ def bootstrap_services(
             spec=_spec(listener, external, own, cluster_selector(name)),
             annotations=own.annotations,
         )
-        found[listener.name] = _wanted(manifest, external, own)
+        found[listener.name] = _desired_service(manifest, external, own)
     return found
 
 
@@ -151,7 +151,7 @@ def _service(
     }
 
 
-def _wanted(
+def _desired_service(
     manifest: Json,
     external: ExternalListener,
     own: ExternalBroker | ExternalBootstrap,
@@ -179,7 +179,7 @@ def owners(services: Iterable[Json]) -> frozenset[str]:
     )
 
 
-def is_as_wanted(live: Json, manifest: Json) -> bool:
+def matches_manifest(live: Json, manifest: Json) -> bool:
     """Return whether a Service has its desired state.
 
     It was applied like this, and was not changed since. A selector is compared exactly: one more
@@ -190,38 +190,38 @@ def is_as_wanted(live: Json, manifest: Json) -> bool:
     return is_aimed and _covers(live["metadata"], meta) and _covers(live["spec"], spec)
 
 
-def _covers(live: object, wanted: object) -> bool:
+def _covers(live: object, desired: object) -> bool:
     """Return whether everything desired is there; fields that an API server adds are ignored."""
-    if isinstance(wanted, dict):
+    if isinstance(desired, dict):
         return isinstance(live, dict) and all(
-            name in live and _covers(live[name], value) for name, value in wanted.items()
+            name in live and _covers(live[name], value) for name, value in desired.items()
         )
-    if isinstance(wanted, list):
+    if isinstance(desired, list):
         return (
             isinstance(live, list)
-            and len(live) == len(wanted)
-            and all(_covers(*pair) for pair in zip(live, wanted, strict=True))
+            and len(live) == len(desired)
+            and all(_covers(*pair) for pair in zip(live, desired, strict=True))
         )
-    return live == wanted
+    return live == desired
 
 
-def way_in(wanted: DesiredService, live: Json) -> WayIn:
+def service_address(service: DesiredService, live: Json) -> ServiceAddress:
     """Return the address that a Service provides, or why it provides none yet."""
-    own, external = wanted.own, wanted.external
+    own, external = service.own, service.external
     if external.type is ExternalType.NODE_PORT:
         port = own.port or _node_port(live)
         # The API server or the load balancer assigns the address some time after the creation.
         if not port:
-            return WayIn(problem=f"Service {wanted.name} has no nodePort yet")
+            return ServiceAddress(problem=f"Service {service.name} has no nodePort yet")
         by_external_ip = external.node_address is NodeAddress.EXTERNAL_IP and not own.host
-        return WayIn(host=own.host or "", port=port, by_external_ip=by_external_ip)
+        return ServiceAddress(host=own.host or "", port=port, by_external_ip=by_external_ip)
     host = own.host or _ingress(live)
     if not host:
-        return WayIn(
+        return ServiceAddress(
             problem="the load balancer has not assigned an address to Service "
-            f"{wanted.name} yet. See kubectl describe service {wanted.name}"
+            f"{service.name} yet. See kubectl describe service {service.name}"
         )
-    return WayIn(host=host, port=own.port or _port(live))
+    return ServiceAddress(host=host, port=own.port or _port(live))
 
 
 def _port(live: Json) -> int:

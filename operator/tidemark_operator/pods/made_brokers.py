@@ -45,7 +45,7 @@ def broker_manifest(placed: PlannedBroker, template: Json, cluster: str, namespa
     }
 
 
-def is_as_wanted(body: Mapping[str, Any], manifest: Json) -> bool:
+def matches_manifest(body: Mapping[str, Any], manifest: Json) -> bool:
     """Return whether a Broker has its desired state; other fields (a drain) belong to other
     writers.
     """

@@ -24,34 +24,34 @@ def is_unmade(stateful_set: Json) -> bool:
     return seen >= int(stateful_set["metadata"]["generation"]) and not status.get("replicas")
 
 
-def replaces_pod(live: Json, wanted: Json) -> bool:
-    """Return whether an apply of ``wanted`` may replace the pod.
+def replaces_pod(live: Json, desired: Json) -> bool:
+    """Return whether an apply of ``desired`` may replace the pod.
 
     Both are answers of the API server with its defaults, so they differ only in real changes. A
     foreign update strategy may hold back a pod whose template was changed as well: the revert
     releases it.
     """
-    return any(live["spec"].get(part) != wanted["spec"].get(part) for part in _OF_THE_POD)
+    return any(live["spec"].get(part) != desired["spec"].get(part) for part in _OF_THE_POD)
 
 
-def is_ours(live: Json, wanted: Json) -> bool:
+def belongs_to_broker(live: Json, desired: Json) -> bool:
     """Return whether an object was made for this Broker.
 
     The owner shows it, or, for a recreated Broker, the labels. Either may have been removed by
     hand.
     """
     owners, labels = (live["metadata"].get(part) or () for part in ("ownerReferences", "labels"))
-    meta = wanted["metadata"]
+    meta = desired["metadata"]
     uids = {reference["uid"] for reference in meta["ownerReferences"]}
     return not uids.isdisjoint(reference["uid"] for reference in owners) or all(
         name in labels and labels[name] == value for name, value in meta["labels"].items()
     )
 
 
-def is_ours_of_cluster(live: Json, wanted: Json) -> bool:
+def belongs_to_cluster(live: Json, desired: Json) -> bool:
     """Return the same for an object that all brokers of a Cluster share."""
     labels = live["metadata"].get("labels") or {}
-    return is_ours(live, wanted) and BROKER_LABEL not in labels
+    return belongs_to_broker(live, desired) and BROKER_LABEL not in labels
 
 
 def whose(live: Json) -> str:

@@ -12,26 +12,26 @@ from tidemark_operator.resources.names import BROKER_LABEL, CLUSTER_LABEL
 _NO_CLASS = re.compile(r'storageclass\.storage\.k8s\.io "[^"]*" not found')
 
 
-def foreign(live: Json, wanted: Json) -> str:
+def foreign(live: Json, desired: Json) -> str:
     """Return why an existing claim is not the Broker's, "" if it is."""
     labels = live["metadata"].get("labels") or {}
-    own = {name: wanted["metadata"]["labels"][name] for name in (CLUSTER_LABEL, BROKER_LABEL)}
+    own = {name: desired["metadata"]["labels"][name] for name in (CLUSTER_LABEL, BROKER_LABEL)}
     if own.items() <= labels.items():
         return ""
-    name, words = wanted["metadata"]["name"], " ".join(f"{k}={v}" for k, v in own.items())
+    name, pairs = desired["metadata"]["name"], " ".join(f"{k}={v}" for k, v in own.items())
     return (
         f"PersistentVolumeClaim {name} was not created for it. Delete it, or "
         "create this Broker under another name. To continue with its data: "
-        f"kubectl label --overwrite pvc {name} {words}"
+        f"kubectl label --overwrite pvc {name} {pairs}"
     )
 
 
-def is_as_wanted(live: Json, wanted: Json) -> bool:
+def matches_manifest(live: Json, desired: Json) -> bool:
     """Return whether a claim has its desired state."""
-    there, spec = live["spec"], wanted["spec"]
+    there, spec = live["spec"], desired["spec"]
     labels, class_name = live["metadata"].get("labels") or {}, spec.get("storageClassName")
     return (
-        wanted["metadata"]["labels"].items() <= labels.items()
+        desired["metadata"]["labels"].items() <= labels.items()
         and class_name in (None, there.get("storageClassName"))
         and there["resources"]["requests"]["storage"] == spec["resources"]["requests"]["storage"]
     )

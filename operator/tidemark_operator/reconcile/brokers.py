@@ -22,7 +22,7 @@ from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import BROKER, Json, Key
 from tidemark_operator.objects.conversions import broker_info, cluster_of
 from tidemark_operator.reconcile.external_listeners import ExternalServices
-from tidemark_operator.reconcile.foreign_objects import elsewhere, write_conditions
+from tidemark_operator.reconcile.foreign_objects import report_foreign, write_conditions
 from tidemark_operator.reconcile.pods import PodKeeper
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.services import ReconcilerServices
@@ -52,7 +52,7 @@ class BrokerReconciler:
             self._external.forget(key)
             return None
         if cluster_of(body) != services.cluster_key.name:
-            return await elsewhere(services, BROKER, key, body)
+            return await report_foreign(services, BROKER, key, body)
         # The state knows one Broker per node id; another object with the id waits.
         node_id, generation = int(body["spec"]["nodeId"]), int(body["metadata"]["generation"])
         broker = services.state.brokers.get(node_id)
@@ -61,7 +61,7 @@ class BrokerReconciler:
         if broker.deleting:
             return await self._remove(key, body, broker)
         # Nothing exists outside before the finalizer, and no pod before its certificate.
-        if not broker.deletion_held:
+        if not broker.deletion_blocked:
             await services.client.hold(BROKER, body, BROKER_FINALIZER)
         try:
             await services.certificates.leaf(broker.node_id, key.name, body)
@@ -99,7 +99,7 @@ class BrokerReconciler:
         """
         services, node_id = self._services, broker.node_id
         # The state may lack replicas that only the brokers' reports show.
-        if not services.first_reports.are_in:
+        if not services.first_reports.are_complete:
             return LOOK_AGAIN_S
         if BROKER_FINALIZER not in finalizers_of(body):
             return None

@@ -98,7 +98,7 @@ class ClusterReconciler:
             return await self._leave(key, generation)
         # Raises InvalidResource, before anything is done for the object.
         cluster_info(body, remote_storage="", storage_problem="")
-        if not services.state.cluster.deletion_held:
+        if not services.state.cluster.deletion_blocked:
             await services.client.hold(CLUSTER, body, CLUSTER_FINALIZER)
         # Storage first: brokers and topics depend on it.
         await self._storage(key, body)
@@ -120,7 +120,7 @@ class ClusterReconciler:
     async def _settle_unserved(self) -> None:
         """Rebuild topics without a Topic object: no other reconciler does."""
         services = self._services
-        if services.first_reports.are_in and rebuilding.has_unserved(services.state):
+        if services.first_reports.are_complete and rebuilding.has_unserved(services.state):
             await services.committer.decide(rebuilding.settle_unserved, urgent=False)
 
     async def _leave(self, key: Key, generation: int) -> float | None:
@@ -268,8 +268,8 @@ class ClusterReconciler:
 
     async def _record(self, key: Key, accepted: remote_storage.UsableStorage) -> None:
         """Record location and store id in the status, before a broker receives the storage."""
-        held = self._services.objects.get(key)
-        status = dict((held or {}).get("status") or {})
+        cached = self._services.objects.get(key)
+        status = dict((cached or {}).get("status") or {})
         status["acceptedStorage"] = accepted.location
         status["storeId"] = accepted.store_id
         await self._services.statuses.write(CLUSTER, key, status)

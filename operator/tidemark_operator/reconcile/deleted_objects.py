@@ -56,9 +56,9 @@ def is_released(body: Json) -> bool:
 def deleted_conditions(body: Json) -> list[ConditionValue]:
     """Return the conditions of an object that only finalizers of others hold."""
     kind = str(body["kind"])
-    held = f"waiting for others to remove their finalizers: {_names(body)}"
+    waiting = f"waiting for others to remove their finalizers: {_names(body)}"
     if kind == RECORD_DELETION.kind:
-        text = f"deleted before it finished, so records may remain. {held}"
+        text = f"deleted before it finished, so records may remain. {waiting}"
         return [
             condition("Succeeded", False, Reason.ABANDONED, text),
             condition("Reconciling", False, Reason.FINISHED),
@@ -67,7 +67,7 @@ def deleted_conditions(body: Json) -> list[ConditionValue]:
     done = _DONE[kind]
     if kind == TOPIC.kind and body["spec"].get("deletionPolicy") == "Orphan":
         done = "the topic is orphaned (deletionPolicy Orphan)"
-    return summary(ready=False, reason=Reason.DELETED, message=f"{done}; {held}")
+    return summary(ready=False, reason=Reason.DELETED, message=f"{done}; {waiting}")
 
 
 _DONE = {

@@ -13,13 +13,13 @@ from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.export_values import (
     ABSENT,
     Begin,
+    DesiredJob,
     End,
     ExportInfo,
     ExportOutcome,
     ExportRunRecord,
     JobPhase,
     JobSeen,
-    JobWanted,
     Launch,
     NextCheck,
     Problem,
@@ -39,7 +39,7 @@ from tidemark_operator.kube.secrets import (
     offered_secret,
 )
 from tidemark_operator.objects.export_policy import refusal
-from tidemark_operator.objects.exports import Surroundings, export_info, job_wanted
+from tidemark_operator.objects.exports import Surroundings, desired_job, export_info
 from tidemark_operator.objects.users import user_info
 from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.services import ReconcilerServices
@@ -90,17 +90,17 @@ class ExportReconciler:
             return None
         # Desired state: an order, or the problem that prevents one.
         export, wrong = export_info(body)
-        found = wrong or await self._wanted(export, body)
-        wanted = found if isinstance(found, JobWanted) else None
+        found = wrong or await self._desired_job(export, body)
+        desired = found if isinstance(found, DesiredJob) else None
         # Actual state: the job of the present run, and its last report.
         job = await self._look(export)
         export = exports.recovered(export, job.report)
-        services.state.exports.saw(export, job)
+        services.state.exports.observe_job(export, job)
         # A problem that only prevents a new run must not disturb the present one.
         problem = found if isinstance(found, Problem) and _blocks(found, export, job) else None
-        return await self._do(key, export, job, problem, wanted)
+        return await self._do(key, export, job, problem, desired)
 
-    async def _wanted(self, export: ExportInfo, body: Json) -> JobWanted | Problem:
+    async def _desired_job(self, export: ExportInfo, body: Json) -> DesiredJob | Problem:
         """Return the order of a job as of now, or the problem that prevents it."""
         services, state = self._services, self._services.state
         # Each check in order of how basic it is; the first problem is reported.
@@ -121,8 +121,8 @@ class ExportReconciler:
         if services.jobs.in_pods and not image and not job.get("image"):
             return Problem(reason=Reason.IMAGE_MISSING, message=NO_IMAGE)
         around = self._surroundings(topic)
-        found = job_wanted(body, around, image=image)
-        if isinstance(found, JobWanted):
+        found = desired_job(body, around, image=image)
+        if isinstance(found, DesiredJob):
             return await self._refused(export, body, around.cluster) or found
         return found
 
@@ -130,14 +130,14 @@ class ExportReconciler:
         """Return what the Cluster's owner or the owner of a Secret does not allow."""
         # The policy of the Cluster's owner.
         services, spec = self._services, parse_export(body).spec
-        said = refusal(
+        refusal_text = refusal(
             spec,
             cluster.spec.exports,
             in_pods=services.jobs.in_pods,
             image=services.export_image,
         )
-        if said:
-            return Problem(reason=Reason.POLICY_REFUSED, message=said, stops=True)
+        if refusal_text:
+            return Problem(reason=Reason.POLICY_REFUSED, message=refusal_text, stops=True)
         # Secrets are read before each run, and every SECRETS_S during one.
         named = secret_names(spec), spec.source and spec.source.user_ref
         checked = self._checked.get(export.key)
@@ -217,20 +217,20 @@ class ExportReconciler:
         export: ExportInfo,
         job: JobSeen,
         problem: Problem | None,
-        wanted: JobWanted | None,
+        desired: DesiredJob | None,
     ) -> float | None:
         now_ms = wall_ms()
-        digest = "" if wanted is None else wanted.digest
+        digest = "" if desired is None else desired.digest
         step = exports.next_step(export, job, problem, digest, now_ms=now_ms)
         view = ExportView(job=job, problem=problem)
         match step:
-            case Begin() if wanted is not None:
+            case Begin() if desired is not None:
                 begun = self._named(exports.applied(export, step, now_ms=now_ms))
                 # Persist the run before its job exists, so no job has an unknown number.
                 await self._write(key, begun, dataclasses.replace(view, job=_STARTING))
-                return await self._launch(key, begun, wanted)
-            case Launch() if wanted is not None:
-                return await self._launch(key, export, wanted)
+                return await self._launch(key, begun, desired)
+            case Launch() if desired is not None:
+                return await self._launch(key, export, desired)
             # The status keeps the run until the job has really ended.
             case Stop():
                 await self._stop(export)
@@ -254,13 +254,13 @@ class ExportReconciler:
         topic = self._services.state.topics[export.topic_key]
         return dataclasses.replace(export, topic_id=id_text(topic.id))
 
-    async def _launch(self, key: Key, export: ExportInfo, wanted: JobWanted) -> float:
+    async def _launch(self, key: Key, export: ExportInfo, desired: DesiredJob) -> float:
         assert export.run is not None
         try:
             # A refused job leaves the run without one; it is tried again.
-            await self._services.jobs.start(self._identity(export, export.run), wanted)
+            await self._services.jobs.start(self._identity(export, export.run), desired)
         except JobRefused as error:
-            text = f"the job cannot be created: {error.said}"
+            text = f"the job cannot be created: {error.reason}"
             problem = Problem(reason=Reason.JOB_REFUSED, message=text)
             await self._write(key, export, ExportView(job=ABSENT, problem=problem))
             return PROBLEM_S

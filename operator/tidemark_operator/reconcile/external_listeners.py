@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller import external_listeners
-from tidemark_operator.controller.external_addresses import WayIn
+from tidemark_operator.controller.external_addresses import ServiceAddress
 from tidemark_operator.kube.errors import REFUSALS, Conflict, KubeError, NotFound
 from tidemark_operator.kube.kinds import NODE, SERVICE, Json, Key, key_of
 from tidemark_operator.pods import external_services
 from tidemark_operator.pods.external_services import DesiredService
 from tidemark_operator.pods.identity import MANAGER, identity_of
-from tidemark_operator.pods.rollout import is_ours, whose
+from tidemark_operator.pods.rollout import belongs_to_broker, whose
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.names import BROKER_LABEL
@@ -46,10 +46,10 @@ _NODES_FORBIDDEN = (
 class _CheckedServices:
     """Services at the last look.
 
-    ``wanted``: the desired Services. ``until_s``: end of the look's validity, in monotonic seconds.
+    ``desired``: the Services of that time. ``until_s``: end of the validity, in monotonic seconds.
     """
 
-    wanted: Mapping[str, DesiredService]
+    desired: Mapping[str, DesiredService]
     until_s: float
 
 
@@ -81,15 +81,15 @@ class ExternalServices:
         node_id, pod = broker.spec.node_id, broker.spec.pod
         if pod is None:
             return None
-        wanted = external_services.broker_services(pod, identity_of(broker, ""))
-        published, before = self._published(node_id), state.ways_in.brokers.get(node_id)
-        ways, later_s = await self._keep(body, wanted, broker.metadata.name, before)
-        state.ways_in.brokers[node_id] = ways
+        desired = external_services.broker_services(pod, identity_of(broker, ""))
+        published, before = self._published(node_id), state.external_addresses.brokers.get(node_id)
+        addresses, later_s = await self._keep(body, desired, broker.metadata.name, before)
+        state.external_addresses.brokers[node_id] = addresses
         nodes_s = await self._look_at_nodes(node_id)
         # Brokers receive new states only if an address that they announce changed.
         if self._published(node_id) != published:
             self._services.engine.publish()
-        if ways != (before or {}):
+        if addresses != (before or {}):
             self._services.queue.add(self._services.cluster_key)  # its status has the addresses
         return min((delay_s for delay_s in (later_s, nodes_s) if delay_s is not None), default=None)
 
@@ -107,12 +107,12 @@ class ExternalServices:
     # ------------------------------------------------------------ of the Cluster
 
     async def keep_bootstraps(
-        self, body: Json, wanted: Mapping[str, DesiredService]
+        self, body: Json, desired: Mapping[str, DesiredService]
     ) -> float | None:
         """Keep the Services that lead to any broker; return the seconds until the next look."""
         state = self._services.state
-        found, later_s = await self._keep(body, wanted, "", state.ways_in.bootstraps)
-        state.ways_in.bootstraps = found
+        found, later_s = await self._keep(body, desired, "", state.external_addresses.bootstraps)
+        state.external_addresses.bootstraps = found
         return later_s
 
     # ------------------------------------------------------------ Services
@@ -120,10 +120,10 @@ class ExternalServices:
     async def _keep(
         self,
         body: Json,
-        wanted: Mapping[str, DesiredService],
+        desired: Mapping[str, DesiredService],
         broker: str,
-        before: Mapping[str, WayIn] | None,
-    ) -> tuple[Mapping[str, WayIn], float | None]:
+        before: Mapping[str, ServiceAddress] | None,
+    ) -> tuple[Mapping[str, ServiceAddress], float | None]:
         """Return the addresses by listener, and the seconds until the next look.
 
         Makes no call while the last look is valid. ``broker`` is the owner's name, "" for the
@@ -132,28 +132,28 @@ class ExternalServices:
         # Without listeners, Services of an earlier spec or controller may still have to be deleted.
         key, uid, now_s = key_of(body), str(body["metadata"]["uid"]), self._clock()
         looked = self._looked.get(key)
-        if wanted:
+        if desired:
             self._given.add(key)
         elif looked is None and not await self._may_have(key, uid):
             return {}, None
         # The last look is valid for the same desired Services.
-        if looked is not None and before is not None and looked.wanted == wanted:
-            if not wanted:
+        if looked is not None and before is not None and looked.desired == desired:
+            if not desired:
                 return before, None
             if now_s < looked.until_s:
                 return before, looked.until_s - now_s
         # Unchanged Services only wait for addresses: one shared list is enough.
-        waits = looked is not None and looked.wanted == wanted
+        waits = looked is not None and looked.desired == desired
         live = await self._live(key.namespace, broker, shared=waits)
-        found = await self._look(key, uid, wanted, live)
-        problems = [way for way in found.values() if way.problem is not None]
+        found = await self._look(key, uid, desired, live)
+        problems = [address for address in found.values() if address.problem is not None]
         # A person may have fixed the cause, so nothing is remembered.
-        if any(way.refused for way in problems):
+        if any(address.refused for address in problems):
             self._looked.pop(key, None)
             return found, REFUSED_S
         pause_s = LOOK_AGAIN_S if problems else CHECK_S
-        self._looked[key] = _CheckedServices(wanted, now_s + pause_s)
-        return found, pause_s if wanted else None
+        self._looked[key] = _CheckedServices(desired, now_s + pause_s)
+        return found, pause_s if desired else None
 
     async def _may_have(self, key: Key, uid: str) -> bool:
         """Return whether the owner may have Services, from this term or a former one."""
@@ -203,35 +203,41 @@ class ExternalServices:
         return await self._services.client.api.list_all(SERVICE, namespace, label_selector=selector)
 
     async def _look(
-        self, key: Key, uid: str, wanted: Mapping[str, DesiredService], live: Mapping[str, Json]
-    ) -> dict[str, WayIn]:
+        self, key: Key, uid: str, desired: Mapping[str, DesiredService], live: Mapping[str, Json]
+    ) -> dict[str, ServiceAddress]:
         found = {}
         # Apply each desired Service; a refusal of one must not stop the others.
-        for listener, service in wanted.items():
+        for listener, service in desired.items():
             try:
                 found[listener] = await self._applied(service, live.get(service.name), uid)
             except REFUSALS as error:
                 found[listener] = _refused(service, live.get(service.name), uid, error)
         # Delete what no listener needs any more.
-        for name in live.keys() - {service.name for service in wanted.values()}:
+        for name in live.keys() - {service.name for service in desired.values()}:
             if external_services.is_of(live[name], uid):
                 await self._delete(key.namespace, live[name])
         return found
 
-    async def _applied(self, wanted: DesiredService, live: Json | None, uid: str) -> WayIn:
-        ours = live is not None and external_services.is_of(live, uid)
-        if live is not None and ours and external_services.is_as_wanted(live, wanted.manifest):
-            return external_services.way_in(wanted, live)
+    async def _applied(
+        self, desired: DesiredService, live: Json | None, uid: str
+    ) -> ServiceAddress:
+        is_own = live is not None and external_services.is_of(live, uid)
+        if (
+            live is not None
+            and is_own
+            and external_services.matches_manifest(live, desired.manifest)
+        ):
+            return external_services.service_address(desired, live)
         # The name may belong to an object without our labels, which the list does not show.
-        if not ours:
-            found = await self._services.named(SERVICE, wanted.name)
-            if found is not None and not is_ours(found, wanted.manifest):
+        if not is_own:
+            found = await self._services.named(SERVICE, desired.name)
+            if found is not None and not belongs_to_broker(found, desired.manifest):
                 text = (
-                    f"Service {wanted.name} belongs to {whose(found)}. Delete "
+                    f"Service {desired.name} belongs to {whose(found)}. Delete "
                     "it, or rename the Broker or the listener"
                 )
-                return WayIn(problem=text, refused=True)
-        return external_services.way_in(wanted, await self._apply(wanted.manifest))
+                return ServiceAddress(problem=text, refused=True)
+        return external_services.service_address(desired, await self._apply(desired.manifest))
 
     async def _apply(self, manifest: Json) -> Json:
         meta = manifest["metadata"]
@@ -257,7 +263,9 @@ class ExternalServices:
         """List the Nodes if their ExternalIPs are needed, sooner while one is unknown."""
         state = self._services.state
         # Most listeners need no Node, and the right to list them is optional.
-        if not any(way.by_external_ip for way in state.ways_in.brokers[node_id].values()):
+        if not any(
+            address.by_external_ip for address in state.external_addresses.brokers[node_id].values()
+        ):
             return None
         async with self._turn:
             pause_s, age_s = self._nodes_pause_s(node_id), self._clock() - self._nodes_at_s
@@ -265,15 +273,20 @@ class ExternalServices:
                 return pause_s - age_s
             # One broker lists for all: the lock makes the others wait for its result.
             self._nodes_at_s = self._clock()
-            before = (state.ways_in.external_ips, state.ways_in.nodes_problem)
+            before = (state.external_addresses.external_ips, state.external_addresses.nodes_problem)
             try:
                 nodes = await self._services.client.api.list_all(NODE, "")
             except REFUSALS as error:
-                state.ways_in.nodes_problem = f"{_NODES_FORBIDDEN} ({error.said})"
+                state.external_addresses.nodes_problem = (
+                    f"{_NODES_FORBIDDEN} ({error.server_message})"
+                )
             else:
-                state.ways_in.external_ips = external_services.external_ips(nodes)
-                state.ways_in.nodes_problem = ""
-            if before != (state.ways_in.external_ips, state.ways_in.nodes_problem):
+                state.external_addresses.external_ips = external_services.external_ips(nodes)
+                state.external_addresses.nodes_problem = ""
+            if before != (
+                state.external_addresses.external_ips,
+                state.external_addresses.nodes_problem,
+            ):
                 self._services.engine.publish()
             return self._nodes_pause_s(node_id)
 
@@ -281,15 +294,17 @@ class ExternalServices:
         state = self._services.state
         broker = state.brokers.get(node_id)
         unknown = broker is not None and external_listeners.needs_node(state, broker)
-        return REFUSED_S if unknown or state.ways_in.nodes_problem else NODES_CHECK_S
+        return REFUSED_S if unknown or state.external_addresses.nodes_problem else NODES_CHECK_S
 
 
-def _refused(wanted: DesiredService, live: Json | None, uid: str, error: KubeError) -> WayIn:
+def _refused(
+    desired: DesiredService, live: Json | None, uid: str, error: KubeError
+) -> ServiceAddress:
     """Return the problem of a refused change; our own Service keeps its former address."""
-    text = f"Service {wanted.name}: {error.said}"
-    if _NEVER_CHANGES in error.said:
-        text += f". To have it created again: kubectl delete service {wanted.name}"
+    text = f"Service {desired.name}: {error.server_message}"
+    if _NEVER_CHANGES in error.server_message:
+        text += f". To have it created again: kubectl delete service {desired.name}"
     if live is None or not external_services.is_of(live, uid):
-        return WayIn(problem=text, refused=True)
-    way = external_services.way_in(wanted, live)
-    return dataclasses.replace(way, problem=text, refused=True)
+        return ServiceAddress(problem=text, refused=True)
+    address = external_services.service_address(desired, live)
+    return dataclasses.replace(address, problem=text, refused=True)

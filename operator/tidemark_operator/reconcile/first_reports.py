@@ -69,34 +69,34 @@ class FirstReports:
 
     # ------------------------------------------------------------ what happens
 
-    def knocked(self, node_id: int) -> None:
+    def broker_arrived(self, node_id: int) -> None:
         """Note that a broker has arrived; its report is awaited, unless reports are complete."""
         self._reach()
-        if not self.are_in and node_id not in self._reported:
+        if not self.are_complete and node_id not in self._reported:
             self._awaited.add(node_id)
             self._settle()
 
-    def presented(self, node_id: int) -> None:
+    def broker_reported(self, node_id: int) -> None:
         """Note that a broker has reported, or has nothing to report."""
         self._reported.add(node_id)
         self._awaited.discard(node_id)
         self._possible.discard(node_id)
         self._reach()
 
-    def over(self, node_ids: Iterable[int]) -> None:
+    def sessions_ended(self, node_ids: Iterable[int]) -> None:
         """Note that sessions have ended: these brokers are dead or unreachable."""
         ended = self._awaited.intersection(node_ids)
         self._awaited -= ended
         self._possible |= ended
         self._settle()
 
-    def look_again(self, known: Collection[int]) -> None:
-        """Drop brokers that were removed."""
+    def keep_only(self, known: Collection[int]) -> None:
+        """Drop the brokers that are not in ``known``."""
         self._awaited.intersection_update(known)
         self._possible.intersection_update(known)
         self._settle()
 
-    def turn(self) -> None:
+    def count_turn(self) -> None:
         """Count a turn, which is one second."""
         self._turns += 1
         self._settle()
@@ -133,7 +133,7 @@ class FirstReports:
         return self._turns - self._reached_at >= self._bound
 
     @property
-    def are_in(self) -> bool:
+    def are_complete(self) -> bool:
         """Whether no report is awaited."""
         return self._in.is_set()
 

@@ -8,7 +8,7 @@ from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.reconcile.services import TermServices
 
 
-async def elsewhere(services: TermServices, kind: Kind, key: Key, body: Json) -> float | None:
+async def report_foreign(services: TermServices, kind: Kind, key: Key, body: Json) -> float | None:
     """Write Ready=False with the reason; the Cluster's creation triggers the next step."""
     name = cluster_of(body)
     exists = services.objects.get(Key(CLUSTER.kind, key.namespace, name)) is not None

@@ -24,9 +24,9 @@ from tidemark_operator.kube.kinds import (
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.external_services import bootstrap_services
 from tidemark_operator.pods.identity import MANAGER
-from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, is_made
+from tidemark_operator.pods.made_brokers import broker_manifest, is_made, matches_manifest
 from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
-from tidemark_operator.pods.rollout import is_ours_of_cluster, whose
+from tidemark_operator.pods.rollout import belongs_to_cluster, whose
 from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.broker import Broker, parse_broker
@@ -84,15 +84,15 @@ class MadeBrokers:
 
     # ------------------------------------------------------------ the number
 
-    async def _scale(self, key: Key, wanted: Json | None) -> float | None:
-        if wanted is None:
+    async def _scale(self, key: Key, spec: Json | None) -> float | None:
+        if spec is None:
             return None
         bodies = {key_of(body).name: body for body in self._brokers(key)}
         members = [self._member(body, key.name) for body in bodies.values()]
-        found = scaling.scale(int(wanted["replicas"]), wanted.get("racks") or (), members)
+        found = scaling.scale(int(spec["replicas"]), spec.get("racks") or (), members)
         # Additions and changes first: a replacement serves before its predecessor is deleted.
-        for placed in found.wanted:
-            await self._write(key, bodies.get(placed.name), placed, wanted["template"])
+        for placed in found.desired:
+            await self._write(key, bodies.get(placed.name), placed, spec["template"])
         for name in found.removed:
             await self._delete(bodies[name])
         return LOOK_AGAIN_S if found.is_leaving else None
@@ -106,7 +106,7 @@ class MadeBrokers:
             known is not None
             and known.key == key.namespaced_name
             and known.leaving
-            and services.first_reports.are_in
+            and services.first_reports.are_complete
             and not draining.progress(Draft(services.state), node_id).remaining
         )
         return BrokerObject(
@@ -122,7 +122,7 @@ class MadeBrokers:
         self, key: Key, body: Json | None, placed: PlannedBroker, template: Json
     ) -> None:
         manifest = broker_manifest(placed, template, key.name, key.namespace)
-        if body is not None and is_as_wanted(body, manifest):
+        if body is not None and matches_manifest(body, manifest):
             return
         services = self._services
         written = await self._apply(BROKER, manifest, force=body is not None)
@@ -152,42 +152,42 @@ class MadeBrokers:
         key, pods = key_of(body), self._pods(body)
         if not pods:
             return False
-        wanted = cluster_objects(key.name, key.namespace, str(body["metadata"]["uid"]), pods)
+        desired = cluster_objects(key.name, key.namespace, str(body["metadata"]["uid"]), pods)
         now_s = time.monotonic()
         # Without a change, foreign edits are checked for now and then.
-        if wanted == self._common and now_s < self._common_until_s:
+        if desired == self._common and now_s < self._common_until_s:
             return True
         # Only success is remembered: a refused object is tried in the next step.
         self._common = None
-        service = await self._bootstrap(wanted.bootstrap)
-        if await self._apply(DISRUPTION_BUDGET, wanted.budget) is not None and service is not None:
-            self._common, self._common_until_s = wanted, now_s + CHECK_S
+        service = await self._bootstrap(desired.bootstrap)
+        if await self._apply(DISRUPTION_BUDGET, desired.budget) is not None and service is not None:
+            self._common, self._common_until_s = desired, now_s + CHECK_S
         return True
 
-    async def _bootstrap(self, wanted: Json) -> Json | None:
+    async def _bootstrap(self, desired: Json) -> Json | None:
         """Keep the bootstrap Service, reverting foreign changes.
 
         Returns None if the name belongs to another owner, or if the API server refused; both are
         reported.
         """
-        name = wanted["metadata"]["name"]
+        name = desired["metadata"]["name"]
         try:
             live = await self._services.named(SERVICE, name)
         except REFUSALS as error:
-            self._refused.append(f"Service {name}: {error.said}")
+            self._refused.append(f"Service {name}: {error.server_message}")
             return None
-        if live is not None and not is_ours_of_cluster(live, wanted):
+        if live is not None and not belongs_to_cluster(live, desired):
             self._refused.append(f"Service {name} belongs to {whose(live)}. Delete it")
             return None
-        return await self._apply(SERVICE, wanted, force=live is not None)
+        return await self._apply(SERVICE, desired, force=live is not None)
 
     async def _keep_external(self, body: Json) -> float | None:
         """Keep the bootstrap Services for external clients; return the seconds until the next
         look.
         """
         key, uid = key_of(body), str(body["metadata"]["uid"])
-        wanted = bootstrap_services(key.name, key.namespace, uid, self._pods(body))
-        return await self._external.keep_bootstraps(body, wanted)
+        desired = bootstrap_services(key.name, key.namespace, uid, self._pods(body))
+        return await self._external.keep_bootstraps(body, desired)
 
     def _pods(self, body: Json) -> list[BrokerPod]:
         """Return the pod settings of all brokers in pods."""
@@ -203,7 +203,7 @@ class MadeBrokers:
                 kind, meta["namespace"], meta["name"], body, manager=MANAGER, force=force
             )
         except REFUSALS as error:
-            self._refused.append(f"{kind.kind} {meta['name']}: {error.said}")
+            self._refused.append(f"{kind.kind} {meta['name']}: {error.server_message}")
             return None
 
     def _brokers(self, key: Key) -> list[Json]:

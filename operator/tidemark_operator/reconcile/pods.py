@@ -32,8 +32,8 @@ from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
 from tidemark_operator.pods.rollout import (
+    belongs_to_broker,
     is_complete,
-    is_ours,
     is_unmade,
     other_managers,
     replaces_pod,
@@ -97,12 +97,12 @@ class PodKeeper:
         if not services.controller_addresses:
             services.state.pods[node_id] = PodState(name=f"{name}-0", missing=NO_ADDRESSES)
             return None
-        wanted = broker_objects(pod, identity_of(broker, services.controller_addresses))
-        found = self._waits(name, node_id, wanted)
+        desired = broker_objects(pod, identity_of(broker, services.controller_addresses))
+        found = self._waits(name, node_id, desired)
         # One Broker at a time: the decision about a restart and the restart belong together.
         if found is None:
             async with self._turn:
-                found = await self._look(broker, wanted)
+                found = await self._look(broker, desired)
         services.state.pods[node_id] = found
         # What waits is looked at soon, what is refused after a while, what is well now and then.
         if found.hold is not None or found.restarting:
@@ -112,39 +112,39 @@ class PodKeeper:
             return REFUSED_S
         return self._looked[name].until_s - self._clock()
 
-    def _last(self, name: str, node_id: int, wanted: BrokerObjects) -> PodState | None:
+    def _last(self, name: str, node_id: int, desired: BrokerObjects) -> PodState | None:
         """Return the result of the last look, while it is valid."""
         looked = self._looked.get(name)
-        if looked is None or looked.objects != wanted or self._clock() >= looked.until_s:
+        if looked is None or looked.objects != desired or self._clock() >= looked.until_s:
             return None
         return self._services.state.pods.get(node_id)
 
-    def _waits(self, name: str, node_id: int, wanted: BrokerObjects) -> PodState | None:
+    def _waits(self, name: str, node_id: int, desired: BrokerObjects) -> PodState | None:
         """Return the pod's state if it is known without a call; None to look.
 
         That is so if all is well, or if another broker's turn is not over. Many Brokers may wait,
         and each is checked every few seconds.
         """
-        last = self._last(name, node_id, wanted)
+        last = self._last(name, node_id, desired)
         if last is None or last.restarting:
             return None
         if last.hold is None:
             return last
-        held = self._hold(node_id, self._seen_starting(node_id))
-        return None if held is None else dataclasses.replace(last, hold=held)
+        hold = self._hold(node_id, self._seen_starting(node_id))
+        return None if hold is None else dataclasses.replace(last, hold=hold)
 
     def forget(self, name: str) -> None:
         """Drop what is remembered of a deleted Broker."""
         self._looked.pop(name, None)
         self._replaced.pop(name, None)
 
-    async def _look(self, broker: Broker, wanted: BrokerObjects) -> PodState:
+    async def _look(self, broker: Broker, desired: BrokerObjects) -> PodState:
         """Apply the Broker's objects as far as allowed, and return the resulting state.
 
         For a pod that was being created, only its progress is read, with one list for all Brokers.
         """
         name = broker.metadata.name
-        last = self._last(name, broker.spec.node_id, wanted)
+        last = self._last(name, broker.spec.node_id, desired)
         if last is not None and last.restarting:
             if self._clock() >= self._listed_until_s:
                 await self._list()
@@ -153,12 +153,12 @@ class PodKeeper:
                 return dataclasses.replace(last, restarting=not is_complete(live))
         # The result is valid only if no exception ends this look.
         self._looked.pop(name, None)
-        found = await self._applied(broker, wanted)
+        found = await self._applied(broker, desired)
         pause_s = REFUSED_S if found.volume or found.why else CHECK_S
-        self._looked[name] = _CheckedObjects(wanted, self._clock() + pause_s)
+        self._looked[name] = _CheckedObjects(desired, self._clock() + pause_s)
         return found
 
-    async def _applied(self, broker: Broker, wanted: BrokerObjects) -> PodState:
+    async def _applied(self, broker: Broker, desired: BrokerObjects) -> PodState:
         seen = PodState(name=f"{broker.metadata.name}-0")
         try:
             # A running pod keeps its Secrets: only changes wait for the owner of the Secret.
@@ -166,15 +166,15 @@ class PodKeeper:
                 await self._offered(secret)
             live = await self._services.named(STATEFUL_SET, broker.metadata.name)
             # Objects that have the names but are not ours are not taken over.
-            theirs = await self._theirs(live, wanted)
-            if theirs:
-                return dataclasses.replace(seen, refused=theirs)
-            seen = await self._volumes.keep(wanted.claim, seen)
-            return await self._pod(broker, wanted, live, seen)
+            foreign_owner = await self._foreign_owner(live, desired)
+            if foreign_owner:
+                return dataclasses.replace(seen, refused=foreign_owner)
+            seen = await self._volumes.keep(desired.claim, seen)
+            return await self._pod(broker, desired, live, seen)
         except SecretProblem as error:
             return dataclasses.replace(seen, refused=str(error))
         except REFUSALS as error:
-            return dataclasses.replace(seen, refused=error.said)
+            return dataclasses.replace(seen, refused=error.server_message)
 
     async def _offered(self, secret: str) -> None:
         services = self._services
@@ -182,25 +182,25 @@ class PodKeeper:
         await offered_secret(services.client.api, namespace, secret, OfferedTo.CLUSTER)
 
     async def _pod(
-        self, broker: Broker, wanted: BrokerObjects, live: Json | None, seen: PodState
+        self, broker: Broker, desired: BrokerObjects, live: Json | None, seen: PodState
     ) -> PodState:
         services, name, node_id = self._services, broker.metadata.name, broker.spec.node_id
-        ours = live is not None
+        exists = live is not None
         # The Service changes no pod.
-        await self._apply(SERVICE, wanted.service, force=True)
+        await self._apply(SERVICE, desired.service, force=True)
         changes = False
         # A dry run shows what the API server would make of the StatefulSet.
         if live is not None:
-            new = await self._apply(STATEFUL_SET, wanted.stateful_set, force=True, dry_run=True)
+            new = await self._apply(STATEFUL_SET, desired.stateful_set, force=True, dry_run=True)
             changes = replaces_pod(live, new)
         # A replacement waits for its turn, by a fresh list of all StatefulSets.
         if changes:
             await self._list()
-            held = self._hold(node_id, self._starting(node_id))
-            if held is not None:
-                return dataclasses.replace(seen, hold=held)
+            hold = self._hold(node_id, self._starting(node_id))
+            if hold is not None:
+                return dataclasses.replace(seen, hold=hold)
         # The configuration goes with the pod that uses it.
-        await self._apply(CONFIG_MAP, wanted.config_map, force=ours)
+        await self._apply(CONFIG_MAP, desired.config_map, force=exists)
         if changes and not services.leads():  # the calls took time, in which the Lease may be lost
             return dataclasses.replace(seen, hold=Hold(unreached=True))
         # Remember the epoch before the write: the new process may register at once.
@@ -209,7 +209,7 @@ class PodKeeper:
             self._replaced[name] = self._epoch(node_id)
         try:
             self._listed_until_s = 0.0
-            written = await self._apply(STATEFUL_SET, wanted.stateful_set, force=ours)
+            written = await self._apply(STATEFUL_SET, desired.stateful_set, force=exists)
         except REFUSALS:  # nothing was written, so no broker has to come back
             if before is None:
                 self._replaced.pop(name, None)
@@ -235,26 +235,26 @@ class PodKeeper:
         text = await why_stuck(api, namespace, pod)
         return text and f"is not ready: {text}"
 
-    async def _theirs(self, live: Json | None, wanted: BrokerObjects) -> str:
+    async def _foreign_owner(self, live: Json | None, desired: BrokerObjects) -> str:
         """Return the owner of objects with these names, if it is not this Broker; "" otherwise.
 
         An apply without force would join an object with compatible fields, and the object would
         then be deleted with the Broker.
         """
         if live is not None:
-            if is_ours(live, wanted.stateful_set):
+            if belongs_to_broker(live, desired.stateful_set):
                 return ""
             return f"StatefulSet {live['metadata']['name']} was not created for it. {_RENAME}"
-        foreign = await self._volumes.foreign(wanted.claim)
+        foreign = await self._volumes.foreign(desired.claim)
         if foreign:
             return foreign
-        name = wanted.service["metadata"]["name"]
+        name = desired.service["metadata"]["name"]
         service = await self._services.named(SERVICE, name)
-        if service is not None and not is_ours(service, wanted.service):
+        if service is not None and not belongs_to_broker(service, desired.service):
             return f"Service {name} belongs to {whose(service)}. {_RENAME}"
         # A ConfigMap cannot be read by this account, so the field managers of a dry run decide.
         others = other_managers(
-            await self._apply(CONFIG_MAP, wanted.config_map, force=False, dry_run=True)
+            await self._apply(CONFIG_MAP, desired.config_map, force=False, dry_run=True)
         )
         return f"ConfigMap {name} belongs to {', '.join(others)}. {_RENAME}" if others else ""
 
@@ -265,7 +265,7 @@ class PodKeeper:
         them yet, and another operator may restart a broker once the Lease has ended.
         """
         services = self._services
-        if not (services.leads() and services.first_reports.are_in):
+        if not (services.leads() and services.first_reports.are_complete):
             return Hold(unreached=True)
         others = {other for other in self._pod_brokers().values() if other != node_id}
         return restarts.hold(services.state, node_id, others, set(starting))

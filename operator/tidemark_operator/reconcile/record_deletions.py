@@ -118,7 +118,7 @@ class RecordDeletionReconciler:
         )
         current = deletion.record(view, answers)
         # A withdrawn or paused request gets no further status.
-        if not self._is_wanted(key, current):
+        if not self._is_current(key, current):
             return 0.0
         after = deletion.next_step(self._services.state, current, now_ms=wall_ms())
         if isinstance(after, Finished):
@@ -144,11 +144,11 @@ class RecordDeletionReconciler:
             return await self._services.engine.delete_records(command, QUERY_TIMEOUT_MS)
 
     def _command_for(self, key: Key, view: DeletionInfo, node_id: int) -> DeleteCommand | None:
-        if not self._is_wanted(key, view):
+        if not self._is_current(key, view):
             return None
         return deletion.command_for(self._services.state, view, node_id, now_ms=wall_ms())
 
-    def _is_wanted(self, key: Key, view: DeletionInfo) -> bool:
+    def _is_current(self, key: Key, view: DeletionInfo) -> bool:
         """Return whether the object is the same, and neither withdrawn nor paused."""
         body = self._services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
@@ -174,16 +174,16 @@ class RecordDeletionReconciler:
             return left_ms / 1000
         uid = str(body["metadata"]["uid"])
         # The operator's own deletion needs no check of the kind's definition.
-        self._services.objects.believe(uid)
+        self._services.objects.confirm_deletion(uid)
         await self._services.client.api.delete(RECORD_DELETION, key.namespace, key.name, uid=uid)
         return None
 
     async def _write(self, key: Key, view: DeletionInfo, step: Step) -> None:
         services, now_ms = self._services, wall_ms()
-        held = services.objects.get(key)
-        if held is None or held["metadata"]["uid"] != str(view.uid):
+        cached = services.objects.get(key)
+        if cached is None or cached["metadata"]["uid"] != str(view.uid):
             return  # deleted or recreated under its name: that object has another request
-        view = dataclasses.replace(view, status=held.get("status") or {})
+        view = dataclasses.replace(view, status=cached.get("status") or {})
         result = deletion_status(services.state, view, step, now_ms=now_ms)
         if await services.statuses.write_if_due(
             RECORD_DELETION, key, view.status, result.status, now_ms=now_ms

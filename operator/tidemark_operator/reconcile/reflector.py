@@ -132,8 +132,8 @@ class Reflector:
                     external=broker.external,
                     deleting=broker.deleting,
                     drain=broker.drain,
-                    deletion_held=broker.deletion_held,
-                    asked=broker.asked,
+                    deletion_blocked=broker.deletion_blocked,
+                    annotations=broker.annotations,
                     generation=broker.generation,
                     status=broker.status,
                 )
@@ -179,7 +179,7 @@ class Reflector:
         )
         # Each recipient is notified only of changes that concern it.
         present = services.state.cluster
-        if former.told_with_users != present.told_with_users:
+        if former.user_settings != present.user_settings:
             services.engine.publish_users()
             for user in services.objects.keys(USER):
                 services.queue.add(user)

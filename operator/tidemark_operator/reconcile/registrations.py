@@ -29,10 +29,10 @@ async def write_broker(services: ReconcilerServices, drafted: BrokerInfo) -> boo
         return True
     key = BROKER.key(drafted.key)
     for _ in range(TRIES):
-        held = services.objects.get(key)
-        if held is None:
+        body = services.objects.get(key)
+        if body is None:
             return False
-        stored = _known(held)
+        stored = _known(body)
         if stored.broker_epoch > drafted.broker_epoch:
             return False  # a later registration is stored
         fresh = _with_status(drafted, stored)

@@ -15,7 +15,7 @@ from tidemark_operator.reconcile.services import ReconcilerServices
 logger = logging.getLogger(__name__)
 
 
-class LogQuestions:
+class LogQueries:
     """Queries of one term, one at a time to each broker."""
 
     def __init__(self, services: ReconcilerServices) -> None:
@@ -29,13 +29,13 @@ class LogQuestions:
             if services.engine.connected(node_id) and self._logs.unanswered(
                 services.state, node_id
             ):
-                services.background.spawn(("replica logs", node_id), self._question(node_id))
+                services.background.spawn(("replica logs", node_id), self._query(node_id))
 
     def forget_gone(self) -> None:
         """Drop what was queried about partitions that do not exist any more."""
         self._logs.forget_gone(self._services.state)
 
-    async def _question(self, node_id: int) -> None:
+    async def _query(self, node_id: int) -> None:
         services = self._services
         keys = self._logs.unanswered(services.state, node_id)
         try:

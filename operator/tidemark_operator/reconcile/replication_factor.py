@@ -15,7 +15,7 @@ import logging
 from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.kube.kinds import TOPIC, Json
-from tidemark_operator.objects.ownership import MANAGER, held, holder, patch_of
+from tidemark_operator.objects.ownership import MANAGER, client_fields, holder, patch_of
 from tidemark_operator.reconcile.services import ReconcilerServices
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,9 @@ async def _write(services: ReconcilerServices, topic: TopicInfo, field: str, val
     key = TOPIC.key(topic.key)
     # The store drops managed fields, so the object is read from the API.
     body = await services.client.api.get(TOPIC, key.namespace, key.name)
-    is_clients = field in held(body).get("spec", {}) and holder(body, ("spec", field)) is None
+    is_clients = (
+        field in client_fields(body).get("spec", {}) and holder(body, ("spec", field)) is None
+    )
     if not is_clients or body["metadata"]["uid"] != str(topic.uid):
         return False
     patch = patch_of(body)

@@ -91,7 +91,7 @@ class ReconcilerServices(TermServices):
         if state.cluster.rebuilding is not None:
             return
         # Topics that wait for a name which this broker's replicas explain.
-        for topic_id in {topic_id for topic_id, _ in state.held.keys_on(node_id)}:
+        for topic_id in {topic_id for topic_id, _ in state.replica_reports.keys_on(node_id)}:
             if state.topic_by_id(topic_id) is None:
-                for topic in state.topics_named(state.held.name(topic_id)):
+                for topic in state.topics_named(state.replica_reports.name(topic_id)):
                     self.queue.add(TOPIC.key(topic.key))

@@ -78,7 +78,7 @@ def _conditions(services: TermServices) -> dict[Metric, Values]:
     There are about a hundred reasons.
     """
     wrong: dict[Metric, Counter[tuple[str, ...]]] = {row: Counter() for row in _WRONG.values()}
-    for (kind, type_, status, reason), number in services.objects.tally.conditions.items():
+    for (kind, type_, status, reason), number in services.objects.counts.conditions.items():
         row = _WRONG.get((type_, status))
         if row is not None:
             named = (type_,) if row is operator_table.UNSETTLED else ()
@@ -86,7 +86,7 @@ def _conditions(services: TermServices) -> dict[Metric, Values]:
     return {
         operator_table.OBJECTS: {(kind.kind,): services.objects.count(kind) for kind in WATCHED},
         **wrong,
-        operator_table.OLDEST_DELETION: {(): _oldest_s(services.objects.tally.under_way.values())},
+        operator_table.OLDEST_DELETION: {(): _oldest_s(services.objects.counts.under_way.values())},
     }
 
 

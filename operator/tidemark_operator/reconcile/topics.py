@@ -36,7 +36,7 @@ from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
 from tidemark_operator.objects.conversions import cluster_of, topic_info
 from tidemark_operator.reconcile import remote_storage, replication_factor
-from tidemark_operator.reconcile.foreign_objects import elsewhere
+from tidemark_operator.reconcile.foreign_objects import report_foreign
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
@@ -84,12 +84,12 @@ class TopicReconciler:
         if text not in services.state.topics:
             if cluster_of(body) == services.cluster_key.name:
                 topic_info(body, {})  # raises why the state could not take it in
-            return await elsewhere(services, TOPIC, key, body)
+            return await report_foreign(services, TOPIC, key, body)
         # The finalizer is added before anything exists outside.
         if not await self._hold(body, services.state.topics[text]):
             return None
         # Nothing is decided before the slices are known to hold what brokers received.
-        if not services.first_reports.are_in:
+        if not services.first_reports.are_complete:
             return FIRST_REPORTS_S
         # Decide, and commit the decision.
         in_tier = await self._look_in_tier(text)
@@ -120,7 +120,7 @@ class TopicReconciler:
         """
         state = self._services.state
         topic = state.topics.get(text)
-        topic_id = None if topic is None else topic_restore.doubtful(topic)
+        topic_id = None if topic is None else topic_restore.unverified_origin(topic)
         if topic_id is None or not state.cluster.remote_storage:
             return True
         try:

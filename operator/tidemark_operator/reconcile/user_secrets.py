@@ -207,8 +207,8 @@ class UserSecrets:
     async def _write(
         self, name: str, data: dict[str, bytes], former: Kept | None, owner: Json
     ) -> None:
-        is_ours = former is not None and former.owner == owner["metadata"]["uid"]
-        if not is_ours or former is None or former.is_collected or dict(former.data) != data:
+        is_own = former is not None and former.owner == owner["metadata"]["uid"]
+        if not is_own or former is None or former.is_collected or dict(former.data) != data:
             await self._keeper.write(name, data, former, owner)
 
     async def _remove(self, name: str) -> None:

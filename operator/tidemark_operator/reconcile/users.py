@@ -14,7 +14,7 @@ from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import USER, Json, Key
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.users import user_info
-from tidemark_operator.reconcile.foreign_objects import elsewhere
+from tidemark_operator.reconcile.foreign_objects import report_foreign
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.user_secrets import SECRET_REFUSED, Proof, UserSecrets
 from tidemark_operator.resources.metadata import InvalidResource
@@ -56,7 +56,7 @@ class UserReconciler:
                     return CONTENDED_RETRY_S
             return None  # the reflector has already notified the brokers
         if cluster_of(body) != services.cluster_key.name:
-            return await elsewhere(services, USER, key, body)
+            return await report_foreign(services, USER, key, body)
         # An invalid User may do nothing, whatever it could do before.
         try:
             user = user_info(body)

@@ -21,20 +21,20 @@ class VolumeKeeper:
     def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
 
-    async def foreign(self, wanted: Json) -> str:
+    async def foreign(self, desired: Json) -> str:
         """Return why a claim of the name is not the Broker's; "" if it is, or if there is none."""
-        live = await self._services.named(VOLUME_CLAIM, wanted["metadata"]["name"])
-        return "" if live is None else volumes.foreign(live, wanted)
+        live = await self._services.named(VOLUME_CLAIM, desired["metadata"]["name"])
+        return "" if live is None else volumes.foreign(live, desired)
 
-    async def keep(self, wanted: Json, seen: PodState) -> PodState:
+    async def keep(self, desired: Json, seen: PodState) -> PodState:
         """Apply the claim; return the pod's state with the claim's problem, if any."""
-        name = wanted["metadata"]["name"]
+        name = desired["metadata"]["name"]
         try:
             live = await self._services.named(VOLUME_CLAIM, name)
-            if live is None or not volumes.is_as_wanted(live, wanted):
-                live = await self._apply(wanted)
+            if live is None or not volumes.matches_manifest(live, desired):
+                live = await self._apply(desired)
         except REFUSALS as error:
-            return dataclasses.replace(seen, volume=f"claim {name}: {error.said}")
+            return dataclasses.replace(seen, volume=f"claim {name}: {error.server_message}")
         if not volumes.is_pending(live):
             return seen
         services = self._services
@@ -44,13 +44,13 @@ class VolumeKeeper:
         why = volumes.why_pending(live, event)
         return dataclasses.replace(seen, why=why and f"waits for its volume: {why}")
 
-    async def _apply(self, wanted: Json) -> Json:
-        meta = wanted["metadata"]
+    async def _apply(self, desired: Json) -> Json:
+        meta = desired["metadata"]
         return await self._services.client.api.apply(
             VOLUME_CLAIM,
             meta["namespace"],
             meta["name"],
-            wanted,
+            desired,
             manager=MANAGER,
             force=True,
             dry_run=False,

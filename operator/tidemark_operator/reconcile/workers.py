@@ -60,7 +60,9 @@ class Workers:
     async def _one(self, key: Key) -> str:
         """Reconcile one key; return the outcome for the metrics. A failed key is queued again."""
         queue, began_at = self._services.queue, self._version(key)
-        if self._services.objects.has_vanished(key):  # deleted with its definition: unchanged
+        if self._services.objects.is_deletion_unconfirmed(
+            key
+        ):  # deleted with its definition: unchanged
             queue.done(key)
             return "done"
         try:

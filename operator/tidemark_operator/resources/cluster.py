@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
+from tidemark.reasons import RebuildingReason
 from tidemark_operator.resources.acceptances import ACCEPTED_MAX, AcceptanceRecord
 from tidemark_operator.resources.broker_pod import APPARMOR, Annotations, BrokerPod, Labels
 from tidemark_operator.resources.conditions import READY, Conditions, pending
@@ -366,13 +367,6 @@ class LeftBehind(ApiModel):
     topic_id: TopicIdText
     since: Time
     tiering: LeftBehindTiering | None = None
-
-
-class RebuildingReason(enum.StrEnum):
-    """Why partitions are rebuilt."""
-
-    SLICES_MISSING = "SlicesMissing"
-    SLICES_BEHIND = "SlicesBehind"
 
 
 class Rebuilding(ApiModel):

@@ -1,4 +1,4 @@
-"""Times: RFC 3339 in manifests and status, whole milliseconds inside."""
+"""Times: RFC 3339 in manifests and status, seconds milliseconds inside."""
 
 import datetime
 from typing import Annotated
@@ -19,9 +19,9 @@ def ms_of_time(time: datetime.datetime) -> int:
 def time_text(time: datetime.datetime) -> str:
     """Return ``2026-11-21T10:00:00Z``, with milliseconds only if there are any."""
     utc = time.astimezone(datetime.UTC)
-    whole = utc.strftime("%Y-%m-%dT%H:%M:%S")
+    seconds = utc.strftime("%Y-%m-%dT%H:%M:%S")
     millis = utc.microsecond // 1000
-    return f"{whole}.{millis:03d}Z" if millis else f"{whole}Z"
+    return f"{seconds}.{millis:03d}Z" if millis else f"{seconds}Z"
 
 
 def _since_the_epoch(time: datetime.datetime) -> datetime.datetime:

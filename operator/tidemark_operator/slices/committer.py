@@ -49,7 +49,7 @@ class Gate(Protocol):
     """Whether slices may be written yet."""
 
     @property
-    def are_in(self) -> bool:
+    def are_complete(self) -> bool:
         """Return whether they may be written now."""
 
     async def wait(self) -> None:
@@ -370,7 +370,7 @@ class Committer:
 
     def _refuse_early(self, draft: TrackingDraft) -> None:
         """Delay a decision that changes a slice until the brokers have reported."""
-        if draft.touched and not self._reports.are_in:
+        if draft.touched and not self._reports.are_complete:
             raise _TooEarly
 
     async def _write_brokers(self, commit: GroupCommit, slices: dict[int, bool]) -> dict[int, bool]:

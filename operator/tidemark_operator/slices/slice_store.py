@@ -20,7 +20,7 @@ from tidemark_operator.controller.commit import (
     SliceWrite,
     apply,
     goes_back,
-    landed,
+    is_stored,
     load_slice,
 )
 from tidemark_operator.controller.controller_state import ControllerState
@@ -227,11 +227,13 @@ class SliceStore:
             raise ControllerFenced(
                 f"slice {write.index} is at controller epoch {now['controllerEpoch']}"
             )
-        if landed(write, now):
+        if is_stored(write, now):
             return True
         self.conflicts += 1
         # The reports were made before the slice went back, so brokers have to report again.
-        if any(map(state.held.has_heard, state.brokers)) and goes_back(state, write.index, now):
+        if any(map(state.replica_reports.has_reported, state.brokers)) and goes_back(
+            state, write.index, now
+        ):
             raise SlicesBehind(f"slice {write.index} was restored to an earlier state")
         load_slice(state, write.index, now)
         return False

@@ -18,7 +18,7 @@ from tidemark.wire import control, topics
 from tidemark_operator.controller import elections, epochs, isr, rebuilding, registration
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.model import NO_EPOCH, BrokerInfo
-from tidemark_operator.controller.replica_state_reports import HeldStates
+from tidemark_operator.controller.replica_state_reports import ReplicaStateReports
 from tidemark_operator.engines.own.own_brokers import EngineListener, OwnBrokers
 from tidemark_operator.kube.kinds import USER
 from tidemark_operator.leadership.terms import (
@@ -172,16 +172,16 @@ class BrokerRequests(ControlHandler, EngineListener):
         other live brokers.
         """
         services, node_id = term.services, request.broker_id
-        services.first_reports.knocked(node_id)
+        services.first_reports.broker_arrived(node_id)
         if request.has_states and not self._hear(term, request):
             # Without the states the answer requests them, and the broker registers again.
             return False
-        services.first_reports.presented(node_id)
+        services.first_reports.broker_reported(node_id)
         # The same process again changes no row, so it need not wait for the others.
         if services.state.brokers[node_id].incarnation_id == request.incarnation_id:
             return True
         await _first_reports(services)
-        return term is self._term and services.first_reports.are_in
+        return term is self._term and services.first_reports.are_complete
 
     def _hear(self, term: RequestedTerm, request: control.BrokerRegistrationRequest) -> bool:
         """Take over the states that a broker has received; False if it has to send them first.
@@ -189,11 +189,11 @@ class BrokerRequests(ControlHandler, EngineListener):
         If they exceed the slices, the term ends before anything is decided.
         """
         services, node_id = term.services, request.broker_id
-        states = term.replica_states.whole(node_id, request.incarnation_id)
+        states = term.replica_states.take_complete(node_id, request.incarnation_id)
         if states is None:
             return False
-        services.state.take_held(node_id, states)
-        if self._is_behind(term, services.state.held, request):
+        services.state.take_replica_report(node_id, states)
+        if self._is_behind(term, services.state.replica_reports, request):
             return False
         services.wake_rebuilt(node_id)
         return True
@@ -210,23 +210,23 @@ class BrokerRequests(ControlHandler, EngineListener):
         is_same = services.state.brokers[node_id].directory_id == request.directory_id
         # Only the same log directory can stand for the broker that is expected.
         if is_same:
-            services.first_reports.knocked(node_id)
-        states = term.replica_states.whole(node_id, request.incarnation_id)
+            services.first_reports.broker_arrived(node_id)
+        states = term.replica_states.take_complete(node_id, request.incarnation_id)
         if states is None:
             return False
-        held = HeldStates()
-        held.take(node_id, states)
+        reports = ReplicaStateReports()
+        reports.take(node_id, states)
         # The states are checked, and dropped: this process may never be admitted.
-        if self._is_behind(term, held, request):
+        if self._is_behind(term, reports, request):
             return False
         if is_same:
-            services.first_reports.presented(node_id)
+            services.first_reports.broker_reported(node_id)
         return True
 
     def _is_behind(
         self,
         term: RequestedTerm,
-        held: HeldStates,
+        reports: ReplicaStateReports,
         request: control.BrokerRegistrationRequest,
     ) -> bool:
         state, node_id = term.services.state, request.broker_id
@@ -234,7 +234,9 @@ class BrokerRequests(ControlHandler, EngineListener):
         is_known = state.cluster.rebuilding is not None and state.cluster.rebuilding.behind
         is_admitted = node_id in term.admitted
         knows_more = not (is_known or is_admitted) and epochs.knows_more(state, request)
-        if not knows_more and not rebuilding.reveals(state, held, node_id, is_admitted=is_admitted):
+        if not knows_more and not rebuilding.reveals(
+            state, reports, node_id, is_admitted=is_admitted
+        ):
             return False
         term.end(SlicesBehind(f"broker {node_id} has newer states than the PartitionSlices"))
         self._term = None  # decisions that have begun meanwhile see that the term has ended
@@ -255,7 +257,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         term = self._term
         if term is None:
             return refusal
-        if not term.services.first_reports.are_in:
+        if not term.services.first_reports.are_complete:
             return isr.put_off(Draft(term.services.state), request)
         response = await term.services.committer.try_decide(
             lambda draft: isr.alter_partition(draft, request),
@@ -374,7 +376,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         )
         self._over -= ended.symmetric_difference(expired)
         if ended:
-            term.services.first_reports.over(broker_id for broker_id, _ in ended)
+            term.services.first_reports.sessions_ended(broker_id for broker_id, _ in ended)
             # Too many background tasks: keep the sessions for the next try.
             if not term.services.background.spawn(("fence", ended), self._fence(term, ended)):
                 self._expired += ended

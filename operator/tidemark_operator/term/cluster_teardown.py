@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 PARALLEL = 16
 
 
-async def bury(api: KubeApi, namespace: str, name: str) -> bool:
+async def tear_down(api: KubeApi, namespace: str, name: str) -> bool:
     """Remove the remains of a Cluster that is being deleted and needs no controller.
 
     Returns False if the Cluster continues, or if Topics and Brokers still need a controller.

@@ -8,7 +8,7 @@ from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.reconcile.registrations import write_broker
-from tidemark_operator.reconcile.replica_logs import LogQuestions
+from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.slices.committer import CommitListener, Committed
 
@@ -19,11 +19,11 @@ class CommitEffects(CommitListener):
     """The committer's listener of one term."""
 
     def __init__(
-        self, services: ReconcilerServices, server: ControlServer, questions: LogQuestions
+        self, services: ReconcilerServices, server: ControlServer, log_queries: LogQueries
     ) -> None:
         self._services = services
         self._server = server
-        self._questions = questions
+        self._log_queries = log_queries
         self._changed_topics: set[uuid.UUID] = set()
 
     def landing(self, state: ControllerState, write: SliceWrite) -> None:
@@ -61,7 +61,7 @@ class CommitEffects(CommitListener):
             services.queue.add_later(BROKER.key(broker.key), BROKER_FIGURES_S)
         for node_id in committed.brokers:
             self._broker_changed(node_id)
-        self._questions.ask()
+        self._log_queries.ask()
 
     def _broker_changed(self, node_id: int) -> None:
         services = self._services

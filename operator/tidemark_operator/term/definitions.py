@@ -49,10 +49,10 @@ class DefinitionWatch:
 
     async def run(self, api: KubeApi) -> None:
         """Check deletions until cancelled."""
-        self._objects.doubted = self._wake.set
+        self._objects.on_unconfirmed = self._wake.set
         while True:
             # Sleep until a deletion is in doubt; while one is, look again at intervals.
-            pause_s = LOOK_AGAIN_S if self.leaving or self._objects.in_doubt() else None
+            pause_s = LOOK_AGAIN_S if self.leaving or self._objects.kinds_to_check() else None
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
@@ -67,7 +67,7 @@ class DefinitionWatch:
             name = f"{kind.plural}.{kind.group}"
             # Only an object that disappeared, or a known deletion, is worth a request.
             # The definition is only read when it matters.
-            if kind.kind not in self._objects.in_doubt() and name not in self.leaving:
+            if kind.kind not in self._objects.kinds_to_check() and name not in self.leaving:
                 continue
             try:
                 found = await look_at_definition(api, kind, self._namespace)
@@ -82,7 +82,7 @@ class DefinitionWatch:
                 continue
             if found is Definition.LEAVING:
                 leaving.add(name)
-                self._objects.vanish(kind.kind)
+                self._objects.keep_with_kind(kind.kind)
             else:
                 self._accept(kind, found)
         self._notify(frozenset(leaving))

@@ -17,12 +17,12 @@ from tidemark_operator.controller import (
     replication_factor_changes,
     topic_deletion,
 )
-from tidemark_operator.controller.flapping_brokers import Comebacks
+from tidemark_operator.controller.flapping_brokers import BrokerReturns
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
-from tidemark_operator.reconcile.replica_logs import LogQuestions
+from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.names import CLIENTS_RENEWAL_ANNOTATION, RENEWAL_ANNOTATION
 
@@ -45,12 +45,12 @@ class Pacemaker:
     """Clock of one term."""
 
     def __init__(
-        self, services: ReconcilerServices, questions: LogQuestions, *, leads: Callable[[], bool]
+        self, services: ReconcilerServices, log_queries: LogQueries, *, leads: Callable[[], bool]
     ) -> None:
         self._services = services
-        self._questions = questions
+        self._log_queries = log_queries
         self._leads = leads
-        self._comebacks = Comebacks()
+        self._comebacks = BrokerReturns()
 
     async def run(self) -> None:
         """Tick until the Lease runs out; then raise ``TermEnded``."""
@@ -78,20 +78,20 @@ class Pacemaker:
                 self._services.wake_rebuilding()
         if self._are_first_reports_in(number):
             await self._decide_all(number)
-            self._questions.ask()
+            self._log_queries.ask()
 
     def _are_first_reports_in(self, number: int) -> bool:
         """Return whether the slices are known to hold what brokers received; no decision before
         that.
         """
         reports = self._services.first_reports
-        reports.look_again(self._services.state.brokers.keys())
-        reports.turn()
+        reports.keep_only(self._services.state.brokers.keys())
+        reports.count_turn()
         # No broker has reported at all: waiting longer would only keep the cluster without
         # decisions.
         if number >= UNREACHED_TURNS:
             reports.give_up()
-        return reports.are_in
+        return reports.are_complete
 
     async def _decide_all(self, number: int) -> None:
         state, deletions = self._services.state, self._services.deletions
@@ -114,10 +114,10 @@ class Pacemaker:
         # Leaders return to their preferred replica slowly, and not to a broker that restarts
         # repeatedly.
         if state.unbalanced:
-            held_back = self._comebacks.held_back(now_s=number)
+            flapping = self._comebacks.flapping(now_s=number)
             await self._decide(
                 lambda draft: elections.balance_leaders(
-                    draft, limit=BALANCE_LIMIT, held_back=held_back
+                    draft, limit=BALANCE_LIMIT, flapping=flapping
                 )
             )
         # Rotation has steps of minutes and hours.
@@ -130,7 +130,7 @@ class Pacemaker:
         # Without a single acknowledged state the fault is probably on this side of the network.
         unreached = (
             number >= UNREACHED_TURNS
-            and not state.acknowledgements.has_told_any
+            and not state.acknowledgements.has_any_snapshot
             and bool(state.live_brokers())
         )
         if unreached != state.unreached:
@@ -144,7 +144,7 @@ class Pacemaker:
         services = self._services
         services.deletions.forget_gone(services.state)
         services.disablements.forget_gone(services.state)
-        self._questions.forget_gone()
+        self._log_queries.forget_gone()
 
     async def _renew_certificates(self, *, all_leaves: bool) -> None:
         """Take the next step of the authorities' rotation; a Broker's reconciler renews its

@@ -21,7 +21,7 @@ class _Pages:
     topics: list[TopicState] = field(default_factory=list)
     replicas: int = 0
     next_page: int = 0
-    is_whole: bool = False
+    is_complete: bool = False
 
 
 class ReplicaStates:
@@ -39,7 +39,7 @@ class ReplicaStates:
         if (
             pages is None
             or pages.incarnation_id != request.incarnation_id
-            or (pages.next_page, pages.is_whole) != (request.page, False)
+            or (pages.next_page, pages.is_complete) != (request.page, False)
             or pages.replicas > REPLICAS_MAX
         ):
             self._pages.pop(request.broker_id, None)
@@ -48,15 +48,15 @@ class ReplicaStates:
         # A topic without partitions counts as well, so the limit also bounds empty topics.
         pages.replicas += sum(len(topic.partitions) + 1 for topic in request.topics)
         pages.next_page += 1
-        pages.is_whole = request.is_last
+        pages.is_complete = request.is_last
         return ReplicaStatesResponse(error_code=int(ErrorCode.none))
 
-    def whole(self, node_id: int, incarnation_id: uuid.UUID) -> list[TopicState] | None:
+    def take_complete(self, node_id: int, incarnation_id: uuid.UUID) -> list[TopicState] | None:
         """Return all states of this process of a broker, once; None until the last page has
         arrived.
         """
         pages = self._pages.get(node_id)
-        if pages is None or not pages.is_whole or pages.incarnation_id != incarnation_id:
+        if pages is None or not pages.is_complete or pages.incarnation_id != incarnation_id:
             return None
         del self._pages[node_id]
         return pages.topics

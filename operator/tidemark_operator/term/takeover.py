@@ -106,7 +106,7 @@ class Takeover:
         state = ControllerState(
             controller_id=self.identity,
             controller_epoch=max(claimed.floor, stored_epoch(body)),
-            cluster=_view(self.objects.believed(body), claimed),
+            cluster=_view(self.objects.without_unconfirmed_deletion(body), claimed),
         )
         load(state, store)
         # Raise the epoch. From here on older controllers fail at the CRD's rule.
@@ -114,7 +114,7 @@ class Takeover:
         body = await self._claim_epoch(body, claimed, max(floor, claimed.floor), behind)
         epoch = state.controller_epoch = stored_epoch(body)
         logger.info("Cluster %s/%s: taking over, epoch %d", self.namespace, cluster, epoch)
-        state.cluster = _view(self.objects.believed(body), claimed)
+        state.cluster = _view(self.objects.without_unconfirmed_deletion(body), claimed)
         # Create what is missing; the status has recorded the loss before.
         if claimed.lost:
             logger.warning("PartitionSlices %s are lost and created again", ", ".join(claimed.lost))
@@ -130,7 +130,7 @@ class Takeover:
         state.had_time_to_report = False
         # With slices that are behind, every row is in doubt until its brokers have reported.
         if state.cluster.rebuilding is not None and state.cluster.rebuilding.behind:
-            state.doubted.update(row.key for row in state.all_rows())
+            state.unverified_rows.update(row.key for row in state.all_rows())
         if (body.get("status") or {}).get("slices") is None:
             body = await self._record_slices(body, claimed.slices)
         self.objects.put(body)
@@ -292,7 +292,7 @@ async def claim(state: ControllerState, store: SliceStore) -> int:
     Our commits continue above the returned one. Otherwise one of ours could pass for a missing
     commit that a broker received.
     """
-    written = state.landed
+    written = state.stored_commit
     left = {write.index for write in take_over(state)}
     for _ in range(CLAIM_ROUNDS_MAX):
         # The state now contains what the other writers wrote, so the write is encoded again.
@@ -301,8 +301,10 @@ async def claim(state: ControllerState, store: SliceStore) -> int:
         left = {index for index, took_effect in outcomes.items() if not took_effect}
         if not left:
             return written
-        theirs = (payload for index, payload in store.payloads() if index in left)
-        commits = (int(payload["commit"]) for payload in theirs if not _is_ours(payload, state))
+        conflicting = (payload for index, payload in store.payloads() if index in left)
+        commits = (
+            int(payload["commit"]) for payload in conflicting if not _is_own_write(payload, state)
+        )
         written = max((written, *commits))
     raise SlicesUnusable(
         Reason.SLICES_CONTENDED,
@@ -311,6 +313,6 @@ async def claim(state: ControllerState, store: SliceStore) -> int:
     )
 
 
-def _is_ours(payload: Json, state: ControllerState) -> bool:
+def _is_own_write(payload: Json, state: ControllerState) -> bool:
     """Return whether this takeover wrote the payload: an earlier try that landed late."""
     return int(payload["controllerEpoch"]) == state.controller_epoch

@@ -23,7 +23,7 @@ from tidemark_operator.kube.kinds import (
 )
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.listener.server import ControlServer
-from tidemark_operator.listener.standby_discovery import Looked
+from tidemark_operator.listener.standby_discovery import BrokerSearches
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.exports import ExportReconciler
@@ -31,7 +31,7 @@ from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.refused_creations import reporter
-from tidemark_operator.reconcile.replica_logs import LogQuestions
+from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.term_tasks import relist, telling
 from tidemark_operator.reconcile.topics import TopicReconciler
@@ -81,9 +81,9 @@ class Term:
             EXPORT.kind: ExportReconciler(services).reconcile,
         }
         self._workers = Workers(services, reconcilers, last_pass)
-        questions = LogQuestions(services)
-        self._effects = CommitEffects(services, server, questions)
-        self._pacemaker = Pacemaker(services, questions, leads=leads)
+        log_queries = LogQueries(services)
+        self._effects = CommitEffects(services, server, log_queries)
+        self._pacemaker = Pacemaker(services, log_queries, leads=leads)
 
     def end(self, why: TermEnded) -> None:
         """End the term; the first reason counts. No more news of objects is delivered."""
@@ -140,19 +140,19 @@ class Term:
                 self.end,
             )
         )
-        # Brokers that looked for a controller here are alive, and the time they waited counts.
-        looked = self._server.knocks.looked()
-        if looked.last_s:
+        # Brokers that searches for a controller here are alive, and the time they waited counts.
+        searches = self._server.searches.snapshot()
+        if searches.last_s:
             logger.info(
                 "brokers %s have searched for a controller here for %.1f s",
-                sorted(looked.last_s),
-                looked.seconds(time.monotonic()),
+                sorted(searches.last_s),
+                searches.seconds(time.monotonic()),
             )
-        self._expect_reports(looked)
-        self._server.begin_term(services.state.controller_epoch, session_timeout_s, known, looked)
+        self._expect_reports(searches)
+        self._server.begin_term(services.state.controller_epoch, session_timeout_s, known, searches)
         self._reflector.catch_up()
 
-    def _expect_reports(self, looked: Looked) -> None:
+    def _expect_reports(self, searches: BrokerSearches) -> None:
         """Expect the first report of every broker that the slices may name.
 
         Without rows, only live brokers are expected: empty slices cannot name a broker wrongly.
@@ -163,8 +163,8 @@ class Term:
             (broker.node_id for broker in known if broker.live),
             (broker.node_id for broker in known if not broker.live),
             bound=math.ceil(self._settings.session_timeout_s) + OTHERS_TURNS,
-            looking=looked.last_s.keys(),
-            turns_before=int(looked.seconds(time.monotonic()) / TICK_S),
+            looking=searches.last_s.keys(),
+            turns_before=int(searches.seconds(time.monotonic()) / TICK_S),
         )
 
     async def _until_ended(self) -> None:

@@ -60,7 +60,7 @@ from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.slices.committer import Committer
 from tidemark_operator.slices.slice_store import SlicesUnusable
 from tidemark_operator.term.broker_requests import BrokerRequests
-from tidemark_operator.term.cluster_teardown import bury
+from tidemark_operator.term.cluster_teardown import tear_down
 from tidemark_operator.term.definitions import DefinitionWatch
 from tidemark_operator.term.takeover import Takeover, TakeoverResult
 from tidemark_operator.term.term import Term
@@ -116,7 +116,7 @@ class TermLoop:
         self._own_leaf = own_leaf
         self._keeper_of = keeper_of
         self._jobs_of = jobs_of
-        self._objects = ObjectCache(self._put_back)
+        self._objects = ObjectCache(self._end_term_after_restore)
         self._definitions = DefinitionWatch(
             self._objects, settings.namespace, self._believe, self._definitions_changed
         )
@@ -156,7 +156,7 @@ class TermLoop:
 
     def brought(self, body: Json, gone: bool) -> None:
         """Take in an object from a watch."""
-        self._echoes.heard(str(body.get("kind")))
+        self._echoes.delivered(str(body.get("kind")))
         put = self._objects.remove if gone else self._objects.put
         self._take(body, lambda: put(body), gone=gone)
 
@@ -178,8 +178,8 @@ class TermLoop:
 
     def listed(self, kind: Kind, present: set[Key], version: int) -> None:
         """Finish a list: objects that it lacks are deleted, and the watch has proved to work."""
-        self._echoes.heard(kind.kind)
-        for key in self._objects.keep(kind, present, version):
+        self._echoes.delivered(kind.kind)
+        for key in self._objects.remove_missing(kind, present, version):
             if self._term is not None:
                 self._term.services.queue.add(key)
 
@@ -192,7 +192,7 @@ class TermLoop:
             meta = body.get("metadata")
             logger.exception("a %s cannot be processed: %.200s", body.get("kind"), meta)
 
-    def _put_back(self, sign: str) -> None:
+    def _end_term_after_restore(self, sign: str) -> None:
         """End the term after a restore of the API's data: every decision since is in doubt.
 
         The watches report a past state, so they restart. Only a leader takes over with ``behind``.
@@ -274,7 +274,7 @@ class TermLoop:
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
         # A Cluster that is being deleted needs no term once nothing depends on it.
         cluster = await self._find_cluster(api)
-        if await bury(api, self._settings.namespace, cluster):
+        if await tear_down(api, self._settings.namespace, cluster):
             self._excuse = (
                 f"Cluster {cluster} is being deleted and waits for others to remove "
                 "their finalizers"
@@ -313,9 +313,9 @@ class TermLoop:
             ClientCertificates(*of_cluster),
         )
         named = [broker.key.rpartition("/")[2] for broker in taken.state.brokers.values()]
-        held = await _authorities(certificates, named)
-        await self._follow_at_takeover(held)
-        taken.state.strangers_key = held.strangers
+        authorities = await _authorities(certificates, named)
+        await self._follow_at_takeover(authorities)
+        taken.state.strangers_key = authorities.strangers
         taken.state.cluster = dataclasses.replace(
             taken.state.cluster,
             certificates_problem=await _problem(client_certificates, self._leaves(api)),
@@ -492,10 +492,10 @@ class TermLoop:
             term.services.state.own_certificate_problem = problem
             term.services.queue.add(term.services.cluster_key)
 
-    async def _follow_at_takeover(self, held: Authorities) -> None:
+    async def _follow_at_takeover(self, authorities: Authorities) -> None:
         """Renew the own leaf: no term begins before brokers can reach the control listener."""
         try:
-            await self._follow(held)
+            await self._follow(authorities)
         except OSError as error:
             raise CertificatesUnusable(
                 f"the operator's own certificate cannot be written: {error_text(error)}. Check "
@@ -503,10 +503,10 @@ class TermLoop:
                 is_of_process=True,
             ) from error
 
-    async def _follow(self, held: Authorities) -> None:
+    async def _follow(self, authorities: Authorities) -> None:
         """Have this process's leaf issued by the authority, and export when either expires."""
-        leaf = await asyncio.to_thread(self._own_leaf.follow, held)
-        for name, pair in (("authority", held.issuing), ("controller", leaf)):
+        leaf = await asyncio.to_thread(self._own_leaf.follow, authorities)
+        for name, pair in (("authority", authorities.issuing), ("controller", leaf)):
             ends = pair.parsed.not_valid_after_utc
             self._metrics.certificate_expiry.labels(name).set(ends.timestamp())
 

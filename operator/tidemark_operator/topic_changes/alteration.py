@@ -54,18 +54,18 @@ def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicCha
         )
         raise refused(ErrorCode.invalid_partitions, text)
     # Kafka reports an equal number and a lower one differently.
-    present, wanted = _present(state, topic), change.partitions
-    if wanted == present:
+    present, requested = _present(state, topic), change.partitions
+    if requested == present:
         raise refused(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
-    if wanted < present:
+    if requested < present:
         text = (
-            f"The topic {topic.name} currently has {present} partition(s); {wanted} would not be "
-            "an increase."
+            f"The topic {topic.name} currently has {present} partition(s); "
+            f"{requested} would not be an increase."
         )
         raise refused(ErrorCode.invalid_partitions, text)
-    check_count(wanted)
+    check_count(requested)
     patch = patch_of(body)
-    patch["spec"]["partitions"] = wanted
+    patch["spec"]["partitions"] = requested
     # Without assignments, enough brokers must be there to place the new partitions.
     if change.assignments:
         _assign(state, topic, body, change, patch)
@@ -107,7 +107,7 @@ def configured(state: ControllerState, topic: TopicInfo, body: Json, change: Top
     """Return the patch for other settings of a topic."""
     _check_present(topic)
     before = TopicSettings.of(body["spec"])
-    after = changed(before, change.settings, is_whole=change.is_whole)
+    after = changed(before, change.settings, replaces_all=change.is_whole)
     # A disablement must not be changed halfway (KIP-950): brokers already work on it.
     if topic.tiering.is_disabling and after.tiering != before.tiering:
         text = (

@@ -178,8 +178,8 @@ class TopicChanger:
         namespace, cluster = services.cluster_key.namespace, services.cluster_key.name
 
         def is_taken(name: str) -> bool:
-            held = services.objects.get(TOPIC.key(f"{namespace}/{name}"))
-            return held is not None and not _describes(held, cluster, topic)
+            existing = services.objects.get(TOPIC.key(f"{namespace}/{name}"))
+            return existing is not None and not _describes(existing, cluster, topic)
 
         name = object_name(cluster, topic, is_taken)
         body = creation.manifest(services.state, change, namespace=namespace, name=name)
@@ -229,18 +229,18 @@ class TopicChanger:
             return reassignment.reassign(draft, topic, targets, keeps_factor=change.keeps_factor)
 
         services, key = self._services, TOPIC.key(topic.key)
-        wanted = decide(Draft(services.state))
+        planned = decide(Draft(services.state))
         patch: Json | None = None
         # Another owner of the factor makes the dry run conflict, and the client gets its name.
-        if wanted.replication_factor != topic.replication_factor:
+        if planned.replication_factor != topic.replication_factor:
             body = await services.client.api.get(TOPIC, key.namespace, key.name)
-            patch = with_factor(body, wanted.replication_factor)
+            patch = with_factor(body, planned.replication_factor)
             await services.client.apply(TOPIC, patch, manager=MANAGER, dry_run=True)
         moves = await services.committer.try_decide(decide, f"a reassignment of {topic.key}")
         if moves is None:
             raise refused(ErrorCode.not_controller, _NOT_STORED)
         # The moves are committed; if this write fails, the reconciler repeats it.
-        if patch is not None and moves.replication_factor == wanted.replication_factor:
+        if patch is not None and moves.replication_factor == planned.replication_factor:
             summary = f"{topic.replication_factor} replicas become {moves.replication_factor}"
             await self._apply(request, TOPIC, patch, "ChangedByClient", summary)
         self._emit(request, key, "ReassignedByClient", f"partitions {sorted(targets)}"[:300])

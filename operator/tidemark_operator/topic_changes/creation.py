@@ -53,7 +53,7 @@ def manifest(state: ControllerState, change: TopicChange, *, namespace: str, nam
         _check_automatic(state)
     partitions, replicas = counts(state, change)
     _check_given(change)
-    described = changed(TopicSettings({}, None), change.settings, is_whole=False)
+    described = changed(TopicSettings({}, None), change.settings, replaces_all=False)
     # The spec has only what the client set: defaults stay the Cluster's to change.
     spec: dict[str, Any] = {
         "clusterRef": {"name": state.cluster.key.rpartition("/")[2]},

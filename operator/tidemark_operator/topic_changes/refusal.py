@@ -47,17 +47,19 @@ def of_api_server(error: KubeError) -> ChangeRefusal:
     """
     match error:
         case Conflict():
-            return refused(ErrorCode.policy_violation, f"{error.said}: {_CONFLICT_ADVICE}")
+            return refused(
+                ErrorCode.policy_violation, f"{error.server_message}: {_CONFLICT_ADVICE}"
+            )
         # The order matters: a policy may use any status, so it is checked before the schema's
         # errors.
         case Invalid() | Forbidden() if error.by_policy:
-            return refused(ErrorCode.policy_violation, error.said)
+            return refused(ErrorCode.policy_violation, error.server_message)
         case Invalid() if _DISABLING in error.message:
-            return ChangeRefusal(DISABLEMENT_IN_PROGRESS, error.said)
+            return ChangeRefusal(DISABLEMENT_IN_PROGRESS, error.server_message)
         case Invalid() if "spec.config" in error.message:
-            return refused(ErrorCode.invalid_config, error.said)
+            return refused(ErrorCode.invalid_config, error.server_message)
         case Invalid() | Forbidden():
-            return refused(ErrorCode.policy_violation, error.said)
+            return refused(ErrorCode.policy_violation, error.server_message)
         case ApiServerUnavailable():
             return refused(ErrorCode.request_timed_out, error.message)
     return refused(ErrorCode.unknown_server_error, error.message)

@@ -51,13 +51,15 @@ class TopicSettings:
         return self.tiering is not None and bool(self.tiering.get("enabled"))
 
 
-def changed(before: TopicSettings, settings: Sequence[Setting], *, is_whole: bool) -> TopicSettings:
+def changed(
+    before: TopicSettings, settings: Sequence[Setting], *, replaces_all: bool
+) -> TopicSettings:
     """Return the blocks of a spec after a client's settings. Raises :class:`Refusal`.
 
-    ``is_whole``: all other keys are reset to their defaults (AlterConfigs).
+    ``replaces_all``: all other keys are reset to their defaults (AlterConfigs).
     """
     check_names(settings, TOPIC, ErrorCode.invalid_config, "Unknown topic config name")
-    if is_whole:
+    if replaces_all:
         before = _emptied(before, settings)
     # Keys with fields of their own go to `spec.tiering`, all others to `spec.config`.
     values = {setting.name: new_value(before.config, setting, TOPIC) for setting in settings}

@@ -20,7 +20,7 @@ from tidemark.export_job import Order
 from tidemark.metrics.dashboards import render_all
 from tidemark_broker.config import parse
 from tidemark_operator import check
-from tidemark_operator.controller.export_values import JobWanted
+from tidemark_operator.controller.export_values import DesiredJob
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.broker import POD_NAME_MAX, parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
@@ -594,7 +594,7 @@ def test_export_jobs_are_reachable_by_operator_and_metrics(
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     # A Job as the operator creates it.
     run = ExportRunIdentity(name="x", namespace="home", uid="u", cluster="tidemark", number=1)
-    selector = JobWanted(order=Order(source={}, table={}), job={"image": "i"})
+    selector = DesiredJob(order=Order(source={}, table={}), job={"image": "i"})
     template = export_job(run, selector)["spec"]["template"]
     spec = named(objects, "NetworkPolicy", "tidemark-exports")["spec"]
     assert spec["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.operator import jobs
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark.export_job import ORDER_VARIABLE, ExportJobPhase, JobReport, Order
-from tidemark_operator.controller.export_values import JobWanted
+from tidemark_operator.controller.export_values import DesiredJob
 from tidemark_operator.kube.kinds import CLUSTER, EXPORT, JOB, SECRET, TOPIC, Json
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
@@ -82,7 +82,7 @@ async def test_manifest_becomes_a_job_that_is_watched_and_restarted(
     late = ExportRunIdentity(
         name="x", namespace=world.namespace, uid=uid, cluster="demo", number=1000
     )
-    condition = JobWanted(order=order(made), job={"image": jobs.IMAGE})
+    condition = DesiredJob(order=order(made), job={"image": jobs.IMAGE})
     await world.api.create(JOB, world.namespace, export_job(late, condition))
     await world.until(lambda: world.is_deleted(JOB, "x-1000"), "a job of no run that there is ends")
     # The Topic goes, and no job is left.

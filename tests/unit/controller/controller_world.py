@@ -420,7 +420,7 @@ def reports(
     # Brokers report their replicas grouped by topic, like the states that they received.
     for item in reported:
         by_topic.setdefault(item.topic_id, []).append(item)
-    world.state.take_held(
+    world.state.take_replica_report(
         node_id,
         [
             topic_state(

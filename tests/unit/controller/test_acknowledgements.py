@@ -142,9 +142,9 @@ def test_new_process_has_acknowledged_nothing() -> None:
     world.reconcile()
     # The restarted process has not applied any state yet.
     world.register(1, incarnation=77)
-    assert not world.state.acknowledgements.has_told(world.state.brokers[1])
+    assert not world.state.acknowledgements.has_snapshot(world.state.brokers[1])
     world.acknowledge_states(1)
-    assert world.state.acknowledgements.has_told(world.state.brokers[1])
+    assert world.state.acknowledgements.has_snapshot(world.state.brokers[1])
 
 
 # ---------------------------------------------------------------- counts of replicas

@@ -37,7 +37,7 @@ DISABLED = Tiering(TieringState.DISABLED, 3, DisablePolicy.RETAIN)
 
 def _topic(asked: str = "", **fields: object) -> TopicInfo:
     annotations = {ADOPT_TOPIC_ID: asked} if asked else {}
-    return topic(1, replication_factor=1, **({"asked": annotations} | fields))
+    return topic(1, replication_factor=1, **({"annotations": annotations} | fields))
 
 
 def _orphan(number: int = 5, **fields: object) -> OrphanedTopic:
@@ -195,7 +195,7 @@ def test_a_full_list_names_both_exits_and_each_makes_room() -> None:
     assert f"{FORGET_LEFT_BEHIND}: {id_text(orphans[0].topic_id)}" in message
     # The user forgets one entry, which makes room for the new one.
     asked = {FORGET_LEFT_BEHIND: id_text(orphans[0].topic_id)}
-    world.state.cluster = dataclasses.replace(world.state.cluster, asked=asked)
+    world.state.cluster = dataclasses.replace(world.state.cluster, annotations=asked)
     kept = left_behind.settle(world.state).kept
     world.state.cluster = dataclasses.replace(world.state.cluster, orphans=kept)
     step = world.decide().deletion
@@ -224,7 +224,7 @@ def test_orphaned_coordinator_topic_is_adopted_automatically(name: str) -> None:
     ]
     report = topic_state(numbered_uuid(5), name, partitions=tuple(states))
     for node_id in (1, 2):
-        world.state.take_held(node_id, [report])
+        world.state.take_replica_report(node_id, [report])
     result = world.reconcile()
     assert parse_id(str(result.status["topicId"])) == numbered_uuid(5)
     assert result.status["partitionsPlaced"] == 3
@@ -245,7 +245,7 @@ def test_ambiguous_coordinator_topic_is_not_adopted() -> None:
         )
         world.state.cluster = dataclasses.replace(world.state.cluster, orphans=left)
         state = snapshot.partition_state(row((1,), number=5))
-        world.state.take_held(
+        world.state.take_replica_report(
             1,
             [
                 topic_state(numbered_uuid(n), "__consumer_offsets", partitions=(state,))

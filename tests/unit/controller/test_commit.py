@@ -198,4 +198,4 @@ def test_plan_numbers_are_unique_even_without_a_write() -> None:
         draft.put_row(row((replica,)))
         plans.append(commit.plan(draft))
     assert plans[0].number < plans[1].number
-    assert not commit.landed(plans[1].writes[0], plans[0].writes[0].payload)
+    assert not commit.is_stored(plans[1].writes[0], plans[0].writes[0].payload)

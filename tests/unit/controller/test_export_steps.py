@@ -283,12 +283,12 @@ def test_deleted_exports_leave_nothing_in_the_registry() -> None:
     for number in range(5):
         registry.put(info(key=f"ns/{number}"))
         registry.put(info(key=f"ns/{number}", topic_key="ns/u"))
-        registry.saw(info(key=f"ns/{number}"), RUNNING)
+        registry.observe_job(info(key=f"ns/{number}"), RUNNING)
     assert registry.of_topic("ns/u") == {f"ns/{number}" for number in range(5)}
     assert registry.of_topic("ns/t") == frozenset()
     for number in range(5):
         registry.drop(f"ns/{number}")
-    registry.saw(info(), RUNNING)
+    registry.observe_job(info(), RUNNING)
     assert list(registry.all()) == []
     assert not vars(registry)["_by_table"]
     assert not vars(registry)["_by_topic"]

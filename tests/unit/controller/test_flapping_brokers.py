@@ -4,14 +4,19 @@ import dataclasses
 
 from tests.unit.controller.controller_world import ControllerWorld, broker, row, topic
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.flapping_brokers import MOST_S, REMEMBERED_S, Comebacks, wait_s
+from tidemark_operator.controller.flapping_brokers import (
+    MOST_S,
+    REMEMBERED_S,
+    BrokerReturns,
+    wait_s,
+)
 
 
 class FlappingBroker:
     """Broker 1 with a clock, restarted by the test."""
 
     def __init__(self) -> None:
-        self.comebacks = Comebacks()
+        self.broker_returns = BrokerReturns()
         self.broker = broker(1)
         self.now_s = 0
         self.messages: list[str] = []
@@ -33,7 +38,7 @@ class FlappingBroker:
         """Advance the clock and return whether the broker may get leaders."""
         self.now_s += seconds
         self.look()
-        return not self.comebacks.held_back(now_s=self.now_s)
+        return not self.broker_returns.flapping(now_s=self.now_s)
 
 
 def test_a_broker_that_restarts_once_need_not_wait() -> None:
@@ -92,8 +97,8 @@ def test_a_removed_broker_is_forgotten() -> None:
     watch = FlappingBroker()
     watch.restart()
     watch.restart()
-    watch.comebacks.look([], now_s=0)
-    assert not watch.comebacks.held_back(now_s=0)
+    watch.broker_returns.look([], now_s=0)
+    assert not watch.broker_returns.flapping(now_s=0)
 
 
 def test_existing_leaderships_are_not_taken_away() -> None:
@@ -103,7 +108,7 @@ def test_existing_leaderships_are_not_taken_away() -> None:
         rows=[row((1, 2), leader=2), row((2, 1), leader=1, partition=1)],
     )
     draft = world.draft()
-    assert elections.balance_leaders(draft, limit=5, held_back={1}) == 1
+    assert elections.balance_leaders(draft, limit=5, flapping={1}) == 1
     world.commit(draft)
     assert [made.leader for _, made in sorted(world.state.rows_of(topic().id).items())] == [2, 2]
     elections.fence(draft := world.draft(), [2], reason="it has stopped")

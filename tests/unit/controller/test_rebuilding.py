@@ -80,7 +80,7 @@ def _behind(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> Contro
         rows=rows,
         view=_view(behind=True),
     )
-    world.state.doubted.update(row_.key for row_ in rows)
+    world.state.unverified_rows.update(row_.key for row_ in rows)
     return world
 
 
@@ -157,7 +157,7 @@ def test_rebuilding_does_not_wait_for_a_broker_that_is_down_if_the_others_prove_
     world.decide()
     made = world.row()
     assert (made.replicas, made.leader, made.last_known_elr) == ((1, 2, 3), -1, (1, 2))
-    assert not world.state.doubted
+    assert not world.state.unverified_rows
     report_log(world, 1, 5, 100)
     assert world.row().leader == -1
     report_log(world, 2, 5, 120)
@@ -270,7 +270,7 @@ def _grown(**fields: object) -> ControllerWorld:
         rows=[row((1, 2, 3), partition=part) for part in (0, 1)],
         view=_view(behind=True),
     )
-    world.state.doubted.update(all_row.key for all_row in list(world.state.all_rows()))
+    world.state.unverified_rows.update(all_row.key for all_row in list(world.state.all_rows()))
     return world
 
 
@@ -347,7 +347,7 @@ def test_topics_that_were_left_behind_are_rebuilt_with_the_others() -> None:
     # An orphaned topic with rows in doubt, which no Topic reconciles.
     left = row((1, 2), number=5, name="topic-5")
     world.state.put_row(left)
-    world.state.doubted.add(left.key)
+    world.state.unverified_rows.add(left.key)
     orphan = OrphanedTopic(topic_id=numbered_uuid(5), name="topic-5", since_ms=0)
     world.state.cluster = dataclasses.replace(world.state.cluster, orphans=(orphan,))
     for node_id in (1, 2):
@@ -368,7 +368,7 @@ def test_the_cluster_names_the_topics_that_wait() -> None:
     world = _behind(reported_row(1, 2, 3))
     left = row((1, 3), number=5, name="topic-5")
     world.state.put_row(left)
-    world.state.doubted.add(left.key)
+    world.state.unverified_rows.add(left.key)
     fence(world, 3)
     for node_id in (1, 2):
         reports(world, node_id, reported_row(1, 2, 3))
@@ -587,7 +587,7 @@ def test_a_current_row_is_led_again_by_the_longest_log() -> None:
         reports(world, node_id, *([reported_row(1, 2)] if node_id < 3 else []))
     world.decide()
     assert (world.row().leader, world.row().last_known_elr) == (-1, (1, 2))
-    assert world.row().key not in world.state.doubted
+    assert world.row().key not in world.state.unverified_rows
 
 
 def test_a_partition_that_no_broker_knows_is_unchanged() -> None:
@@ -596,7 +596,7 @@ def test_a_partition_that_no_broker_knows_is_unchanged() -> None:
         reports(world, node_id)
     world.decide()
     assert (world.row().leader, world.row().isr) == (1, (1, 2))
-    assert not world.state.doubted
+    assert not world.state.unverified_rows
 
 
 def test_disablement_waits_for_the_rebuilding() -> None:
@@ -660,7 +660,9 @@ def test_decisions_of_this_term_hide_no_sign_of_old_slices_from_other_brokers() 
     assert rebuilding.reveals(world.state, world.state.held, 1)
     world.acknowledge_states(2)
     reports(world, 2, world.row())
-    assert not rebuilding.reveals(world.state, world.state.held, 2), "that is its pushed state"
+    assert not rebuilding.reveals(world.state, world.state.replica_reports, 2), (
+        "that is its pushed state"
+    )
 
 
 def test_report_of_a_deleted_topic_is_no_sign() -> None:
@@ -701,7 +703,7 @@ def test_a_tombstone_removes_reports_of_its_topic() -> None:
     world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=1))
     world.decide()
     assert world.state.tombstones_of(numbered_uuid(1))
-    assert not world.state.held.of((numbered_uuid(1), 0))
+    assert not world.state.replica_reports.of((numbered_uuid(1), 0))
 
 
 def test_a_replica_without_a_tombstone_is_deleted_by_no_broker() -> None:
@@ -754,8 +756,8 @@ def test_a_partition_number_that_no_topic_can_have_is_ignored() -> None:
     reports(world, 1, reported_row(1), reported_row(1, partition=2_000_000_000))
     assert list(world.state.held.numbers(numbered_uuid(1))) == [0]
     name = "no|topic"
-    world.state.held.take(1, [topic_state(numbered_uuid(7), name)])
-    assert world.state.held.ids_named(name) == []
+    world.state.replica_reports.take(1, [topic_state(numbered_uuid(7), name)])
+    assert world.state.replica_reports.ids_named(name) == []
 
 
 # ---------------------------------------------------------------- giving brokers up
@@ -1011,7 +1013,7 @@ def test_new_report_replaces_the_former_one() -> None:
     assert list(world.state.held.topic_ids()) == [numbered_uuid(1)]
     world.state.held.forget_broker(1)
     assert not list(world.state.held.topic_ids())
-    assert not world.state.held.has_heard(1)
+    assert not world.state.held.has_reported(1)
 
 
 def test_topic_without_status_is_deleted_on_reporting_brokers() -> None:

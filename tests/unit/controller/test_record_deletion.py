@@ -358,11 +358,11 @@ def test_recreated_topic_is_never_touched() -> None:
 
 def test_only_the_named_topic_loses_records() -> None:
     world = _world()
-    another = _view(ALL_TO_HW, meant=numbered_uuid(2))
+    another = _view(ALL_TO_HW, expected_topic_id=numbered_uuid(2))
     step = deletion.next_step(world.state, another, now_ms=T0)
     assert isinstance(step, Finished)
     assert (step.succeeded, step.reason) == (False, "TopicReplaced")
-    this = _view(ALL_TO_HW, meant=numbered_uuid(1))
+    this = _view(ALL_TO_HW, expected_topic_id=numbered_uuid(1))
     assert isinstance(deletion.next_step(world.state, this, now_ms=T0), Resolve)
     # A restored topic gets its id only with the first status.
     world.state.put_topic(dataclasses.replace(world.view(), topic_id=None))

@@ -31,23 +31,23 @@ def created_brokers(
 
 
 def staying(found: Scale) -> list[int]:
-    return [item.node_id for item in found.wanted if not item.leaving]
+    return [item.node_id for item in found.desired if not item.leaving]
 
 
 def leaving(found: Scale) -> list[int]:
-    return [item.node_id for item in found.wanted if item.leaving]
+    return [item.node_id for item in found.desired if item.leaving]
 
 
 def test_first_brokers_are_spread_over_racks() -> None:
     found = scale(5, RACKS, [])
-    assert [(item.node_id, item.rack) for item in found.wanted] == [
+    assert [(item.node_id, item.rack) for item in found.desired] == [
         (1, "a"),
         (2, "b"),
         (3, "c"),
         (4, "a"),
         (5, "b"),
     ]
-    assert found.wanted[0] == PlannedBroker(node_id=1, name="broker-1", rack="a")
+    assert found.desired[0] == PlannedBroker(node_id=1, name="broker-1", rack="a")
     assert not found.is_leaving
 
 
@@ -55,7 +55,7 @@ def test_new_broker_gets_free_id_and_name_and_emptiest_rack() -> None:
     others = [BrokerObject(node_id=2, name="foreign"), BrokerObject(node_id=9, name="broker-4")]
     found = scale(3, RACKS, [*created_brokers((1, 3), racks=("a", "c")), *others])
     assert staying(found) == [1, 3, 5], "2 is taken, and so is the name broker-4"
-    assert found.wanted[-1].rack == "b"
+    assert found.desired[-1].rack == "b"
 
 
 def test_a_rack_is_kept_whatever_the_current_list() -> None:

@@ -59,7 +59,7 @@ def test_annotation_adopts_the_slices_of_another_cluster() -> None:
     refusal = refused(left_by("other"))
     assert refusal.reason == "SlicesOfAnotherCluster"
     assert f"{ADOPT_CLUSTER_ID}: other" in refusal.message
-    claimed = granted(left_by("other"), asked="other")
+    claimed = granted(left_by("other"), requested_id="other")
     assert (claimed.cluster_id, claimed.slices, claimed.creates) == ("other", SLICES, False)
     assert claimed.adopted is not None
     assert (claimed.adopted.annotation, claimed.adopted.value) == (ADOPT_CLUSTER_ID, "other")
@@ -86,12 +86,12 @@ def test_slices_of_two_clusters_belong_to_neither() -> None:
 
 def test_incomplete_slices_cannot_be_adopted() -> None:
     gap = {name: item for name, item in left_by("other").items() if name != name_of(1)}
-    assert refused(gap, asked="other").reason == "SlicesMissing"
+    assert refused(gap, requested_id="other").reason == "SlicesMissing"
 
 
 def test_cluster_without_slices_is_adopted_by_its_id() -> None:
     cluster_id = "AAAAAAAAQACAAAAAAAAAAQ"
-    claimed = granted({}, asked=cluster_id)
+    claimed = granted({}, requested_id=cluster_id)
     assert (claimed.cluster_id, claimed.slices, claimed.creates) == (cluster_id, SLICES, False)
     assert len(claimed.lost) == SLICES
     assert claimed.adopted is not None
@@ -101,5 +101,5 @@ def test_cluster_without_slices_is_adopted_by_its_id() -> None:
 
 def test_used_annotation_has_no_further_effect() -> None:
     known = {"stored_id": "other", "recorded": SLICES}
-    assert granted(left_by("other"), asked="other", **known).adopted is None
-    assert granted(left_by("other"), asked="third", **known).adopted is None
+    assert granted(left_by("other"), requested_id="other", **known).adopted is None
+    assert granted(left_by("other"), requested_id="third", **known).adopted is None

@@ -142,7 +142,7 @@ def test_absence_means_deletion_once_all_brokers_reported() -> None:
     # Rows in doubt, or outdated slices, make the snapshot incomplete.
     world.state.doubted.add((numbered_uuid(1), 0))
     assert not snapshot.full(world.state).knows_all
-    world.state.doubted.clear()
+    world.state.unverified_rows.clear()
     world.state.cluster = dataclasses.replace(
         world.state.cluster, rebuilding=ClusterRebuilding(since="t", behind=True)
     )

@@ -38,7 +38,7 @@ def restored_topic(text: str = ORIGIN.text(), **fields: object) -> TopicInfo:
         "partitions": 2,
         "replication_factor": 2,
         "tiering_spec": TieringSpec(enabled=True),
-        "asked": {RESTORE_FROM_TIER: text},
+        "annotations": {RESTORE_FROM_TIER: text},
     }
     return topic(1, **(made | fields))
 

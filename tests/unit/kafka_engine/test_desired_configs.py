@@ -10,8 +10,8 @@ from tidemark_operator.engines.kafka.desired_configs import (
     DesiredConfigs,
     difference,
     in_force,
+    of_topic,
     throttles,
-    wanted,
 )
 
 ENABLED = Tiering(TieringState.ENABLED, 0)
@@ -33,7 +33,7 @@ def topic(**config: str) -> TopicInfo:
 
 
 def test_an_untiered_topic_has_what_its_manifest_names() -> None:
-    assert wanted(topic(retention_ms="7"), NEVER_TIERED).values == {"retention.ms": "7"}
+    assert of_topic(topic(retention_ms="7"), NEVER_TIERED).values == {"retention.ms": "7"}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_untiered_topic_has_what_its_manifest_names() -> None:
 def test_policies_are_expressed_by_kafkas_two_switches(
     tiering: Tiering, values: dict[str, str], absent: set[str]
 ) -> None:
-    found = wanted(topic(local_retention_ms="5"), tiering)
+    found = of_topic(topic(local_retention_ms="5"), tiering)
     assert (found.values, set(found.absent)) == (values, absent)
 
 
@@ -80,13 +80,13 @@ def test_only_differences_and_managed_keys_are_altered() -> None:
 
 def test_equivalent_values_are_left_unchanged() -> None:
     own = {"remote.storage.enable": "true", "remote.log.copy.disable": "false"}
-    assert not difference(own, wanted(topic(), ENABLED), ())
+    assert not difference(own, of_topic(topic(), ENABLED), ())
     retained = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
     assert not difference(retained, wanted(topic(), RETAIN), ())
     # A change from enabled to retained sets the local retention too.
     begun = difference({"remote.storage.enable": "true"}, wanted(topic(), RETAIN), ())
     assert begun.set["local.retention.ms"] == "-2"
-    again = difference(retained, wanted(topic(), ENABLED), ())
+    again = difference(retained, of_topic(topic(), ENABLED), ())
     assert again.unset == ("remote.log.copy.disable",)
 
 

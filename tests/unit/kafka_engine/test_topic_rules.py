@@ -37,7 +37,7 @@ def found(*replicas: tuple[int, ...], **own: str) -> FoundTopic:
 
 def desired_topic(replicas: int = 1, annotation: str = "", **config: str) -> TopicInfo:
     asked: Mapping[str, str] = {ADOPT_TOPIC_ID: annotation} if annotation else {}
-    return dataclasses.replace(topic(**config), replication_factor=replicas, asked=asked)
+    return dataclasses.replace(topic(**config), replication_factor=replicas, annotations=asked)
 
 
 def reason(claimed: Adoption | Blocker) -> str:
@@ -80,7 +80,13 @@ def test_topic_created_by_the_operator_is_always_adopted() -> None:
 def test_topic_created_with_too_few_brokers_is_recognized() -> None:
     wide = desired_topic(3)
     assert (
-        reason(topic_rules.claim(wide, found((1, 2)), asked_for=True, may_lack=True)) == "Adopted"
+        reason(
+            topic_rules.claim(wide, found((1, 2)), is_requested=True, accepts_fewer_replicas=True)
+        )
+        == "Adopted"
+    )
+    more = topic_rules.claim(
+        wanting(1), found((1, 2)), is_requested=True, accepts_fewer_replicas=True
     )
     # A topic with more replicas than the spec was created elsewhere.
     more = topic_rules.claim(desired_topic(1), found((1, 2)), asked_for=True, may_lack=True)

@@ -22,7 +22,7 @@ from tidemark_operator.controller.broker_calls import (
     TierDeletionAnswer,
 )
 from tidemark_operator.controller.deletion_values import PartitionDeletionResult
-from tidemark_operator.controller.export_values import JobSeen, JobWanted
+from tidemark_operator.controller.export_values import DesiredJob, JobSeen
 from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT, RECORD_DELETION, TOPIC, Kind
 from tidemark_operator.pods.export_job import ExportRunIdentity
@@ -105,7 +105,7 @@ class MortalJobs(FakeJobs):
         seen: JobSeen = await self.life.call(lambda: look(run))
         return seen
 
-    async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
+    async def start(self, run: ExportRunIdentity, wanted: DesiredJob) -> None:
         assert not self.seen, "one job at a time"
 
         async def begin() -> None:

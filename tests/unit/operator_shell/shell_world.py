@@ -36,7 +36,7 @@ from tidemark_operator.controller.deletion_values import (
     PartitionDeletionResult,
 )
 from tidemark_operator.controller.events import Event
-from tidemark_operator.controller.export_values import ABSENT, JobPhase, JobSeen, JobWanted
+from tidemark_operator.controller.export_values import ABSENT, DesiredJob, JobPhase, JobSeen
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own.port import OwnEngine
@@ -62,7 +62,7 @@ from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.reflector import Reflector
-from tidemark_operator.reconcile.replica_logs import LogQuestions
+from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.slices.committer import Committer
 from tidemark_operator.term.commit_effects import CommitEffects
@@ -154,13 +154,13 @@ class FakeJobs:
         self.in_pods = True
         self.requests = journal
         self.seen: dict[tuple[str, int], JobSeen] = {}
-        self.wanted: dict[str, JobWanted] = {}
+        self.wanted: dict[str, DesiredJob] = {}
         self.refuses = ""
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
         return self.seen.get((run.key, run.number), ABSENT)
 
-    async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
+    async def start(self, run: ExportRunIdentity, wanted: DesiredJob) -> None:
         self.requests.append(f"start {run.job}")
         if self.refuses:
             raise JobRefused(self.refuses)
@@ -219,7 +219,7 @@ class ShellWorld:
         self.now = utc_now
         self.services: ReconcilerServices
         self.reflector: Reflector
-        self.questions: LogQuestions
+        self.questions: LogQueries
 
     # ------------------------------------------------------------ objects
 
@@ -334,7 +334,7 @@ class ShellWorld:
             first_reports=reports,
         )
         # The same wiring as in a real term, without the workers: tests call the reconcilers.
-        self.questions = LogQuestions(self.services)
+        self.questions = LogQueries(self.services)
         effects = CommitEffects(self.services, self.listener, self.questions)  # type: ignore[arg-type]
         self.reflector = Reflector(self.services, self.listener)
         objects.listener = self.reflector

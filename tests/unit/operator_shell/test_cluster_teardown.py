@@ -11,7 +11,7 @@ from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.reconcile.clusters import LEAVING_CHECK_S, ClusterReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.term import takeover
-from tidemark_operator.term.cluster_teardown import bury
+from tidemark_operator.term.cluster_teardown import tear_down
 
 MAIN = ShellWorld.key(CLUSTER, "main")
 

@@ -111,9 +111,9 @@ async def test_objects_deleted_with_their_definition_stay_in_the_cache(
     # An administrator removes the finalizers, and a relist then has no object of the kind.
     world.server.replace("person", TOPIC, {**world.server.get("p", TOPIC, "t"), "spec": {"a": 1}})
     for kind in (TOPIC, USER):
-        assert world.store.keep(kind, set(), world.server.version + 1) == []
+        assert world.store.remove_missing(kind, set(), world.server.version + 1) == []
     await world.look()
-    assert world.store.has_vanished(key_of(topic))
+    assert world.store.is_deletion_unconfirmed(key_of(topic))
     assert not any("gone" in item for item in world.news)
 
 
@@ -152,7 +152,7 @@ async def test_objects_created_after_a_new_definition_replace_the_former_ones(
     assert cached is not None
     assert cached["metadata"]["uid"] == now["metadata"]["uid"]
     assert world.store.deleted_at(former["metadata"]["uid"]) == 0
-    assert not world.store.has_vanished(key_of(now))
+    assert not world.store.is_deletion_unconfirmed(key_of(now))
     world.delete(USER, "alice")
     await world.look()
     # A later deletion by a user counts as usual.
@@ -203,7 +203,7 @@ async def test_the_operators_own_deletions_are_not_questioned(world: DefinitionW
     world.store.believe(body["metadata"]["uid"])
     world.delete(TOPIC, "t")
     assert world.news[-1] == "t deleting"
-    assert not world.store.in_doubt()
+    assert not world.store.kinds_to_check()
 
 
 async def test_watch_checks_definitions_as_soon_as_an_object_is_deleted(

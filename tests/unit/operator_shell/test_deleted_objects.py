@@ -22,7 +22,7 @@ from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.users import UserReconciler
 from tidemark_operator.reconcile.workers import LastPass, Workers
 from tidemark_operator.resources.names import TOPIC_FINALIZER
-from tidemark_operator.term.cluster_teardown import bury
+from tidemark_operator.term.cluster_teardown import tear_down
 
 OTHERS = "backup.example/keep"
 FOREIGN_FINALIZER: Json = {"finalizers": [OTHERS]}
@@ -135,6 +135,6 @@ async def test_a_cluster_that_others_hold_is_not_ready() -> None:
     world.server.delete("user", CLUSTER, "main")
     for _ in range(2):
         world.journal.clear()
-        assert await bury(world.api, NAMESPACE, "main")  # type: ignore[arg-type]
+        assert await tear_down(world.api, NAMESPACE, "main")  # type: ignore[arg-type]
     assert world.condition(CLUSTER, "main", "Ready")[:2] == ("False", "Deleted")
     assert not [call for call in world.journal if call.startswith("replace_status")]

@@ -13,7 +13,7 @@ from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.resources.names import GROUP
-from tidemark_operator.term.cluster_teardown import bury
+from tidemark_operator.term.cluster_teardown import tear_down
 
 T = ShellWorld.key(TOPIC, "t")
 ONE = ShellWorld.key(BROKER, "broker-1")

@@ -19,7 +19,7 @@ from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.foreign_objects import elsewhere
+from tidemark_operator.reconcile.foreign_objects import report_foreign
 from tidemark_operator.reconcile.topics import TopicReconciler
 
 PAUSED = "tidemark.dev/paused"
@@ -129,8 +129,8 @@ async def test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported(
     assert "brokers 1, 2 have not reported. Start them" in message
     report = topic_state(row.topic_id, "t", partitions=(snapshot.partition_state(row),))
     # Both brokers report: broker 1 has the partition, broker 2 has no replica.
-    state.take_held(1, [report])
-    state.take_held(2, [])
+    state.take_replica_report(1, [report])
+    state.take_replica_report(2, [])
     status, reason, _ = await ready(world)
     assert (status, reason) == ("False", "ElectionPending")
     assert state.row(row.key) == dataclasses.replace(
@@ -191,11 +191,11 @@ async def test_exit_of_local_retention_too_long_is_to_shorten_it(
 async def test_exit_of_a_missing_cluster_is_to_create_it(world: ShellWorld) -> None:
     """The Topic names a Cluster that does not exist, then one of another operator."""
     body = world.make_topic(clusterRef={"name": "other"})
-    await elsewhere(world.services, TOPIC, ShellWorld.key(TOPIC, "t"), body)
+    await report_foreign(world.services, TOPIC, ShellWorld.key(TOPIC, "t"), body)
     assert "Create it" in world.condition(TOPIC, "t", "Ready")[2]
     world.make(CLUSTER, "other", {})
     known = world.known(TOPIC, "t")
-    await elsewhere(world.services, TOPIC, ShellWorld.key(TOPIC, "t"), known)
+    await report_foreign(world.services, TOPIC, ShellWorld.key(TOPIC, "t"), known)
     status, reason, message = world.condition(TOPIC, "t", "Ready")
     assert (status, reason) == ("False", "ClusterNotControlled")
     assert "Create the object with that clusterRef" in message

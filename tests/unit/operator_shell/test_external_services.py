@@ -150,7 +150,7 @@ class ServicesBench:
         return None if external is None else (external["reason"], external["message"])
 
     def way(self) -> Any:
-        return self.world.services.state.ways_in.brokers[1]["EXTERNAL"]
+        return self.world.services.state.external_addresses.brokers[1]["EXTERNAL"]
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ async def test_new_controller_deletes_an_unneeded_service(keeper: ServicesBench)
     await keeper.keep()
     keeper.world.edit(BROKER, "broker-1", pod=pod(""))
     # The new controller has no memory of the Service, only the API server has it.
-    keeper.world.services.state.ways_in.brokers.clear()
+    keeper.world.services.state.external_addresses.brokers.clear()
     next_keeper = ServicesBench(keeper.world, keeper.api)
     await next_keeper.keep()
     assert not keeper.api.services
@@ -392,7 +392,7 @@ async def test_cluster_has_an_external_bootstrap_service(keeper: ServicesBench) 
     state = world.services.state
     status = cluster_status(state, generation=1, now_ms=0).status
     write_status(world, CLUSTER, "main", status)
-    assert state.ways_in.bootstraps is not None
+    assert state.external_addresses.bootstraps is not None
     # No broker has an external listener any more.
     world.edit(BROKER, "broker-1", pod=pod(""))
     await keeper.made.keep(MAIN, world.known(CLUSTER, "main"))

@@ -25,7 +25,7 @@ from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.kube.kinds import PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import NotLeading, SlicesBehind
 from tidemark_operator.listener.sessions import Beat
-from tidemark_operator.listener.standby_discovery import Looked
+from tidemark_operator.listener.standby_discovery import BrokerSearches
 from tidemark_operator.reconcile.first_reports import (
     BOUND_TURNS,
     LAST_TURNS,
@@ -40,7 +40,7 @@ from tidemark_operator.term import broker_requests
 from tidemark_operator.term.pacemaker import TICK_S, UNREACHED_TURNS, Pacemaker
 from tidemark_operator.term.term import Term
 
-NOBODY = Looked()
+NOBODY = BrokerSearches()
 NOT_ATTEMPTED = int(ErrorCode.operation_not_attempted)
 
 # ---------------------------------------------------------------- expected brokers
@@ -48,7 +48,7 @@ NOT_ATTEMPTED = int(ErrorCode.operation_not_attempted)
 
 def turns(reports: FirstReports, number: int) -> FirstReports:
     for _ in range(number):
-        reports.turn()
+        reports.count_turn()
     return reports
 
 
@@ -59,23 +59,23 @@ def expecting(live: tuple[int, ...], others: tuple[int, ...] = ()) -> FirstRepor
 
 
 def test_without_expected_brokers_there_is_no_wait() -> None:
-    assert FirstReports().are_in
-    assert expecting(()).are_in
+    assert FirstReports().are_complete
+    assert expecting(()).are_complete
 
 
 def test_every_live_broker_is_waited_for_until_it_has_reported() -> None:
     reports = expecting((1, 2))
-    reports.presented(1)
-    assert not turns(reports, OTHERS_TURNS).are_in
-    reports.presented(2)
-    assert reports.are_in
+    reports.broker_reported(1)
+    assert not turns(reports, OTHERS_TURNS).are_complete
+    reports.broker_reported(2)
+    assert reports.are_complete
 
 
 def test_a_broker_whose_session_is_over_is_not_waited_for() -> None:
     reports = turns(expecting((1, 2)), OTHERS_TURNS)
-    reports.presented(1)
-    reports.over((2,))
-    assert reports.are_in
+    reports.broker_reported(1)
+    reports.sessions_ended((2,))
+    assert reports.are_complete
 
 
 def test_fenced_brokers_have_a_short_time_to_appear() -> None:
@@ -86,8 +86,8 @@ def test_fenced_brokers_have_a_short_time_to_appear() -> None:
     assert turns(reports, 1).are_in
     reports = expecting((1,), (2,))
     for node_id in (1, 2):
-        reports.presented(node_id)
-    assert reports.are_in, "all have come"
+        reports.broker_reported(node_id)
+    assert reports.are_complete, "all have come"
 
 
 def test_broker_that_appears_in_time_is_waited_for() -> None:
@@ -114,12 +114,12 @@ def test_reports_count_as_complete_until_a_broker_looks_for_a_controller() -> No
     reports = expecting((1, 2))
     # No broker appeared within the limit, so decisions proceed.
     reports.give_up()
-    assert turns(reports, 0).are_in
-    reports.knocked(1)
-    assert not turns(reports, 0).are_in
+    assert turns(reports, 0).are_complete
+    reports.broker_arrived(1)
+    assert not turns(reports, 0).are_complete
     for node_id in (1, 2):
-        reports.presented(node_id)
-    assert reports.are_in
+        reports.broker_reported(node_id)
+    assert reports.are_complete
 
 
 async def test_brokers_that_are_removed_are_not_waited_for() -> None:
@@ -216,7 +216,7 @@ async def test_a_dead_broker_is_fenced_once_the_others_have_reported(bench: Requ
         expires(bench, 1)
         await many_turns()
         assert services.state.is_live(1)
-    services.first_reports.presented(2)
+    services.first_reports.broker_reported(2)
     await many_turns()
     assert not services.state.is_live(1)
     assert the_row(bench).leader == 2
@@ -254,7 +254,7 @@ async def test_reregistered_broker_is_not_fenced(bench: RequestBench) -> None:
     assert (await bench.register()).error_code == 0
     services.first_reports.presented(2)
     await many_turns()
-    assert services.first_reports.are_in
+    assert services.first_reports.are_complete
     assert services.state.is_live(1)
     expires(bench, 1)
     await many_turns()
@@ -402,7 +402,7 @@ async def test_one_of_two_waiting_processes_is_admitted(
     # Both processes wait for the reports of broker 2.
     await many_turns()
     assert not any(item.done() for item in coming)
-    services.first_reports.presented(2)
+    services.first_reports.broker_reported(2)
     async with asyncio.timeout(10):
         first, second = await asyncio.gather(*coming)
     assert first.error_code == 0
@@ -468,7 +468,7 @@ async def test_a_broker_that_the_slices_call_dead_reports_before_a_live_one_is_a
 # ---------------------------------------------------------------- limits of the wait
 
 
-def expected_by(bench: RequestBench, looked: Looked = NOBODY) -> FirstReports:
+def expected_by(bench: RequestBench, looked: BrokerSearches = NOBODY) -> FirstReports:
     """Return the reports that a new term of this world expects."""
     services = dataclasses.replace(bench.world.services, first_reports=FirstReports())
     term = Term(
@@ -480,7 +480,7 @@ def expected_by(bench: RequestBench, looked: Looked = NOBODY) -> FirstReports:
         leads=lambda: True,
         last_pass=LastPass(),
     )
-    term._expect_reports(looked)
+    term._expect_reports(searches)
     return services.first_reports
 
 
@@ -502,15 +502,15 @@ async def test_discovery_requests_before_the_term_count(bench: RequestBench) -> 
     bench.world.services.first_reports.end()
     await bench.world.services.committer.decide(leader_leaves)
     now_s = time.monotonic()
-    reports = expected_by(bench, Looked(now_s - 60, {2: now_s}))
+    reports = expected_by(bench, BrokerSearches(now_s - 60, {2: now_s}))
     # Broker 2 has dialled a standby, which extends no wait for broker 1.
     assert not turns(reports, OTHERS_TURNS).are_in, "broker 2 counts as live"
-    reports = expected_by(bench, Looked(now_s - 60, {2: now_s}))
+    reports = expected_by(bench, BrokerSearches(now_s - 60, {2: now_s}))
     reports.presented(2)
     assert not turns(reports, LAST_TURNS - 1).are_in
     assert turns(reports, 1).are_in, "broker 1 has not come in all that time"
     # Standbys have listened for only three ticks: the rest of the wait is still due.
-    reports = expected_by(bench, Looked(now_s - 3 * TICK_S - 0.1, {2: now_s}))
+    reports = expected_by(bench, BrokerSearches(now_s - 3 * TICK_S - 0.1, {2: now_s}))
     reports.presented(2)
     assert not turns(reports, OTHERS_TURNS - 4).are_in
     assert turns(reports, 1).are_in
@@ -523,7 +523,7 @@ async def test_a_broker_that_looked_for_a_controller_is_waited_for_despite_the_s
     await bench.world.services.committer.decide(leader_leaves)
     now_s = time.monotonic()
     # Broker 1 is fenced in the slices, but it has dialled a standby.
-    reports = expected_by(bench, Looked(now_s - 60, {1: now_s}))
+    reports = expected_by(bench, BrokerSearches(now_s - 60, {1: now_s}))
     reports.presented(2)
     assert not turns(reports, OTHERS_TURNS).are_in
     reports.presented(1)
@@ -559,6 +559,6 @@ async def test_wait_for_reports_ends_without_any_broker(
     # The pacemaker counts the turns, as in a real term.
     pacemaker = Pacemaker(services, bench.world.questions, leads=lambda: True)
     for number in range(1, turns_needed + 1):
-        assert not services.first_reports.are_in
+        assert not services.first_reports.are_complete
         await pacemaker._turn(number)
-    assert services.first_reports.are_in
+    assert services.first_reports.are_complete

@@ -65,7 +65,7 @@ def test_an_object_missing_in_a_list_is_deleted() -> None:
     """The response of an earlier write arrives after the list without the object."""
     store = ObjectCache()
     store.put(_body("one", 80))
-    assert store.keep(TOPIC, set(), 100) == [TOPIC.key("ns/t")]
+    assert store.remove_missing(TOPIC, set(), 100) == [TOPIC.key("ns/t")]
     assert not store.put(_body("one", 90))
     # A new object with the same name has another uid.
     assert store.put(_body("other", 110))
@@ -93,10 +93,12 @@ def test_objects_of_a_restored_api_server_replace_newer_ones() -> None:
     # A list at 85, below the known 90, reveals the restore.
     store.listing(TOPIC, 85, known)
     assert store.put(_body("one", 80))
-    assert store.keep(TOPIC, {TOPIC.key("ns/t")}, 85) == []
+    assert store.remove_missing(TOPIC, {TOPIC.key("ns/t")}, 85) == []
     assert not store.put(_body("one", 79))
     store.listing(TOPIC, 84, store.reached(TOPIC))
-    assert store.keep(TOPIC, set(), 84) == [TOPIC.key("ns/t")], "it was made after the backup"
+    assert store.remove_missing(TOPIC, set(), 84) == [TOPIC.key("ns/t")], (
+        "it was made after the backup"
+    )
 
 
 def test_list_older_than_a_later_response_changes_nothing() -> None:
@@ -105,7 +107,7 @@ def test_list_older_than_a_later_response_changes_nothing() -> None:
     store.put(_body("one", 90))
     store.listing(TOPIC, 85, known)
     assert not store.put(_body("one", 80))
-    assert store.keep(TOPIC, set(), 85) == []
+    assert store.remove_missing(TOPIC, set(), 85) == []
 
 
 def test_restore_with_raised_versions_is_detected() -> None:

@@ -220,7 +220,7 @@ async def test_a_controller_without_reports_of_all_brokers_restarts_no_broker(
     change(world)
     await keep(world, keeper, 1)
     assert api.image("broker-1") == POD["image"]
-    world.services.first_reports.presented(2)
+    world.services.first_reports.broker_reported(2)
     await keep(world, keeper, 1)
     assert api.image("broker-1") == "new"
 

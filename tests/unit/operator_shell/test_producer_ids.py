@@ -78,7 +78,7 @@ async def test_ids_in_a_restored_log_are_not_assigned(world: ShellWorld) -> None
         tiering=Tiering(TieringState.ENABLED, 0),
         first_producer_id=ahead,
     )
-    info = topic(1, asked={RESTORE_FROM_TIER: origin.text()})
+    info = topic(1, annotations={RESTORE_FROM_TIER: origin.text()})
     world.services.state.put_topic(info)
     assert (await ProducerIdBlocks(world.services).allocate(1)).producer_id_start == ahead
     assert (

@@ -49,7 +49,7 @@ def page(
 def test_pages_are_joined_and_taken_once() -> None:
     states = ReplicaStates()
     assert states.take(page(topic_state(numbered_uuid(1), "a"), is_last=False)).error_code == 0
-    assert states.whole(1, numbered_uuid(1)) is None
+    assert states.take_complete(1, numbered_uuid(1)) is None
     assert states.take(page(topic_state(numbered_uuid(2), "b"), number=1)).error_code == 0
     # Pages of another process of the broker are not returned.
     assert states.whole(1, numbered_uuid(9)) is None
@@ -70,7 +70,7 @@ def test_a_page_out_of_order_restarts_the_report(second: control.ReplicaStatesRe
     states.take(page(is_last=False))
     answer = states.take(second).error_code
     assert answer == (INVALID_REQUEST if second.page else 0)
-    assert states.whole(1, numbered_uuid(1)) is None
+    assert states.take_complete(1, numbered_uuid(1)) is None
 
 
 def test_page_after_the_last_one_is_refused() -> None:
@@ -123,14 +123,14 @@ async def test_a_broker_reports_its_states_before_it_is_admitted(bench: RequestB
     assert answer.error_code == 0
     second = await bench.register(has_states=True)
     assert (second.error_code, second.wants_states) == (0, False)
-    assert bench.world.services.state.held.has_heard(1)
+    assert bench.world.services.state.held.has_reported(1)
     # Every registration needs a new report, since the states change while the broker runs.
     assert (await bench.register(has_states=True)).wants_states, "each time"
 
 
 async def test_a_broker_of_an_earlier_version_is_not_queried(bench: RequestBench) -> None:
     assert (await bench.register()).error_code == 0
-    assert not bench.world.services.state.held.has_heard(1)
+    assert not bench.world.services.state.held.has_reported(1)
 
 
 async def test_a_broker_with_newer_states_ends_the_term_before_any_decision(
@@ -161,7 +161,7 @@ async def test_report_of_a_waiting_process_reveals_old_slices(
     answer = await register()
     # The process is refused as a duplicate, but its states were compared.
     assert answer.error_code == int(ErrorCode.duplicate_broker_registration)
-    assert not bench.world.services.state.held.has_heard(1), "another may speak for it yet"
+    assert not bench.world.services.state.held.has_reported(1), "another may speak for it yet"
     await bench.requests.replica_states(page(received_state(bench, leader_epoch=9), incarnation=77))
     assert (await register()).error_code == NOT_CONTROLLER
     assert [type(end) for end in bench.ends] == [SlicesBehind]
@@ -183,7 +183,7 @@ async def test_new_process_is_admitted_after_all_live_brokers_reported(
     registering = asyncio.create_task(bench.register(incarnation_id=numbered_uuid(77)))
     await many_turns()
     assert not registering.done()
-    services.first_reports.presented(2)
+    services.first_reports.broker_reported(2)
     assert (await registering).error_code == 0
     # The next takeover: broker 2 has not reported to this controller.
     services.first_reports.expect((2,))
@@ -225,7 +225,9 @@ async def test_old_slices_are_doubted_and_the_status_is_written_first(
     assert taken.state.doubted == {row.key for row in taken.state.all_rows()} != set()
     # The doubt is persisted: it survives the next takeover.
     again = await _take_over(world)
-    assert again.state.doubted == taken.state.doubted, "the next controller continues with it"
+    assert again.state.unverified_rows == taken.state.unverified_rows, (
+        "the next controller continues with it"
+    )
 
 
 async def test_higher_epoch_of_a_broker_doubts_all_rows(bench: RequestBench) -> None:
@@ -250,7 +252,7 @@ async def test_lost_slice_does_not_hide_outdated_slices(bench: RequestBench) -> 
     # The lost slice alone doubts no row of the others.
     since = world.status(CLUSTER, "main")["rebuilding"]["since"]
     taken = await _take_over(world, behind=True)
-    assert taken.state.doubted
+    assert taken.state.unverified_rows
     assert world.status(CLUSTER, "main")["rebuilding"]["since"] >= since
 
 
@@ -306,14 +308,14 @@ async def test_rebuilding_ends_once_every_broker_has_reported() -> None:
         assert "Brokers 1, 2 have not reported" in message
         # Broker 1 reports the partition, which is then rebuilt under a higher generation.
         report = topic_state(made.topic_id, "t", partitions=(snapshot.partition_state(made),))
-        services.state.take_held(1, [report])
+        services.state.take_replica_report(1, [report])
         await TopicReconciler(services).reconcile(ShellWorld.key(TOPIC, "t"))
         (rebuilt,) = services.state.all_rows()
         assert rebuilt.leader_epoch == made.leader_epoch + GENERATION
         await clusters.reconcile(services.cluster_key)
         assert "Brokers 2 have not reported" in world.condition(CLUSTER, "main", "Ready")[2]
         # Broker 2 reports that it has no replica, which completes the rebuilding.
-        services.state.take_held(2, [])
+        services.state.take_replica_report(2, [])
         await clusters.reconcile(services.cluster_key)
         assert world.condition(CLUSTER, "main", "Ready")[:2] == ("True", "Serving")
         assert "rebuilding" not in world.status(CLUSTER, "main")
@@ -323,12 +325,12 @@ async def test_stray_topic_is_listed_while_a_broker_reports_it(
     bench: RequestBench,
 ) -> None:
     services = bench.world.services
-    services.state.take_held(1, [topic_state(numbered_uuid(5), "stray")])
+    services.state.take_replica_report(1, [topic_state(numbered_uuid(5), "stray")])
     clusters = ClusterReconciler(services)
     await clusters.reconcile(services.cluster_key)
     (stray,) = bench.world.status(CLUSTER, "main")["strayTopics"]
     assert stray["topicName"] == "stray"
-    services.state.take_held(1, [])
+    services.state.take_replica_report(1, [])
     await clusters.reconcile(services.cluster_key)
     assert "strayTopics" not in bench.world.status(CLUSTER, "main")
 
@@ -383,7 +385,7 @@ async def test_commits_of_lost_slices_are_not_missed(bench: RequestBench) -> Non
     world = bench.world
     world.server._objects.pop((PARTITION_SLICE.kind, "main-07"))
     taken = await _take_over(world)
-    assert taken.state.found[1] > world.services.state.landed
+    assert taken.state.found[1] > world.services.state.stored_commit
 
 
 async def test_a_recreated_cluster_without_slices_takes_the_id_that_brokers_know() -> None:

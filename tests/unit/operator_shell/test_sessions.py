@@ -4,7 +4,7 @@ A process whose connections are closed is given up within seconds.
 """
 
 from tidemark_operator.listener.sessions import GRACE_S, RETURN_S, BrokerSession, BrokerSessions
-from tidemark_operator.listener.standby_discovery import Knocks, Looked
+from tidemark_operator.listener.standby_discovery import BrokerSearches, ControllerSearches
 
 TIMEOUT_S = 9.0
 TICK_S = 0.25
@@ -262,7 +262,7 @@ def test_broker_unfenced_after_expiry_is_watched_again() -> None:
 # ---------------------------------------------------------------- before the term
 
 
-def term_after(looked: Looked, *broker_ids: int, now_s: float = 100.0) -> BrokerSessions:
+def term_after(looked: BrokerSearches, *broker_ids: int, now_s: float = 100.0) -> BrokerSessions:
     """Return the sessions of a term that starts at ``now_s``; broker 1 connects at once."""
     sessions = BrokerSessions(TIMEOUT_S, TICK_S, looked)
     for broker_id in broker_ids:
@@ -276,7 +276,7 @@ def term_after(looked: Looked, *broker_ids: int, now_s: float = 100.0) -> Broker
 def test_silence_before_the_term_counts_once_brokers_have_looked_for_a_controller() -> None:
     """Broker 2 has been silent since the standby began to listen."""
     # The standby has listened since 92 s, and broker 1 dialled it at 99.8 s.
-    sessions = term_after(Looked(92.0, {1: 99.8}), 1, 2)
+    sessions = term_after(BrokerSearches(92.0, {1: 99.8}), 1, 2)
     assert run_to(sessions, 100.0, 100.0 + RETURN_S) == []
     assert run_to(sessions, 102.0, 103.0) == [(2, 20)]
     assert sessions.alive(1)
@@ -284,7 +284,7 @@ def test_silence_before_the_term_counts_once_brokers_have_looked_for_a_controlle
 
 def test_a_session_never_starts_before_the_first_discovery_request() -> None:
     # The standby listened since 97 s: silence before that is not known.
-    sessions = term_after(Looked(97.0, {1: 99.8}), 1, 2)
+    sessions = term_after(BrokerSearches(97.0, {1: 99.8}), 1, 2)
     assert run_to(sessions, 100.0, 97.0 + TIMEOUT_S) == []
     beat(sessions, 1, 106.0)
     assert run_to(sessions, 106.0, 107.0) == [(2, 20)]
@@ -292,7 +292,7 @@ def test_a_session_never_starts_before_the_first_discovery_request() -> None:
 
 def test_a_discovery_request_counts_as_a_heartbeat() -> None:
     # Broker 2 dialled the standby at 99 s, so its session ends at 108 s.
-    sessions = term_after(Looked(91.0, {1: 99.8, 2: 99.0}), 1, 2)
+    sessions = term_after(BrokerSearches(91.0, {1: 99.8, 2: 99.0}), 1, 2)
     assert run_to(sessions, 100.0, 108.0) == []
     beat(sessions, 1, 108.0)
     assert run_to(sessions, 108.0, 109.0) == [(2, 20)]
@@ -300,7 +300,7 @@ def test_a_discovery_request_counts_as_a_heartbeat() -> None:
 
 def test_no_session_expires_before_a_broker_has_reached_a_later_controller() -> None:
     """The controller may have been cut off from all brokers since its term began."""
-    sessions = BrokerSessions(TIMEOUT_S, TICK_S, Looked(91.0, {1: 99.8}))
+    sessions = BrokerSessions(TIMEOUT_S, TICK_S, BrokerSearches(91.0, {1: 99.8}))
     for broker_id in (1, 2):
         sessions.open(broker_id, broker_epoch=broker_id * 10, now_s=100.0)
     sessions.tick(100.0)
@@ -311,7 +311,7 @@ def test_no_session_expires_before_a_broker_has_reached_a_later_controller() -> 
 
 
 def test_broker_that_connects_gets_a_full_session() -> None:
-    sessions = term_after(Looked(80.0, {1: 99.8}), 1, 2, 3)
+    sessions = term_after(BrokerSearches(80.0, {1: 99.8}), 1, 2, 3)
     # Broker 2 dials and broker 3 registers at 101 s: both have until 110 s.
     sessions.knocked(2, 101.0)
     sessions.open(3, broker_epoch=30, now_s=101.0)
@@ -322,7 +322,7 @@ def test_broker_that_connects_gets_a_full_session() -> None:
 
 def test_a_short_session_is_not_made_longer() -> None:
     # A session of 1 s is shorter than the time to return.
-    sessions = BrokerSessions(1.0, TICK_S, Looked(91.0, {}))
+    sessions = BrokerSessions(1.0, TICK_S, BrokerSearches(91.0, {}))
     for broker_id in (1, 2):
         sessions.open(broker_id, broker_epoch=broker_id * 10, now_s=100.0)
     sessions.tick(99.75)
@@ -333,13 +333,13 @@ def test_a_short_session_is_not_made_longer() -> None:
 
 def test_discovery_requests_count_since_the_last_term() -> None:
     discovery = Knocks()
-    assert discovery.looked() == Looked()
+    assert discovery.looked() == BrokerSearches()
     discovery.heard(1, 5.0)
     discovery.forget()
     discovery.heard(2, 6.0)
     discovery.heard(1, 7.0)
     discovery.heard(2, 8.0)
     # forget() drops the first term's requests, so that the count restarts at 6 s.
-    assert discovery.looked() == Looked(6.0, {2: 8.0, 1: 7.0})
+    assert discovery.looked() == BrokerSearches(6.0, {2: 8.0, 1: 7.0})
     assert discovery.looked().seconds(10.0) == 4.0
-    assert Looked().seconds(10.0) == 0.0
+    assert BrokerSearches().seconds(10.0) == 0.0

@@ -131,7 +131,7 @@ async def test_restored_slice_ends_the_term(slices: Slices, how: str) -> None:
     # The slice has advanced to the first write before the restore.
     assert await slices.write(before)
     slices.state.put_broker(broker(1))
-    slices.state.take_held(1, [])
+    slices.state.take_replica_report(1, [])
     assert await slices.write(slices.planned(partition_epoch=1))
     # The slice has an older commit, or has lost its rows.
     slices.overwrite(before.index, **(before.payload if how == "older" else {"partitions": []}))

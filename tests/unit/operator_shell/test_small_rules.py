@@ -74,7 +74,7 @@ def test_write_without_a_watch_event_is_reported() -> None:
     well, why = verdict(pulse(silent=echoes.silent()), 120.0)
     assert not well
     assert "the watch of Broker objects has been silent for 121 s although an event is due" in why
-    echoes.heard("Broker")
+    echoes.delivered("Broker")
     assert echoes.silent() is None
 
 

@@ -30,7 +30,7 @@ from tidemark_operator.kube.kinds import (
 )
 from tidemark_operator.leadership.lease_retention import keep_lease
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
-from tidemark_operator.listener.standby_discovery import Knocks
+from tidemark_operator.listener.standby_discovery import ControllerSearches
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.resources.names import LEASE_FINALIZER
 from tidemark_operator.settings import OperatorSettings
@@ -397,7 +397,7 @@ async def test_failed_renewal_of_the_own_certificate_is_reported(
 class FakeServer:
     """Control listener without any client."""
 
-    knocks = Knocks()
+    searches = ControllerSearches()
 
     def begin_term(self, *_: object) -> None: ...
 

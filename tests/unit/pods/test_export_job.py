@@ -10,10 +10,10 @@ import pytest
 from tests.unit.operator_shell.shell_world import NAMESPACE
 from tidemark.export_job import ORDER_VARIABLE, OptionPlace, Order
 from tidemark.wire.control import Endpoint
-from tidemark_operator.controller.export_values import JobWanted, Problem
+from tidemark_operator.controller.export_values import DesiredJob, Problem
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.users import UserInfo
-from tidemark_operator.objects.exports import Surroundings, bootstrap, job_wanted
+from tidemark_operator.objects.exports import Surroundings, bootstrap, desired_job
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
@@ -64,9 +64,9 @@ def surroundings(**fields: Any) -> Surroundings:
     return Surroundings(**base | fields)
 
 
-def job_of(made: dict[str, Any], **around: Any) -> JobWanted:
-    found = job_wanted(made, surroundings(**around), image="pipeline:1")
-    assert isinstance(found, JobWanted), found
+def job_of(made: dict[str, Any], **around: Any) -> DesiredJob:
+    found = desired_job(made, surroundings(**around), image="pipeline:1")
+    assert isinstance(found, DesiredJob), found
     return found
 
 
@@ -324,7 +324,7 @@ def test_a_few_of_many_brokers_are_named() -> None:
 
 
 def test_missing_source_is_a_problem_that_waits() -> None:
-    found = job_wanted(body(), surroundings(brokers=()), image="i")
+    found = desired_job(body(), surroundings(brokers=()), image="i")
     assert isinstance(found, Problem)
     assert dataclasses.replace(found, message="") == Problem(
         reason="SourceUnusable", message="", waits=True

@@ -7,15 +7,15 @@ import pytest
 
 from tests.unit.pods.pod_values import BROKER, pod
 from tidemark_broker.listeners import ListenerAddress, addresses_of
-from tidemark_operator.controller.external_addresses import WayIn
+from tidemark_operator.controller.external_addresses import ServiceAddress
 from tidemark_operator.pods import configuration
 from tidemark_operator.pods.external_services import (
     DesiredService,
     bootstrap_services,
     broker_services,
     external_ips,
-    is_as_wanted,
-    way_in,
+    matches_manifest,
+    service_address,
 )
 from tidemark_operator.pods.manifests import broker_objects
 from tidemark_operator.resources.broker_pod import BrokerPod
@@ -100,55 +100,59 @@ INGRESS = [{"ip": "192.0.2.7"}]
 @pytest.mark.parametrize(
     ("type_", "fields", "ingress", "found"),
     [
-        pytest.param("NodePort", {}, None, WayIn(port=31001), id="the node's port"),
+        pytest.param("NodePort", {}, None, ServiceAddress(port=31001), id="the node's port"),
         pytest.param(
             "NodePort",
             {"nodeAddress": "ExternalIP"},
             None,
-            WayIn(port=31001, by_external_ip=True),
+            ServiceAddress(port=31001, by_external_ip=True),
             id="its ExternalIP",
         ),
         pytest.param(
             "NodePort",
             {"host": "b{nodeId}.example.com", "nodeAddress": "ExternalIP"},
             None,
-            WayIn(host="b1.example.com", port=31001),
+            ServiceAddress(host="b1.example.com", port=31001),
             id="a name for each",
         ),
         pytest.param(
             "NodePort",
             {"host": "b{nodeId}.example.com", "brokers": [{"nodeId": 1, "host": "a", "port": 4}]},
             None,
-            WayIn(host="a", port=4),
+            ServiceAddress(host="a", port=4),
             id="a broker of its own",
         ),
         pytest.param(
             "NodePort",
             {"brokers": [{"nodeId": 2, "host": "a", "port": 4}]},
             None,
-            WayIn(port=31001),
+            ServiceAddress(port=31001),
             id="another broker",
         ),
         pytest.param(
-            "LoadBalancer", {}, INGRESS, WayIn(host="192.0.2.7", port=9095), id="an address"
+            "LoadBalancer",
+            {},
+            INGRESS,
+            ServiceAddress(host="192.0.2.7", port=9095),
+            id="an address",
         ),
         pytest.param(
             "LoadBalancer",
             {},
             [{"ip": "192.0.2.7", "hostname": "lb.example.com"}],
-            WayIn(host="lb.example.com", port=9095),
+            ServiceAddress(host="lb.example.com", port=9095),
             id="a name before an address",
         ),
         pytest.param(
             "LoadBalancer",
             {"host": "b{nodeId}.example.com", "port": 443},
             None,
-            WayIn(host="b1.example.com", port=443),
+            ServiceAddress(host="b1.example.com", port=443),
             id="pushed before it exists",
         ),
     ],
 )
-def test_external_address_of_a_service(type_: str, fields: Any, ingress: Any, found: WayIn) -> None:
+def test_external_address_of_a_service(type_: str, fields: Any, ingress: Any, found: ServiceAddress) -> None:
     of = service_of(type_, **fields)
     assert way_in(of, live(of, ingress=ingress)) == found
 

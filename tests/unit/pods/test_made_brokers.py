@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.pods.pod_values import POD
 from tidemark_operator.controller.scaling import PlannedBroker
-from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, is_made
+from tidemark_operator.pods.made_brokers import broker_manifest, is_made, matches_manifest
 
 
 def manifest(*, leaving: bool = False, rack: str | None = "a") -> dict[str, Any]:
@@ -33,13 +33,13 @@ def test_created_broker_is_recognized_by_its_labels() -> None:
 def test_broker_is_written_only_for_a_change(
     before: dict[str, Any], after: dict[str, Any], expected: bool
 ) -> None:
-    assert is_as_wanted(before, after) is expected
+    assert matches_manifest(before, after) is expected
 
 
 def test_a_drain_requested_by_a_user_is_not_reverted() -> None:
     drained = manifest()
     drained["spec"]["drain"] = True
-    assert is_as_wanted(drained, manifest())
+    assert matches_manifest(drained, manifest())
     changed = manifest()
     changed["spec"]["pod"] = POD | {"image": "tidemark/broker:2"}
-    assert not is_as_wanted(drained, changed)
+    assert not matches_manifest(drained, changed)

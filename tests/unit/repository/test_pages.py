@@ -22,7 +22,13 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 #: Calls with a reason among their positional arguments.
-_POSITION = {"condition": 2, "SlicesUnusable": 0, "ClaimRefused": 0, "UserProblem": 0, "_told": 0}
+_POSITION = {
+    "condition": 2,
+    "SlicesUnusable": 0,
+    "ClaimRefused": 0,
+    "UserProblem": 0,
+    "_export_summary": 0,
+}
 
 
 @pytest.mark.parametrize("name", pages.pages())

@@ -712,7 +712,7 @@ async def test_a_restored_number_of_partitions_follows_the_brokers(
         row.topic_id, "t", partitions=tuple(map(snapshot.partition_state, (row, second)))
     )
     for node_id in (1, 2):
-        services.state.take_held(node_id, [report])
+        services.state.take_replica_report(node_id, [report])
     reconciler = TopicReconciler(services)
     for _ in range(3):
         await reconciler.reconcile(changes.world.key(TOPIC, "t"))

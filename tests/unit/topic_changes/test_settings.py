@@ -106,7 +106,7 @@ def test_an_unsupported_disablement_policy_is_an_invalid_request(
 
 def test_another_bad_value_is_an_invalid_configuration() -> None:
     with pytest.raises(ChangeRefusal) as refusal:
-        changed(TopicSettings({}, ON), settings(remote_storage_enable="yes"), is_whole=False)
+        changed(TopicSettings({}, ON), settings(remote_storage_enable="yes"), replaces_all=False)
     assert refusal.value.code == ErrorCode.invalid_config
 
 
@@ -131,7 +131,7 @@ def test_an_omitted_field_does_not_disable_tiering() -> None:
 )
 def test_foreign_key_is_refused_with_its_place(name: str, instead: str) -> None:
     with pytest.raises(ChangeRefusal, match=instead) as refusal:
-        changed(TopicSettings({}, None), settings(**{name: "1"}), is_whole=False)
+        changed(TopicSettings({}, None), settings(**{name: "1"}), replaces_all=False)
     assert f"Unknown topic config name: {name.replace('_', '.')}; " in refusal.value.message
 
 

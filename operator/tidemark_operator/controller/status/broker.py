@@ -107,9 +107,9 @@ def _conditions(
     broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
 ) -> list[ConditionValue]:
     main = _main(broker, health, unreached=unreached, now_ms=now_ms)
-    if broker.deletion_held:
+    if broker.deletion_blocked:
         main[2] = condition(
-            "Stalled", True, Reason.DELETION_PROTECTED, protection.held_text("Broker")
+            "Stalled", True, Reason.DELETION_PROTECTED, protection.blocked_text("Broker")
         )
     if not broker.registered:
         text = f"start a broker with node.id {broker.node_id} and this cluster's id"

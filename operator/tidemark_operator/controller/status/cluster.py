@@ -43,8 +43,8 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
     conditions, addresses = external_listeners.of_cluster(state, conditions)
     # A held deletion and deleted definitions replace any other reason of Stalled: they need a
     # person.
-    if cluster.deletion_held:
-        text = protection.held_text("Cluster")
+    if cluster.deletion_blocked:
+        text = protection.blocked_text("Cluster")
         conditions[2] = condition("Stalled", True, Reason.DELETION_PROTECTED, text)
     if state.leaving_definitions:
         text = protection.leaving_text(state.leaving_definitions)

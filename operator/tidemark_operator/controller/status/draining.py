@@ -74,7 +74,7 @@ def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKe
         if len(led) == len(rows)
         else " (for partitions without a leader, see the condition Ready of the Topic)"
     )
-    ways = [
+    remedies = [
         *(["start the other replicas and let them catch up"] if behind else []),
         *(["start another broker that can take them"] if led else []),
         f"delete the topics{topics}",
@@ -92,7 +92,8 @@ def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKe
         ". Until then the broker keeps serving, and receives no new replicas" if broker.live else ""
     )
     return (
-        f"{named(state, blockers)} would {risk}. To remove the broker, {', or '.join(ways)}{serves}"
+        f"{named(state, blockers)} would {risk}. To remove the broker, "
+        f"{', or '.join(remedies)}{serves}"
     )
 
 

@@ -116,8 +116,8 @@ def _current_ms(export: ExportInfo, report: JobReport | None) -> int | None:
 
     A job that has just started does not know it yet.
     """
-    told_ms = None if report is None else report.current_ms
-    return max((ms for ms in (export.current_ms, told_ms) if ms is not None), default=None)
+    reported_ms = None if report is None else report.current_ms
+    return max((ms for ms in (export.current_ms, reported_ms) if ms is not None), default=None)
 
 
 # ---------------------------------------------------------------- conditions
@@ -128,9 +128,9 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
     if export.suspended:
         ends = view.job.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.ENDING)
         text = "spec.suspend is true, so no job runs" if not ends else "the job is being stopped"
-        return _told(Reason.SUSPENDED, text, ready=True, reconciling=ends)
+        return _export_summary(Reason.SUSPENDED, text, ready=True, reconciling=ends)
     if view.problem is not None:
-        return _told(
+        return _export_summary(
             view.problem.reason,
             view.problem.message,
             reconciling=view.problem.waits,
@@ -144,7 +144,9 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
             "jobs would take the table from each other. Stop the other job, "
             "then set spec.suspend to true and back"
         )
-        return _told(Reason.TABLE_TAKEN_OVER, text, stalled=run.generation == export.generation)
+        return _export_summary(
+            Reason.TABLE_TAKEN_OVER, text, stalled=run.generation == export.generation
+        )
     # Failures remain visible until a run has committed something.
     if export.failures:
         return _failing(export, view)
@@ -153,7 +155,7 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
     return _continuous(export, view, now_ms)
 
 
-def _told(
+def _export_summary(
     reason: str,
     message: str,
     *,
@@ -188,7 +190,7 @@ def _failing(export: ExportInfo, view: ExportView) -> list[ConditionValue]:
         text += f". The next run starts at {time_text(view.next_ms)}"
     # The first failures may be transient; repeated ones need a person.
     stalled = refused or export.failures >= PATIENCE
-    return _told(Reason.JOB_FAILED, text, reconciling=not stalled, stalled=stalled)
+    return _export_summary(Reason.JOB_FAILED, text, reconciling=not stalled, stalled=stalled)
 
 
 def _scheduled(export: ExportInfo, view: ExportView) -> list[ConditionValue]:
@@ -197,11 +199,11 @@ def _scheduled(export: ExportInfo, view: ExportView) -> list[ConditionValue]:
         text = f"run {run.number} is in progress"
         if view.job.phase is not JobPhase.RUNNING and view.job.why:
             text += f": {view.job.why}"
-        return _told(Reason.RUNNING, text, ready=True, exporting=True)
+        return _export_summary(Reason.RUNNING, text, ready=True, exporting=True)
     text = "the schedule has no next time"
     if view.next_ms is not None:
         text = f"the next run starts at {time_text(view.next_ms)}"
-    return _told(Reason.SCHEDULED, text, ready=True, exporting=True)
+    return _export_summary(Reason.SCHEDULED, text, ready=True, exporting=True)
 
 
 def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[ConditionValue]:
@@ -211,11 +213,11 @@ def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[Condi
         if (find(export.status, "Ready") or {}).get("reason") == Reason.RUNNING:
             return _silent(export, now_ms)
         if now_ms - run.start_ms > SILENT_MS:
-            return _told(Reason.REPORT_MISSING, _SILENT, reconciling=True)
+            return _export_summary(Reason.REPORT_MISSING, _SILENT, reconciling=True)
     # Exporting is unknown until the job has measured its lag.
     if job.phase is not JobPhase.RUNNING or report is None or report.lag is None:
         text = f"the job is starting: {job.why}" if job.why else "the job is starting"
-        return _told(Reason.JOB_STARTING, text, reconciling=True, exporting=None)
+        return _export_summary(Reason.JOB_STARTING, text, reconciling=True, exporting=None)
     ready = summary(ready=True, reason=Reason.RUNNING, message="the job is running")
     return [*ready, _exporting(export, report, now_ms)]
 

@@ -29,7 +29,7 @@ def of_broker(
     if not broker.external:
         return conditions, {}
     found = external_listeners.external(state, broker)
-    endpoints = external_listeners.rendered(external_listeners.told_outside(state, broker))
+    endpoints = external_listeners.rendered(external_listeners.advertised_external(state, broker))
     texts = {
         name: address if isinstance(address, Missing) else external_listeners.text_of(address)
         for name, address in found.items()

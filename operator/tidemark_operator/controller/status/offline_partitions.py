@@ -31,12 +31,12 @@ def no_leader(
     if waiting:
         return _election_waits(state, topic, waiting)
     holders = {replica for row in rows for replica in row.holders}
-    ways = [f"start {_brokers(_down(state, holders) or holders)} (the last with all records)"]
+    remedies = [f"start {_brokers(_down(state, holders) or holders)} (the last with all records)"]
     if _down(state, holders) == holders:
-        ways.append("delete its Broker if it never returns")
+        remedies.append("delete its Broker if it never returns")
     # An unclean election is only a remedy if a replica without all records exists.
     others = any(set(row.hosts).difference(row.holders) for row in rows)
-    reasons = _ways(state, topic, ways) if others else ", or ".join(ways)
+    reasons = _join_remedies(state, topic, remedies) if others else ", or ".join(remedies)
     text = f"partitions {numbers(row.partition for row in rows)} have no leader: {reasons}"
     return summary(ready=False, reason=Reason.PARTITIONS_OFFLINE, message=text, reconciling=True)
 
@@ -55,21 +55,21 @@ def _election_waits(
         live = [replica for replica in row.last_known_elr if state.is_live(replica)]
         refusing.update(replica for replica in live if logs.get(replica, 0) is None)
         silent.update(replica for replica in live if replica not in logs)
-    ways = []
+    remedies = []
     if down:
-        ways.append(f"start {_brokers(down)}")
+        remedies.append(f"start {_brokers(down)}")
     if refusing:
-        ways.append(
+        remedies.append(
             f"repair the log directory of {_brokers(refusing)} (see the condition "
             "Ready of its Broker)"
         )
     if silent:
-        ways.append(f"wait for the log reports of {_brokers(silent)}")
+        remedies.append(f"wait for the log reports of {_brokers(silent)}")
     text = (
         f"partitions {numbers(row.partition for row in rows)} have no leader. "
         f"{_brokers(unproven)} may have lost the latest records in a crash, and "
         "too few have reported their log ends to elect the longest. To resolve "
-        f"this, {_ways(state, topic, ways)}"
+        f"this, {_join_remedies(state, topic, remedies)}"
     )
     text += accepted_losses.offer_text(state, topic, rows)
     return summary(ready=False, reason=Reason.ELECTION_PENDING, message=text, reconciling=True)
@@ -104,7 +104,7 @@ def leaders_starting(
     known = state.acknowledgements
     partitions = numbers(row.partition for row in rows)
     # Leaders without a snapshot of this term are named at once, connected ones only when overdue.
-    late = {row.leader for row in rows if not known.has_told(state.brokers.get(row.leader))}
+    late = {row.leader for row in rows if not known.has_snapshot(state.brokers.get(row.leader))}
     if known.is_overdue(topic.id):
         late.update(row.leader for row in rows)
     text = f"waiting for the leaders of partitions {partitions} to acknowledge"
@@ -122,9 +122,9 @@ def leaders_starting(
     return summary(ready=False, reason=Reason.LEADERS_STARTING, message=text, reconciling=True)
 
 
-def _ways(state: ControllerState, topic: TopicInfo, ways: Sequence[str]) -> str:
+def _join_remedies(state: ControllerState, topic: TopicInfo, remedies: Sequence[str]) -> str:
     allowed = unclean_election(topic, state.cluster)
-    return ", or ".join(ways if allowed and ways else [*ways, _UNCLEAN])
+    return ", or ".join(remedies if allowed and remedies else [*remedies, _UNCLEAN])
 
 
 def _down(state: ControllerState, node_ids: Iterable[int]) -> set[int]:

@@ -57,15 +57,15 @@ def _condition(state: ControllerState, pod: PodState) -> ConditionValue:
     return condition(UP_TO_DATE, True, Reason.UP_TO_DATE, f"pod {pod.name}")
 
 
-def hold_text(state: ControllerState, held: Hold) -> str:
+def hold_text(state: ControllerState, hold: Hold) -> str:
     """Return what a held restart waits for."""
-    if held.unreached:
+    if hold.unreached:
         return "no broker has reached this operator yet"
     texts = []
-    if held.starting:
-        texts.append(f"pods of other brokers are being created ({numbers(held.starting)})")
-    if held.away:
-        texts.append(f"other brokers are down ({numbers(held.away)})")
-    if held.behind:
-        texts.append(f"not fully in sync: {named(state, held.behind)}")
+    if hold.starting:
+        texts.append(f"pods of other brokers are being created ({numbers(hold.starting)})")
+    if hold.away:
+        texts.append(f"other brokers are down ({numbers(hold.away)})")
+    if hold.behind:
+        texts.append(f"not fully in sync: {named(state, hold.behind)}")
     return "; ".join(texts)

@@ -1,7 +1,7 @@
 """Rebuilding in the Cluster's status, with topics that only brokers report."""
 
 from tidemark.ids import id_text
-from tidemark.reasons import Reason
+from tidemark.reasons import RebuildingReason
 from tidemark_operator.controller import rebuilding as rebuilding_core
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
@@ -10,7 +10,7 @@ from tidemark_operator.controller.rebuilding import is_done, lost
 from tidemark_operator.controller.status.conditions import time_text
 
 #: Maximum of the schema; further ones are listed once these are adopted.
-STRAYS_MAX = 64
+STRAY_TOPICS_MAX = 64
 #: Topics in a message; the rest are counted.
 NAMED_MAX = 5
 #: Status fields that are absent without a value.
@@ -19,12 +19,14 @@ FIELDS = ("rebuilding", "strayTopics")
 
 def rendered(state: ControllerState, *, now_ms: int) -> dict[str, object]:
     """Return the status fields of a rebuilding."""
-    return {"rebuilding": _rebuilding(state, now_ms), "strayTopics": _strays(state)}
+    return {"rebuilding": _rebuilding(state, now_ms), "strayTopics": _stray_topics(state)}
 
 
 def entry(rebuilding: ClusterRebuilding) -> dict[str, object]:
     """Return the entry of one rebuilding."""
-    reason = "SlicesBehind" if rebuilding.behind else Reason.SLICES_MISSING
+    reason = (
+        RebuildingReason.SLICES_BEHIND if rebuilding.behind else RebuildingReason.SLICES_MISSING
+    )
     return {"since": rebuilding.since, "reason": reason}
 
 
@@ -42,7 +44,7 @@ def _rebuilding(state: ControllerState, now_ms: int) -> dict[str, object] | None
     return None
 
 
-def _strays(state: ControllerState) -> list[dict[str, str]]:
+def _stray_topics(state: ControllerState) -> list[dict[str, str]]:
     """Return topics on brokers without a Topic.
 
     Their data stays, and a Topic can adopt one by its id.
@@ -50,13 +52,13 @@ def _strays(state: ControllerState) -> list[dict[str, str]]:
     left = {orphan.topic_id for orphan in state.cluster.orphans}
     # A tombstoned topic is being deleted on its brokers, so it cannot be adopted.
     found = sorted(
-        (state.held.name(topic_id), id_text(topic_id))
-        for topic_id in state.held.topic_ids()
+        (state.replica_reports.name(topic_id), id_text(topic_id))
+        for topic_id in state.replica_reports.topic_ids()
         if topic_id not in left
         and state.topic_by_id(topic_id) is None
         and not state.tombstones_of(topic_id)
     )
-    return [{"topicName": name, "topicId": text} for name, text in found[:STRAYS_MAX]]
+    return [{"topicName": name, "topicId": text} for name, text in found[:STRAY_TOPICS_MAX]]
 
 
 def sentence(state: ControllerState) -> str:

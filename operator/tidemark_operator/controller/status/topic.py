@@ -75,7 +75,7 @@ class TopicReplicaCounts:
     down: tuple[int, ...]
     catching_up: tuple[int, ...]
     #: Brokers that copy whole replicas because their logs lacked records, with the partitions.
-    copied_anew: tuple[tuple[int, list[int]], ...]
+    recopied: tuple[tuple[int, list[int]], ...]
 
 
 def counts(state: ControllerState, topic: TopicInfo) -> TopicReplicaCounts:
@@ -99,7 +99,7 @@ def counts(state: ControllerState, topic: TopicInfo) -> TopicReplicaCounts:
         behind=tuple(partition for partition, node_ids in behind.items() if node_ids),
         down=tuple(sorted(node_id for node_id in lagging if not state.is_live(node_id))),
         catching_up=tuple(sorted(node_id for node_id in lagging if state.is_live(node_id))),
-        copied_anew=tuple(_copied_anew(state, topic)),
+        recopied=tuple(_recopied(state, topic)),
     )
 
 
@@ -115,7 +115,7 @@ def _failing(
             yield node_id, partitions, "" if health is None else health.storage_error
 
 
-def _copied_anew(state: ControllerState, topic: TopicInfo) -> Iterator[tuple[int, list[int]]]:
+def _recopied(state: ControllerState, topic: TopicInfo) -> Iterator[tuple[int, list[int]]]:
     for node_id, health in sorted(state.health.items()):
         partitions = [key[1] for key, _ in health.set_aside if key[0] == topic.id]
         if partitions and state.is_live(node_id):
@@ -152,7 +152,7 @@ def _starting(
     return [
         row
         for row in led
-        if known.awaits_leader(row) or not known.has_told(state.brokers.get(row.leader))
+        if known.awaits_leader(row) or not known.has_snapshot(state.brokers.get(row.leader))
     ]
 
 
@@ -455,11 +455,11 @@ def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> Condit
             "wait for a broker to join (placeholders)"
         )
         return condition("FullyReplicated", False, Reason.PLACEHOLDERS, text)
-    if counted.copied_anew:
+    if counted.recopied:
         brokers = "; ".join(
             f"broker {node_id} copies partition {numbers(partitions)} from the leader, because its "
             "log lacked records"
-            for node_id, partitions in counted.copied_anew[:3]
+            for node_id, partitions in counted.recopied[:3]
         )
         return condition("FullyReplicated", False, Reason.REPLICAS_BEHIND, brokers)
     text = _behind_text(counted)

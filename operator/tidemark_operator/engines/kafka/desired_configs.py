@@ -45,7 +45,7 @@ class Difference:
         return bool(self.set or self.unset)
 
 
-def wanted(
+def of_topic(
     topic: TopicInfo, tiering: Tiering, throttled: Mapping[str, str] | None = None
 ) -> DesiredConfigs:
     """Return the desired values.
@@ -79,12 +79,12 @@ def _tiered(topic: TopicInfo, tiering: Tiering) -> DesiredConfigs:
 
 
 def difference(
-    found: Mapping[str, str], desired: DesiredConfigs, ours: Collection[str]
+    found: Mapping[str, str], desired: DesiredConfigs, managed: Collection[str]
 ) -> Difference:
     """Return the changes to reach the desired values.
 
-    ``found`` are the topic's own values, ``ours`` the keys that were ever set for this spec. Equal
-    values are left as they are, so an adopted topic is not changed. A key that was managed is
+    ``found`` are the topic's own values, ``managed`` the keys that were ever set for this spec.
+    Equal values are left as they are, so an adopted topic is not changed. A key that was managed is
     removed even if it is not seen: the read may be older than the write that set it, and a key that
     is no longer recorded would stay forever.
     """
@@ -96,7 +96,7 @@ def difference(
         for key, value in found.items()
         if key in desired.absent and (key not in SWITCHES or value != "false")
     }
-    dropped.update(ours)
+    dropped.update(managed)
     return Difference(changed, tuple(sorted(dropped.difference(desired.values))))
 
 
@@ -133,7 +133,7 @@ def throttles(moving: Collection[tuple[int, Collection[int], Collection[int]]]) 
 
     Each move is (partition, present replicas, added replicas).
     """
-    leaders = [f"{part}:{node}" for part, held, _ in sorted(moving) for node in sorted(held)]
+    leaders = [f"{part}:{node}" for part, present, _ in sorted(moving) for node in sorted(present)]
     followers = [f"{part}:{node}" for part, _, added in sorted(moving) for node in sorted(added)]
     if not followers:
         return {}

@@ -64,8 +64,13 @@ def tiering_found(own: Mapping[str, str]) -> Tiering:
     return Tiering(TieringState.ENABLED, 0)
 
 
-def mismatches(topic: TopicInfo, found: FoundTopic, *, may_lack: bool = False) -> list[str]:
-    """Return how a topic differs from the spec; ``may_lack``: fewer replicas are accepted."""
+def mismatches(
+    topic: TopicInfo, found: FoundTopic, *, accepts_fewer_replicas: bool = False
+) -> list[str]:
+    """Return how a topic differs from the spec, one text for each difference.
+
+    ``accepts_fewer_replicas``: a topic with fewer replicas than the spec does not differ.
+    """
     view, problems = found.view, []
     if len(view.partitions) != topic.partitions:
         problems.append(
@@ -73,8 +78,8 @@ def mismatches(topic: TopicInfo, found: FoundTopic, *, may_lack: bool = False) -
         )
     factors = sorted({len(partition.replicas) for partition in view.partitions})
     # Kafka cannot create placeholders, so an under-replicated topic has fewer replicas.
-    lacks = may_lack and factors[-1:] < [topic.replication_factor]
-    if factors != [topic.replication_factor] and not lacks:
+    has_fewer = accepts_fewer_replicas and factors[-1:] < [topic.replication_factor]
+    if factors != [topic.replication_factor] and not has_fewer:
         text = " or ".join(map(str, factors))
         problems.append(f"its partitions have {text} replicas, not {topic.replication_factor}")
     tiering = tiering_found(found.own)
@@ -85,7 +90,7 @@ def mismatches(topic: TopicInfo, found: FoundTopic, *, may_lack: bool = False) -
             f"it is {is_}tiered, but spec.tiering.enabled says that it is {not_}to be tiered"
         )
         return problems
-    values = desired_configs.wanted(topic, tiering).values
+    values = desired_configs.of_topic(topic, tiering).values
     missing = desired_configs.difference(found.own, desired_configs.DesiredConfigs(values), ()).set
     for key in list(missing)[:_SHOWN]:
         has = quoted(found.own[key]) if key in found.own else "no value of its own"
@@ -99,23 +104,25 @@ def claim(
     topic: TopicInfo,
     found: FoundTopic,
     *,
-    asked_for: bool,
+    is_requested: bool,
     created: uuid.UUID | None = None,
-    may_lack: bool = False,
+    accepts_fewer_replicas: bool = False,
 ) -> Adoption | Blocker:
     """Return the adoption of an existing topic by a Topic without an id, or its refusal.
 
-    ``asked_for``: an operator has requested its creation and does not know the outcome.
-    ``created``: the id if the outcome is known. ``may_lack``: fewer replicas are accepted
-    (KIP-409).
+    ``is_requested``: an operator has requested its creation and does not know the outcome.
+    ``created``: the id if the outcome is known. ``accepts_fewer_replicas``: the topic may have
+    fewer replicas than the spec (KIP-409).
     """
-    view, annotated = found.view, topic.asked.get(ADOPT_TOPIC_ID, "")
+    view, annotated = found.view, topic.annotations.get(ADOPT_TOPIC_ID, "")
     # A topic that this operator has just created needs no comparison.
     is_made = created == view.topic_id
-    problems = [] if is_made else mismatches(topic, found, may_lack=may_lack)
+    problems = (
+        [] if is_made else mismatches(topic, found, accepts_fewer_replicas=accepts_fewer_replicas)
+    )
     named = parse_topic_id(annotated) == view.topic_id
     # An unknown creation counts only if the topic matches the spec in everything.
-    if (named or is_made or (asked_for and not annotated)) and not problems:
+    if (named or is_made or (is_requested and not annotated)) and not problems:
         tiering_status = PersistedTiering(
             tiering=tiering_found(found.own), since_ms=topic.created_ms
         )
@@ -192,13 +199,13 @@ def refusals(topic: TopicInfo, partitions: int, why_not_tiered: str) -> list[Blo
             f"spec.partitions to {partitions}"
         )
         found.append(Blocker(reason=Reason.PARTITIONS_ADDED, message=text))
-    if topic.deletion_held:
+    if topic.deletion_blocked:
         text = "its deletion is blocked by the deletion protection annotation"
         found.append(Blocker(reason=Reason.DELETION_PROTECTED, message=text))
     return found
 
 
-def tiered_elsewhere(topic: TopicInfo, own: Mapping[str, str]) -> Blocker | None:
+def tiered_externally(topic: TopicInfo, own: Mapping[str, str]) -> Blocker | None:
     """Return the blocker of a topic that another client has started to tier."""
     if topic.tiering.ever_tiered or own.get(desired_configs.ENABLE) != "true":
         return None

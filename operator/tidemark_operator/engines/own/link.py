@@ -170,28 +170,28 @@ class Link:
             rows = {key for key in self.errors if key not in self._refused}
             self._change.add(rows=rows, removals=self._refused.values())
 
-    async def _send(self, whole: PartitionStatesRequest) -> None:
-        request = self._without_known(whole)
+    async def _send(self, complete: PartitionStatesRequest) -> None:
+        request = self._without_known(complete)
         response = await self.channel.call(request, PartitionStatesResponse, SEND_TIMEOUT_S)
         if response.error_code != int(ErrorCode.none):
             if response.error_code == int(ErrorCode.stale_controller_epoch):
                 self._listener.on_stale(self.node_id)
             raise ConnectionAbortedError(f"PartitionStates returned error {response.error_code}")
         # Only what was acknowledged may be left out of later deltas.
-        self._brokers, self._storage = whole.brokers, _storage(whole)
+        self._brokers, self._storage = complete.brokers, _storage(complete)
         self._take(request, response)
 
-    def _without_known(self, whole: PartitionStatesRequest) -> PartitionStatesRequest:
+    def _without_known(self, complete: PartitionStatesRequest) -> PartitionStatesRequest:
         """Return a delta without brokers or storage if they equal the acknowledged ones.
 
         The storage includes credentials.
         """
-        if whole.full:
-            return whole
-        request = whole
-        if whole.brokers == self._brokers:
+        if complete.full:
+            return complete
+        request = complete
+        if complete.brokers == self._brokers:
             request = dataclasses.replace(request, brokers=())
-        if _storage(whole) == self._storage:
+        if _storage(complete) == self._storage:
             request = dataclasses.replace(
                 request, remote_storage="", store_id="", storage_as_before=True
             )

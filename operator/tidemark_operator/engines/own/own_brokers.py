@@ -73,7 +73,7 @@ class OwnBrokers(OwnEngine):
         #: By node id: broker epoch, and connections in a row that ended during UserStates.
         self._deaf: dict[int, tuple[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._landed: PendingChange = PendingChange()
+        self._stored: PendingChange = PendingChange()
         self._removals: dict[int, list[Removal]] = {}
 
     # ------------------------------------------------------------ connections
@@ -146,17 +146,17 @@ class OwnBrokers(OwnEngine):
 
     def landing(self, state: ControllerState, write: SliceWrite) -> None:
         """Note a slice's write that took effect, before the state advances; ``flush`` sends it."""
-        self._landed.add(rows=[row.key for row in write.rows])
+        self._stored.add(rows=[row.key for row in write.rows])
         for node_id, removals in snapshot.removals_of(state, write).items():
             self._removals.setdefault(node_id, []).extend(removals)
 
     def flush(self) -> None:
         """Send every broker what was stored since the last call, brokers' states included."""
         # Taken at once: writes that are stored during the loop belong to the next call.
-        landed, self._landed = self._landed, PendingChange()
+        stored, self._stored = self._stored, PendingChange()
         removals, self._removals = self._removals, {}
         for node_id, link in self._links.items():
-            link.add(rows=landed.rows, removals=removals.get(node_id, ()))
+            link.add(rows=stored.rows, removals=removals.get(node_id, ()))
 
     def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
         """Send every broker these rows and Topics as they now are."""
