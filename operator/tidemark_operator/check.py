@@ -211,6 +211,7 @@ def checks(arguments: Sequence[str] | None) -> tuple[list[InstallationCheck], fl
 
 
 def _checks(given: argparse.Namespace) -> Iterator[InstallationCheck]:
+    """Yield the checks that the command line requests, in the order in which they are run."""
     for address in map(BindAddress.parse, given.operator):
         look = functools.partial(operator_complaint, address)
         yield InstallationCheck(f"operator {address} answers /healthz", look)

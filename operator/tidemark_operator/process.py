@@ -143,6 +143,7 @@ class OperatorProcess:
             logger.info("stopped")
 
     async def _serve(self, ready: Callable[[], None]) -> None:
+        """Run the main loop's tasks until one of them ends, and raise its exception."""
         async with await KubeApi.open(self._access) as api:
             tasks = [
                 asyncio.create_task(self._leader.run(api, self._server, ready)),

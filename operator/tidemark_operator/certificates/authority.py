@@ -117,6 +117,7 @@ def _issue(
     now: dt.datetime,
     life: dt.timedelta,
 ) -> KeyPair:
+    """Return a new key with a leaf certificate for it, signed by ``authority``."""
     issuer, signing = authority.parsed, _signing_key(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
@@ -233,6 +234,7 @@ def _builder(
     now: dt.datetime,
     life: dt.timedelta,
 ) -> x509.CertificateBuilder:
+    """Return a certificate builder with the fields that authorities and leaves share."""
     return (
         x509.CertificateBuilder()
         .subject_name(name)

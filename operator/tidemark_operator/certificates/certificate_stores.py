@@ -115,6 +115,7 @@ class SecretKeeper:
         return f"Secret {name}"
 
     async def read(self, name: str) -> Kept | None:
+        """Return a Secret, None if it does not exist. Raises :class:`KeptByAnother`."""
         try:
             body = await self._api.get(SECRET, self._namespace, name)
         except NotFound:
@@ -155,6 +156,7 @@ class SecretKeeper:
     async def write(
         self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
     ) -> None:
+        """Create the Secret, or replace ``former``. Raises :class:`Overtaken` on a conflict."""
         # Keep the labels and annotations of other tools: a backup tool identifies its objects by
         # them. Keep the type, too: it is immutable, and a restored Secret may have another one.
         known = {} if former is None else former.metadata

@@ -106,6 +106,7 @@ class KeptAuthority:
         return True
 
     def _checked(self, kept: Kept) -> Authorities:
+        """Return the stored authorities of this cluster. Raises :class:`BadCertificate`."""
         try:
             authorities = read_authority(kept.data)
         except BadCertificate as error:

@@ -191,6 +191,7 @@ def _can_restart_empty(draft: Draft, row: PartitionRow, node_id: int) -> bool:
 
 
 def _lead(draft: Draft, topic: TopicInfo, copy: Copy) -> None:
+    """Draft the accepted copy as the partition's leader and only ISR member; emit an Event."""
     row = draft.row((topic.id, copy.partition))
     if row is None:
         return

@@ -225,6 +225,7 @@ def _wrong(state: ControllerState, topic: TopicInfo, value: str, unclaimed: list
 def _required(
     state: ControllerState, topic: TopicInfo, unclaimed: list[uuid.UUID]
 ) -> AdoptionRefusal:
+    """Return the refusal of a creation because the name is in use, with all remedies."""
     adoptable = _with_rows(state, unclaimed)
     remedies = []
     if adoptable:

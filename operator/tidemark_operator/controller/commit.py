@@ -383,6 +383,7 @@ def goes_back(state: ControllerState, index: int, payload: Json) -> bool:
 
 
 def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
+    """Return the write of one slice with the draft's changes. Raises :class:`SliceFull`."""
     partitions, tombs = _content(draft, index)
     directories = _directories(draft, index)
     # Sorted lists keep the text of an unchanged slice the same, whatever the order of decisions.

@@ -414,6 +414,7 @@ class ControllerState:
             self.reports.pop((topic_id, partition), None)
 
     def _unindex(self, key: RowKey) -> None:
+        """Remove a row from all indexes; no effect if the row does not exist."""
         row = self.row(key)
         if row is None:
             return

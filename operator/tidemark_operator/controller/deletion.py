@@ -105,6 +105,7 @@ def _open(view: DeletionInfo) -> tuple[int, ...]:
 
 
 def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
+    """Return the outcome if no partition is open any more, or if it is a dry run; else None."""
     resolved = view.resolved or {}
     failed = [part for part in resolved if view.progress.get(part, DeletionProgress()).fatal]
     if view.dry_run:
@@ -123,6 +124,7 @@ def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
 
 
 def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
+    """Return the deletions to send to the leaders of all open partitions."""
     waiting = _open(view)
     rows, resolved = state.rows_of(topic.id), view.resolved or {}
     by_leader: dict[int, list[PartitionRow]] = {}

@@ -203,6 +203,7 @@ def _done(
     node_id: int,
     disablements: DisablementProgress,
 ) -> bool:
+    """Return whether a broker has acknowledged a partition's disablement, under current epochs."""
     ack, broker = disablements.ack(topic.id, row.partition, node_id), state.brokers.get(node_id)
     if ack is None or broker is None:
         return False

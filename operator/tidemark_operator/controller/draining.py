@@ -137,6 +137,7 @@ def _move_on(draft: Draft, key: RowKey, room: CatchUpRoom, spreads: Spreads) -> 
 def _replace(
     draft: Draft, row: PartitionRow, replica: int, room: CatchUpRoom, spreads: Spreads
 ) -> None:
+    """Draft the replacement of one replica of a draining broker, if another broker can take it."""
     goal = reassignment.target(row)
     kept = [other for other in goal if other >= 0 and other != replica]
     successor = newcomer(draft, row, kept, spreads.of(row.topic_id), room)

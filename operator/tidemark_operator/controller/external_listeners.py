@@ -83,9 +83,9 @@ def advertised(
     )
 
 
-def problem_of(way: ServiceAddress) -> Missing:
+def problem_of(address: ServiceAddress) -> Missing:
     """Return the problem of an address as Missing."""
-    return Missing(way.problem or "", refused=way.refused)
+    return Missing(address.problem or "", refused=address.refused)
 
 
 def _node(state: ControllerState, address: ServiceAddress, registered: str) -> str | Missing:
@@ -163,12 +163,13 @@ def refused_bootstraps(state: ControllerState) -> dict[str, Missing]:
     }
 
 
-def _servers(state: ControllerState, name: str, way: ServiceAddress) -> str | Missing:
-    if not way.port:
-        return problem_of(way)
+def _servers(state: ControllerState, name: str, address: ServiceAddress) -> str | Missing:
+    """Return a listener's ``bootstrap.servers``, or why there are none."""
+    if not address.port:
+        return problem_of(address)
     # A load balancer leads to any broker; node ports need the nodes' addresses.
-    if way.host:
-        return text_of(Endpoint(name=name, host=way.host, port=way.port))
+    if address.host:
+        return text_of(Endpoint(name=name, host=address.host, port=address.port))
     hosts = sorted(
         {
             host
@@ -176,14 +177,14 @@ def _servers(state: ControllerState, name: str, way: ServiceAddress) -> str | Mi
             if broker.live
             for listener in broker.listeners
             if listener.name == name and name in broker.external
-            if isinstance(host := _node(state, way, listener.host), str)
+            if isinstance(host := _node(state, address, listener.host), str)
         }
     )
     # The list stays short: a client needs one address, and refreshes its metadata afterwards.
     if not hosts:
         return Missing("no live broker's node has an address")
     servers = (
-        Endpoint(name=name, host=host, port=way.port) for host in hosts[:BOOTSTRAP_HOSTS_MAX]
+        Endpoint(name=name, host=host, port=address.port) for host in hosts[:BOOTSTRAP_HOSTS_MAX]
     )
     return ",".join(map(text_of, servers))
 

@@ -49,6 +49,7 @@ def put_off(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionRespo
 
 
 def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
+    """Draft one requested ISR change, and return the result for the leader."""
     row = draft.row((change.topic_id, change.partition))
     if row is None:
         known = draft.rows_of(change.topic_id)

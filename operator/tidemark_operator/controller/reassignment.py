@@ -158,6 +158,7 @@ def _leader(draft: Draft, row: PartitionRow, isr: tuple[int, ...]) -> int:
 def _problem(
     draft: Draft, topic: TopicInfo, row: PartitionRow | None, replicas: tuple[int, ...]
 ) -> Problem | None:
+    """Return Kafka's error and message for a partition that cannot be reassigned, else None."""
     wrong = ErrorCode.invalid_replica_assignment
     if row is None:
         return ErrorCode.unknown_topic_or_partition, "This server does not host this partition."

@@ -196,6 +196,7 @@ def _shared(row: PartitionRow, others: Iterable[PartitionRow]) -> PartitionRow:
 
 
 def _row(topic_id: uuid.UUID, reported: PartitionState) -> PartitionRow:
+    """Return a reported state as a row; an implausible state becomes a row without replicas."""
     # The replica exists, but nothing can be decided from a state that no controller wrote.
     if not _can_be(reported):
         return PartitionRow(

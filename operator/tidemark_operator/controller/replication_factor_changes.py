@@ -102,6 +102,7 @@ def _change(draft: Draft, row: PartitionRow, room: CatchUpRoom, spreads: Spreads
 def _grown(
     draft: Draft, row: PartitionRow, topic: TopicInfo, room: CatchUpRoom, spreads: Spreads
 ) -> PartitionRow | None:
+    """Return a row with one more replica, or placeholder; None if it has to wait."""
     goal = reassignment.target(row)
     hosts = [replica for replica in goal if replica >= 0]
     node_id = newcomer(draft, row, hosts, spreads.of(row.topic_id), room)

@@ -57,6 +57,7 @@ def _tuple(text: str) -> tuple[int, ...]:
 
 
 def encode_row(row: PartitionRow) -> str:
+    """Return a row in the text form that PartitionSlices store."""
     # The order is part of the stored format; a new field needs a new version.
     return "|".join(
         (

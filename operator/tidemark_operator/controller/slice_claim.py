@@ -134,6 +134,7 @@ def _acceptance(cluster_id: str, slices: int) -> Acceptance:
 
 
 def _strangers(claimant: Claimant, names: Sequence[str], ids: Sequence[str]) -> ClaimRefused:
+    """Return the refusal of a claim because slices belong to another Cluster of the same name."""
     text = f"{len(names)} PartitionSlices ({names[0]}, …) belong to an earlier Cluster of this name"
     # Slices of several clusters cannot be continued as one: their partitions exclude each other.
     if len(ids) > 1:

@@ -183,6 +183,7 @@ def _knows_all(state: ControllerState, unserved: Collection[UnservedTopic]) -> b
 def _request(
     state: ControllerState, *, full: bool, topics: list[TopicState], removals: list[Removal]
 ) -> PartitionStatesRequest:
+    """Return a PartitionStates request with the cluster's settings and the given topics."""
     cluster, unserved = state.cluster, _unserved(state)
     # ``commit`` is the last stored commit: brokers repeat it, and a takeover recognises an old
     # backup.

@@ -169,6 +169,7 @@ def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -
 
 
 def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
+    """Return the release of a Topic with deletionPolicy Orphan, once it is listed as orphaned."""
     known = draft.rows_of(topic.id) or draft.state.tombstones_of(topic.id)
     if not known and topic.partitions_placed == 0:
         return DeletionStep(release=True, message="nothing was placed")
@@ -244,6 +245,7 @@ def _empty_tier(
     tombstones: Iterable[Tombstone],
     deletions: Deletions,
 ) -> DeletionStep:
+    """Return the step that has one broker delete the topic's data in the remote tier."""
     problem = deletions.problems.get(topic.id, "")
     if problem:
         problem += (

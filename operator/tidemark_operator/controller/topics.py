@@ -101,7 +101,7 @@ def decide(
     # Then lost or doubtful rows: nothing new is built on them.
     blocker = past or _rebuilding(draft, topic)
     if blocker is None:
-        return _go_on(draft, topic, disablements, now_ms)
+        return _place_and_serve(draft, topic, disablements, now_ms)
     # Without rows there is nothing to serve; otherwise the partitions that exist are served.
     if not draft.rows_of(topic.id):
         return _nothing(topic, blocker, rebuilding.accepted(draft.state, topic))
@@ -127,9 +127,10 @@ def _pause(draft: Draft, topic: TopicInfo) -> TopicDecision:
     return dataclasses.replace(paused, blocker=blocker, accepted=accepted, recheck_ms=recheck_ms)
 
 
-def _go_on(
+def _place_and_serve(
     draft: Draft, topic: TopicInfo, disablements: DisablementProgress, now_ms: int
 ) -> TopicDecision:
+    """Place missing partitions as far as the spec allows, and return the resulting decision."""
     # A topic that does not exist yet is not created with a spec that is refused in part.
     refusals = _refusals(draft, topic)
     refused = _joined(refusals)
@@ -146,7 +147,6 @@ def _go_on(
         else:
             refusals.append(unheard)
     except SliceFull as full:
-        # Room for all new partitions or for none; existing ones are served all the same.
         # Room for all new partitions or for none; existing ones are served all the same.
         refusals.append(Blocker(reason=Reason.SLICE_FULL, message=str(full)))
         if not _has_partitions(draft.state, topic):
@@ -284,6 +284,7 @@ def _as_blocker(refusal: adoption.AdoptionRefusal) -> Blocker:
 
 
 def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
+    """Return the decision to adopt existing partitions under their topic id."""
     origin = (
         f"with {count(adopted.partitions, 'partition')}" if adopted.partitions else "in the tier"
     )

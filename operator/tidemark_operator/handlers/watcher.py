@@ -118,6 +118,7 @@ class Watcher:
             self._stop.wait(RESTART_S)
 
     async def _watch(self) -> None:
+        """Run kopf until it ends, or restart it after a while if a kind is not served."""
         insights = Insights()
         watching = asyncio.create_task(
             kopf.operator(

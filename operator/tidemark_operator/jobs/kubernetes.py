@@ -42,6 +42,7 @@ class KubernetesJobs:
         self._reports = Reports()
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
+        """Return the present state of a run's Job. Jobs of earlier runs are deleted."""
         jobs = await self._list(JOB, run)
         # A job of another run would write the same table, so it ends first.
         for superseded in _superseded_jobs(jobs, run):

@@ -74,6 +74,7 @@ class LocalJobs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
+        """Return the present state of a run's process. Processes of earlier runs are ended."""
         process = self._running.get(run.key)
         if process is None:
             return ABSENT
@@ -100,6 +101,7 @@ class LocalJobs:
         return JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=code == 0)
 
     async def start(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
+        """Start the process of a run, unless one is running. Raises :class:`JobRefused`."""
         former = self._running.get(run.key)
         if former is not None and former.child.returncode is None:
             return

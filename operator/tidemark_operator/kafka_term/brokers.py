@@ -108,6 +108,7 @@ async def _remove(services: KafkaServices, body: Json) -> None:
 
 
 def _manifest(services: KafkaServices, name: str, node_id: int) -> Json:
+    """Return the Broker object of a node of the Kafka cluster."""
     cluster = services.cluster_key
     return {
         "apiVersion": BROKER.api_version,

@@ -105,6 +105,7 @@ class Disabler:
     async def _ask_broker(
         self, node_id: int, partitions: dict[uuid.UUID, tuple[int, ...]]
     ) -> dict[uuid.UUID, list[DisabledReplica]]:
+        """Return a broker's answers by topic id; topics that it still tiers are missing."""
         state = self._services.state
         topics = [topic for id_ in partitions if (topic := state.topic_by_id(id_)) is not None]
         # A broker that is down reads the configuration before it serves again.
@@ -122,6 +123,7 @@ class Disabler:
     async def _replicas(
         self, node_id: int, topic: TopicInfo, parts: Iterable[int]
     ) -> list[DisabledReplica]:
+        """Return the answers for a topic's partitions on one broker."""
         rows = [row for part in parts if (row := self._services.state.row((topic.id, part)))]
         # Followers are done with the configuration; the leader also has to finish copies or
         # deletions.

@@ -125,6 +125,7 @@ class Observer:
             self._wake_all()
 
     def _take_cluster(self, found: ClusterView) -> None:
+        """Update the state from the observed nodes, and queue what depends on them."""
         services, state = self._services, self._services.state
         former, services.seen.cluster = services.seen.cluster, found
         # The nodes rarely change, and each change writes objects and wakes all topics.
@@ -157,6 +158,7 @@ class Observer:
     # ------------------------------------------------------------ topics
 
     async def _look(self, *, with_configs: bool) -> None:
+        """Observe the Kafka cluster once, and queue the objects whose topics have changed."""
         services, seen = self._services, self._services.seen
         found = await services.kafka.describe()
         # A wrong address must not make another cluster's topics look lost.
@@ -187,6 +189,7 @@ class Observer:
     def _take(
         self, name: str, view: TopicView | None, own: dict[str, dict[str, str]] | None
     ) -> None:
+        """Update the state from one observed topic; ``view`` is None if Kafka does not list it."""
         services, seen = self._services, self._services.seen
         former = seen.topics.get(name)
         if view is None:

@@ -111,6 +111,7 @@ class Mover:
     # ------------------------------------------------------------ one step
 
     async def _step(self) -> None:
+        """Draft the replicas to move, and request the moves that may start now."""
         state = self._services.state
         self._settle()
         # Decisions are drafted as for Tidemark's own brokers, and sent to Kafka instead of being
@@ -171,6 +172,7 @@ class Mover:
         return found
 
     async def _move(self, changed: list[PartitionRow]) -> None:
+        """Throttle and request the moves; record the refusals by topic."""
         services, state = self._services, self._services.state
         by_topic: dict[str, list[PartitionRow]] = {}
         for row in changed:
@@ -226,6 +228,7 @@ class Mover:
             raise
 
     async def _set_throttles(self, topic: TopicInfo, values: dict[str, str]) -> None:
+        """Set a topic's throttle keys, after recording them in its status."""
         services, key = self._services, TOPIC.key(topic.key)
         managed = config_keys(services.state.topics.get(topic.key, topic))
         if not managed.issuperset(values):

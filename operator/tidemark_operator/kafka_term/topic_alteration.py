@@ -88,6 +88,7 @@ class KafkaTopicChanger:
     async def _grow(
         self, topic: TopicInfo, found: FoundTopic, blockers: list[Blocker]
     ) -> BrokersMissing | None:
+        """Add missing partitions; return the brokers that are missing for them, if any."""
         present = len(found.view.partitions)
         if topic.partitions <= present:
             return None
@@ -171,6 +172,7 @@ class KafkaTopicChanger:
     def _resize(
         self, draft: Draft, topic: TopicInfo, blockers: list[Blocker]
     ) -> replication_factor_changes.Resizing | None:
+        """Have the mover change the replication factor; add the reasons why it cannot yet."""
         state = self._services.state
         found = replication_factor_changes.outlook(draft, topic)
         # The mover reads this set; it continues from the difference between rows and spec.

@@ -113,6 +113,7 @@ class KafkaTopicReconciler:
         return requeue_delays.LOOK_AGAIN_S
 
     async def _step(self, key: Key, body: Json, topic: TopicInfo) -> float | None:
+        """Do one step with a reachable Kafka cluster. Raises :class:`EngineUnavailable`."""
         services, seen = self._services, self._services.seen
         if seen.problem or seen.cluster is None:
             raise EngineUnavailable(seen.problem or "the Kafka cluster has not answered yet")

@@ -261,6 +261,7 @@ class KubeApi:
         content_type: str = _JSON,
         timeout_s: float | None = None,
     ) -> Json:
+        """Send a request and return the answer's object. Raises :class:`KubeError`."""
         call = f"{method} {path}"
         target = f"{path}?{urlencode(query)}" if query else path
         try:

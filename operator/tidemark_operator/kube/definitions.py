@@ -51,6 +51,7 @@ async def look_at_definition(api: KubeApi, kind: Kind, namespace: str) -> Defini
 
 
 async def _try_creation(api: KubeApi, kind: Kind, namespace: str) -> Definition:
+    """Return the state of a kind's definition, as a dry-run creation shows it."""
     body: Json = {
         "apiVersion": kind.api_version,
         "kind": kind.kind,

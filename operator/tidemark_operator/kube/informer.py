@@ -147,6 +147,7 @@ class Informer:
                 await asyncio.sleep(0)
 
     def _take(self, type_: str, body: Json) -> None:
+        """Take one event of a watch. Raises :class:`Expired` if a new list is needed."""
         # An error inside a watch is a Status object; 410 has to lead to a list.
         if type_ == "ERROR":
             status = int(body.get("code") or 0)

@@ -100,6 +100,7 @@ class OwnObjects:
         return written
 
     def _refuse(self, kind: str, name: str, message: str) -> None:
+        """Record a refused creation, and report it unless it was reported recently."""
         former, now_s = self._refused.pop((kind, name), None), self._clock()
         # A reason that changes with every retry (a Service's address) is not reported each time.
         is_news = former is None or (

@@ -184,6 +184,7 @@ class Elector:
         return max(0.05, self._leading_until_s - now_s)
 
     async def _step(self, api: KubeApi) -> bool:
+        """Read the Lease and create, renew or take it if allowed; return whether it is held."""
         self._may_take_at_s = math.inf
         lease = await self._read(api)
         now_s = time.monotonic()

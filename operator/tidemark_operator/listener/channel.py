@@ -101,6 +101,7 @@ class Channel:
     # ------------------------------------------------------------ the intake's loop
 
     async def _exchange(self, number: int, encoded: Callable[[], bytes], timeout_s: float) -> bytes:
+        """Send one frame and return the answer. Raises ``TimeoutError``, :class:`ChannelClosed`."""
         # The bound keeps a broker that never answers from filling the memory.
         if self._closed or len(self._waiting) >= IN_FLIGHT_MAX:
             raise ChannelClosed(f"the command connection of broker {self.broker_id} is closed")

@@ -48,6 +48,7 @@ def stale(request: SessionRequest, controller_epoch: int) -> Response:
 
 
 def _refused(request: SessionRequest, code: ErrorCode, controller_epoch: int) -> Response:
+    """Return the response with an error code to a request that needs a session."""
     match request:
         case control.BrokerHeartbeatRequest():
             return heartbeat_response(code, controller_epoch)

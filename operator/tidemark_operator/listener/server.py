@@ -262,6 +262,7 @@ class ControlServer:
             self._loop.close()
 
     async def _serve(self) -> None:
+        """Serve connections and count time until the listener is stopped."""
         ticking = asyncio.create_task(self._tick())
         stopping = asyncio.create_task(self._stopping.wait())
         assert self._socket is not None
@@ -322,6 +323,7 @@ class ControlServer:
     async def _connection(
         self, identity: TlsIdentity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """Serve one connection of a broker until it ends."""
         address = writer.get_extra_info("peername")
         peer = _Peer(identity)
         try:
@@ -345,6 +347,7 @@ class ControlServer:
     # ------------------------------------------------------------ answers
 
     def _answer(self, request: Request, peer: _Peer) -> Answer:
+        """Return the response to one request, or an awaitable for it."""
         term = self._term
         # Brokers that look for a controller are alive: the next term counts their time.
         if term is None:
@@ -433,6 +436,7 @@ class ControlServer:
     def _heartbeat(
         self, term: _Term, request: control.BrokerHeartbeatRequest
     ) -> control.BrokerHeartbeatResponse:
+        """Record a heartbeat, and return the broker's present state."""
         taken = term.sessions.heartbeat(
             request.broker_id,
             request.broker_epoch,

@@ -174,6 +174,7 @@ class _Checks:
         )
 
     def _spark_conf(self) -> Iterator[str]:
+        """Yield each Spark setting that the policy does not allow."""
         job, listed = self._job, self._policy.spark_conf
         # The order matters: code is refused even if the owner's list would match the key.
         for key, value in job.conf.items():
@@ -198,6 +199,7 @@ class _Checks:
                 yield f"{key} from a Secret (write the address into the manifest)"
 
     def _catalog(self) -> Iterator[str]:
+        """Yield each catalog property that the policy does not allow."""
         table, listed = self._spec.table, self._policy.catalog_properties
         for key, value in table.catalog.items():
             # Each property by its kind: unknown, a class, an address, a path.

@@ -231,6 +231,7 @@ class _Order:
             )
 
     def _read_storage(self, storage: RemoteStorage) -> None:
+        """Add the options with which the job reads the remote tier."""
         if storage.filesystem is not None:
             self.source["path"] = storage.filesystem.path
         if storage.s3 is None:
@@ -267,6 +268,7 @@ class _Order:
             self._prove(given.user_ref.name)
 
     def _prove(self, name: str) -> None:
+        """Add the options with which the job authenticates as a User. Raises ``_Unusable``."""
         user = self._around.user(f"{self._export.metadata.namespace}/{name}")
         if user is None:
             raise _Unusable(f"User {name} does not exist. Create it", waits=True)

@@ -95,6 +95,7 @@ def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
 
 
 def _pod(job: ExportJob, desired: DesiredJob) -> Json:
+    """Return the pod's spec."""
     # Secrets that the job reads as files are mounted, one volume for each Secret.
     paths = {file: f"{SECRETS_FOLDER}/{file.secret}/{file.key}" for file in desired.files}
     secrets = sorted({file.secret for file in desired.files})
@@ -147,6 +148,7 @@ def _pod(job: ExportJob, desired: DesiredJob) -> Json:
 def _container(
     job: ExportJob, desired: DesiredJob, paths: dict[SecretFile, str], secrets: list[str]
 ) -> Json:
+    """Return the container; ``paths`` are those of mounted Secrets."""
     pull = {"imagePullPolicy": str(job.image_pull_policy)} if job.image_pull_policy else {}
     return {
         "name": CONTAINER,

@@ -111,6 +111,7 @@ def _spec(
     own: ExternalBroker | ExternalBootstrap,
     selector: Mapping[str, str],
 ) -> Json:
+    """Return the spec of a Service for one external listener."""
     port: Json = {
         "name": port_name(listener),
         "port": listener.port,
@@ -137,6 +138,7 @@ def _service(
     spec: Json,
     annotations: Mapping[str, str],
 ) -> Json:
+    """Return the manifest of a Service."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

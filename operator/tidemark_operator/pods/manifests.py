@@ -64,6 +64,7 @@ def _head(api_version: str, kind: str, broker: PodBroker) -> Json:
 
 
 def _claim(pod: BrokerPod, broker: PodBroker) -> Json:
+    """Return the manifest of a broker's PersistentVolumeClaim."""
     class_name = pod.storage.storage_class_name
     return {
         "apiVersion": "v1",

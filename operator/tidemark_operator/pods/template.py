@@ -57,6 +57,7 @@ def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
 
 
 def _container(pod: BrokerPod, broker: PodBroker) -> Json:
+    """Return the broker's container."""
     # Any client listener shows readiness; the first by name keeps the template stable.
     first = min(pod.listeners, key=lambda listener: listener.name)
     pull = {"imagePullPolicy": str(pod.image_pull_policy)} if pod.image_pull_policy else {}

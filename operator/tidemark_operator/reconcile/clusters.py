@@ -195,6 +195,7 @@ class ClusterReconciler:
             state.cluster = dataclasses.replace(state.cluster, swept=swept)
 
     async def _storage(self, key: Key, body: Json) -> None:
+        """Check the remote storage, and have brokers and topics follow a change of it."""
         before = self._known
         # Persist an acceptance before any broker uses the storage.
         found, accepted = await self._check(key, body)

@@ -205,6 +205,7 @@ class ExternalServices:
     async def _look(
         self, key: Key, uid: str, desired: Mapping[str, DesiredService], live: Mapping[str, Json]
     ) -> dict[str, ServiceAddress]:
+        """Apply the desired Services and delete all others; return the addresses by listener."""
         found = {}
         # Apply each desired Service; a refusal of one must not stop the others.
         for listener, service in desired.items():
@@ -221,6 +222,7 @@ class ExternalServices:
     async def _applied(
         self, desired: DesiredService, live: Json | None, uid: str
     ) -> ServiceAddress:
+        """Return the address of one Service, which is applied if it differs."""
         is_own = live is not None and external_services.is_of(live, uid)
         if (
             live is not None

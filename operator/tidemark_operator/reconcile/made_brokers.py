@@ -98,6 +98,7 @@ class MadeBrokers:
         return LOOK_AGAIN_S if found.is_leaving else None
 
     def _member(self, body: Json, cluster: str) -> BrokerObject:
+        """Return what scaling needs to know of a Broker object."""
         services, spec = self._services, body["spec"]
         node_id, key = int(spec["nodeId"]), key_of(body)
         known = services.state.brokers.get(node_id)
@@ -121,6 +122,7 @@ class MadeBrokers:
     async def _write(
         self, key: Key, body: Json | None, placed: PlannedBroker, template: Json
     ) -> None:
+        """Apply the Broker object of a planned broker, unless it already matches."""
         manifest = broker_manifest(placed, template, key.name, key.namespace)
         if body is not None and matches_manifest(body, manifest):
             return

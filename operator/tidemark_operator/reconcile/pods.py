@@ -159,6 +159,7 @@ class PodKeeper:
         return found
 
     async def _applied(self, broker: Broker, desired: BrokerObjects) -> PodState:
+        """Apply the Broker's objects; refusals are part of the returned state."""
         seen = PodState(name=f"{broker.metadata.name}-0")
         try:
             # A running pod keeps its Secrets: only changes wait for the owner of the Secret.
@@ -184,6 +185,7 @@ class PodKeeper:
     async def _pod(
         self, broker: Broker, desired: BrokerObjects, live: Json | None, seen: PodState
     ) -> PodState:
+        """Apply the Service, the ConfigMap and the StatefulSet, once the pod may be replaced."""
         services, name, node_id = self._services, broker.metadata.name, broker.spec.node_id
         exists = live is not None
         # The Service changes no pod.

@@ -110,6 +110,7 @@ class RecordDeletionReconciler:
     # ------------------------------------------------------------ delete
 
     async def _delete(self, key: Key, view: DeletionInfo, step: Delete) -> float:
+        """Have the leaders delete records, and write the resulting status."""
         # The status shows that the deletion has started before the first record is deleted.
         if not _says_so(view):
             await self._write(key, view, step)

@@ -139,6 +139,7 @@ async def last_sweep(text: str) -> str | None:
 
 
 def _last_sweep(text: str) -> str | None:
+    """Return a summary of what the last sweep left in the store; "" if nothing, None if unknown."""
     left = SweepLease(open_store(from_json(text)), "", wall_ms).left()
     if left is None:
         return None

@@ -36,6 +36,7 @@ class LogQueries:
         self._logs.forget_gone(self._services.state)
 
     async def _query(self, node_id: int) -> None:
+        """Query one broker for log ends, and decide the elections that waited for them."""
         services = self._services
         keys = self._logs.unanswered(services.state, node_id)
         try:

@@ -91,6 +91,7 @@ def _conditions(services: TermServices) -> dict[Metric, Values]:
 
 
 def _exports(services: TermServices) -> dict[Metric, Values]:
+    """Count the exports by state, and measure the largest lag."""
     now_ms = wall_ms()
     states: Counter[str] = Counter()
     lag, stale_ms = 0, 0

@@ -217,6 +217,7 @@ class TopicReconciler:
             return False
 
     async def _write(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> float | None:
+        """Write the status if it is due; return the seconds until the next step."""
         services, now_ms = self._services, wall_ms()
         # A deletion that will be over in a moment needs no status.
         if (quiet_s := _quiet_s(topic, decision, now_ms)) > 0:
@@ -275,6 +276,7 @@ class TopicReconciler:
                 services.background.spawn(name, self._disable_on(text, node_id, request))
 
     async def _disable_on(self, text: str, node_id: int, request: Disablement) -> None:
+        """Request the disablement of a topic from one broker, and record its answer."""
         services = self._services
         try:
             response = await services.engine.disable_tiering(node_id, request)

@@ -99,6 +99,7 @@ class UserSecrets:
     # ------------------------------------------------------------ passwords
 
     async def _password(self, user: UserInfo, name: str, body: Json) -> Proof:
+        """Keep the Secret with a User's password; return the proof for brokers, or the problem."""
         own, taken = await self._own(user, name)
         if taken is not None:
             return Proof(problem=taken)

@@ -118,6 +118,7 @@ class UserReconciler:
     # ------------------------------------------------------------ status
 
     async def _write(self, key: Key, user: UserInfo, proof: Proof) -> float | None:
+        """Write the status of a User; return the seconds until the next look."""
         services, now_ms = self._services, wall_ms()
         users = services.state.users
         # Brokers usually acknowledge within moments: the status waits for them, once.

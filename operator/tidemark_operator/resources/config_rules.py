@@ -98,6 +98,7 @@ def _field_rule(fields: Mapping[str, str]) -> Rule:
 
 
 def _type_rule(type_: ValueType, names: list[str]) -> Rule:
+    """Return the CEL rule that checks the values of all keys of one type."""
     # A single key has a simpler rule, and a message with its name.
     if len(names) == 1:
         name = cel_text(names[0])

@@ -324,6 +324,7 @@ class Committer:
         await self._store_group(taken, commit)
 
     async def _store_group(self, taken: list[_PendingDecision[Any]], commit: GroupCommit) -> None:
+        """Store a group of decisions, and finish those that were stored."""
         started_s = time.monotonic()
         try:
             slices = await self._store.write_all(
@@ -401,6 +402,7 @@ class Committer:
         brokers: dict[int, bool],
         seconds: float,
     ) -> None:
+        """Answer the callers of stored decisions, and queue the others again."""
         failed_slices = {index for index, done in slices.items() if not done}
         failed_brokers = {node for node, done in brokers.items() if not done}
         done: list[_PendingDecision[Any]] = []

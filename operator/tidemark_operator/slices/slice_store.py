@@ -114,6 +114,7 @@ class SliceStore:
         await asyncio.gather(*(self._create(index) for index in self._missing))
 
     async def _create(self, index: int) -> None:
+        """Create one empty PartitionSlice, or read it if it exists."""
         name = slice_name(self._home.cluster, index)
         labels = {
             CLUSTER_LABEL: self._home.cluster,
@@ -178,6 +179,7 @@ class SliceStore:
     async def _write(
         self, state: ControllerState, write: SliceWrite, landing: Landing | None
     ) -> bool:
+        """Write one slice and apply it to the state; return whether it is stored."""
         # The number counts as used from now on, whatever the outcome.
         state.commit = max(state.commit, write.commit)
         async with self._parallel:

@@ -28,6 +28,7 @@ def take_report(services: ReconcilerServices, request: control.BrokerStatusReque
 
 
 def _take_health(services: ReconcilerServices, request: control.BrokerStatusRequest) -> None:
+    """Record a broker's figures and errors, and queue the objects that show them."""
     state, queue = services.state, services.queue
     health = BrokerHealth(
         log_bytes=request.log_bytes,
@@ -109,6 +110,7 @@ async def _storage_changed(
 
 
 def _take_partition(services: ReconcilerServices, report: control.PartitionStatus) -> None:
+    """Record a leader's report about one partition, and queue its Topic."""
     state = services.state
     row = state.row((report.topic_id, report.partition))
     topic = state.topic_by_id(report.topic_id)

@@ -229,6 +229,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         reports: ReplicaStateReports,
         request: control.BrokerRegistrationRequest,
     ) -> bool:
+        """Return whether a broker knows more than the slices; then the term is ended."""
         state, node_id = term.services.state, request.broker_id
         # A term that rebuilds rows already knows that the slices are behind.
         is_known = state.cluster.rebuilding is not None and state.cluster.rebuilding.behind
@@ -363,6 +364,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         self._over.add((broker_id, broker_epoch))
 
     def _fence_expired(self) -> None:
+        """Fence the brokers whose sessions have expired."""
         term, expired = self._term, self._expired
         self._expired = []
         if term is None:

@@ -64,6 +64,7 @@ class CommitEffects(CommitListener):
         self._log_queries.ask()
 
     def _broker_changed(self, node_id: int) -> None:
+        """Notify the listener and all waiting objects of a broker's new state."""
         services = self._services
         broker = services.state.brokers.get(node_id)
         if broker is None:

@@ -62,11 +62,11 @@ class DefinitionWatch:
             await self._look(api)
 
     async def _look(self, api: KubeApi) -> None:
+        """Check the definitions of all kinds that may be being deleted."""
         leaving: set[str] = set()
         for kind in BY_KIND.values():
             name = f"{kind.plural}.{kind.group}"
-            # Only an object that disappeared, or a known deletion, is worth a request.
-            # The definition is only read when it matters.
+            # A request is only needed for an unconfirmed deletion, or to see a known one end.
             if kind.kind not in self._objects.kinds_to_check() and name not in self.leaving:
                 continue
             try:
@@ -76,8 +76,6 @@ class DefinitionWatch:
                     "unknown whether the definition of %s is being deleted: %s", name, error
                 )
                 # Without an answer the last known state holds.
-                # An unanswered request changes nothing: what was being deleted is still assumed to
-                # be.
                 leaving |= {name} & self.leaving
                 continue
             if found is Definition.LEAVING:

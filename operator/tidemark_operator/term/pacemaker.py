@@ -63,6 +63,7 @@ class Pacemaker:
             await self._turn(turns)
 
     async def _turn(self, number: int) -> None:
+        """Do the periodic work of one second."""
         state = self._services.state
         # Brokers that do not acknowledge in time show up in the Topics' conditions.
         for topic_id in state.acknowledgements.tick(now_ms=wall_ms()):
@@ -94,6 +95,7 @@ class Pacemaker:
         return reports.are_complete
 
     async def _decide_all(self, number: int) -> None:
+        """Take the periodic decisions; ``number`` counts the seconds of the term."""
         state, deletions = self._services.state, self._services.deletions
         # Availability first: leave failed storage, then place replicas, then move them.
         if any(state.failed()):

@@ -122,6 +122,7 @@ class Term:
             services.objects.listener = None
 
     def _begin(self) -> None:
+        """Start the control listener and the reflector for this term."""
         # Sessions of registered brokers start now: silence during the takeover is not their fault.
         services, session_timeout_s = self.services, self._settings.session_timeout_s
         known = [
@@ -140,7 +141,7 @@ class Term:
                 self.end,
             )
         )
-        # Brokers that searches for a controller here are alive, and the time they waited counts.
+        # Brokers that searched for a controller here are alive, and the time of the search counts.
         searches = self._server.searches.snapshot()
         if searches.last_s:
             logger.info(

@@ -244,6 +244,7 @@ class TermLoop:
                 await asyncio.sleep(RETAKE.pause_s(failures, jitter=0.5))
 
     async def _try(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
+        """Run one term, and keep what the next takeover needs to know of its end."""
         # Each kind of end: what the next takeover needs to know, and what /healthz may excuse.
         try:
             await self._one_term(api, server, events)
@@ -272,6 +273,7 @@ class TermLoop:
                 self._excuse = ""
 
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
+        """Take over the Cluster, and run its term until it ends."""
         # A Cluster that is being deleted needs no term once nothing depends on it.
         cluster = await self._find_cluster(api)
         if await tear_down(api, self._settings.namespace, cluster):
@@ -372,6 +374,7 @@ class TermLoop:
         await self._run(self._term, taken.state.controller_epoch)
 
     async def _run(self, term: Term | KafkaTerm, epoch: int) -> None:
+        """Run a term, and show it in the metrics meanwhile."""
         self._excuse = ""
         # Definitions that were being deleted before this term show in its Cluster's conditions.
         if self._definitions.leaving:
@@ -397,6 +400,7 @@ class TermLoop:
         client_certificates: ClientCertificates,
         first_reports: FirstReports,
     ) -> ReconcilerServices:
+        """Return the services of a new term."""
         # Everything with memory is new for each term, except the store and the metrics.
         queue, client = self._queue, ObjectClient(api, self._objects, self._metrics, self._echoes)
         return ReconcilerServices(
@@ -558,6 +562,7 @@ class TermLoop:
             await self._write_stalled(api, reason, message)
 
     async def _write_stalled(self, api: KubeApi, reason: str, message: str) -> None:
+        """Write a reason why no term can start into the Cluster's status."""
         cluster = await self._find_cluster(api)
         body = await api.get(CLUSTER, self._settings.namespace, cluster)
         former: Json = body.get("status") or {}

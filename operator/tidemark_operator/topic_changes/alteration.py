@@ -82,6 +82,7 @@ def _present(state: ControllerState, topic: TopicInfo) -> int:
 def _assign(
     state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange, patch: Json
 ) -> None:
+    """Add a client's assignments of new partitions to the patch. Raises a refusal."""
     added = change.partitions - _present(state, topic)
     if len(change.assignments) != added:
         text = (

@@ -206,6 +206,7 @@ def _default(state: ControllerState, key: str) -> int:
 
 
 def _assigned(state: ControllerState, change: TopicChange) -> tuple[int, int]:
+    """Return the numbers of partitions and replicas that given assignments imply."""
     # Kafka requires -1 for both counts when assignments are given.
     if change.replication_factor != -1:
         text = "with a manual assignment the replication factor has to be -1"

@@ -162,6 +162,7 @@ def _check_values(plain: Mapping[str, str | None], typed: Mapping[str, str | Non
 def _tiering(
     before: Mapping[str, Any] | None, typed: Mapping[str, str | None]
 ) -> Mapping[str, Any] | None:
+    """Return ``spec.tiering`` after a client's settings; None if it stays absent."""
     if not typed:
         return before
     # A change keeps fields of the block that no Kafka key covers.

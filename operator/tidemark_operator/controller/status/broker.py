@@ -74,6 +74,7 @@ def _is_overtaken(broker: BrokerInfo) -> bool:
 
 
 def _registration(broker: BrokerInfo) -> dict[str, object]:
+    """Return the status fields of a registration, by which another controller takes it over."""
     rack = {} if broker.reported_rack is None else {"rack": broker.reported_rack}
     process: dict[str, object] = {}
     if broker.incarnation_id is not None:
@@ -106,6 +107,7 @@ def _figures(state: ControllerState, broker: BrokerInfo) -> dict[str, object]:
 def _conditions(
     broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
 ) -> list[ConditionValue]:
+    """Return Ready, Reconciling and Stalled, then Registered."""
     main = _main(broker, health, unreached=unreached, now_ms=now_ms)
     if broker.deletion_blocked:
         main[2] = condition(
@@ -128,6 +130,7 @@ def _conditions(
 def _main(
     broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
 ) -> list[ConditionValue]:
+    """Return Ready, Reconciling and Stalled of a Broker."""
     # First the reasons without a serving process, from never started to fenced.
     if not broker.registered:
         text = f"waiting for a broker with node.id {broker.node_id} to register"

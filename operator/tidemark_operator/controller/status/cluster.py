@@ -91,6 +91,7 @@ def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
 
 
 def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[ConditionValue]:
+    """Return Ready, Reconciling and Stalled of the Cluster."""
     # The order is by urgency: the first matching reason is the one to act on.
     if state.cluster.deleting:
         names = (

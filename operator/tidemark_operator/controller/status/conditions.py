@@ -88,6 +88,7 @@ def stalled_first(rendered: list[dict[str, object]]) -> list[dict[str, object]]:
 def _render(
     item: ConditionValue, old: Json | None, generation: int, now_ms: int
 ) -> dict[str, object]:
+    """Return a condition as in a status; ``old`` is the former one of the same type."""
     # A new message alone is no transition.
     since: object = time_text(now_ms)
     if old is not None and old.get("status") == item.status and old.get("lastTransitionTime"):

@@ -32,6 +32,7 @@ def drain_status(
 def _condition(
     state: ControllerState, broker: BrokerInfo, found: draining.DrainProgress
 ) -> ConditionValue:
+    """Return the condition Draining of a Broker that is drained or deleted."""
     # Done, blocked, in progress and stuck are told apart in this order.
     if not found.remaining:
         text = f"broker {broker.node_id} has no replicas. It can be stopped and deleted"

@@ -240,6 +240,7 @@ def _silent(export: ExportInfo, now_ms: int) -> list[ConditionValue]:
 
 
 def _exporting(export: ExportInfo, report: JobReport, now_ms: int) -> ConditionValue:
+    """Return the condition Exporting of a continuous job that has reported."""
     former = find(export.status, EXPORTING) or {}
     was = (former.get("status") == FALSE and former.get("reason")) or ""
     run = export.run

@@ -16,6 +16,7 @@ def rendered(orphans: Sequence[OrphanedTopic]) -> list[dict[str, object]]:
 
 
 def _entry(left: OrphanedTopic) -> dict[str, object]:
+    """Return the entry of one orphaned topic in ``status.leftBehind``."""
     entry: dict[str, object] = {
         "topicName": left.name,
         "topicId": id_text(left.topic_id),

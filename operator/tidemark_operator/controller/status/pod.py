@@ -37,6 +37,7 @@ def with_pod(
 
 
 def _condition(state: ControllerState, pod: PodState) -> ConditionValue:
+    """Return the condition PodUpToDate of a Broker."""
     if pod.missing:
         return condition(UP_TO_DATE, False, Reason.POD_MISSING, pod.missing)
     if pod.refused:

@@ -79,6 +79,7 @@ class TopicReplicaCounts:
 
 
 def counts(state: ControllerState, topic: TopicInfo) -> TopicReplicaCounts:
+    """Return a topic's replicas and partitions, counted by state."""
     # A removed replica or a placeholder counts as neither placed nor behind.
     rows = [state.rows_of(topic.id)[partition] for partition in sorted(state.rows_of(topic.id))]
     led = [row for row in rows if row.leader != NO_LEADER]
@@ -281,6 +282,7 @@ def _conditions(
     counted: TopicReplicaCounts,
     now_ms: int,
 ) -> list[ConditionValue]:
+    """Return all conditions of a Topic; Ready, Reconciling and Stalled come first."""
     # Ready, Reconciling and Stalled are always the first three.
     main = _main(state, topic, decision, disablements, counted, now_ms)
     refused = decision.refused
@@ -313,6 +315,7 @@ def _main(
     counted: TopicReplicaCounts,
     now_ms: int,
 ) -> list[ConditionValue]:
+    """Return Ready, Reconciling and Stalled of a Topic."""
     # First what keeps the whole topic from being served.
     if decision.deletion is not None:
         step = decision.deletion
@@ -398,6 +401,7 @@ def _brokers_missing(decision: TopicDecision, counted: TopicReplicaCounts) -> li
 def _disabling(
     topic: TopicInfo, status: PersistedTiering, disablements: DisablementProgress, now_ms: int
 ) -> list[ConditionValue]:
+    """Return Ready, Reconciling and Stalled during a disablement, which does not affect service."""
     stalled = disablements.stalled(topic.id, status, now_ms=now_ms)
     policy = policy_name(status.tiering.disable_policy)
     text = f"tiering is being disabled (policy {policy}). {_pending(status)}"
@@ -430,6 +434,7 @@ def _why_failing(counted: TopicReplicaCounts) -> str:
 
 
 def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> ConditionValue:
+    """Return the condition FullyReplicated."""
     # The first cause that applies is shown, from a planned change to replicas that only lag.
     if resized is not None and not (resized.without_broker or resized.without_leader):
         text = (
@@ -542,6 +547,7 @@ def _being_disabled(
     status: PersistedTiering,
     disablements: DisablementProgress,
 ) -> ConditionValue:
+    """Return the condition TieringSettled during a disablement."""
     text = (
         f"{_pending(status)}. It ends when each has acknowledged, or when its "
         "Broker or the Topic is deleted"
@@ -562,6 +568,7 @@ def _being_disabled(
 
 
 def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -> str:
+    """Return the message of TieringSettled after a disablement."""
     # Brokers of Apache Kafka report no sizes.
     if state.engine.tiering:
         remainder = "the brokers delete the tiered data"
@@ -602,6 +609,7 @@ def _first_error(state: ControllerState, topic: TopicInfo) -> PartitionStatus | 
 def _tiering(
     state: ControllerState, topic: TopicInfo, status: PersistedTiering
 ) -> dict[str, object]:
+    """Return ``status.tiering``; figures that are incomplete now keep their last values."""
     reports, tiering = _reports(state, topic), status.tiering
     body: dict[str, object] = {
         "state": state_name(tiering.state),
@@ -612,8 +620,7 @@ def _tiering(
         body["policy"] = policy_name(tiering.policy)
     if status.pending_brokers:
         body["pendingBrokers"] = list(status.pending_brokers)
-    # A partition without a report would make the sums too small.
-    # A sum over some of the partitions would look like a loss.
+    # A sum over some of the partitions would look like a loss of data.
     if not reports or any(report.offline for report in reports):
         return _kept_figures(topic, body)
     body["remoteSegments"] = sum(report.remote_segments for report in reports)

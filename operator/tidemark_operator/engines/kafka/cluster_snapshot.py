@@ -43,6 +43,7 @@ def rows(
 def _row(
     topic: TopicView, view: PartitionView, move: Reassignment | None, places: int
 ) -> PartitionRow:
+    """Return Kafka's view of a partition as a row; missing replicas become placeholders."""
     adding, removing = ((), ()) if move is None else (move.adding, move.removing)
     # Replicas that a move removes do not count towards the desired number.
     staying = sum(replica not in removing for replica in view.replicas)

@@ -125,6 +125,7 @@ def _point(
     end: Offset | RequestFailure | None,
     timed: Offset | RequestFailure | None,
 ) -> DeletionPoint:
+    """Return the offset up to which records are deleted, from the answers of ListOffsets."""
     # Any missing answer makes the point unknown; a known error is returned as such.
     needed = [start, end] if query.before_time_ms is None else [start, end, timed]
     failures = [answer for answer in needed if not isinstance(answer, Offset)]

@@ -82,6 +82,7 @@ class Batches(Generic[K, V, R]):
         return keys
 
     async def _one(self, batch: Mapping[K, tuple[V, "asyncio.Future[R]"]]) -> None:
+        """Send one batch, and give each waiting caller its answer or an exception."""
         try:
             answers = await self._send({key: value for key, (value, _) in batch.items()})
         except BaseException as error:

@@ -198,6 +198,7 @@ class Link:
         return request
 
     def _take(self, request: PartitionStatesRequest, response: PartitionStatesResponse) -> None:
+        """Record a broker's answer: its errors by partition, and the removals to repeat."""
         failed = {(error.topic_id, error.partition): error for error in response.errors}
         delivered = {
             (topic.topic_id, state.partition)

@@ -106,6 +106,7 @@ class OwnBrokers(OwnEngine):
         return failures if broker_epoch == link.channel.broker_epoch else 0
 
     async def _tell_users(self, link: Link, users: UserLink) -> None:
+        """Send a broker the users as long as its connection lasts."""
         await link.until_ready()
         # Wait before the next attempt, or such a broker would reconnect in a loop.
         if failures := self._failures(link):

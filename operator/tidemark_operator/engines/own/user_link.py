@@ -94,6 +94,7 @@ class UserLink:
         return True
 
     async def _send(self, request: UserStatesRequest) -> bool:
+        """Send one UserStates request; return whether the broker has applied it."""
         self.is_under_way = True
         node_id = self._channel.broker_id
         try:
