@@ -25,7 +25,7 @@ async def controlled() -> ShellWorld:
 
 
 async def torn_down(world: ShellWorld) -> bool:
-    return await bury(world.api, NAMESPACE, "main")  # type: ignore[arg-type]
+    return await tear_down(world.api, NAMESPACE, "main")  # type: ignore[arg-type]
 
 
 def nothing_is_left(world: ShellWorld) -> bool:

@@ -68,7 +68,7 @@ class DefinitionWorld:
 def world(monkeypatch: pytest.MonkeyPatch) -> DefinitionWorld:
     monkeypatch.setattr(definition_reads, "LAG_S", 0.0)
     made = DefinitionWorld()
-    made.store.doubted = lambda: None
+    made.store.on_unconfirmed = lambda: None
     return made
 
 
@@ -85,7 +85,7 @@ async def test_a_deletion_counts_once_the_kind_is_known_to_stay(world: Definitio
         (TOPIC.key(f"{NAMESPACE}/t"), False),
         (USER.key(f"{NAMESPACE}/alice"), True),
     ]
-    assert not world.store.in_doubt()
+    assert not world.store.kinds_to_check()
     assert world.leaving_sets == []
 
 
@@ -105,8 +105,8 @@ async def test_objects_deleted_with_their_definition_stay_in_the_cache(
         cached = world.store.get(key_of(body))
         assert cached is not None
         assert "deletionTimestamp" not in cached["metadata"]
-    assert not world.store.has_vanished(key_of(topic))
-    assert world.store.has_vanished(key_of(user))
+    assert not world.store.is_deletion_unconfirmed(key_of(topic))
+    assert world.store.is_deletion_unconfirmed(key_of(user))
     assert world.leaving_sets == [frozenset({"topics.tidemark.dev", "users.tidemark.dev"})]
     # An administrator removes the finalizers, and a relist then has no object of the kind.
     world.server.replace("person", TOPIC, {**world.server.get("p", TOPIC, "t"), "spec": {"a": 1}})
@@ -146,7 +146,7 @@ async def test_objects_created_after_a_new_definition_replace_the_former_ones(
     world.server.leaving_kinds = set()
     await world.look()
     assert world.leaving_sets[-1] == frozenset()
-    assert world.store.has_vanished(key_of(former))  # no user has requested its deletion
+    assert world.store.is_deletion_unconfirmed(key_of(former))  # no user has requested its deletion
     now = world.make(USER, "alice")
     cached = world.store.get(key_of(now))
     assert cached is not None
@@ -200,7 +200,7 @@ async def test_unreadable_definitions_keep_data_and_revoke_users(world: Definiti
 async def test_the_operators_own_deletions_are_not_questioned(world: DefinitionWorld) -> None:
     body = world.make(TOPIC, "t", FINALIZER)
     # The operator marks the objects that it deletes itself.
-    world.store.believe(body["metadata"]["uid"])
+    world.store.confirm_deletion(body["metadata"]["uid"])
     world.delete(TOPIC, "t")
     assert world.news[-1] == "t deleting"
     assert not world.store.kinds_to_check()

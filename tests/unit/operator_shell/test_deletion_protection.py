@@ -104,7 +104,7 @@ async def test_a_protected_cluster_continues_until_the_annotation_is_removed(
     assert world.condition(CLUSTER, "main", "Stalled")[:2] == ("True", "DeletionProtected")
     assert world.condition(CLUSTER, "main", "Ready")[0] == "True"
     # The teardown does not start either.
-    assert not await bury(world.api, NAMESPACE, "main")  # type: ignore[arg-type]
+    assert not await tear_down(world.api, NAMESPACE, "main")  # type: ignore[arg-type]
     world.annotate(CLUSTER, "main")
     await clusters.reconcile(key)
     assert world.condition(CLUSTER, "main", "Ready")[1] == "Deleting"

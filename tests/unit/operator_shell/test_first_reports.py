@@ -80,10 +80,10 @@ def test_a_broker_whose_session_is_over_is_not_waited_for() -> None:
 
 def test_fenced_brokers_have_a_short_time_to_appear() -> None:
     reports = expecting((1,), (2,))
-    reports.presented(1)
+    reports.broker_reported(1)
     # Broker 2 is fenced in the slices, but those may be restored from a backup.
-    assert not turns(reports, OTHERS_TURNS - 1).are_in
-    assert turns(reports, 1).are_in
+    assert not turns(reports, OTHERS_TURNS - 1).are_complete
+    assert turns(reports, 1).are_complete
     reports = expecting((1,), (2,))
     for node_id in (1, 2):
         reports.broker_reported(node_id)
@@ -92,22 +92,22 @@ def test_fenced_brokers_have_a_short_time_to_appear() -> None:
 
 def test_broker_that_appears_in_time_is_waited_for() -> None:
     reports = expecting((1,), (2,))
-    reports.presented(1)
+    reports.broker_reported(1)
     # A broker knocks when it dials the controller, before it registers.
-    reports.knocked(2)
-    assert not turns(reports, OTHERS_TURNS).are_in
-    reports.presented(2)
-    assert reports.are_in
-    reports.knocked(3)
-    assert reports.are_in, "once they are in they stay in"
+    reports.broker_arrived(2)
+    assert not turns(reports, OTHERS_TURNS).are_complete
+    reports.broker_reported(2)
+    assert reports.are_complete
+    reports.broker_arrived(3)
+    assert reports.are_complete, "once they are in they stay in"
 
 
 def test_wait_is_bounded_after_the_first_broker_appears() -> None:
     reports = turns(expecting((1, 2)), 5)
     # The bound runs from the first contact: without any there is no network yet.
-    reports.knocked(1)
-    assert not turns(reports, BOUND_TURNS - 1).are_in
-    assert turns(reports, 1).are_in
+    reports.broker_arrived(1)
+    assert not turns(reports, BOUND_TURNS - 1).are_complete
+    assert turns(reports, 1).are_complete
 
 
 def test_reports_count_as_complete_until_a_broker_looks_for_a_controller() -> None:
@@ -125,10 +125,10 @@ def test_reports_count_as_complete_until_a_broker_looks_for_a_controller() -> No
 async def test_brokers_that_are_removed_are_not_waited_for() -> None:
     reports = expecting((1, 2), (3,))
     # The Broker objects were deleted since the term began.
-    reports.look_again({1})
-    assert not turns(reports, 0).are_in
-    reports.look_again(set())
-    assert reports.are_in
+    reports.keep_only({1})
+    assert not turns(reports, 0).are_complete
+    reports.keep_only(set())
+    assert reports.are_complete
     async with asyncio.timeout(5):
         await reports.wait()
 
@@ -169,7 +169,7 @@ def nothing_is_written(bench: RequestBench) -> Iterator[None]:
 
 def all_report(bench: RequestBench) -> None:
     for node_id in (1, 2):
-        bench.world.services.first_reports.presented(node_id)
+        bench.world.services.first_reports.broker_reported(node_id)
 
 
 def expires(bench: RequestBench, *node_ids: int) -> None:
@@ -252,7 +252,7 @@ async def test_reregistered_broker_is_not_fenced(bench: RequestBench) -> None:
     await many_turns()
     # The same process registers again before the fencing is decided.
     assert (await bench.register()).error_code == 0
-    services.first_reports.presented(2)
+    services.first_reports.broker_reported(2)
     await many_turns()
     assert services.first_reports.are_complete
     assert services.state.is_live(1)
@@ -460,15 +460,15 @@ async def test_a_broker_that_the_slices_call_dead_reports_before_a_live_one_is_a
     # A fenced broker that registers is expected too, since its report may be newer.
     assert answer.wants_states
     all_report(bench)
-    assert not world.services.first_reports.are_in
-    world.services.first_reports.presented(3)
-    assert world.services.first_reports.are_in
+    assert not world.services.first_reports.are_complete
+    world.services.first_reports.broker_reported(3)
+    assert world.services.first_reports.are_complete
 
 
 # ---------------------------------------------------------------- limits of the wait
 
 
-def expected_by(bench: RequestBench, looked: BrokerSearches = NOBODY) -> FirstReports:
+def expected_by(bench: RequestBench, searches: BrokerSearches = NOBODY) -> FirstReports:
     """Return the reports that a new term of this world expects."""
     services = dataclasses.replace(bench.world.services, first_reports=FirstReports())
     term = Term(
@@ -491,10 +491,10 @@ async def test_term_expects_live_brokers_and_waits_briefly_for_fenced_ones(
     # The slices show broker 1 as fenced and broker 2 as live.
     await bench.world.services.committer.decide(leader_leaves)
     reports = expected_by(bench)
-    reports.presented(2)
-    assert not reports.are_in
-    assert turns(reports, OTHERS_TURNS).are_in
-    assert not turns(expected_by(bench), OTHERS_TURNS).are_in, "broker 2 counts as live"
+    reports.broker_reported(2)
+    assert not reports.are_complete
+    assert turns(reports, OTHERS_TURNS).are_complete
+    assert not turns(expected_by(bench), OTHERS_TURNS).are_complete, "broker 2 counts as live"
 
 
 async def test_discovery_requests_before_the_term_count(bench: RequestBench) -> None:
@@ -504,16 +504,16 @@ async def test_discovery_requests_before_the_term_count(bench: RequestBench) -> 
     now_s = time.monotonic()
     reports = expected_by(bench, BrokerSearches(now_s - 60, {2: now_s}))
     # Broker 2 has dialled a standby, which extends no wait for broker 1.
-    assert not turns(reports, OTHERS_TURNS).are_in, "broker 2 counts as live"
+    assert not turns(reports, OTHERS_TURNS).are_complete, "broker 2 counts as live"
     reports = expected_by(bench, BrokerSearches(now_s - 60, {2: now_s}))
-    reports.presented(2)
-    assert not turns(reports, LAST_TURNS - 1).are_in
-    assert turns(reports, 1).are_in, "broker 1 has not come in all that time"
+    reports.broker_reported(2)
+    assert not turns(reports, LAST_TURNS - 1).are_complete
+    assert turns(reports, 1).are_complete, "broker 1 has not come in all that time"
     # Standbys have listened for only three ticks: the rest of the wait is still due.
     reports = expected_by(bench, BrokerSearches(now_s - 3 * TICK_S - 0.1, {2: now_s}))
-    reports.presented(2)
-    assert not turns(reports, OTHERS_TURNS - 4).are_in
-    assert turns(reports, 1).are_in
+    reports.broker_reported(2)
+    assert not turns(reports, OTHERS_TURNS - 4).are_complete
+    assert turns(reports, 1).are_complete
 
 
 async def test_a_broker_that_looked_for_a_controller_is_waited_for_despite_the_slices(
@@ -524,10 +524,10 @@ async def test_a_broker_that_looked_for_a_controller_is_waited_for_despite_the_s
     now_s = time.monotonic()
     # Broker 1 is fenced in the slices, but it has dialled a standby.
     reports = expected_by(bench, BrokerSearches(now_s - 60, {1: now_s}))
-    reports.presented(2)
-    assert not turns(reports, OTHERS_TURNS).are_in
-    reports.presented(1)
-    assert reports.are_in
+    reports.broker_reported(2)
+    assert not turns(reports, OTHERS_TURNS).are_complete
+    reports.broker_reported(1)
+    assert reports.are_complete
 
 
 async def test_a_new_cluster_waits_for_no_broker() -> None:
@@ -535,7 +535,7 @@ async def test_a_new_cluster_waits_for_no_broker() -> None:
     world.make_cluster()
     world.make_broker(1)
     async with world.term():
-        assert expected_by(RequestBench(world)).are_in
+        assert expected_by(RequestBench(world)).are_complete
 
 
 def test_live_brokers_connect_in_time_for_their_sessions() -> None:
@@ -548,7 +548,7 @@ def test_live_brokers_connect_in_time_for_their_sessions() -> None:
 
 @pytest.mark.parametrize(
     ("arrival", "turns_needed"),
-    [(lambda _: None, UNREACHED_TURNS), (lambda reports: reports.knocked(2), BOUND_TURNS)],
+    [(lambda _: None, UNREACHED_TURNS), (lambda reports: reports.broker_arrived(2), BOUND_TURNS)],
     ids=["no broker", "silent broker"],
 )
 async def test_wait_for_reports_ends_without_any_broker(

@@ -93,7 +93,7 @@ async def test_a_refusal_is_reported_once_and_forgotten_in_time(error: KubeError
     for _ in range(3):
         await refuse(own, error)
     assert [(item.kind, item.name) for item in reported] == [("Topic", "t")]
-    assert [item.said for item in own.refused()] == [error.said]
+    assert [item.message for item in own.refused()] == [error.server_message]
     # The object was perhaps deleted: its refusal expires.
     clock[0] = REMEMBERED_S + 1
     assert own.refused() == []
@@ -109,7 +109,7 @@ async def test_refusal_with_a_changing_message_is_reported_once_a_minute() -> No
     # Thirty retries at intervals of 10 s take five minutes.
     assert 4 <= len(reported) <= 5
     (only,) = own.refused()
-    assert only.said == reported[-1].said
+    assert only.message == reported[-1].message
 
 
 async def test_an_accepted_object_is_no_longer_refused() -> None:

@@ -52,12 +52,12 @@ def test_pages_are_joined_and_taken_once() -> None:
     assert states.take_complete(1, numbered_uuid(1)) is None
     assert states.take(page(topic_state(numbered_uuid(2), "b"), number=1)).error_code == 0
     # Pages of another process of the broker are not returned.
-    assert states.whole(1, numbered_uuid(9)) is None
-    joined = states.whole(1, numbered_uuid(1))
+    assert states.take_complete(1, numbered_uuid(9)) is None
+    joined = states.take_complete(1, numbered_uuid(1))
     assert joined is not None
     assert [topic.name for topic in joined] == ["a", "b"]
     # The states are handed over once, because they can be large.
-    assert states.whole(1, numbered_uuid(1)) is None
+    assert states.take_complete(1, numbered_uuid(1)) is None
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_a_broker_reports_its_states_before_it_is_admitted(bench: RequestB
 
 async def test_a_broker_of_an_earlier_version_is_not_queried(bench: RequestBench) -> None:
     assert (await bench.register()).error_code == 0
-    assert not bench.world.services.state.held.has_reported(1)
+    assert not bench.world.services.state.replica_reports.has_reported(1)
 
 
 async def test_a_broker_with_newer_states_ends_the_term_before_any_decision(
@@ -161,7 +161,9 @@ async def test_report_of_a_waiting_process_reveals_old_slices(
     answer = await register()
     # The process is refused as a duplicate, but its states were compared.
     assert answer.error_code == int(ErrorCode.duplicate_broker_registration)
-    assert not bench.world.services.state.held.has_reported(1), "another may speak for it yet"
+    assert not bench.world.services.state.replica_reports.has_reported(1), (
+        "another may speak for it yet"
+    )
     await bench.requests.replica_states(page(received_state(bench, leader_epoch=9), incarnation=77))
     assert (await register()).error_code == NOT_CONTROLLER
     assert [type(end) for end in bench.ends] == [SlicesBehind]
@@ -222,7 +224,7 @@ async def test_old_slices_are_doubted_and_the_status_is_written_first(
     # The previous term ended because a broker's states were newer than the slices.
     taken = await _take_over(world, behind=True)
     assert world.status(CLUSTER, "main")["rebuilding"]["reason"] == "SlicesBehind"
-    assert taken.state.doubted == {row.key for row in taken.state.all_rows()} != set()
+    assert taken.state.unverified_rows == {row.key for row in taken.state.all_rows()} != set()
     # The doubt is persisted: it survives the next takeover.
     again = await _take_over(world)
     assert again.state.unverified_rows == taken.state.unverified_rows, (
@@ -232,10 +234,10 @@ async def test_old_slices_are_doubted_and_the_status_is_written_first(
 
 async def test_higher_epoch_of_a_broker_doubts_all_rows(bench: RequestBench) -> None:
     epoch = bench.world.status(CLUSTER, "main")["controller"]["epoch"]
-    assert not (await _take_over(bench.world, epoch)).state.doubted
+    assert not (await _take_over(bench.world, epoch)).state.unverified_rows
     # A broker has seen an epoch that the restored Cluster does not know.
     taken = await _take_over(bench.world, epoch + 7)
-    assert taken.state.doubted
+    assert taken.state.unverified_rows
     assert taken.state.controller_epoch == epoch + 8
 
 
@@ -248,7 +250,7 @@ async def test_lost_slice_does_not_hide_outdated_slices(bench: RequestBench) -> 
         if number != index:
             world.server._objects.pop((PARTITION_SLICE.kind, f"main-{number:02d}"))
             break
-    assert not (await _take_over(world)).state.doubted
+    assert not (await _take_over(world)).state.unverified_rows
     # The lost slice alone doubts no row of the others.
     since = world.status(CLUSTER, "main")["rebuilding"]["since"]
     taken = await _take_over(world, behind=True)
@@ -344,7 +346,7 @@ async def test_a_broker_with_a_later_commit_proves_that_the_slices_are_old(
     Once it was admitted, this controller has pushed more to it.
     """
     state = bench.world.services.state
-    epoch, commit = state.controller_epoch, state.landed
+    epoch, commit = state.controller_epoch, state.stored_commit
     # The state as this controller found it: its own epoch and last commit.
     state.found = epoch, commit
     if is_admitted:

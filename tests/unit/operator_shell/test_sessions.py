@@ -85,7 +85,7 @@ def test_new_process_waits_at_most_for_the_former_session() -> None:
     """Without proof, the new process is refused until the former session has expired."""
     sessions = sessions_of(1, reached=False)
     # The new process dials at 50 s, which starts the time of the former one.
-    sessions.knocked(1, 50.0)
+    sessions.registration_requested(1, 50.0)
     assert run_to(sessions, 50.0, 60.0) == [(1, 10)]
 
 
@@ -200,7 +200,7 @@ def test_pending_registration_suspends_the_grace() -> None:
     sessions.disconnected(1, 10, 1.0)
     run_to(sessions, 0.0, 2.0)
     # The restarted process is registering: its expiry must not race with that.
-    sessions.knocked(1, 2.0)
+    sessions.registration_requested(1, 2.0)
     assert run_to(sessions, 2.0, 2.0 + GRACE_S) == []
     assert not sessions.is_connected(1)
 
@@ -262,9 +262,9 @@ def test_broker_unfenced_after_expiry_is_watched_again() -> None:
 # ---------------------------------------------------------------- before the term
 
 
-def term_after(looked: BrokerSearches, *broker_ids: int, now_s: float = 100.0) -> BrokerSessions:
+def term_after(searches: BrokerSearches, *broker_ids: int, now_s: float = 100.0) -> BrokerSessions:
     """Return the sessions of a term that starts at ``now_s``; broker 1 connects at once."""
-    sessions = BrokerSessions(TIMEOUT_S, TICK_S, looked)
+    sessions = BrokerSessions(TIMEOUT_S, TICK_S, searches)
     for broker_id in broker_ids:
         sessions.open(broker_id, broker_epoch=broker_id * 10, now_s=now_s)
     sessions.tick(now_s - TICK_S)
@@ -313,7 +313,7 @@ def test_no_session_expires_before_a_broker_has_reached_a_later_controller() -> 
 def test_broker_that_connects_gets_a_full_session() -> None:
     sessions = term_after(BrokerSearches(80.0, {1: 99.8}), 1, 2, 3)
     # Broker 2 dials and broker 3 registers at 101 s: both have until 110 s.
-    sessions.knocked(2, 101.0)
+    sessions.registration_requested(2, 101.0)
     sessions.open(3, broker_epoch=30, now_s=101.0)
     assert run_to(sessions, 100.0, 108.0) == []
     beat(sessions, 1, 108.0)
@@ -332,14 +332,14 @@ def test_a_short_session_is_not_made_longer() -> None:
 
 
 def test_discovery_requests_count_since_the_last_term() -> None:
-    discovery = Knocks()
-    assert discovery.looked() == BrokerSearches()
-    discovery.heard(1, 5.0)
+    discovery = ControllerSearches()
+    assert discovery.snapshot() == BrokerSearches()
+    discovery.record(1, 5.0)
     discovery.forget()
-    discovery.heard(2, 6.0)
-    discovery.heard(1, 7.0)
-    discovery.heard(2, 8.0)
+    discovery.record(2, 6.0)
+    discovery.record(1, 7.0)
+    discovery.record(2, 8.0)
     # forget() drops the first term's requests, so that the count restarts at 6 s.
-    assert discovery.looked() == BrokerSearches(6.0, {2: 8.0, 1: 7.0})
-    assert discovery.looked().seconds(10.0) == 4.0
+    assert discovery.snapshot() == BrokerSearches(6.0, {2: 8.0, 1: 7.0})
+    assert discovery.snapshot().seconds(10.0) == 4.0
     assert BrokerSearches().seconds(10.0) == 0.0

@@ -62,7 +62,7 @@ def test_write_without_a_watch_event_is_reported() -> None:
     echoes = Echoes(lambda: now[0])
     write_started_s = echoes.begins()
     now[0] = 101.0
-    echoes.heard("Topic")  # the event precedes the response of the write
+    echoes.delivered("Topic")  # the event precedes the response of the write
     echoes.wrote("Topic", write_started_s)
     assert echoes.silent() is None
     echoes.wrote("Broker", echoes.begins())

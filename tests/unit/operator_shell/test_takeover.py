@@ -110,7 +110,7 @@ async def test_a_lost_slice_is_recreated_once_the_status_has_its_loss() -> None:
     async with world.term():
         assert world.server.find(PARTITION_SLICE, "main-05") is not None
         assert world.services.state.cluster.rebuilding is not None
-        assert not world.services.state.doubted
+        assert not world.services.state.unverified_rows
     (rebuilding,) = rebuilding_before
     assert rebuilding is not None
     assert rebuilding["reason"] == "SlicesMissing"
