@@ -164,10 +164,12 @@ def _problem(
         return ErrorCode.unknown_topic_or_partition, "This server does not host this partition."
     if topic.paused:
         return ErrorCode.policy_violation, f"Topic {topic.key} is paused"
+    # No replicas: the request cancels a reassignment.
     if not replicas:
         if is_moving(row):
             return None
         return ErrorCode.no_reassignment_in_progress, "No partition reassignment is in progress."
+    # Otherwise every target must be a distinct broker that accepts replicas.
     if len(set(replicas)) < len(replicas):
         return wrong, "the assignment names a broker twice"
     for replica in replicas:

@@ -79,6 +79,7 @@ class ReplicaStateReports:
 
         Its replicas may be on several pages, each with the tiering of its replicas.
         """
+        # The number of partitions may be missing or implausible; the replicas are evidence, too.
         by_node, tiering = self._topics.setdefault(topic.topic_id, {}), _tiering(topic)
         numbers = [state.partition for state in topic.partitions if _is_number(state.partition)]
         counted = topic.partition_count if _is_number(topic.partition_count - 1) else 0
@@ -90,6 +91,7 @@ class ReplicaStateReports:
             )
             self._ids_by_name.setdefault(topic.name, set()).add(topic.topic_id)
             return
+        # A later page: the highest epoch and number of all pages count.
         by_node[node_id] = dataclasses.replace(
             former,
             tiering=max(former.tiering, tiering, key=lambda state: state.epoch),
@@ -234,6 +236,7 @@ def _can_be(reported: PartitionState) -> bool:
         reported.elr,
         reported.last_known_elr,
     )
+    # Epochs and replicas within limits, and every other list a part of the replicas.
     return (
         0 <= reported.leader_epoch <= EPOCH_MAX
         and 0 <= reported.partition_epoch <= EPOCH_MAX

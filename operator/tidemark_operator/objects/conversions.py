@@ -374,6 +374,7 @@ def deletion_info(body: Json) -> DeletionInfo:
 
 def _targets(spec: RecordDeletionSpec) -> tuple[DeletionTarget, ...]:
     """Return the points up to which a RecordDeletion deletes; one without partition is for all."""
+    # The schema allows either one point for all partitions, or a list of partitions.
     if spec.all is not None:
         time = spec.all.before_time
         return (

@@ -219,7 +219,7 @@ class ExportReconciler:
         problem: Problem | None,
         desired: DesiredJob | None,
     ) -> float | None:
-        """Carry out the next step of an Export; return the seconds until the next."""
+        """Perform the next step of an Export; return the seconds until the next."""
         now_ms = wall_ms()
         digest = "" if desired is None else desired.digest
         step = exports.next_step(export, job, problem, digest, now_ms=now_ms)

@@ -109,7 +109,7 @@ class TopicChanger:
     async def _changed(
         self, request: ChangeTopicsRequest, change: TopicChange
     ) -> TopicChangeResult:
-        """Carry out one requested change, and return its result."""
+        """Perform one requested change, and return its result."""
         # Changes that need no existing Topic object.
         if change.kind == ChangeKind.CREATE:
             return await self._create(request, change)

@@ -38,6 +38,7 @@ def with_pod(
 
 def _condition(state: ControllerState, pod: PodState) -> ConditionValue:
     """Return the condition PodUpToDate of a Broker."""
+    # First what prevents a pod or its replacement, then what delays it.
     if pod.missing:
         return condition(UP_TO_DATE, False, Reason.POD_MISSING, pod.missing)
     if pod.refused:
