@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 
 from tidemark.http_page import HttpPage, Verdict
-from tidemark_operator.certificates.certificate_stores import FolderKeeper, Keeper, SecretKeeper
+from tidemark_operator.certificates.certificate_stores import BundleStore, FolderStore, SecretStore
 from tidemark_operator.certificates.certificates import OwnLeaf
 from tidemark_operator.clock import utc_now
 from tidemark_operator.handlers.watcher import Watcher
@@ -99,9 +99,9 @@ class OperatorProcess:
         self._metrics = metrics
         self._page = HttpPage(metrics=self._render, health=self._health)
 
-    def _keeper_of(self, api: KubeApi) -> Keeper:
+    def _keeper_of(self, api: KubeApi) -> BundleStore:
         folder = self._settings.certificates
-        return FolderKeeper(folder) if folder else SecretKeeper(api, self._settings.namespace)
+        return FolderStore(folder) if folder else SecretStore(api, self._settings.namespace)
 
     def _jobs_of(self, api: KubeApi) -> JobRunner:
         """Return the runner of exports.

@@ -18,7 +18,7 @@ from tests.simulation.network import Connection
 from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark_operator.certificates.authority import KeyPair, issue
-from tidemark_operator.certificates.certificate_stores import Kept
+from tidemark_operator.certificates.certificate_stores import StoredBundle
 from tidemark_operator.certificates.formats import authority_data, leaf_data
 from tidemark_operator.certificates.rotation import Authorities, RotationPhase
 from tidemark_operator.jobs.kubernetes import KubernetesJobs
@@ -122,7 +122,7 @@ class _Issued:
 
     arrives_within = dt.timedelta(0)
 
-    async def read(self, name: str) -> Kept | None:
+    async def read(self, name: str) -> StoredBundle | None:
         return _issued(name)
 
     async def write(self, name: str, *_: Any) -> None:
@@ -130,16 +130,16 @@ class _Issued:
 
 
 @functools.cache
-def _issued(name: str) -> Kept:
+def _issued(name: str) -> StoredBundle:
     issuing = authority_of(CLUSTER_ID)
     if not name.endswith("-tls"):
         held = Authorities(
             cluster_id=CLUSTER_ID, phase=RotationPhase.STEADY, issuing=issuing, since=now()
         )
-        return Kept(authority_data(held), "1")
+        return StoredBundle(authority_data(held), "1")
     node_id = int(name.removesuffix("-tls").rpartition("-")[2])
     leaf = issue(issuing, TlsIdentity(CLUSTER_ID, node_id), now())
-    return Kept(leaf_data(leaf, issuing.certificate), "1")
+    return StoredBundle(leaf_data(leaf, issuing.certificate), "1")
 
 
 class OperatorProcess:
@@ -239,11 +239,11 @@ class OperatorProcess:
                 for body in listed:
                     self._deliver(body, False)
                 continue
-            version, known = listed.resource_version, self.leader.asking(kind)
-            self.leader.listing(kind, version, known)
+            version, known = listed.resource_version, self.leader.before_list(kind)
+            self.leader.list_started(kind, version, known)
             for body in listed:
-                self.leader.found(kind, body, version)
-            self.leader.listed(kind, {key_of(body) for body in listed}, version)
+                self.leader.list_item(kind, body, version)
+            self.leader.list_finished(kind, {key_of(body) for body in listed}, version)
 
     # ------------------------------------------------------------ what others see
 

@@ -165,7 +165,7 @@ def _last_is_believed(
     new = dataclasses.replace(row, isr=others if leaves else row.isr, leader=leader)
     if new == row and not proof:
         return dataclasses.replace(row, partition_epoch=row.partition_epoch + 1)
-    return elections.raised(row, new)
+    return elections.with_raised_epochs(row, new)
 
 
 def _proven(row: PartitionRow, node_id: int, draft: Any, **how: Any) -> PartitionRow:
@@ -218,7 +218,7 @@ def _round_and_round(draft: Draft, row: PartitionRow) -> bool:
         return False
     leader = others[(others.index(row.leader) + 1) % len(others)]
     new = dataclasses.replace(row, leader=leader)
-    draft.put_row(elections.changed(row, new, draft.min_isr(row)))
+    draft.put_row(elections.with_elr_and_epochs(row, new, draft.min_isr(row)))
     return True
 
 
@@ -228,10 +228,10 @@ def _at_once(draft: Draft, row: PartitionRow) -> PartitionRow:
     return row if new.adding == row.adding and not row.removing else new
 
 
-async def _acted_first(store: SliceStore, state: Any, write: Any, landing: Any) -> bool:
+async def _acted_first(store: SliceStore, state: Any, write: Any, slice_stored: Any) -> bool:
     """Advance the state, and so the brokers' view, before the write is stored."""
-    if landing is not None:
-        landing(state, write)
+    if slice_stored is not None:
+        slice_stored(state, write)
     apply(state, write)
     await asyncio.sleep(0.05)
     return bool(await _put(store, write))

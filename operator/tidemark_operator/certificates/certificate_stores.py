@@ -46,16 +46,16 @@ class SecretForm:
 CERTIFICATES = SecretForm(f"{GROUP}/certificates", "kubernetes.io/tls")
 
 
-class KeptByAnother(Exception):
+class BundleNameTaken(Exception):
     """Another owner has the bundle's name."""
 
 
-class Overtaken(KeptByAnother):
+class BundleConflict(BundleNameTaken):
     """Another writer has changed the bundle at the same moment: read it again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredBundle:
     """A bundle as it was read; ``repr`` shows no content.
 
     ``owner``: uid of the object that it was made for. ``uid``, ``metadata``, ``type``: the Secret's
@@ -75,7 +75,7 @@ class Kept:
         return bool(self.metadata.get("ownerReferences"))
 
 
-class Keeper(Protocol):
+class BundleStore(Protocol):
     """Store of bundles. Methods raise ``KubeError`` or ``OSError``."""
 
     @property
@@ -85,19 +85,23 @@ class Keeper(Protocol):
     def where(self, name: str) -> str:
         """Return a bundle's place for messages."""
 
-    async def read(self, name: str) -> Kept | None:
-        """Return a bundle, None if there is none. Raises :class:`KeptByAnother`."""
+    async def read(self, name: str) -> StoredBundle | None:
+        """Return a bundle, None if there is none. Raises :class:`BundleNameTaken`."""
 
     async def write(
-        self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
+        self,
+        name: str,
+        data: Mapping[str, bytes],
+        former: StoredBundle | None,
+        owner: Json | None = None,
     ) -> None:
         """Create or replace a bundle; ``owner``: the object that it is deleted with.
 
-        Raises :class:`Overtaken`.
+        Raises :class:`BundleConflict`.
         """
 
 
-class SecretKeeper:
+class SecretStore:
     """Secrets of one form in one namespace.
 
     A Secret without our labels belongs to another owner and is not changed. A kubelet updates the
@@ -114,8 +118,8 @@ class SecretKeeper:
     def where(self, name: str) -> str:
         return f"Secret {name}"
 
-    async def read(self, name: str) -> Kept | None:
-        """Return a Secret, None if it does not exist. Raises :class:`KeptByAnother`."""
+    async def read(self, name: str) -> StoredBundle | None:
+        """Return a Secret, None if it does not exist. Raises :class:`BundleNameTaken`."""
         try:
             body = await self._api.get(SECRET, self._namespace, name)
         except NotFound:
@@ -123,7 +127,7 @@ class SecretKeeper:
         meta = body["metadata"]
         # The name alone proves nothing: a user may have a Secret of this name.
         if not self._form.labels.items() <= (meta.get("labels") or {}).items():
-            raise KeptByAnother(
+            raise BundleNameTaken(
                 f"Secret {name} does not belong to the operator, because it "
                 "lacks the labels "
                 f"{', '.join(f'{key}={value}' for key, value in self._form.labels.items())}. "
@@ -135,7 +139,7 @@ class SecretKeeper:
         # Secrets that must survive their owner have its uid in an annotation instead.
         noted = (meta.get("annotations") or {}).get(self._form.uid_annotation, "")
         owner = str(noted or (owners[0]["uid"] if owners else ""))
-        return Kept(
+        return StoredBundle(
             data,
             str(meta["resourceVersion"]),
             owner,
@@ -144,19 +148,23 @@ class SecretKeeper:
             type=str(body.get("type") or ""),
         )
 
-    async def remove(self, name: str, kept: Kept) -> None:
-        """Delete exactly the Secret that was read. Raises :class:`Overtaken`."""
+    async def remove(self, name: str, kept: StoredBundle) -> None:
+        """Delete exactly the Secret that was read. Raises :class:`BundleConflict`."""
         try:
             await self._api.delete(SECRET, self._namespace, name, uid=kept.uid)
         except NotFound:
             return
         except Conflict as error:
-            raise Overtaken(str(error)) from error
+            raise BundleConflict(str(error)) from error
 
     async def write(
-        self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
+        self,
+        name: str,
+        data: Mapping[str, bytes],
+        former: StoredBundle | None,
+        owner: Json | None = None,
     ) -> None:
-        """Create the Secret, or replace ``former``. Raises :class:`Overtaken` on a conflict."""
+        """Create the Secret, or replace ``former``. Raises :class:`BundleConflict`."""
         # Keep the labels and annotations of other tools: a backup tool identifies its objects by
         # them. Keep the type, too: it is immutable, and a restored Secret may have another one.
         known = {} if former is None else former.metadata
@@ -187,7 +195,7 @@ class SecretKeeper:
                 meta["resourceVersion"] = former.version
                 await self._api.replace(SECRET, body)
         except Conflict as error:
-            raise Overtaken(str(error)) from error
+            raise BundleConflict(str(error)) from error
 
 
 def _owner_reference(owner: Json) -> Json:
@@ -201,7 +209,7 @@ def _owner_reference(owner: Json) -> Json:
     }
 
 
-class FolderKeeper:
+class FolderStore:
     """A folder for each bundle (:mod:`tidemark_operator.certificates.certificate_folders`).
 
     Brokers see changes at once; an operator on standby looks every few seconds.
@@ -215,20 +223,24 @@ class FolderKeeper:
     def where(self, name: str) -> str:
         return f"folder {self._folder / name}"
 
-    async def read(self, name: str) -> Kept | None:
+    async def read(self, name: str) -> StoredBundle | None:
         return await asyncio.to_thread(self._read, name)
 
     async def write(
-        self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
+        self,
+        name: str,
+        data: Mapping[str, bytes],
+        former: StoredBundle | None,
+        owner: Json | None = None,
     ) -> None:
-        """See :class:`Keeper`; a folder has no owner."""
+        """See :class:`BundleStore`; a folder has no owner."""
         await asyncio.to_thread(self._write, name, data, former)
 
-    def _read(self, name: str) -> Kept | None:
+    def _read(self, name: str) -> StoredBundle | None:
         data = read_files(self._folder / name)
-        return Kept(data, _digest(data)) if data else None
+        return StoredBundle(data, _digest(data)) if data else None
 
-    def _write(self, name: str, data: Mapping[str, bytes], former: Kept | None) -> None:
+    def _write(self, name: str, data: Mapping[str, bytes], former: StoredBundle | None) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The lock makes check and write one step among processes.
         lock_file = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -236,7 +248,7 @@ class FolderKeeper:
             fcntl.flock(lock, fcntl.LOCK_EX)
             found = self._read(name)
             if (found and found.version) != (former and former.version):
-                raise Overtaken(f"{self._folder / name} was written by another process")
+                raise BundleConflict(f"{self._folder / name} was written by another process")
             write_files(self._folder / name, data)
 
 

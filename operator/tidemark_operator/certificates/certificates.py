@@ -19,10 +19,10 @@ from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
 from tidemark_operator.certificates.certificate_folders import write_files
-from tidemark_operator.certificates.certificate_stores import Keeper, KeptByAnother
+from tidemark_operator.certificates.certificate_stores import BundleNameTaken, BundleStore
 from tidemark_operator.certificates.formats import digest, leaf_data, read_leaf
 from tidemark_operator.certificates.rotation import Authorities
-from tidemark_operator.certificates.stored_authority import KeptAuthority
+from tidemark_operator.certificates.stored_authority import StoredAuthority
 from tidemark_operator.kube.kinds import Json
 
 logger = logging.getLogger(__name__)
@@ -91,10 +91,10 @@ class Certificates:
     """Certificates of one Cluster, for the leader. ``now`` returns aware UTC times."""
 
     def __init__(
-        self, keeper: Keeper, cluster: str, cluster_id: str, now: Callable[[], dt.datetime]
+        self, keeper: BundleStore, cluster: str, cluster_id: str, now: Callable[[], dt.datetime]
     ) -> None:
         self._keeper = keeper
-        self._authority = KeptAuthority(keeper, authority_name(cluster), cluster_id, now)
+        self._authority = StoredAuthority(keeper, authority_name(cluster), cluster_id, now)
         self._cluster_id = cluster_id
         self._now = now
         #: By node id: digest of the last issued bundle, and of the bundle that the broker reports.
@@ -117,7 +117,7 @@ class Certificates:
             for broker in brokers:
                 try:
                     kept = await self._keeper.read(leaf_name(broker))
-                except KeptByAnother:  # another owner's Secret proves nothing
+                except BundleNameTaken:  # another owner's Secret proves nothing
                     continue
                 found = None if kept is None else read_leaf(kept.data)
                 if found and authority.is_of_cluster(found, self._cluster_id):
@@ -129,7 +129,7 @@ class Certificates:
     async def leaf(self, node_id: int, broker: str, owner: Json) -> None:
         """Make sure that a broker has a leaf of the issuing authority, and the bundle to trust.
 
-        Checks the store at most once in :data:`LOOK_AGAIN`. Raises :class:`KeptByAnother`,
+        Checks the store at most once in :data:`LOOK_AGAIN`. Raises :class:`BundleNameTaken`,
         :class:`BadCertificate`.
         """
         now = self._now()
@@ -158,7 +158,9 @@ class Certificates:
         request).
         """
         stepped = await self._authority.step(
-            all_have_it=lambda authorities: all(self._has_it(node, authorities) for node in live),
+            all_up_to_date=lambda authorities: all(
+                self._uses_last_issued(node, authorities) for node in live
+            ),
             pause=lambda _: self._keeper.arrives_within,
             renewal=renewal,
         )
@@ -166,7 +168,7 @@ class Certificates:
             self.issued.clear()
         return stepped
 
-    def _has_it(self, node_id: int, authorities: Authorities) -> bool:
+    def _uses_last_issued(self, node_id: int, authorities: Authorities) -> bool:
         return (
             node_id in self.issued
             and self._trusted[node_id] == authorities.trusted

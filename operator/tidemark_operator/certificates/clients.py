@@ -10,9 +10,9 @@ from collections.abc import AsyncIterable, Callable
 
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import LEAF_LIFE, KeyPair
-from tidemark_operator.certificates.certificate_stores import Keeper
+from tidemark_operator.certificates.certificate_stores import BundleStore
 from tidemark_operator.certificates.rotation import Authorities, RotationPhase
-from tidemark_operator.certificates.stored_authority import KeptAuthority
+from tidemark_operator.certificates.stored_authority import StoredAuthority
 
 ANNOUNCED_PAUSE = dt.timedelta(days=1)
 ISSUING_PAUSE = LEAF_LIFE
@@ -27,10 +27,10 @@ class ClientCertificates:
     """Client certificates of one Cluster, for the leader. ``now`` returns aware UTC times."""
 
     def __init__(
-        self, keeper: Keeper, cluster: str, cluster_id: str, now: Callable[[], dt.datetime]
+        self, keeper: BundleStore, cluster: str, cluster_id: str, now: Callable[[], dt.datetime]
     ) -> None:
         self._cluster_id = cluster_id
-        self._authority = KeptAuthority(keeper, clients_authority_name(cluster), cluster_id, now)
+        self._authority = StoredAuthority(keeper, clients_authority_name(cluster), cluster_id, now)
         self._now = now
         #: By user: the trusted bundle when its leaf was last checked.
         self._seen: dict[str, bytes] = {}
@@ -39,7 +39,7 @@ class ClientCertificates:
         """Return a user's leaf, and the bundle of trusted client authorities in PEM.
 
         ``former`` is returned if it still fits, else a new leaf. Raises :class:`BadCertificate`,
-        :class:`KeptByAnother`.
+        :class:`BundleNameTaken`.
         """
 
         async def issued() -> str:
@@ -64,7 +64,7 @@ class ClientCertificates:
         """Check that the authority can be used; one that was never created can.
 
         ``leaves``: users and their certificates, read only if the authority is missing. Raises
-        :class:`BadCertificate`, :class:`KeptByAnother`.
+        :class:`BadCertificate`, :class:`BundleNameTaken`.
         """
 
         async def issued() -> str:
@@ -86,7 +86,7 @@ class ClientCertificates:
         brokers' authority.
         """
         return await self._authority.step(
-            all_have_it=lambda authorities: (
+            all_up_to_date=lambda authorities: (
                 all_looked_at and all(seen == authorities.trusted for seen in self._seen.values())
             ),
             pause=_pause,

@@ -73,13 +73,13 @@ def next_step(
     authorities: Authorities,
     now: dt.datetime,
     *,
-    all_have_it: bool,
+    all_up_to_date: bool,
     pause: dt.timedelta,
     renewal: str = "",
 ) -> Authorities:
     """Return the state after one step, unchanged if nothing is due.
 
-    ``all_have_it``: every live broker uses what was last issued. ``renewal``: a user's present
+    ``all_up_to_date``: every live broker uses what was last issued. ``renewal``: a user's present
     request, "" for none.
     """
     if authorities.phase is RotationPhase.STEADY:
@@ -88,7 +88,7 @@ def next_step(
             return _announce(authorities, now, renewal)
         return authorities
     # Both conditions protect processes that do not trust, or show, the new one yet.
-    if not all_have_it or now < authorities.since + pause:
+    if not all_up_to_date or now < authorities.since + pause:
         return authorities
     return (
         _switch(authorities, now)

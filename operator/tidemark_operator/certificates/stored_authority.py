@@ -10,24 +10,24 @@ from collections.abc import Awaitable, Callable
 
 from tidemark_operator.certificates import rotation
 from tidemark_operator.certificates.authority import BadCertificate
-from tidemark_operator.certificates.certificate_stores import Keeper, Kept
+from tidemark_operator.certificates.certificate_stores import BundleStore, StoredBundle
 from tidemark_operator.certificates.formats import authority_data, read_authority
 from tidemark_operator.certificates.rotation import Authorities
 
 logger = logging.getLogger(__name__)
 
 
-class KeptAuthority:
+class StoredAuthority:
     """One authority of one cluster, under ``name`` in a keeper. ``now`` returns aware UTC times."""
 
     def __init__(
-        self, keeper: Keeper, name: str, cluster_id: str, now: Callable[[], dt.datetime]
+        self, keeper: BundleStore, name: str, cluster_id: str, now: Callable[[], dt.datetime]
     ) -> None:
         self._keeper = keeper
         self._name = name
         self._cluster_id = cluster_id
         self._now = now
-        self._was_there = False
+        self._existed = False
 
     async def get(self, has_issued: Callable[[], Awaitable[str]]) -> Authorities:
         """Return the stored authority; create it if there never was one.
@@ -38,36 +38,36 @@ class KeptAuthority:
         """
         kept = await self._keeper.read(self._name)
         if kept is not None:
-            return self._checked(kept)
-        self._refuse_if_gone()
+            return self._verify(kept)
+        self._refuse_if_lost()
         # A leaf proves that there was an authority, even to a new process.
         if issued := await has_issued():
-            raise self._gone(f", but {issued} was issued by it")
+            raise self._lost_error(f", but {issued} was issued by it")
         made = rotation.first(self._cluster_id, self._now())
-        await self._put(made, None)
-        self._was_there = True
+        await self._store(made, None)
+        self._existed = True
         logger.info("created certificate authority %s", self._name)
         return made
 
     async def check(self, has_issued: Callable[[], Awaitable[str]]) -> None:
         """Check that the authority can be used; one that was never created can.
 
-        Raises :class:`BadCertificate`, :class:`KeptByAnother`.
+        Raises :class:`BadCertificate`, :class:`BundleNameTaken`.
         """
         kept = await self._keeper.read(self._name)
         if kept is not None:
-            self._checked(kept)
+            self._verify(kept)
             return
-        self._refuse_if_gone()
+        self._refuse_if_lost()
         if issued := await has_issued():
-            self._was_there = True
-            raise self._gone(f", but {issued} was issued by it")
+            self._existed = True
+            raise self._lost_error(f", but {issued} was issued by it")
 
-    def _refuse_if_gone(self) -> None:
-        if self._was_there:
-            raise self._gone("")
+    def _refuse_if_lost(self) -> None:
+        if self._existed:
+            raise self._lost_error("")
 
-    def _gone(self, why: str) -> BadCertificate:
+    def _lost_error(self, why: str) -> BadCertificate:
         return BadCertificate(
             f"{self._keeper.where(self._name)} does not exist{why}. Restore it. "
             "The operator does not create another one, because existing "
@@ -77,35 +77,36 @@ class KeptAuthority:
     async def step(
         self,
         *,
-        all_have_it: Callable[[Authorities], bool],
+        all_up_to_date: Callable[[Authorities], bool],
         pause: Callable[[Authorities], dt.timedelta],
         renewal: str = "",
     ) -> bool:
         """Take one step of the rotation (:func:`rotation.next_step`) if one is due; return whether
         it was.
 
-        ``all_have_it`` is called with the stored authority: reports about any other do not count.
+        ``all_up_to_date`` is called with the stored authority: reports about any other do not
+        count.
         """
         kept = await self._keeper.read(self._name)
         if kept is None:
-            self._refuse_if_gone()
+            self._refuse_if_lost()
             return False
-        authorities = self._checked(kept)
+        authorities = self._verify(kept)
         following = rotation.next_step(
             authorities,
             self._now(),
-            all_have_it=all_have_it(authorities),
+            all_up_to_date=all_up_to_date(authorities),
             renewal=renewal,
             pause=pause(authorities),
         )
         if following is authorities:
             return False
         # Written under the version that was read, so another operator's step conflicts.
-        await self._put(following, kept)
+        await self._store(following, kept)
         logger.info("certificate authority %s: %s", self._name, following.phase)
         return True
 
-    def _checked(self, kept: Kept) -> Authorities:
+    def _verify(self, kept: StoredBundle) -> Authorities:
         """Return the stored authorities of this cluster. Raises :class:`BadCertificate`."""
         try:
             authorities = read_authority(kept.data)
@@ -120,8 +121,8 @@ class KeptAuthority:
                 f"{authorities.cluster_id}, not {self._cluster_id}. Restore the right "
                 "one, or delete it if that cluster no longer exists"
             )
-        self._was_there = True
+        self._existed = True
         return authorities
 
-    async def _put(self, authorities: Authorities, former: Kept | None) -> None:
+    async def _store(self, authorities: Authorities, former: StoredBundle | None) -> None:
         await self._keeper.write(self._name, authority_data(authorities), former)

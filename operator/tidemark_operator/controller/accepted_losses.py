@@ -158,7 +158,9 @@ def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
     # The status has no room for a longer value, and what is not recorded is not acted on.
     if len(annotation) > ACCEPTED_CHARS_MAX:
         return ()
-    copies = [copy for copy in parse_copies(annotation, topic.id) if _stands(draft, topic, copy)]
+    copies = [
+        copy for copy in parse_copies(annotation, topic.id) if _still_matches(draft, topic, copy)
+    ]
     if not copies:
         return ()
     # The consent is in the status first, so that it is known after a crash.
@@ -170,7 +172,7 @@ def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
     return ()
 
 
-def _stands(draft: Draft, topic: TopicInfo, copy: Copy) -> bool:
+def _still_matches(draft: Draft, topic: TopicInfo, copy: Copy) -> bool:
     """Return whether a copy still matches.
 
     Any reporting replica may be named, not only the best.
@@ -208,7 +210,7 @@ def _lead(draft: Draft, topic: TopicInfo, copy: Copy) -> None:
         isr=(copy.node_id,),
         leader_recovery_state=LeaderRecoveryState.RECOVERING,
     )
-    draft.put_row(elections.changed(row, led, draft.min_isr(row)))
+    draft.put_row(elections.with_elr_and_epochs(row, led, draft.min_isr(row)))
     text = f"{_offer(copy)}, accepted by {ACCEPT_COPY}. Records acknowledged after that are lost"
     draft.emit(warning("Topic", topic.key, "CopyAccepted", text))
 
@@ -231,7 +233,7 @@ def lost_directory(broker: BrokerInfo) -> str:
     return f"{broker.directory_id or 'unknown'}@{broker.broker_epoch}"
 
 
-def gives_up(broker: BrokerInfo) -> bool:
+def is_given_up(broker: BrokerInfo) -> bool:
     """Return whether a person gives up a deleted Broker's log directory, even as the last copy."""
     # A live broker may still bring its records back, so it is never given up.
     return not broker.live and broker.annotations.get(ACCEPT_LOST_DIRECTORY) == lost_directory(
@@ -250,7 +252,7 @@ def give_up_text(broker: BrokerInfo) -> str:
     )
 
 
-def removed(state: ControllerState, broker: BrokerInfo, given_up: Sequence[RowKey]) -> Event:
+def removal_event(state: ControllerState, broker: BrokerInfo, given_up: Sequence[RowKey]) -> Event:
     """Return the Event of a removed Broker.
 
     ``given_up`` are the partitions of which it had the last live copy.

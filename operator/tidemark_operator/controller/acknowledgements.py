@@ -92,7 +92,7 @@ class Acknowledgements:
         is_new = found is not None and found.is_new(row.partition, node_id)
         return not is_new and row.key not in self._refused.get(node_id, ())
 
-    def doubted(self) -> Iterator[RowKey]:
+    def unacknowledged(self) -> Iterator[RowKey]:
         """Yield the partitions with a replica that is not acknowledged, or refused."""
         for topic_id, found in self._outstanding.items():
             yield from ((topic_id, partition) for partition in found.replicas)

@@ -42,12 +42,12 @@ class AdoptionRefusal:
     message: str
 
 
-def look(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
+def adoption_of(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
     """Return the effect of its name's history on a Topic to be created; None if there is none."""
     if topic.topic_id is not None:
         return None
     # Its own uid first: brokers that know it prove the identity without an annotation.
-    if (found := its_own(state, topic)) is not None:
+    if (found := own_adoption(state, topic)) is not None:
         return found
     if state.rows_of(topic.id):
         return None
@@ -81,7 +81,7 @@ def _sole_unclaimed(state: ControllerState, unclaimed: list[uuid.UUID]) -> Adopt
     )
 
 
-def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
+def own_adoption(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
     """Return the adoption of a topic under the Topic's own uid, whose status was lost or is old.
 
     None if brokers report no partitions beyond the recorded ones.
@@ -141,7 +141,7 @@ def _unclaimed_ids(state: ControllerState, name: str) -> list[uuid.UUID]:
     return sorted(id_ for id_ in known if state.topic_by_id(id_) is None)
 
 
-def too_late(topic: TopicInfo) -> AdoptionRefusal | None:
+def late_refusal(topic: TopicInfo) -> AdoptionRefusal | None:
     """Return the refusal of an adoption annotation for a Topic that already has another id."""
     value = topic.annotations.get(ADOPT_TOPIC_ID, "")
     if not value or parse_topic_id(value) == topic.id:

@@ -301,7 +301,7 @@ class ControllerState:
         """Return how many partitions have fewer reliable in-sync members than replicas."""
         short = self.offline | self.behind | self.with_placeholders
         # The indexes do not see storage that fails or replicas that no broker has acknowledged.
-        doubted = {key for _, key in self.failed()}.union(self.acknowledgements.doubted())
+        doubted = {key for _, key in self.failed()}.union(self.acknowledgements.unacknowledged())
         rows = (self.row(key) for key in doubted - short)
         return len(short) + sum(
             len(self.in_sync(row)) < len(row.replicas) for row in rows if row is not None

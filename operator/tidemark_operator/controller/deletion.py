@@ -54,9 +54,9 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
                 "Nothing more is deleted"
             )
             return Finished(succeeded=False, reason=Reason.TOPIC_REPLACED, message=text)
-        return _late(view, topic, now_ms) or _commands(state, topic, view)
+        return _timed_out(view, topic, now_ms) or _commands(state, topic, view)
     # Nothing is frozen yet, so a late request has deleted nothing.
-    late = _late(view, topic, now_ms)
+    late = _timed_out(view, topic, now_ms)
     if late is not None:
         return late
     if topic is None or topic.deletion_ms is not None:
@@ -73,7 +73,7 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
     return queries(state, topic, view)
 
 
-def _late(view: DeletionInfo, topic: TopicInfo | None, now_ms: int) -> Finished | None:
+def _timed_out(view: DeletionInfo, topic: TopicInfo | None, now_ms: int) -> Finished | None:
     # The time-out starts with the frozen offsets, or before that with the object.
     begun_ms = view.created_ms if view.started_ms is None else view.started_ms
     timeout_ms = view.timeout_ms
@@ -212,7 +212,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
             and report.next_offset < frozen.offset
             and not (report.offline or row.recovering)
         ):
-            error = _lost(report.next_offset, frozen.offset)
+            error = _lost_records_text(report.next_offset, frozen.offset)
             progress[part] = dataclasses.replace(
                 progress.get(part, DeletionProgress()), error=error
             )
@@ -221,7 +221,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
     return record(view, low_watermarks) if low_watermarks else view
 
 
-def _lost(lost_from: int | None, offset: int) -> str:
+def _lost_records_text(lost_from: int | None, offset: int) -> str:
     """Return the error of lost records; ``lost_from`` None: the first lost offset is not known."""
     return (
         f"{ErrorCode.offset_out_of_range.name.upper()}: records below {offset} "
@@ -248,7 +248,7 @@ def _error_text(answer: PartitionDeletionResult, offset: int) -> str:
     if code in _NO_ERROR:
         return ""
     if code == ErrorCode.offset_out_of_range.value:
-        return _lost(None if answer.lost_from < 0 else answer.lost_from, offset)
+        return _lost_records_text(None if answer.lost_from < 0 else answer.lost_from, offset)
     if code == ErrorCode.offset_not_available.value:
         return f"HIGH_WATERMARK_BEHIND: the leader has not reached offset {offset} yet"
     return error_name(code)

@@ -84,7 +84,7 @@ def progress(draft: Draft, node_id: int) -> DrainProgress:
     )
 
 
-def may_go(draft: Draft, broker: BrokerInfo) -> bool:
+def may_be_removed(draft: Draft, broker: BrokerInfo) -> bool:
     """Return whether a deleted Broker may be removed.
 
     Either its replicas are elsewhere; or none of them can move, it is stopped, and others have its
@@ -96,7 +96,7 @@ def may_go(draft: Draft, broker: BrokerInfo) -> bool:
     # A live broker waits; it is only removed with replicas if it cannot reach this controller.
     if left.goes_on or (broker.live and not draft.state.unreached):
         return False
-    gives_up = accepted_losses.gives_up(broker)
+    gives_up = accepted_losses.is_given_up(broker)
     is_needed = Obstacle.REBUILDING in left.stuck
     return gives_up or not (is_needed or registration.removal_blockers(draft, broker.node_id))
 
@@ -115,11 +115,11 @@ def step(draft: Draft) -> int:
     for key in sorted(keys, key=lambda key: (state.slice_index(key), key)):
         if room.is_full or begun >= BEGUN_MAX:
             break
-        begun += _move_on(draft, key, room, spreads)
+        begun += _replace_unfit(draft, key, room, spreads)
     return begun
 
 
-def _move_on(draft: Draft, key: RowKey, room: CatchUpRoom, spreads: Spreads) -> bool:
+def _replace_unfit(draft: Draft, key: RowKey, room: CatchUpRoom, spreads: Spreads) -> bool:
     """Give one row's unfit replicas successors, as far as there is room.
 
     Return whether it changed.
@@ -165,11 +165,11 @@ def _unfit(draft: Draft, row: PartitionRow) -> list[int]:
     return [
         replica
         for replica in reassignment.target(row)
-        if replica >= 0 and (_is_leaving(draft, replica) or _fails_to_come(draft, row, replica))
+        if replica >= 0 and (_is_leaving(draft, replica) or _cannot_catch_up(draft, row, replica))
     ]
 
 
-def _fails_to_come(draft: Draft, row: PartitionRow, replica: int) -> bool:
+def _cannot_catch_up(draft: Draft, row: PartitionRow, replica: int) -> bool:
     return replica in row.adding and (
         not draft.is_live(replica) or draft.state.refuses(row, replica)
     )

@@ -35,14 +35,14 @@ from tidemark_operator.controller.model import (
 _NO_LOGS: Mapping[int, LogEnd | None] = {}
 
 
-def changed(old: PartitionRow, new: PartitionRow, min_isr: int) -> PartitionRow:
+def with_elr_and_epochs(old: PartitionRow, new: PartitionRow, min_isr: int) -> PartitionRow:
     """Return ``new`` with its eligible leaders (:func:`eligible_leaders.carried`) and epochs
     updated.
     """
-    return raised(old, eligible_leaders.carried(old, new, min_isr))
+    return with_raised_epochs(old, eligible_leaders.with_eligible_leaders(old, new, min_isr))
 
 
-def raised(old: PartitionRow, new: PartitionRow) -> PartitionRow:
+def with_raised_epochs(old: PartitionRow, new: PartitionRow) -> PartitionRow:
     """Return ``new`` with its epochs raised above those of ``old`` where they differ."""
     as_before = dataclasses.replace(
         new, leader_epoch=old.leader_epoch, partition_epoch=old.partition_epoch
@@ -78,17 +78,25 @@ def elect(
     if leader not in live_isr:
         leader = next((replica for replica in row.hosts if replica in live_isr), NO_LEADER)
     if leader != NO_LEADER:
-        return changed(row, dataclasses.replace(row, leader=leader, isr=live_isr), min_isr)
+        return with_elr_and_epochs(
+            row, dataclasses.replace(row, leader=leader, isr=live_isr), min_isr
+        )
     # A replica outside the ISR leads alone: the others have to fetch from it first.
     leader = eligible_leaders.elected(row, is_live, min_isr, logs)
     if leader != NO_LEADER:
-        return changed(row, dataclasses.replace(row, leader=leader, isr=(leader,)), min_isr)
+        return with_elr_and_epochs(
+            row, dataclasses.replace(row, leader=leader, isr=(leader,)), min_isr
+        )
     # As long as a replica with all committed records may return, an unclean one would lose data.
-    if unclean and row.holders and not eligible_leaders.in_sight(row, is_live, min_isr, logs):
+    if (
+        unclean
+        and row.holders
+        and not eligible_leaders.only_awaits_live_brokers(row, is_live, min_isr, logs)
+    ):
         leader = _best_unclean(row, is_live, logs)
         if leader != NO_LEADER:
-            return changed(row, _led_uncleanly(row, leader), min_isr)
-    return changed(row, dataclasses.replace(row, leader=NO_LEADER), min_isr)
+            return with_elr_and_epochs(row, _with_unclean_leader(row, leader), min_isr)
+    return with_elr_and_epochs(row, dataclasses.replace(row, leader=NO_LEADER), min_isr)
 
 
 def _best_unclean(
@@ -108,7 +116,7 @@ def _best_unclean(
     return next(iter(last_known or live), NO_LEADER)
 
 
-def _led_uncleanly(row: PartitionRow, leader: int) -> PartitionRow:
+def _with_unclean_leader(row: PartitionRow, leader: int) -> PartitionRow:
     recovering = LeaderRecoveryState.RECOVERING
     return dataclasses.replace(row, leader=leader, isr=(leader,), leader_recovery_state=recovering)
 
@@ -166,7 +174,7 @@ def shut_down(draft: Draft, node_id: int) -> None:
     draft.emit(normal("Broker", broker.key, "BrokerShutdown", text))
 
 
-def stay(draft: Draft, node_id: int) -> None:
+def withdraw_shutdown(draft: Draft, node_id: int) -> None:
     """Withdraw a broker's shutdown: it may lead again if it is not fenced."""
     broker = draft.broker(node_id)
     if broker is None or not broker.shutting_down:
@@ -342,5 +350,5 @@ def prefer(draft: Draft, persisted: PartitionRow) -> bool:
     ):
         return False
     new = dataclasses.replace(row, leader=preferred)
-    draft.put_row(changed(row, new, draft.min_isr(row)))
+    draft.put_row(with_elr_and_epochs(row, new, draft.min_isr(row)))
     return True

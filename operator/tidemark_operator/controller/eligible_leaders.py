@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from tidemark_operator.controller.model import NO_LEADER, LogEnd, PartitionRow
 
 
-def carried(
+def with_eligible_leaders(
     old: PartitionRow, new: PartitionRow, min_isr: int, *, lost: Collection[int] = ()
 ) -> PartitionRow:
     """Return ``new`` with the eligible leaders that follow from ``old`` and from the new ISR.
@@ -82,7 +82,7 @@ def longest(row: PartitionRow, ends: Mapping[int, LogEnd]) -> int:
     return max(ends, key=lambda replica: (ends[replica], order[replica]), default=NO_LEADER)
 
 
-def in_sight(
+def only_awaits_live_brokers(
     row: PartitionRow,
     is_live: Callable[[int], bool],
     min_isr: int,

@@ -90,7 +90,7 @@ def _under_way(
     under its number.
     """
     # Absence never counts as the end of a run: the operator may have crashed before the launch.
-    unwanted = _is_unwanted(export, run, problem, order)
+    unwanted = _must_stop(export, run, problem, order)
     match job.phase:
         case JobPhase.ENDED:
             return _end(job)
@@ -106,7 +106,7 @@ def _under_way(
             return Stop() if unwanted else NextCheck(now_ms + LOOK_MS)
 
 
-def _is_unwanted(
+def _must_stop(
     export: ExportInfo, run: ExportRunRecord, problem: Problem | None, order: str
 ) -> bool:
     """Return whether a run in progress has to stop.

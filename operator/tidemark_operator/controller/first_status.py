@@ -17,7 +17,7 @@ PUT_OFF_MS = 2_000
 RECORDS_MAX = 2_000
 
 
-def says_nothing_yet(state: ControllerState, topic: TopicInfo, decision: TopicDecision) -> bool:
+def is_placement_only(state: ControllerState, topic: TopicInfo, decision: TopicDecision) -> bool:
     """Return whether a status could only say that partitions are placed and brokers have not
     answered.
     """
@@ -29,7 +29,7 @@ def says_nothing_yet(state: ControllerState, topic: TopicInfo, decision: TopicDe
     )
 
 
-def put_on_record(draft: Draft, key: str) -> bool:
+def record_placement(draft: Draft, key: str) -> bool:
     """Record the placement of a Topic that is stored by now; False if there is no room."""
     topic, state = draft.state.topics.get(key), draft.state
     # The bound keeps the records small: they are part of a slice, which has a limit.
@@ -48,7 +48,7 @@ class FirstStatuses:
     def __init__(self) -> None:
         self._since_ms: dict[str, int] = {}
 
-    def put_off_ms(self, key: str, *, now_ms: int) -> int:
+    def delay_ms(self, key: str, *, now_ms: int) -> int:
         """Return how much longer a status is delayed; 0: write it now."""
         since_ms = self._since_ms.setdefault(key, now_ms)
         return max(0, since_ms + PUT_OFF_MS - now_ms)

@@ -35,7 +35,7 @@ class BrokerReturns:
         self._seen: dict[int, tuple[int, bool]] = {}
         self._at_s: dict[int, list[int]] = {}
 
-    def look(self, brokers: Iterable[BrokerInfo], *, now_s: int) -> list[Event]:
+    def observe(self, brokers: Iterable[BrokerInfo], *, now_s: int) -> list[Event]:
         """Take the live brokers with their registrations; return Events of those that have to wait.
 
         The first observation of a broker is no return: it may have been live for long.
@@ -46,14 +46,14 @@ class BrokerReturns:
         for broker in brokers:
             seen = self._seen[broker.node_id] = (broker.broker_epoch, broker.live)
             if broker.live and before.get(broker.node_id, seen) != seen:
-                events += self._came(broker, now_s)
+                events += self._record_return(broker, now_s)
         # A deleted Broker is forgotten.
         self._at_s = {
             node_id: at_s for node_id, at_s in self._at_s.items() if node_id in self._seen
         }
         return events
 
-    def _came(self, broker: BrokerInfo, now_s: int) -> list[Event]:
+    def _record_return(self, broker: BrokerInfo, now_s: int) -> list[Event]:
         known = self._at_s.get(broker.node_id, [])
         # Returns expire, so that a broker recovers its leaders once it is stable.
         lately = [at_s for at_s in known if now_s - at_s < REMEMBERED_S]

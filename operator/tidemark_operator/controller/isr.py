@@ -25,7 +25,7 @@ from tidemark.wire.control import (
 )
 from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.elections import changed
+from tidemark_operator.controller.elections import with_elr_and_epochs
 from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, PartitionRow
 
 
@@ -38,7 +38,7 @@ def alter_partition(draft: Draft, request: AlterPartitionRequest) -> AlterPartit
     return AlterPartitionResponse(error_code=ErrorCode.none.value, results=results)
 
 
-def put_off(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:
+def deferred_response(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:
     """Return the answer while nothing may be decided: the leader repeats its request."""
     error = ErrorCode.operation_not_attempted
     rows = ((change, draft.row((change.topic_id, change.partition))) for change in request.changes)
@@ -68,7 +68,7 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
         leader_recovery_state=LeaderRecoveryState(change.leader_recovery_state),
     )
     # A finished reassignment changes the replicas in the same commit as the ISR.
-    new = changed(row, reassignment.settled(draft, new), draft.min_isr(row))
+    new = with_elr_and_epochs(row, reassignment.settled(draft, new), draft.min_isr(row))
     if new != row:
         draft.put_row(new)
     return _result(new, ErrorCode.none)

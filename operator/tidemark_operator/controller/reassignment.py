@@ -144,7 +144,7 @@ def finish(draft: Draft) -> int:
         row = draft.row(key)
         new = None if row is None else settled(draft, row)
         if row is not None and new is not None and new != row:
-            draft.put_row(elections.changed(row, new, draft.min_isr(row)))
+            draft.put_row(elections.with_elr_and_epochs(row, new, draft.min_isr(row)))
             done += 1
     return done
 
@@ -201,7 +201,7 @@ def redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> Pa
         adding=tuple(replica for replica in replicas if replica >= 0 and replica not in base),
         removing=removing,
     )
-    return elections.changed(row, settled(draft, new), draft.min_isr(row))
+    return elections.with_elr_and_epochs(row, settled(draft, new), draft.min_isr(row))
 
 
 def _other_factors(topic: TopicInfo, drafted: Mapping[int, PartitionRow]) -> Mapping[int, Problem]:

@@ -217,21 +217,21 @@ def _served(state: ControllerState) -> Iterable[TopicInfo]:
 # ---------------------------------------------------------------- who is waited for
 
 
-def unheard(state: ControllerState, topic: TopicInfo) -> tuple[int, ...]:
+def unreported_brokers(state: ControllerState, topic: TopicInfo) -> tuple[int, ...]:
     """Return the brokers that may have partitions about to be created.
 
     While slices are known to be lost, a topic that is in none of them may be on any broker.
     """
     if state.cluster.rebuilding is None:
         return ()
-    return tuple(sorted(set(silent(state)) - without(state, topic)))
+    return tuple(sorted(set(silent(state)) - given_up_brokers(state, topic)))
 
 
 def _silent(state: ControllerState, node_ids: Iterable[int]) -> set[int]:
     return {node_id for node_id in node_ids if not state.replica_reports.has_reported(node_id)}
 
 
-def without(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
+def given_up_brokers(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
     """Return the brokers that a person gives up for this rebuilding, once that is recorded."""
     annotation = topic.annotations.get(REBUILD_WITHOUT, "")
     if not accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, annotation):
@@ -277,7 +277,7 @@ def text(state: ControllerState, topic: TopicInfo, waiting: RebuildingWait) -> s
     return summary + "; ".join(parts) + _offer(state, topic, waiting.all)
 
 
-def unheard_text(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -> str:
+def unreported_text(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -> str:
     """Return the condition message of a topic that cannot be created yet."""
     return (
         f"PartitionSlices are lost or outdated, and brokers {numbers(brokers)}, "
@@ -291,7 +291,7 @@ def _offer(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -
     if rebuilt is None or not brokers:
         return ""
     annotation = topic.annotations.get(REBUILD_WITHOUT, "")
-    named = without(state, topic)
+    named = given_up_brokers(state, topic)
     refused = ""
     if annotation and not named:
         refused = f". {REBUILD_WITHOUT} names {annotation}, which does not match"
@@ -379,7 +379,7 @@ class _Rebuilding:
         self._hosting = state.replica_reports.of(key)
         # A broker whose report is implausible has a replica in an unknown state: it counts as
         # unclear.
-        given_up = without(state, topic)
+        given_up = given_up_brokers(state, topic)
         plausible = {
             node_id: report
             for node_id, report in self._hosting.items()
@@ -403,7 +403,7 @@ class _Rebuilding:
         is_down = state.had_time_to_report and not _silent(state, live) - given_up
         if self.silent and self._best is not None and is_down:
             proof = _Proof(draft, self._best, self._hosting, given_up)
-            self._candidates = proof.candidates(is_complete=not self._is_not_where_it_should_be())
+            self._candidates = proof.candidates(is_complete=not self._is_replica_missing())
             self.silent = set() if self._candidates else self.silent
 
     @property
@@ -412,11 +412,11 @@ class _Rebuilding:
 
     def _needed(self, state: ControllerState) -> set[int]:
         hosts = () if self._best is None else self._best.hosts
-        if self._best is None or self._is_not_where_it_should_be():
+        if self._best is None or self._is_replica_missing():
             return {*state.brokers, *hosts}
         return set(hosts)
 
-    def _is_not_where_it_should_be(self) -> bool:
+    def _is_replica_missing(self) -> bool:
         """Return whether a reporting broker lacks its replica: removed, lost, or never created."""
         hosts, reports = (
             () if self._best is None else self._best.hosts,
@@ -424,7 +424,7 @@ class _Rebuilding:
         )
         return any(reports.has_reported(host) and host not in self._hosting for host in hosts)
 
-    def _are_disks_the_same(self) -> bool:
+    def _are_log_directories_unchanged(self) -> bool:
         """Return whether every broker of the best state still has the log directory of that time.
 
         Otherwise its replica may be in the former one.
@@ -442,7 +442,7 @@ class _Rebuilding:
         name = self._topic.name if self._partition == 0 else ""
         if self._best is None:
             return self._row_without_copy(name)
-        if not self._hosting and self._highest == (0, 0) and self._are_disks_the_same():
+        if not self._hosting and self._highest == (0, 0) and self._are_log_directories_unchanged():
             # No broker ever received the row, so it can start as it was created.
             return dataclasses.replace(self._best, partition_epoch=1)
         # Only replicas that exist and may have all committed records are candidates for leadership.
@@ -498,8 +498,8 @@ class _Proof:
             for node_id in best.hosts
             if node_id in hosting and node_id not in torn and reports.is_intact(best.key, node_id)
         )
-        unheard = _silent(draft.state, {*_expected(draft.state), *best.hosts})
-        self._unproven = (unheard | set(best.hosts)).difference(self._intact, given_up)
+        unreported = _silent(draft.state, {*_expected(draft.state), *best.hosts})
+        self._unproven = (unreported | set(best.hosts)).difference(self._intact, given_up)
 
     def candidates(self, *, is_complete: bool) -> frozenset[int]:
         """Return the replicas of which the one with the longest log has all committed records.

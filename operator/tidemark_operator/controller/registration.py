@@ -90,7 +90,7 @@ def refusal(
     # Two live processes with one node id would both serve clients. A clean-shutdown proof, or the
     # lock of the same log directory with closed connections, shows that the former process has
     # ended.
-    gone = not session_alive or (not connected and _same(broker, request))
+    gone = not session_alive or (not connected and _has_same_directory(broker, request))
     other_process = broker.incarnation_id not in (None, request.incarnation_id)
     if other_process and not gone and not _has_proof(broker, request):
         text = (
@@ -107,10 +107,13 @@ def _has_proof(broker: BrokerInfo, request: BrokerRegistrationRequest) -> bool:
     Then that process has ended, even if its session counts as alive: after a takeover every session
     starts fresh.
     """
-    return _same(broker, request) and request.previous_broker_epoch == broker.broker_epoch >= 0
+    return (
+        _has_same_directory(broker, request)
+        and request.previous_broker_epoch == broker.broker_epoch >= 0
+    )
 
 
-def _same(broker: BrokerInfo, request: BrokerRegistrationRequest) -> bool:
+def _has_same_directory(broker: BrokerInfo, request: BrokerRegistrationRequest) -> bool:
     """Return whether the request has the registered log directory.
 
     The directory's lock admits one process at a time, so a former process without connections has
@@ -210,14 +213,14 @@ def after_restart(
     )
     # With another disk it is no candidate at all: its records are on the former disk.
     lost = () if same_disk else (node_id,)
-    left = eligible_leaders.carried(row, left, draft.min_isr(row), lost=lost)
-    new = elections.raised(row, _led_again(draft, left))
+    left = eligible_leaders.with_eligible_leaders(row, left, draft.min_isr(row), lost=lost)
+    new = elections.with_raised_epochs(row, _with_successor(draft, left))
     if new == row and not proof:
         return dataclasses.replace(row, partition_epoch=row.partition_epoch + 1)
     return new
 
 
-def _led_again(draft: Draft, row: PartitionRow) -> PartitionRow:
+def _with_successor(draft: Draft, row: PartitionRow) -> PartitionRow:
     """Elect a successor of a leader that started again.
 
     An election from the ISR leaves the ISR as it is: its members are fenced when their sessions
@@ -229,7 +232,7 @@ def _led_again(draft: Draft, row: PartitionRow) -> PartitionRow:
     if new.leader not in row.isr:
         return new
     kept = dataclasses.replace(row, leader=new.leader)
-    return eligible_leaders.carried(row, kept, draft.min_isr(row))
+    return eligible_leaders.with_eligible_leaders(row, kept, draft.min_isr(row))
 
 
 def _response(
@@ -268,7 +271,7 @@ def heartbeat(
         elections.shut_down(draft, request.broker_id)
         return _beat(draft.state, ErrorCode.none, fenced=broker.fenced, stop=True), alive
     # A heartbeat without the flag withdraws an earlier request to shut down.
-    elections.stay(draft, request.broker_id)
+    elections.withdraw_shutdown(draft, request.broker_id)
     # An older snapshot may name leaders that this controller has replaced.
     snapshot = request.snapshot_controller_epoch == draft.state.controller_epoch
     if broker.fenced and alive and snapshot:
@@ -307,10 +310,14 @@ def removal_blockers(draft: Draft, node_id: int) -> list[RowKey]:
     No other live broker is known to have their records, or fewer than min.insync.replicas would.
     Until that is fixed the finalizer stays, and the broker serves on.
     """
-    return [row.key for row in draft.rows_on(node_id) if not _survives(draft, row, node_id)]
+    return [
+        row.key
+        for row in draft.rows_on(node_id)
+        if not _has_enough_copies_without(draft, row, node_id)
+    ]
 
 
-def _survives(draft: Draft, row: PartitionRow, node_id: int) -> bool:
+def _has_enough_copies_without(draft: Draft, row: PartitionRow, node_id: int) -> bool:
     if draft.is_in_doubt(row.key):
         return False
     proven = set(row.isr + row.elr)
@@ -334,7 +341,7 @@ def remove_broker(draft: Draft, node_id: int) -> None:
     its place: a move never ends with fewer replicas than planned.
     """
     for row in draft.rows_on(node_id):
-        back = _called_back(row, node_id)
+        back = _replica_to_retain(row, node_id)
         # A placeholder id below all others of the row keeps ids in a row unique.
         free = min((*row.replicas, 0)) - 1
         # In a move its place is taken by the replica that stays, or by nothing.
@@ -345,15 +352,15 @@ def remove_broker(draft: Draft, node_id: int) -> None:
             replicas=tuple(replica for replica in replicas if replica is not None),
             isr=tuple(replica for replica in row.isr if replica != node_id),
             leader=NO_LEADER if row.leader == node_id else row.leader,
-            adding=_still_coming(row, node_id),
+            adding=_remaining_additions(row, node_id),
             removing=tuple(other for other in row.removing if other not in (node_id, back)),
         )
         # The eligible leaders follow from the new ISR before the election that may use them.
-        left = eligible_leaders.carried(row, left, draft.min_isr(row))
-        draft.put_row(elections.raised(row, elections.best(draft, left, unclean=False)))
+        left = eligible_leaders.with_eligible_leaders(row, left, draft.min_isr(row))
+        draft.put_row(elections.with_raised_epochs(row, elections.best(draft, left, unclean=False)))
 
 
-def _called_back(row: PartitionRow, node_id: int) -> int | None:
+def _replica_to_retain(row: PartitionRow, node_id: int) -> int | None:
     """Return the replica being removed that stays because ``node_id``, being added, is removed."""
     if node_id not in row.adding:
         return None
@@ -362,7 +369,7 @@ def _called_back(row: PartitionRow, node_id: int) -> int | None:
     return next(iter([*in_sync, *row.removing]), None)
 
 
-def _still_coming(row: PartitionRow, node_id: int) -> tuple[int, ...]:
+def _remaining_additions(row: PartitionRow, node_id: int) -> tuple[int, ...]:
     """Return the replicas that are still being added once a broker is removed.
 
     If the removed one was to be replaced, they count as the partition's own. Otherwise so few would

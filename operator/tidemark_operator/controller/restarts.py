@@ -28,7 +28,7 @@ def hold(
     if not state.is_live(node_id):
         return None
     # A broker that is down, for whatever reason, may be the only other copy of a partition.
-    away = (other for other in others if _is_away(state, other))
+    away = (other for other in others if _is_down(state, other))
     found = Hold(
         starting=tuple(sorted(starting)),
         away=tuple(sorted(away)),
@@ -37,7 +37,7 @@ def hold(
     return None if found == Hold() else found
 
 
-def _is_away(state: ControllerState, node_id: int) -> bool:
+def _is_down(state: ControllerState, node_id: int) -> bool:
     """Return whether a registered broker is down; one that never registered has no replicas."""
     broker = state.brokers.get(node_id)
     return broker is not None and broker.registered and not broker.live

@@ -194,7 +194,7 @@ def _write_tombstones(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) 
     one, and those that are down, which may not have received a move.
     """
     hosts: dict[int, set[int]] = {}
-    away = {node_id for node_id, broker in draft.state.brokers.items() if _is_away(broker)}
+    away = {node_id for node_id, broker in draft.state.brokers.items() if _is_down(broker)}
     if others := away.union(draft.state.replica_reports.brokers_of(topic.id)):
         hosts[draft.state.slice_index((topic.id, 0))] = others
     for row in rows:
@@ -206,7 +206,7 @@ def _write_tombstones(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) 
         draft.put_tombstone(index, _tombstone(draft.state, topic, pending))
 
 
-def _is_away(broker: BrokerInfo) -> bool:
+def _is_down(broker: BrokerInfo) -> bool:
     return broker.registered and not broker.live
 
 

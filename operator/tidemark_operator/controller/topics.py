@@ -95,7 +95,7 @@ def decide(
         step = _delete(draft, topic, deletions, now_ms)
         return TopicDecision(deletion=step, tiering_status=kept, recheck_ms=_RECHECK_DISABLING_MS)
     # The identity has to be settled before anything is placed under the topic's id.
-    past = _past(draft.state, topic)
+    past = _name_history(draft.state, topic)
     if isinstance(past, adoption.Adoption):
         return _adopt(topic, past)
     # Then lost or doubtful rows: nothing new is built on them.
@@ -104,7 +104,7 @@ def decide(
         return _place_and_serve(draft, topic, disablements, now_ms)
     # Without rows there is nothing to serve; otherwise the partitions that exist are served.
     if not draft.rows_of(topic.id):
-        return _nothing(topic, blocker, rebuilding.accepted(draft.state, topic))
+        return _blocked(topic, blocker, rebuilding.accepted(draft.state, topic))
     return _serve(draft, topic, disablements, now_ms, blocker=blocker)
 
 
@@ -116,7 +116,7 @@ def _pause(draft: Draft, topic: TopicInfo) -> TopicDecision:
     paused = TopicDecision(paused=True, tiering_status=topic.tiering_status)
     if _name_taken(draft.state, topic) is not None:
         return paused
-    own = adoption.its_own(draft.state, topic)
+    own = adoption.own_adoption(draft.state, topic)
     if isinstance(own, adoption.Adoption):
         return dataclasses.replace(_adopt(topic, own), paused=True)
     blocker = _as_blocker(own) if own is not None else _rebuilding(draft, topic)
@@ -135,26 +135,26 @@ def _place_and_serve(
     refusals = _refusals(draft, topic)
     refused = _joined(refusals)
     if refused is not None and not _has_partitions(draft.state, topic):
-        return _nothing(topic, refused)
-    acted_on, missing = _acted_on(draft.state, topic), None
+        return _blocked(topic, refused)
+    acted_on, missing = _without_refused(draft.state, topic), None
     # A broker that has not reported may have these partitions: creating them would lose its data.
-    unheard = _unheard(draft, topic)
-    if unheard is not None and not draft.rows_of(topic.id):
-        return _nothing(topic, unheard, rebuilding.accepted(draft.state, topic))
+    unreported = _unreported(draft, topic)
+    if unreported is not None and not draft.rows_of(topic.id):
+        return _blocked(topic, unreported, rebuilding.accepted(draft.state, topic))
     try:
-        if unheard is None:
-            missing = _place(draft, _as_placed(draft, acted_on))
+        if unreported is None:
+            missing = _place(draft, _with_placement_factor(draft, acted_on))
         else:
-            refusals.append(unheard)
+            refusals.append(unreported)
     except SliceFull as full:
         # Room for all new partitions or for none; existing ones are served all the same.
         refusals.append(Blocker(reason=Reason.SLICE_FULL, message=str(full)))
         if not _has_partitions(draft.state, topic):
-            return _nothing(topic, refusals[0])
+            return _blocked(topic, refusals[0])
     return _serve(draft, acted_on, disablements, now_ms, missing=missing, refused=_joined(refusals))
 
 
-def _nothing(
+def _blocked(
     topic: TopicInfo, blocker: Blocker, accepted: tuple[Acceptance, ...] = ()
 ) -> TopicDecision:
     kept, events = topic.tiering_status, _refused(topic, blocker)
@@ -206,7 +206,7 @@ def _serve(
     )
 
 
-def _acted_on(state: ControllerState, topic: TopicInfo) -> TopicInfo:
+def _without_refused(state: ControllerState, topic: TopicInfo) -> TopicInfo:
     """Return the Topic without the parts of its spec that are refused."""
     if not _has_partitions(state, topic):
         return topic
@@ -215,7 +215,7 @@ def _acted_on(state: ControllerState, topic: TopicInfo) -> TopicInfo:
     return topic
 
 
-def _as_placed(draft: Draft, topic: TopicInfo) -> TopicInfo:
+def _with_placement_factor(draft: Draft, topic: TopicInfo) -> TopicInfo:
     """Return the Topic with the replication factor that added partitions get.
 
     While too few brokers are live for a changed factor, they get as many replicas as the others.
@@ -270,12 +270,12 @@ def _place(draft: Draft, topic: TopicInfo) -> BrokersMissing | None:
 # ---------------------------------------------------------------- what the operator refuses
 
 
-def _past(state: ControllerState, topic: TopicInfo) -> Blocker | adoption.Adoption | None:
+def _name_history(state: ControllerState, topic: TopicInfo) -> Blocker | adoption.Adoption | None:
     """Return what prevents the topic, or what it takes over, because its name is already in use."""
     taken = _name_taken(state, topic)
     if taken is not None:
         return taken
-    past = adoption.look(state, topic)
+    past = adoption.adoption_of(state, topic)
     return _as_blocker(past) if isinstance(past, adoption.AdoptionRefusal) else past
 
 
@@ -350,15 +350,15 @@ def _rebuilding(draft: Draft, topic: TopicInfo) -> Blocker | None:
     )
 
 
-def _unheard(draft: Draft, topic: TopicInfo) -> Blocker | None:
+def _unreported(draft: Draft, topic: TopicInfo) -> Blocker | None:
     """Return the blocker of new partitions that a broker without a report may already have."""
-    brokers = rebuilding.unheard(draft.state, topic)
+    brokers = rebuilding.unreported_brokers(draft.state, topic)
     rows = draft.rows_of(topic.id) if brokers else {}
     if not brokers or all(partition in rows for partition in range(topic.partitions)):
         return None
     return Blocker(
         reason=Reason.REBUILDING,
-        message=rebuilding.unheard_text(draft.state, topic, brokers),
+        message=rebuilding.unreported_text(draft.state, topic, brokers),
         goes_on=True,
     )
 
@@ -438,7 +438,7 @@ def _beyond_spec(state: ControllerState, topic: TopicInfo) -> Blocker | None:
 
 def _adoption_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
     """Return the refusal of an annotation that requests another id for an existing topic."""
-    refusal = adoption.too_late(topic)
+    refusal = adoption.late_refusal(topic)
     return None if refusal is None else _as_blocker(refusal)
 
 

@@ -141,10 +141,10 @@ class ClusterUsers:
         """Return all users that fit, by name; the same object until something changes."""
         if self._fitting[0] != self.version:
             without = self._left_out()
-            held = [held for key, held in self._entries.items() if key not in without]
-            held.sort(key=lambda user: user.state.name)
-            quotas = tuple(quota for user in held for quota in user.quotas)
-            self._fitting = self.version, (tuple(user.state for user in held), quotas)
+            entries = [entry for key, entry in self._entries.items() if key not in without]
+            entries.sort(key=lambda entry: entry.state.name)
+            quotas = tuple(quota for entry in entries for quota in entry.quotas)
+            self._fitting = self.version, (tuple(entry.state for entry in entries), quotas)
         return self._fitting[1]
 
     def _left_out(self) -> frozenset[str]:

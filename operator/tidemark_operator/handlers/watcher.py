@@ -135,7 +135,7 @@ class Watcher:
         try:
             await asyncio.wait({watching, scanned}, return_when=asyncio.FIRST_COMPLETED)
             missing = _missing(insights) if scanned.done() else []
-            self._say(missing)
+            self._report_missing(missing)
             # A kind is missing: watch the others for a while, then restart and look again.
             if missing:
                 await asyncio.wait({watching}, timeout=RESTART_S)
@@ -145,7 +145,7 @@ class Watcher:
             scanned.cancel()
             self._over.set()  # kopf waits for it in a thread, and the loop waits for that thread
 
-    def _say(self, missing: list[str]) -> None:
+    def _report_missing(self, missing: list[str]) -> None:
         """Log missing kinds once, however often the watches restart."""
         if missing and missing != self._missing:
             logger.warning(

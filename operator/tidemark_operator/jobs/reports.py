@@ -19,7 +19,7 @@ LAST_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedReport:
     number: int
     report: JobReport
     at_s: float
@@ -30,15 +30,15 @@ class Reports:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _CachedReport] = {}
 
     async def ask(self, key: str, number: int, address: str) -> JobReport | None:
         """Return the present or a recent report of a run's job at ``host:port``, None without
         one.
         """
-        found = await _fetched(f"http://{address}{REPORT_PATH}")
+        found = await _fetch(f"http://{address}{REPORT_PATH}")
         if found is not None:
-            self._kept[key] = _Kept(number, found, self._clock())
+            self._kept[key] = _CachedReport(number, found, self._clock())
             return found
         kept = self._kept.get(key)
         # A report of another run says nothing about this one.
@@ -51,7 +51,7 @@ class Reports:
         self._kept.pop(key, None)
 
 
-async def _fetched(url: str) -> JobReport | None:
+async def _fetch(url: str) -> JobReport | None:
     timeout = aiohttp.ClientTimeout(TIMEOUT_S)
     try:
         async with (
@@ -60,12 +60,12 @@ async def _fetched(url: str) -> JobReport | None:
         ):
             if answer.status != 200:
                 return None
-            return JobReport.of_json(await _some(answer))
+            return JobReport.of_json(await _read_body(answer))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
 
 
-async def _some(answer: aiohttp.ClientResponse) -> bytes:
+async def _read_body(answer: aiohttp.ClientResponse) -> bytes:
     """Return the body up to the size of a report."""
     data = b""
     async with asyncio.timeout(TIMEOUT_S):

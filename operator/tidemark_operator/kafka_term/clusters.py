@@ -53,7 +53,7 @@ class KafkaClusterReconciler:
             return await self._leave(key, generation)
         # The finalizer is set before anything exists outside the Cluster.
         if not services.state.cluster.deletion_blocked:
-            await services.client.hold(CLUSTER, body, CLUSTER_FINALIZER)
+            await services.client.ensure_finalizer(CLUSTER, body, CLUSTER_FINALIZER)
         await self._know_cluster(key)
         # While Kafka is unreachable the known brokers' objects stay.
         if not services.seen.problem:

@@ -126,7 +126,7 @@ class Mover:
             changed = await self._without_others(changed)
         if changed:
             await self._move(changed)
-        elif self._rates.stand:
+        elif self._rates.has_throttles:
             await self._release_brokers()
 
     def _settle(self) -> None:

@@ -17,7 +17,7 @@ class RequestBackoff:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[Hashable, Blocker | None, float]] = {}
 
-    def stands(self, topic: str, kind: str, request: Hashable) -> bool:
+    def was_just_sent(self, topic: str, kind: str, request: Hashable) -> bool:
         """Return whether the same request was sent a moment ago."""
         former, _, until_s = self._known.get((topic, kind), (None, None, 0.0))
         return former == request and time.monotonic() < until_s

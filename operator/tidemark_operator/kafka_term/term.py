@@ -41,7 +41,7 @@ from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.refused_creations import reporter
-from tidemark_operator.reconcile.term_tasks import relist, telling
+from tidemark_operator.reconcile.term_tasks import most_informative, relist
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
 
 #: Each waits for its part of a request that it shares with others.
@@ -154,7 +154,7 @@ class KafkaTerm:
                 for number in range(WORKERS):
                     group.create_task(self._workers.work(), name=f"worker-{number}")
         except BaseExceptionGroup as failed:
-            raise telling(failed) from failed
+            raise most_informative(failed) from failed
         finally:
             await services.engine.close()
             await services.background.close()

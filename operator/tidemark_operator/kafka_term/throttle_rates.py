@@ -24,7 +24,7 @@ class BrokerRates:
         self._throttled: set[int] = set()
 
     @property
-    def stand(self) -> bool:
+    def has_throttles(self) -> bool:
         """Return whether a live broker has a rate of the operator, or a missing one is recorded."""
         recorded = _recorded(self._services)
         return bool(self._throttled) or recorded != self._away(recorded)

@@ -93,7 +93,7 @@ class KafkaTopicChanger:
         if topic.partitions <= present:
             return None
         # Brokers show new partitions with a delay, so the same request is not repeated at once.
-        if self._backoff.stands(topic.key, "grow", topic.partitions):
+        if self._backoff.was_just_sent(topic.key, "grow", topic.partitions):
             blockers += self._backoff.refusal(topic.key, "grow")
             return None
         # New partitions are placed like those of Tidemark's own brokers.
@@ -140,7 +140,7 @@ class KafkaTopicChanger:
         if not differs:
             return sorted(desired.values)
         token = tuple(differs.set.items()), differs.unset
-        if self._backoff.stands(topic.key, "config", token):
+        if self._backoff.was_just_sent(topic.key, "config", token):
             refusal = self._backoff.refusal(topic.key, "config")
             blockers += refusal
             # A removal is repeated: the operation that set the key may have overtaken it.

@@ -28,7 +28,7 @@ from tidemark_operator.kafka_term import requeue_delays
 from tidemark_operator.kafka_term.observer import take_rows
 from tidemark_operator.kafka_term.request_backoff import RequestBackoff
 from tidemark_operator.kafka_term.services import KafkaServices
-from tidemark_operator.kafka_term.topic_writer import TopicWriter, nothing
+from tidemark_operator.kafka_term.topic_writer import TopicWriter, unchanged_decision
 from tidemark_operator.kube.kinds import TOPIC, Key
 
 
@@ -58,13 +58,13 @@ class TopicCreator:
         )
         values = desired_configs.of_topic(topic, tiering.tiering).values
         request = tuple(values.items()), topic.partitions, topic.replication_factor
-        if blocker is None and self._backoff.stands(topic.key, "create", request):
+        if blocker is None and self._backoff.was_just_sent(topic.key, "create", request):
             blocker = next(iter(self._backoff.refusal(topic.key, "create")), None)
         if blocker is not None:
-            return await self._writer.write(key, topic, nothing(topic, blocker=blocker))
+            return await self._writer.write(key, topic, unchanged_decision(topic, blocker=blocker))
         planned = plan(services, topic, 0)
         if isinstance(planned, BrokersMissing):
-            decision = dataclasses.replace(nothing(topic), missing=planned)
+            decision = dataclasses.replace(unchanged_decision(topic), missing=planned)
             return await self._writer.write(key, topic, decision)
         # From here on a topic of that name may be the operator's own.
         if not is_requested:
@@ -76,7 +76,7 @@ class TopicCreator:
             services.seen.topics.pop(topic.name, None)
             return await self._created(key, topic, answer, values)
         if not is_requested and answer.code is ErrorCode.topic_already_exists:
-            found = await self._handed_on_twice(new)
+            found = await self._find_own_creation(new)
             if found is not None:
                 return await self._claim(
                     key, topic, found, is_requested=True, created=found.view.topic_id
@@ -93,15 +93,12 @@ class TopicCreator:
         )
         services = self._services
         result = topic_status(
-            services.state, topic, nothing(topic, blocker=blocker), services.disablements,
-            now_ms=now_ms,
-        )  # fmt: skip
-        status = {
-            **result.status, "partitionsPlaced": topic.partitions, "configKeys": sorted(values)
-        }  # fmt: skip
-        await services.statuses.write(TOPIC, key, status)
+            services.state, topic, unchanged_decision(topic, blocker=blocker),
+            services.disablements, now_ms=now_ms, )  # fmt: skip status = { **result.status,
+            "partitionsPlaced": topic.partitions, "configKeys": sorted(values) }  # fmt: skip await
+            services.statuses.write(TOPIC, key, status)
 
-    async def _handed_on_twice(self, new: NewTopic) -> FoundTopic | None:
+    async def _find_own_creation(self, new: NewTopic) -> FoundTopic | None:
         """Return the topic if it is exactly what was requested.
 
         A broker forwards a request again if a controller died before it answered, and the first
@@ -167,7 +164,7 @@ class TopicCreator:
             if withdrawn and stored is not None:
                 await self._services.statuses.write(TOPIC, key, topic.status)
             return 1.0
-        return await self._writer.write(key, topic, nothing(topic, blocker=blocker))
+        return await self._writer.write(key, topic, unchanged_decision(topic, blocker=blocker))
 
     async def _claim(
         self,
@@ -188,7 +185,7 @@ class TopicCreator:
             accepts_fewer_replicas=services.state.cluster.under_replicated_creation,
         )
         if isinstance(claimed, Blocker):
-            return await self._writer.write(key, topic, nothing(topic, blocker=claimed))
+            return await self._writer.write(key, topic, unchanged_decision(topic, blocker=claimed))
         tiering_status = claimed.tiering_status
         # Rows, status and the next observation are all under the claimed id.
         claimed_topic = dataclasses.replace(

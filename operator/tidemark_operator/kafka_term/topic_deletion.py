@@ -16,7 +16,7 @@ from tidemark_operator.controller.topics import Blocker
 from tidemark_operator.engines.kafka import topic_rules
 from tidemark_operator.kafka_term import requeue_delays
 from tidemark_operator.kafka_term.services import KafkaServices
-from tidemark_operator.kafka_term.topic_writer import TopicWriter, nothing
+from tidemark_operator.kafka_term.topic_writer import TopicWriter, unchanged_decision
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
@@ -41,7 +41,7 @@ class TopicRemover:
             if topic.topic_id is not None and not await self._record_orphan(topic):
                 text = left_behind.full_message(services.state.cluster)
                 step = DeletionStep(problem=text)
-                await self._writer.write(key, topic, nothing(topic, deletion=step))
+                await self._writer.write(key, topic, unchanged_decision(topic, deletion=step))
                 return requeue_delays.LOOK_AGAIN_S
             await self._release(body, topic, "TopicLeftBehind", "it stays in Kafka")
             return None
@@ -67,7 +67,7 @@ class TopicRemover:
         step = DeletionStep(
             message=blocker.message, problem="" if blocker.goes_on else blocker.message
         )
-        await self._writer.write(key, topic, nothing(topic, deletion=step))
+        await self._writer.write(key, topic, unchanged_decision(topic, deletion=step))
         return requeue_delays.LOOK_AGAIN_S
 
     async def _record_orphan(self, topic: TopicInfo) -> bool:

@@ -59,7 +59,7 @@ class TopicWriter:
         return requeue_delays.RECHECK_S if decision.blocker is not None else None
 
 
-def nothing(
+def unchanged_decision(
     topic: TopicInfo,
     *,
     blocker: Blocker | None = None,

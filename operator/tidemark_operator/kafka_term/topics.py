@@ -22,7 +22,7 @@ from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kafka_term.topic_alteration import KafkaTopicChanger
 from tidemark_operator.kafka_term.topic_creation import TopicCreator
 from tidemark_operator.kafka_term.topic_deletion import TopicRemover
-from tidemark_operator.kafka_term.topic_writer import TopicWriter, nothing
+from tidemark_operator.kafka_term.topic_writer import TopicWriter, unchanged_decision
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import TOPIC, Json, Key
 from tidemark_operator.objects.conversions import cluster_of, topic_info
@@ -72,7 +72,7 @@ class KafkaTopicReconciler:
         if topic is None:
             return 0.0
         if topic.paused:
-            return await self._writer.write(key, topic, nothing(topic, paused=True))
+            return await self._writer.write(key, topic, unchanged_decision(topic, paused=True))
         try:
             return await self._step(key, body, topic)
         except EngineUnavailable as error:
@@ -89,7 +89,7 @@ class KafkaTopicReconciler:
         if body["metadata"].get("deletionTimestamp"):
             return TOPIC_FINALIZER in finalizers_of(body)
         if not topic.paused:
-            await self._services.client.hold(TOPIC, body, TOPIC_FINALIZER)
+            await self._services.client.ensure_finalizer(TOPIC, body, TOPIC_FINALIZER)
         return True
 
     async def _unavailable(self, key: Key, topic: TopicInfo, problem: str) -> float:
@@ -102,10 +102,10 @@ class KafkaTopicReconciler:
         waits = topic.deletion_ms is not None or not topic.was_ready
         if waits and topic.topic_id is None and topic.deletion_ms is None:
             blocker = Blocker(reason=Reason.KAFKA_UNAVAILABLE, message=problem, goes_on=True)
-            await self._writer.write(key, topic, nothing(topic, blocker=blocker))
+            await self._writer.write(key, topic, unchanged_decision(topic, blocker=blocker))
         elif waits and topic.deletion_ms is not None:
             step = DeletionStep(message=problem)
-            await self._writer.write(key, topic, nothing(topic, deletion=step))
+            await self._writer.write(key, topic, unchanged_decision(topic, deletion=step))
         elif waits:
             blocker = Blocker(reason=Reason.KAFKA_UNAVAILABLE, message=problem, goes_on=True)
             kept = TopicDecision(tiering_status=topic.tiering_status, refused=blocker)
@@ -123,7 +123,7 @@ class KafkaTopicReconciler:
         if topic.deletion_ms is not None:
             return await self._remover.delete(key, body, topic, taken)
         if taken is not None:
-            return await self._writer.write(key, topic, nothing(topic, blocker=taken))
+            return await self._writer.write(key, topic, unchanged_decision(topic, blocker=taken))
         if topic.topic_id is None:
             return await self._creator.begin(key, topic)
         found = seen.topics.get(topic.name)
@@ -135,7 +135,7 @@ class KafkaTopicReconciler:
         # Another id under the name is another topic: nothing is changed in it.
         if found is None or found.view.topic_id != topic.topic_id:
             blocker = topic_rules.gone(topic, None if found is None else found.view)
-            return await self._writer.write(key, topic, nothing(topic, blocker=blocker))
+            return await self._writer.write(key, topic, unchanged_decision(topic, blocker=blocker))
         if topic.name not in seen.topics:
             seen.topics[topic.name] = found
             take_rows(services, topic, found)

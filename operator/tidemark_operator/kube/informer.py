@@ -45,19 +45,19 @@ LISTED_AFTER = 8
 class Follower(Protocol):
     """Receiver of the objects. Each call is short: the next piece is read after it."""
 
-    def asking(self, kind: Kind) -> int:
+    def before_list(self, kind: Kind) -> int:
         """Prepare for a list of all objects of the kind; return the version that is known."""
 
-    def listing(self, kind: Kind, version: int, known: int) -> None:
+    def list_started(self, kind: Kind, version: int, known: int) -> None:
         """Take in the start of a list of ``version``; ``known`` is the result of ``asking``."""
 
-    def found(self, kind: Kind, body: Json, version: int) -> None:
+    def list_item(self, kind: Kind, body: Json, version: int) -> None:
         """Take in an object from a list of ``version``; it may be known."""
 
-    def brought(self, body: Json, gone: bool) -> None:
+    def watch_event(self, body: Json, gone: bool) -> None:
         """Take in a changed or deleted object from the watch; it may be known."""
 
-    def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+    def list_finished(self, kind: Kind, present: set[Key], version: int) -> None:
         """Finish the list of all objects as of ``version``: a watch has started there."""
 
 
@@ -118,15 +118,15 @@ class Informer:
     async def _list(self) -> None:
         """Pass all objects to the follower."""
         present: set[Key] = set()
-        known, version = self._follower.asking(self._kind), 0
+        known, version = self._follower.before_list(self._kind), 0
         async with contextlib.aclosing(self._api.pages(self._kind, self._namespace)) as pages:
             async for page in pages:
                 if not version:
-                    self._follower.listing(self._kind, page.resource_version, known)
+                    self._follower.list_started(self._kind, page.resource_version, known)
                 version = page.resource_version
                 for body in page:
                     present.add(key_of(body))
-                    self._follower.found(self._kind, body, version)
+                    self._follower.list_item(self._kind, body, version)
                 # Let other tasks run: thousands of pages must not block the loop.
                 await asyncio.sleep(0)
         self._version, self._present = version, present
@@ -138,7 +138,7 @@ class Informer:
                 self._agreed_s = self._agreed_s or time.monotonic()
                 # Only an accepted watch proves that nothing is missed after the list.
                 if self._present is not None:
-                    self._follower.listed(self._kind, self._present, self._version)
+                    self._follower.list_finished(self._kind, self._present, self._version)
                     self._present = None
                 self._not_served = False
                 for event in events:
@@ -155,7 +155,7 @@ class Informer:
             raise error_of(status, message.encode(), None, f"watch of {self._kind.plural}")
         version = resource_version(body)
         if type_ != "BOOKMARK":
-            self._follower.brought(body, gone=type_ == "DELETED")
+            self._follower.watch_event(body, gone=type_ == "DELETED")
         # A bookmark below the reached version: etcd was restored, so everything is listed.
         elif 0 < version < self._version:
             raise Expired(

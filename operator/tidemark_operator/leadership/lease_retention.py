@@ -13,7 +13,7 @@ from tidemark_operator.kube.kinds import LEASE
 from tidemark_operator.resources.names import LEASE_FINALIZER
 
 
-async def keep_lease(api: KubeApi, namespace: str, name: str) -> None:
+async def protect_lease(api: KubeApi, namespace: str, name: str) -> None:
     """Add our finalizer to the Lease.
 
     The API server rejects that for a Lease that is being deleted, so nothing is done for one.
@@ -28,7 +28,7 @@ async def keep_lease(api: KubeApi, namespace: str, name: str) -> None:
         await add_finalizer(api, LEASE, lease, LEASE_FINALIZER)
 
 
-async def let_lease_go(api: KubeApi, namespace: str, name: str) -> None:
+async def release_lease(api: KubeApi, namespace: str, name: str) -> None:
     """Remove our finalizer: no Cluster needs the Lease any more."""
     try:
         lease = await api.get(LEASE, namespace, name)

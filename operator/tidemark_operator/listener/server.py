@@ -104,24 +104,26 @@ class _Peer:
 
     identity: TlsIdentity
     sessions: BrokerSessions | None = None
-    spoke_for: tuple[int, int] | None = None
+    registration: tuple[int, int] | None = None
     #: It has received the secret of a session here, or has shown it.
     has_secret: bool = False
 
-    def speaks(self, sessions: BrokerSessions, broker_id: int, broker_epoch: int) -> None:
+    def note_registration(
+        self, sessions: BrokerSessions, broker_id: int, broker_epoch: int
+    ) -> None:
         """Note that the peer sent a request in the name of a registration."""
-        if (self.sessions, self.spoke_for) == (sessions, (broker_id, broker_epoch)):
+        if (self.sessions, self.registration) == (sessions, (broker_id, broker_epoch)):
             return
         self.left(time.monotonic())
         self.has_secret = True
         if sessions.connected(broker_id, broker_epoch):
-            self.sessions, self.spoke_for = sessions, (broker_id, broker_epoch)
+            self.sessions, self.registration = sessions, (broker_id, broker_epoch)
 
     def left(self, now_s: float) -> None:
         """Note that the connection ended, or speaks for another registration now."""
-        if self.sessions is not None and self.spoke_for is not None:
-            self.sessions.disconnected(*self.spoke_for, now_s)
-        self.sessions = self.spoke_for = None
+        if self.sessions is not None and self.registration is not None:
+            self.sessions.disconnected(*self.registration, now_s)
+        self.sessions = self.registration = None
 
 
 class ControlServer:
@@ -365,7 +367,7 @@ class ControlServer:
         session = term.sessions.get(request.broker_id, request.broker_epoch)
         if session is None or not session.proves(request.session_token):
             return stale(request, term.controller_epoch)
-        peer.speaks(term.sessions, request.broker_id, request.broker_epoch)
+        peer.note_registration(term.sessions, request.broker_id, request.broker_epoch)
         match request:
             case control.BrokerHeartbeatRequest():
                 return self._heartbeat(term, request)

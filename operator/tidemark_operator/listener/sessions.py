@@ -235,7 +235,7 @@ class BrokerSessions:
         stall_s = now_s - last_s - self._tick_s
         # This process was stalled: heartbeats may be waiting in the sockets.
         if stall_s > self._tick_s:
-            self._give_back(stall_s, now_s)
+            self._credit_stall(stall_s, now_s)
             return []
         # Until the first broker arrives, no time counts.
         if not self._is_reached:
@@ -243,7 +243,7 @@ class BrokerSessions:
             return []
         return [
             (session.broker_id, session.broker_epoch)
-            for session in self._running_out(now_s)
+            for session in self._expired_sessions(now_s)
             if self._expire(session)
         ]
 
@@ -263,7 +263,7 @@ class BrokerSessions:
         # At least RETURN_S from now remain, even after a long silence.
         return min(now_s, max(last_search_s, now_s + RETURN_S - self.session_timeout_s))
 
-    def _running_out(self, now_s: float) -> Iterable[BrokerSession]:
+    def _expired_sessions(self, now_s: float) -> Iterable[BrokerSession]:
         for session in self._sessions.values():
             silent = now_s - session.last_seen_s > self.session_timeout_s
             gone = session.lost_s is not None and now_s - session.lost_s > GRACE_S
@@ -275,7 +275,7 @@ class BrokerSessions:
         session.expired = True
         return True
 
-    def _give_back(self, stall_s: float, now_s: float) -> None:
+    def _credit_stall(self, stall_s: float, now_s: float) -> None:
         for session in self._sessions.values():
             session.last_seen_s = min(now_s, session.last_seen_s + stall_s)
             if session.lost_s is not None:

@@ -34,10 +34,10 @@ async def take_list(api: KubeApi, objects: ObjectCache, kind: Kind, namespace: s
         async for page in pages:
             # The first page shows whether the list belongs to the history that the store knows.
             if not version:
-                objects.listing(kind, page.resource_version, reached)
+                objects.list_started(kind, page.resource_version, reached)
             version = page.resource_version
             present.update(map(key_of, page))
-            changed += [key_of(body) for body in page if objects.found(kind, body, version)]
+            changed += [key_of(body) for body in page if objects.list_item(kind, body, version)]
     return changed + objects.remove_missing(kind, present, version)
 
 
@@ -76,7 +76,7 @@ class ObjectClient:
         self._objects.put(written)
         return written
 
-    async def hold(self, kind: Kind, body: Json, finalizer: str) -> None:
+    async def ensure_finalizer(self, kind: Kind, body: Json, finalizer: str) -> None:
         """Add our finalizer to the object, unless it is there."""
         if finalizer in finalizers_of(body):
             return

@@ -258,7 +258,7 @@ class ObjectCache:
         """Return the version below which no list of the kind can be if it is requested now."""
         return self._reached.get(kind.kind, 0)
 
-    def listing(self, kind: Kind, version: int, reached: int) -> None:
+    def list_started(self, kind: Kind, version: int, reached: int) -> None:
         """Take in the start of a list; ``reached`` is the version known before the request.
 
         An older list belongs to another history. A version of 0 means that the list names none.
@@ -267,7 +267,7 @@ class ObjectCache:
         if 0 < version < min(reached, self.reached(kind)):
             self._restart(kind, version, f"at {version} after {reached}")
 
-    def found(self, kind: Kind, body: Json, version: int) -> bool:
+    def list_item(self, kind: Kind, body: Json, version: int) -> bool:
         """Take in an object from a list of that version; return whether it is news."""
         key = key_of(body)
         known = self._objects.get(key)

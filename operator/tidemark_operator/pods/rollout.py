@@ -17,7 +17,7 @@ def is_complete(stateful_set: Json) -> bool:
     )
 
 
-def is_unmade(stateful_set: Json) -> bool:
+def has_no_pod(stateful_set: Json) -> bool:
     """Return whether the controller has observed the spec, and there is no pod."""
     status = stateful_set.get("status") or {}
     seen = int(status.get("observedGeneration") or 0)
@@ -54,7 +54,7 @@ def belongs_to_cluster(live: Json, desired: Json) -> bool:
     return belongs_to_broker(live, desired) and BROKER_LABEL not in labels
 
 
-def whose(live: Json) -> str:
+def owner_text(live: Json) -> str:
     """Return the owner of an object that is not ours, as far as the object shows."""
     owners = live["metadata"].get("ownerReferences") or ()
     named = [f"{reference.get('kind')} {reference.get('name')}" for reference in owners]

@@ -9,7 +9,7 @@ import logging
 
 from tidemark.reasons import Reason
 from tidemark_operator.certificates.authority import BadCertificate
-from tidemark_operator.certificates.certificate_stores import KeptByAnother, Overtaken
+from tidemark_operator.certificates.certificate_stores import BundleConflict, BundleNameTaken
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import accepted_losses, draining, rebuilding, registration
 from tidemark_operator.controller.commit import Draft
@@ -62,12 +62,12 @@ class BrokerReconciler:
             return await self._remove(key, body, broker)
         # Nothing exists outside before the finalizer, and no pod before its certificate.
         if not broker.deletion_blocked:
-            await services.client.hold(BROKER, body, BROKER_FINALIZER)
+            await services.client.ensure_finalizer(BROKER, body, BROKER_FINALIZER)
         try:
             await services.certificates.leaf(broker.node_id, key.name, body)
-        except Overtaken:
+        except BundleConflict:
             raise
-        except (BadCertificate, KeptByAnother) as error:  # the status is still written
+        except (BadCertificate, BundleNameTaken) as error:  # the status is still written
             logger.warning("no certificate for broker %d: %s", broker.node_id, error)
             await self._write(key, broker.node_id, generation)
             return LOOK_AGAIN_S
@@ -105,14 +105,14 @@ class BrokerReconciler:
             return None
         given_up: list[RowKey] | None = None
         # The glance is cheap; the decision checks again in the draft.
-        if draining.may_go(Draft(services.state), broker):
+        if draining.may_be_removed(Draft(services.state), broker):
             given_up = await services.committer.decide(lambda draft: _removed(draft, node_id))
         if given_up is None:
             pod_s = await self._pods.keep(body)  # the broker serves until it may be removed
             external_s = await self._external.keep_broker(body)
             status_s = await self._write(key, node_id, broker.generation)
             return _sooner(external_s, pod_s, status_s)
-        services.events.emit(accepted_losses.removed(services.state, broker, given_up))
+        services.events.emit(accepted_losses.removal_event(services.state, broker, given_up))
         await services.client.release(BROKER, body, BROKER_FINALIZER)
         return None
 
@@ -161,7 +161,7 @@ def _removed(draft: Draft, node_id: int) -> list[RowKey] | None:
     records.
     """
     broker = draft.broker(node_id)
-    if broker is None or not draining.may_go(draft, broker):
+    if broker is None or not draining.may_be_removed(draft, broker):
         return None
     given_up = registration.removal_blockers(draft, node_id)
     registration.remove_broker(draft, node_id)

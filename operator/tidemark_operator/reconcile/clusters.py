@@ -99,7 +99,7 @@ class ClusterReconciler:
         # Raises InvalidResource, before anything is done for the object.
         cluster_info(body, remote_storage="", storage_problem="")
         if not services.state.cluster.deletion_blocked:
-            await services.client.hold(CLUSTER, body, CLUSTER_FINALIZER)
+            await services.client.ensure_finalizer(CLUSTER, body, CLUSTER_FINALIZER)
         # Storage first: brokers and topics depend on it.
         await self._storage(key, body)
         if not self._known.problem:

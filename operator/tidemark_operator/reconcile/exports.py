@@ -6,7 +6,7 @@ import time
 
 from tidemark.ids import id_text
 from tidemark.reasons import Reason
-from tidemark_operator.certificates.certificate_stores import KeptByAnother, SecretKeeper
+from tidemark_operator.certificates.certificate_stores import BundleNameTaken, SecretStore
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import exports
 from tidemark_operator.controller.events import normal, warning
@@ -168,14 +168,14 @@ class ExportReconciler:
             # A User's Secret is recognized by its labels, not by an offer.
             if spec.source is not None and spec.source.user_ref is not None:
                 user = spec.source.user_ref.name
-                if await SecretKeeper(api, namespace, USER_SECRETS).read(user) is None:
+                if await SecretStore(api, namespace, USER_SECRETS).read(user) is None:
                     text = f"User {user} has no Secret yet. See its conditions"
                     return Problem(reason=Reason.SOURCE_UNUSABLE, message=text, waits=True)
         # A missing Secret may be a short gap in a rotation, so only a withdrawn offer stops the
         # job.
         except SecretMissing as error:
             return Problem(reason=Reason.SECRET_NOT_OFFERED, message=str(error))
-        except (SecretNotOffered, KeptByAnother) as error:
+        except (SecretNotOffered, BundleNameTaken) as error:
             return Problem(reason=Reason.SECRET_NOT_OFFERED, message=str(error), stops=True)
         return None
 

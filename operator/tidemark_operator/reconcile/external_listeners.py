@@ -19,7 +19,7 @@ from tidemark_operator.kube.kinds import NODE, SERVICE, Json, Key, key_of
 from tidemark_operator.pods import external_services
 from tidemark_operator.pods.external_services import DesiredService
 from tidemark_operator.pods.identity import MANAGER, identity_of
-from tidemark_operator.pods.rollout import belongs_to_broker, whose
+from tidemark_operator.pods.rollout import belongs_to_broker, owner_text
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.names import BROKER_LABEL
@@ -235,7 +235,7 @@ class ExternalServices:
             found = await self._services.named(SERVICE, desired.name)
             if found is not None and not belongs_to_broker(found, desired.manifest):
                 text = (
-                    f"Service {desired.name} belongs to {whose(found)}. Delete "
+                    f"Service {desired.name} belongs to {owner_text(found)}. Delete "
                     "it, or rename the Broker or the listener"
                 )
                 return ServiceAddress(problem=text, refused=True)

@@ -76,12 +76,12 @@ class Failures:
         #: Reasons with an Event, also while the condition cannot be written.
         self._emitted: dict[Key, set[str]] = {}
 
-    def over(self, key: Key) -> None:
+    def clear(self, key: Key) -> None:
         """Drop the failures of an object that was reconciled or deleted."""
         self._reported.pop(key, None)
         self._emitted.pop(key, None)
 
-    async def tell(self, key: Key, error: Exception) -> None:
+    async def report(self, key: Key, error: Exception) -> None:
         """Report a failed try, if it has repeated often enough."""
         reason, tries = reason_of(error), self._services.queue.failures(key)
         least = CONFLICTS if reason == CONTENDED else TRIES

@@ -14,7 +14,7 @@ from tidemark_operator.kube.kinds import Key
 AT_ONCE = 8
 
 
-class LeaderTurns:
+class LeaderQuerySlots:
     """Slots of one term, bounded by the number of keys. ``wake`` queues a key again."""
 
     def __init__(self, wake: Callable[[Key], None]) -> None:
@@ -23,7 +23,7 @@ class LeaderTurns:
         self._waiting: dict[int, dict[Key, None]] = {}
 
     @contextlib.contextmanager
-    def turn(self, node_id: int, key: Key) -> Iterator[None]:
+    def slot(self, node_id: int, key: Key) -> Iterator[None]:
         """Take a slot for a query to a leader; raises :class:`EngineUnavailable` without a free
         one.
         """

@@ -26,7 +26,7 @@ from tidemark_operator.pods.external_services import bootstrap_services
 from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.pods.made_brokers import broker_manifest, is_made, matches_manifest
 from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
-from tidemark_operator.pods.rollout import belongs_to_cluster, whose
+from tidemark_operator.pods.rollout import belongs_to_cluster, owner_text
 from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.broker import Broker, parse_broker
@@ -179,7 +179,7 @@ class MadeBrokers:
             self._refused.append(f"Service {name}: {error.server_message}")
             return None
         if live is not None and not belongs_to_cluster(live, desired):
-            self._refused.append(f"Service {name} belongs to {whose(live)}. Delete it")
+            self._refused.append(f"Service {name} belongs to {owner_text(live)}. Delete it")
             return None
         return await self._apply(SERVICE, desired, force=live is not None)
 

@@ -33,11 +33,11 @@ from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
 from tidemark_operator.pods.rollout import (
     belongs_to_broker,
+    has_no_pod,
     is_complete,
-    is_unmade,
     other_managers,
+    owner_text,
     replaces_pod,
-    whose,
 )
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.volumes import VolumeKeeper
@@ -149,7 +149,7 @@ class PodKeeper:
             if self._clock() >= self._listed_until_s:
                 await self._list()
             live = self._listed.get(name)
-            if live is not None and (last.why or not is_unmade(live)):
+            if live is not None and (last.why or not has_no_pod(live)):
                 return dataclasses.replace(last, restarting=not is_complete(live))
         # The result is valid only if no exception ends this look.
         self._looked.pop(name, None)
@@ -230,7 +230,7 @@ class PodKeeper:
         """Return why there is no pod, or none that is ready, as far as Events show."""
         services = self._services
         api, namespace = services.client.api, services.cluster_key.namespace
-        if is_unmade(stateful_set):
+        if has_no_pod(stateful_set):
             name = stateful_set["metadata"]["name"]
             text = await last_warning(api, namespace, STATEFUL_SET, name)
             return text and f"is not created: {text}"
@@ -253,7 +253,7 @@ class PodKeeper:
         name = desired.service["metadata"]["name"]
         service = await self._services.named(SERVICE, name)
         if service is not None and not belongs_to_broker(service, desired.service):
-            return f"Service {name} belongs to {whose(service)}. {_RENAME}"
+            return f"Service {name} belongs to {owner_text(service)}. {_RENAME}"
         # A ConfigMap cannot be read by this account, so the field managers of a dry run decide.
         others = other_managers(
             await self._apply(CONFIG_MAP, desired.config_map, force=False, dry_run=True)

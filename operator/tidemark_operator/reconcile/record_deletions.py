@@ -31,7 +31,7 @@ from tidemark_operator.controller.status.conditions import find
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
 from tidemark_operator.objects.conversions import deletion_info
-from tidemark_operator.reconcile.leader_query_slots import LeaderTurns
+from tidemark_operator.reconcile.leader_query_slots import LeaderQuerySlots
 from tidemark_operator.reconcile.services import TermServices
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class RecordDeletionReconciler:
 
     def __init__(self, services: TermServices) -> None:
         self._services = services
-        self._turns = LeaderTurns(services.queue.add)
+        self._turns = LeaderQuerySlots(services.queue.add)
 
     async def reconcile(self, key: Key) -> float | None:
         """Do one step; return the seconds until the next, None to wait for a change."""
@@ -104,7 +104,7 @@ class RecordDeletionReconciler:
     async def _points(
         self, key: Key, node_id: int, topic_id: uuid.UUID, queries: Sequence[DeletionPointQuery]
     ) -> Mapping[int, DeletionPoint]:
-        with self._turns.turn(node_id, key):
+        with self._turns.slot(node_id, key):
             return await self._services.engine.deletion_points(node_id, topic_id, queries)
 
     # ------------------------------------------------------------ delete
@@ -141,7 +141,7 @@ class RecordDeletionReconciler:
         command = self._command_for(key, view, node_id)
         if command is None:
             return {}
-        with self._turns.turn(node_id, key):
+        with self._turns.slot(node_id, key):
             return await self._services.engine.delete_records(command, QUERY_TIMEOUT_MS)
 
     def _command_for(self, key: Key, view: DeletionInfo, node_id: int) -> DeleteCommand | None:

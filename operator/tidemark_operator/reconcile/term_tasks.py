@@ -25,11 +25,13 @@ async def relist(services: TermServices, every_s: float) -> None:
                 services.queue.add(key)
 
 
-def telling(failed: BaseExceptionGroup[BaseException]) -> BaseException:
+def most_informative(failed: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the most informative exception of those that ended the tasks of a term."""
     leaves: list[BaseException] = []
     for error in failed.exceptions:
-        leaves.extend([telling(error)] if isinstance(error, BaseExceptionGroup) else [error])
+        leaves.extend(
+            [most_informative(error)] if isinstance(error, BaseExceptionGroup) else [error]
+        )
     # A fault comes before a reason, and a reason before the mere end of the term.
     unexpected = [error for error in leaves if not isinstance(error, TermEnded)]
     reasons = [error for error in leaves if type(error) is not TermEnded]

@@ -15,8 +15,8 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.first_status import (
     FirstStatuses,
-    put_on_record,
-    says_nothing_yet,
+    is_placement_only,
+    record_placement,
 )
 from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
@@ -102,10 +102,10 @@ class TopicReconciler:
         if decision.deletion is not None and await self._delete(key, topic, decision.deletion):
             return None
         # Manifest and partitions: one of them follows the other.
-        if await self._follow(key, present, decision):
+        if await self._align_with_manifest(key, present, decision):
             return None
         # The status is written before brokers receive a change, except for new partitions.
-        if (later_s := await self._put_off(text, decision)) > 0:
+        if (later_s := await self._first_status_delay_s(text, decision)) > 0:
             return later_s
         delay_s = await self._write(key, topic, decision)
         self._publish(text)
@@ -145,7 +145,7 @@ class TopicReconciler:
             return decided, draft.state.topics.get(text)
 
         # A glance costs nothing if the state already matches the manifest.
-        seen = services.committer.glance(decide_in)
+        seen = services.committer.preview(decide_in)
         if seen is not None:
             return seen
         return await services.committer.decide(decide_in, urgent=False)
@@ -157,10 +157,12 @@ class TopicReconciler:
         if body["metadata"].get("deletionTimestamp"):
             return TOPIC_FINALIZER in finalizers_of(body)
         if not topic.paused:
-            await self._services.client.hold(TOPIC, body, TOPIC_FINALIZER)
+            await self._services.client.ensure_finalizer(TOPIC, body, TOPIC_FINALIZER)
         return True
 
-    async def _follow(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> bool:
+    async def _align_with_manifest(
+        self, key: Key, topic: TopicInfo, decision: TopicDecision
+    ) -> bool:
         """Make manifest and partitions agree; return whether the manifest was changed.
 
         With another replication factor, the manifest follows a reassignment by Kafka's clients.
@@ -187,7 +189,7 @@ class TopicReconciler:
         resizing.add(topic.id)
         return False
 
-    async def _put_off(self, text: str, decision: TopicDecision) -> float:
+    async def _first_status_delay_s(self, text: str, decision: TopicDecision) -> float:
         """Return the seconds for which the first status of new partitions waits for their brokers.
 
         Brokers receive the partitions once the placement is persisted. 0.0: write the status now,
@@ -195,13 +197,13 @@ class TopicReconciler:
         """
         services, now_ms = self._services, wall_ms()
         topic = services.state.topics[text]
-        if not says_nothing_yet(services.state, topic, decision):
+        if not is_placement_only(services.state, topic, decision):
             self._first_statuses.forget(text)
             return 0.0
         if topic.partitions_placed < topic.partitions and not await self._persist_placement(text):
             return 0.0
         self._publish(text)
-        return self._first_statuses.put_off_ms(text, now_ms=now_ms) / 1000
+        return self._first_statuses.delay_ms(text, now_ms=now_ms) / 1000
 
     async def _persist_placement(self, text: str) -> bool:
         """Persist the placement in a slice; return False if a status write does it as well.
@@ -212,7 +214,7 @@ class TopicReconciler:
         if not committer.is_busy:
             return False
         try:
-            return await committer.decide(lambda draft: put_on_record(draft, text), urgent=False)
+            return await committer.decide(lambda draft: record_placement(draft, text), urgent=False)
         except SliceFull:
             return False
 

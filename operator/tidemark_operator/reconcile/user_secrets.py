@@ -14,10 +14,10 @@ from tidemark.reasons import Reason
 from tidemark.wire.users import ScramCredential
 from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.certificate_stores import (
-    Kept,
-    KeptByAnother,
-    Overtaken,
-    SecretKeeper,
+    BundleConflict,
+    BundleNameTaken,
+    SecretStore,
+    StoredBundle,
 )
 from tidemark_operator.controller.status.user import UserProblem
 from tidemark_operator.controller.users import UserInfo
@@ -34,7 +34,7 @@ from tidemark_operator.users.scram import (
 )
 from tidemark_operator.users.user_secret import (
     USER_SECRETS,
-    KeptPassword,
+    StoredPassword,
     certificate_data,
     password_data,
     read_certificate,
@@ -68,13 +68,13 @@ class UserSecrets:
     def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._namespace = services.cluster_key.namespace
-        self._keeper = SecretKeeper(services.client.api, self._namespace, USER_SECRETS)
+        self._keeper = SecretStore(services.client.api, self._namespace, USER_SECRETS)
         self._derivations = asyncio.Semaphore(DERIVATIONS)
 
     async def provide(self, user: UserInfo, name: str, body: Json) -> Proof:
         """Create and update the Secret ``name`` of a User (``body``).
 
-        Raises :class:`KeptByAnother` if another writer changes it at the same time, and
+        Raises :class:`BundleNameTaken` if another writer changes it at the same time, and
         ``KubeError``.
         """
         try:
@@ -100,7 +100,7 @@ class UserSecrets:
 
     async def _password(self, user: UserInfo, name: str, body: Json) -> Proof:
         """Keep the Secret with a User's password; return the proof for brokers, or the problem."""
-        own, taken = await self._own(user, name)
+        own, taken = await self._own_secret(user, name)
         if taken is not None:
             return Proof(problem=taken)
         given, problem = await self._given(user)
@@ -114,7 +114,7 @@ class UserSecrets:
             present = None
         if problem is not None and present is None:
             return Proof(problem=problem)
-        kept = KeptPassword(
+        kept = StoredPassword(
             given or (passwords.make() if present is None else present.password),
             secrets.token_bytes(SALT_KEY_BYTES) if present is None else present.salt_key,
         )
@@ -134,7 +134,7 @@ class UserSecrets:
         except passwords.BadPassword as error:
             return "", UserProblem(Reason.PASSWORD_UNUSABLE, str(error))
 
-    async def _credential(self, user: UserInfo, kept: KeptPassword) -> ScramCredential:
+    async def _credential(self, user: UserInfo, kept: StoredPassword) -> ScramCredential:
         """Return the credential for brokers; the former one if the password is the same.
 
         The salt depends on the password, so an equal salt shows that.
@@ -152,23 +152,25 @@ class UserSecrets:
     # ------------------------------------------------------------ certificates
 
     async def _certificate(self, user: UserInfo, name: str, body: Json) -> Proof:
-        own, taken = await self._own(user, name)
+        own, taken = await self._own_secret(user, name)
         if taken is not None:
             return Proof(problem=taken)
         present = None if own is None else read_certificate(own.data)
         # An overtaken rotation is retried by the queue; other problems go into the status.
         try:
             leaf, trusted = await self._services.client_certificates.leaf(name, present)
-        except Overtaken:
+        except BundleConflict:
             raise
-        except (BadCertificate, KeptByAnother, OSError) as error:
+        except (BadCertificate, BundleNameTaken, OSError) as error:
             return Proof(problem=UserProblem(Reason.CERTIFICATES_UNUSABLE, error_text(error)))
         await self._write(name, certificate_data(leaf, trusted), own, body)
         return Proof(name)
 
     # ------------------------------------------------------------ the Secret
 
-    async def _own(self, user: UserInfo, name: str) -> tuple[Kept | None, UserProblem | None]:
+    async def _own_secret(
+        self, user: UserInfo, name: str
+    ) -> tuple[StoredBundle | None, UserProblem | None]:
         """Return the User's own Secret.
 
         A Secret that was made for a User of another uid is adopted: both were restored from a
@@ -177,14 +179,14 @@ class UserSecrets:
         """
         try:
             kept = await self._keeper.read(name)
-        except KeptByAnother as error:
+        except BundleNameTaken as error:
             return None, UserProblem(Reason.SECRET_TAKEN, str(error))
-        if kept is not None and self._is_left(kept):
+        if kept is not None and self._is_orphaned(kept):
             await self._keeper.remove(name, kept)
             return None, None
         return kept, None
 
-    def _is_left(self, kept: Kept) -> bool:
+    def _is_orphaned(self, kept: StoredBundle) -> bool:
         """Return whether the User of a Secret was deleted after the Secret was written.
 
         A newer Secret was restored.
@@ -195,18 +197,18 @@ class UserSecrets:
     async def forget(self, name: str) -> None:
         """Delete the Secret of a deleted User.
 
-        Raises ``KubeError``, and :class:`KeptByAnother` if another writer changes it at the same
+        Raises ``KubeError``, and :class:`BundleNameTaken` if another writer changes it at the same
         time.
         """
         try:
             kept = await self._keeper.read(name)
-        except KeptByAnother:
+        except BundleNameTaken:
             return
-        if kept is not None and self._is_left(kept):
+        if kept is not None and self._is_orphaned(kept):
             await self._keeper.remove(name, kept)
 
     async def _write(
-        self, name: str, data: dict[str, bytes], former: Kept | None, owner: Json
+        self, name: str, data: dict[str, bytes], former: StoredBundle | None, owner: Json
     ) -> None:
         is_own = former is not None and former.owner == owner["metadata"]["uid"]
         if not is_own or former is None or former.is_collected or dict(former.data) != data:
@@ -216,7 +218,7 @@ class UserSecrets:
         """Delete our Secret of a user whose credentials another system issues."""
         try:
             kept = await self._keeper.read(name)
-        except KeptByAnother:
+        except BundleNameTaken:
             return
         if kept is not None:
             await self._keeper.remove(name, kept)

@@ -3,7 +3,7 @@
 import logging
 
 from tidemark.wire.users import ScramCredential
-from tidemark_operator.certificates.certificate_stores import KeptByAnother
+from tidemark_operator.certificates.certificate_stores import BundleNameTaken
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import user_status
@@ -52,7 +52,7 @@ class UserReconciler:
             if body is None:
                 try:
                     await self._secrets.forget(key.name)
-                except KeptByAnother:
+                except BundleNameTaken:
                     return CONTENDED_RETRY_S
             return None  # the reflector has already notified the brokers
         if cluster_of(body) != services.cluster_key.name:
@@ -65,7 +65,7 @@ class UserReconciler:
             raise
         try:
             proof = await self._provide(user, key, body)
-        except KeptByAnother as error:
+        except BundleNameTaken as error:
             logger.info("%s: %s", key, error)
             return CONTENDED_RETRY_S
         # The User may have been changed while its Secret was written.
@@ -81,7 +81,7 @@ class UserReconciler:
     async def _provide(self, user: UserInfo, key: Key, body: Json) -> Proof:
         try:
             return await self._secrets.provide(user, key.name, body)
-        except (KubeError, KeptByAnother):
+        except (KubeError, BundleNameTaken):
             raise
         except Exception:  # a fault in one User must not keep all others from brokers
             self._publish(user, self._former(user))

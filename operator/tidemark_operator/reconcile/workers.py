@@ -74,7 +74,7 @@ class Workers:
             self._services.metrics.conflicts.labels(key.kind).inc()
             is_news = await self._refresh(key) or self._version(key) != began_at
             queue.failed(key, at_most_s=CHANGED_S if is_news else RETRY.most_s)
-            await self._failures.tell(key, error)
+            await self._failures.report(key, error)
             return "retry"
         # The end of the term ends all workers; the key is no failure.
         except TermEnded:
@@ -87,15 +87,15 @@ class Workers:
             at_least_s = error.retry_after_s if isinstance(error, ApiServerUnavailable) else 0.0
             delay_s = queue.failed(key, at_least_s=at_least_s)
             logger.warning("%s: retry in %.1f s: %s", key, delay_s, error)
-            await self._failures.tell(key, error)
+            await self._failures.report(key, error)
             return "error"
         except Exception as error:  # a fault in one object must not stop the others
             delay_s = queue.failed(key, at_least_s=1.0)
             logger.exception("%s: failed, retry in %.1f s", key, delay_s)
-            await self._failures.tell(key, error)
+            await self._failures.report(key, error)
             return "error"
         queue.done(key)
-        self._failures.over(key)
+        self._failures.clear(key)
         if delay_s is not None:
             queue.add_later(key, delay_s)
         return "done"

@@ -56,7 +56,7 @@ class Gate(Protocol):
         """Wait until they may be written."""
 
 
-class _TooEarly(Exception):
+class _ReportsPending(Exception):
     """A decision would change a slice before it may."""
 
 
@@ -144,7 +144,7 @@ class Committed:
 class CommitListener(Protocol):
     """Receiver of commits, which performs the rest of them."""
 
-    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+    def slice_stored(self, state: ControllerState, write: SliceWrite) -> None:
         """Note that a slice's write took effect; called before the state advances."""
 
     async def write_broker(self, drafted: BrokerInfo) -> bool:
@@ -194,7 +194,7 @@ class Committer:
         while True:
             try:
                 return await self._decide(decide, urgent)
-            except _TooEarly:
+            except _ReportsPending:
                 await self._reports.wait()
 
     async def _decide(self, decide: Callable[[Draft], T], urgent: bool) -> T:
@@ -207,7 +207,7 @@ class Committer:
             self._urgent.set()
         return await answer
 
-    def glance(self, decide: Callable[[Draft], T]) -> T | None:
+    def preview(self, decide: Callable[[Draft], T]) -> T | None:
         """Return the result of a decision that should change nothing, without waiting.
 
         None if it has to be stored (:meth:`decide`), or the term has ended. Changes of a group in
@@ -261,13 +261,13 @@ class Committer:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._line:
-                    await self._linger()
+                    await self._await_more()
                     await self._group()
         except BaseException as error:
             self._end(error)
             raise
 
-    async def _linger(self) -> None:
+    async def _await_more(self) -> None:
         """Let a group of placements grow, so that 1,000 Topics applied at once cost few writes."""
         self._urgent.clear()
         # Urgent decisions (elections, registrations) never wait for others.
@@ -275,10 +275,10 @@ class Committer:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
-                while await self._grows():
+                while await self._has_more_soon():
                     pass
 
-    async def _grows(self) -> bool:
+    async def _has_more_soon(self) -> bool:
         """Return whether more decisions join the queue, none of them urgent."""
         before = len(self._line)
         with contextlib.suppress(TimeoutError):
@@ -307,7 +307,7 @@ class Committer:
         A group that does not fit (a slice would be full) is halved, down to the one decision that
         does not.
         """
-        draft, taken = self._take(group)
+        draft, taken = self._draft_group(group)
         if not taken:
             return
         # Which decision overflows the slice is unknown, so halving isolates it.
@@ -328,7 +328,7 @@ class Committer:
         started_s = time.monotonic()
         try:
             slices = await self._store.write_all(
-                self.state, commit.writes, landing=self._listener.landing
+                self.state, commit.writes, slice_stored=self._listener.slice_stored
             )
             brokers = await self._write_brokers(commit, slices)
         # The outcome of the writes is unknown, so no caller may count its decision as made.
@@ -340,7 +340,7 @@ class Committer:
         self.groups += 1
         self._finish(taken, slices, brokers, time.monotonic() - started_s)
 
-    def _take(
+    def _draft_group(
         self, group: list[_PendingDecision[Any]]
     ) -> tuple[TrackingDraft, list[_PendingDecision[Any]]]:
         """Run the decisions on one draft.
@@ -355,24 +355,24 @@ class Committer:
             earlier_events = len(draft.events)
             try:
                 waiting.result = waiting.decide(draft)
-                self._refuse_early(draft)
+                self._require_reports(draft)
             except Exception as error:  # noqa: BLE001 - belongs to the caller of this decision
                 waiting.answer.set_exception(error)
                 # It changed nothing, so the draft is still valid for the others.
                 if not draft.touched and not draft.touched_brokers:
                     continue
                 self._line[:0] = group[position + 1 :]
-                return self._take(taken)
+                return self._draft_group(taken)
             waiting.slices = frozenset(draft.touched)
             waiting.brokers = frozenset(draft.touched_brokers)
             waiting.events = tuple(draft.events[earlier_events:])
             taken.append(waiting)
         return draft, taken
 
-    def _refuse_early(self, draft: TrackingDraft) -> None:
+    def _require_reports(self, draft: TrackingDraft) -> None:
         """Delay a decision that changes a slice until the brokers have reported."""
         if draft.touched and not self._reports.are_complete:
-            raise _TooEarly
+            raise _ReportsPending
 
     async def _write_brokers(self, commit: GroupCommit, slices: dict[int, bool]) -> dict[int, bool]:
         """Write registrations after the slices; none if a slice was not stored.

@@ -45,7 +45,7 @@ REREAD = Backoff(first_s=0.1, most_s=2.0)
 CLUSTER_UID_LABEL = f"{CLUSTER_LABEL}-uid"
 
 #: Called for each write that took effect, before the state advances.
-Landing = Callable[[ControllerState, SliceWrite], None]
+SliceStored = Callable[[ControllerState, SliceWrite], None]
 
 
 class SlicesUnusable(Exception):
@@ -156,18 +156,18 @@ class SliceStore:
         state: ControllerState,
         writes: Iterable[SliceWrite],
         *,
-        landing: Landing | None = None,
+        slice_stored: SliceStored | None = None,
     ) -> dict[int, bool]:
         """Write several slices at once; return per index whether the write took effect.
 
-        If it did, the state has advanced, after a call of ``landing``. If not, the slice was read
-        again and the decision has to be made again. Every write is finished or settled before this
-        returns or raises.
+        If it did, the state has advanced, after a call of ``slice_stored``. If not, the slice was
+        read again and the decision has to be made again. Every write is finished or settled before
+        this returns or raises.
         """
         # Wait for all writes even if one fails: none may be left unsettled.
         ordered = list(writes)
         outcomes = await asyncio.gather(
-            *(self._write(state, write, landing) for write in ordered), return_exceptions=True
+            *(self._write(state, write, slice_stored) for write in ordered), return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -177,7 +177,7 @@ class SliceStore:
         }
 
     async def _write(
-        self, state: ControllerState, write: SliceWrite, landing: Landing | None
+        self, state: ControllerState, write: SliceWrite, slice_stored: SliceStored | None
     ) -> bool:
         """Write one slice and apply it to the state; return whether it is stored."""
         # The number counts as used from now on, whatever the outcome.
@@ -199,8 +199,8 @@ class SliceStore:
             except Forbidden as error:
                 raise SlicesUnusable(Reason.SLICE_REFUSED, f"{error.message}. Allow it") from error
         if took_effect:
-            if landing is not None:
-                landing(state, write)
+            if slice_stored is not None:
+                slice_stored(state, write)
             apply(state, write)
         return took_effect
 

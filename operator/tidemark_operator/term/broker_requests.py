@@ -121,7 +121,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         # Election needs to know the states that brokers received from former controllers.
         if is_refused is None and not await self._may_decide(term, request):
             return dataclasses.replace(refusal, wants_states=request.has_states)
-        if _is_duplicate(is_refused) and not self._overhear(term, request):
+        if _is_duplicate(is_refused) and not self._check_unadmitted_states(term, request):
             return dataclasses.replace(refusal, wants_states=request.has_states)
 
         def register(draft: Draft) -> control.BrokerRegistrationResponse:
@@ -173,17 +173,19 @@ class BrokerRequests(ControlHandler, EngineListener):
         """
         services, node_id = term.services, request.broker_id
         services.first_reports.broker_arrived(node_id)
-        if request.has_states and not self._hear(term, request):
+        if request.has_states and not self._take_replica_states(term, request):
             # Without the states the answer requests them, and the broker registers again.
             return False
         services.first_reports.broker_reported(node_id)
         # The same process again changes no row, so it need not wait for the others.
         if services.state.brokers[node_id].incarnation_id == request.incarnation_id:
             return True
-        await _first_reports(services)
+        await _await_first_reports(services)
         return term is self._term and services.first_reports.are_complete
 
-    def _hear(self, term: RequestedTerm, request: control.BrokerRegistrationRequest) -> bool:
+    def _take_replica_states(
+        self, term: RequestedTerm, request: control.BrokerRegistrationRequest
+    ) -> bool:
         """Take over the states that a broker has received; False if it has to send them first.
 
         If they exceed the slices, the term ends before anything is decided.
@@ -198,7 +200,9 @@ class BrokerRequests(ControlHandler, EngineListener):
         services.wake_rebuilt(node_id)
         return True
 
-    def _overhear(self, term: RequestedTerm, request: control.BrokerRegistrationRequest) -> bool:
+    def _check_unadmitted_states(
+        self, term: RequestedTerm, request: control.BrokerRegistrationRequest
+    ) -> bool:
         """Check the states of a process that is not admitted while its former one may be alive.
 
         They are not kept. But if they show that the slices are old, this has to be known before
@@ -253,13 +257,13 @@ class BrokerRequests(ControlHandler, EngineListener):
         """
         refusal = _as(control.AlterPartitionResponse, not_controller(request))
         if self._term is not None:
-            await _first_reports(self._term.services)
+            await _await_first_reports(self._term.services)
         # The term may have ended during the wait.
         term = self._term
         if term is None:
             return refusal
         if not term.services.first_reports.are_complete:
-            return isr.put_off(Draft(term.services.state), request)
+            return isr.deferred_response(Draft(term.services.state), request)
         response = await term.services.committer.try_decide(
             lambda draft: isr.alter_partition(draft, request),
             f"AlterPartition of broker {request.broker_id}",
@@ -285,7 +289,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         """Allocate a block of producer ids."""
         # A broker may report higher producer ids than the Cluster's status has, after a restore.
         if self._term is not None:
-            await _first_reports(self._term.services)
+            await _await_first_reports(self._term.services)
         if self._term is None:
             return _as(control.AllocateProducerIdsResponse, not_controller(request))
         return await self._term.producer_ids.allocate(request.broker_id)
@@ -393,12 +397,12 @@ class BrokerRequests(ControlHandler, EngineListener):
         await term.services.first_reports.wait()
         subject = f"the end of the sessions of brokers {sorted(node for node, _ in ended)}"
         decided = await term.services.committer.until_decided(
-            lambda draft: self._leave_dead(draft, ended if term is self._term else frozenset()),
+            lambda draft: self._fence_dead(draft, ended if term is self._term else frozenset()),
             subject,
         )
         self._over -= decided or frozenset()
 
-    def _leave_dead(
+    def _fence_dead(
         self, draft: Draft, ended: frozenset[tuple[int, int]]
     ) -> frozenset[tuple[int, int]]:
         """Fence the brokers that have not returned; return all registrations that are now
@@ -469,7 +473,7 @@ def _is_duplicate(refused: tuple[ErrorCode, str] | None) -> bool:
     return refused is not None and refused[0] is ErrorCode.duplicate_broker_registration
 
 
-async def _first_reports(services: ReconcilerServices) -> None:
+async def _await_first_reports(services: ReconcilerServices) -> None:
     """Wait until every live broker has reported the states it received, or until the time limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FIRST_REPORTS_S):

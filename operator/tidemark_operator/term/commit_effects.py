@@ -26,9 +26,9 @@ class CommitEffects(CommitListener):
         self._log_queries = log_queries
         self._changed_topics: set[uuid.UUID] = set()
 
-    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+    def slice_stored(self, state: ControllerState, write: SliceWrite) -> None:
         """Apply a slice's write to the engine; called before the state advances."""
-        self._services.engine.landing(state, write)
+        self._services.engine.slice_stored(state, write)
         self._changed_topics.update(row.topic_id for row in write.rows)
         self._changed_topics.update(topic_id for topic_id, _ in write.removed)
         self._changed_topics.update(topic_id for topic_id, _ in write.tombstones)

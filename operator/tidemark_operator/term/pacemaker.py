@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidemark.error_text import error_text
 from tidemark_operator.certificates.authority import BadCertificate
-from tidemark_operator.certificates.certificate_stores import KeptByAnother, Overtaken
+from tidemark_operator.certificates.certificate_stores import BundleConflict, BundleNameTaken
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import (
     draining,
@@ -50,7 +50,7 @@ class Pacemaker:
         self._services = services
         self._log_queries = log_queries
         self._leads = leads
-        self._comebacks = BrokerReturns()
+        self._broker_returns = BrokerReturns()
 
     async def run(self) -> None:
         """Tick until the Lease runs out; then raise ``TermEnded``."""
@@ -69,7 +69,7 @@ class Pacemaker:
         for topic_id in state.acknowledgements.tick(now_ms=wall_ms()):
             self._services.wake_topic(topic_id)
         self._notice_silence(number)
-        for event in self._comebacks.look(state.brokers.values(), now_s=number):
+        for event in self._broker_returns.observe(state.brokers.values(), now_s=number):
             self._services.events.emit(event)
         # Brokers of a rebuilt cluster had their time to report; the rebuilding stops waiting for
         # them.
@@ -116,7 +116,7 @@ class Pacemaker:
         # Leaders return to their preferred replica slowly, and not to a broker that restarts
         # repeatedly.
         if state.unbalanced:
-            flapping = self._comebacks.flapping(now_s=number)
+            flapping = self._broker_returns.flapping(now_s=number)
             await self._decide(
                 lambda draft: elections.balance_leaders(
                     draft, limit=BALANCE_LIMIT, flapping=flapping
@@ -172,9 +172,9 @@ class Pacemaker:
         # Errors that stay until a person acts go into a condition, others are retried silently.
         except (BadCertificate, Forbidden, PermissionError) as error:
             self._know(str(error))
-        except (Overtaken, KubeError, OSError) as error:  # the next turn tries again
+        except (BundleConflict, KubeError, OSError) as error:  # the next turn tries again
             logger.warning("the certificate authority is unchanged: %s", error_text(error))
-        except KeptByAnother as error:
+        except BundleNameTaken as error:
             self._know(str(error))
         else:
             self._know("")

@@ -97,7 +97,7 @@ class Takeover:
         # Read everything without a cache, and check it before the first write.
         body = await self.api.get(CLUSTER, self.namespace, cluster)
         found = await list_slices(self.api, self.namespace, cluster)
-        claimed = whose(body, found)
+        claimed = claim_of(body, found)
         home = Home(self.namespace, cluster, claimed.cluster_id)
         store = SliceStore(self.api, home, leads=self.leads)
         store.begin(found, claimed.slices)
@@ -156,8 +156,8 @@ class Takeover:
             str(meta["name"]),
             identity=self.identity,
             uid=str(meta["uid"]),
-            beginning=_beginning(claimed),
-            noted=_noted(body, claimed, behind),
+            beginning=_initial_fields(claimed),
+            noted=_rebuilding_fields(body, claimed, behind),
             floor=floor,
             leads=self.leads,
         )
@@ -174,7 +174,7 @@ class Takeover:
         return await self.api.replace_status(CLUSTER, {**body, "status": status})
 
 
-def whose(body: Json, found: Mapping[str, Json]) -> SliceClaim:
+def claim_of(body: Json, found: Mapping[str, Json]) -> SliceClaim:
     """Return the claim under which the Cluster may continue; raises ``SlicesUnusable``."""
     name = str(body["metadata"]["name"])
     claimed = slice_claim.claim(
@@ -188,7 +188,7 @@ def whose(body: Json, found: Mapping[str, Json]) -> SliceClaim:
     return claimed
 
 
-def _beginning(claimed: SliceClaim) -> dict[str, object]:
+def _initial_fields(claimed: SliceClaim) -> dict[str, object]:
     """Return the fields that the status has from the first epoch on.
 
     Producer ids begin at the clock, which no cluster outruns. The ids that an adopted cluster has
@@ -208,7 +208,7 @@ def _beginning(claimed: SliceClaim) -> dict[str, object]:
     }
 
 
-def _noted(body: Json, claimed: SliceClaim, behind: bool) -> dict[str, object]:
+def _rebuilding_fields(body: Json, claimed: SliceClaim, behind: bool) -> dict[str, object]:
     """Return the status fields that record a rebuilding, if rows have to be rebuilt.
 
     Which producer ids were handed out is not known any more, so they restart at the clock. An

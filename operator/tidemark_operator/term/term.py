@@ -33,7 +33,7 @@ from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.refused_creations import reporter
 from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.reconcile.term_tasks import relist, telling
+from tidemark_operator.reconcile.term_tasks import most_informative, relist
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.users import UserReconciler
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
@@ -102,7 +102,8 @@ class Term:
             # answered.
             await self._clusters.check_first()
             self._begin()
-            # The group ends with its first failure; `telling` picks the reason among several.
+            # The group ends with its first failure; `most_informative` picks the reason among
+            # several.
             async with asyncio.TaskGroup() as group:
                 group.create_task(services.committer.run(self._effects), name="committer")
                 group.create_task(self._until_ended(), name="ending")
@@ -111,7 +112,7 @@ class Term:
                 for number in range(WORKERS):
                     group.create_task(self._workers.work(), name=f"worker-{number}")
         except BaseExceptionGroup as failed:
-            raise telling(failed) from failed
+            raise most_informative(failed) from failed
         finally:
             # Stop answering first, so that no decision follows the end of the engine.
             self._requests.end()

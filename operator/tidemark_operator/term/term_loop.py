@@ -19,7 +19,11 @@ from tidemark.error_text import error_text
 from tidemark.reasons import Reason
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair
-from tidemark_operator.certificates.certificate_stores import Keeper, KeptByAnother, SecretKeeper
+from tidemark_operator.certificates.certificate_stores import (
+    BundleNameTaken,
+    BundleStore,
+    SecretStore,
+)
 from tidemark_operator.certificates.certificates import Certificates, OwnLeaf, authority_name
 from tidemark_operator.certificates.clients import ClientCertificates
 from tidemark_operator.certificates.formats import read_authority
@@ -37,7 +41,7 @@ from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound
 from tidemark_operator.kube.informer import Informer
 from tidemark_operator.kube.kinds import CLUSTER, MANY, USER, Json, Key, Kind, key_of
-from tidemark_operator.leadership.lease_retention import keep_lease, let_lease_go
+from tidemark_operator.leadership.lease_retention import protect_lease, release_lease
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
     EpochTooLow,
@@ -103,7 +107,7 @@ class TermLoop:
         leads: Callable[[], bool],
         requests: BrokerRequests,
         own_leaf: OwnLeaf,
-        keeper_of: Callable[[KubeApi], Keeper],
+        keeper_of: Callable[[KubeApi], BundleStore],
         jobs_of: Callable[[KubeApi], JobRunner],
         rewatch: Callable[[], None] = lambda: None,
     ) -> None:
@@ -118,7 +122,7 @@ class TermLoop:
         self._jobs_of = jobs_of
         self._objects = ObjectCache(self._end_term_after_restore)
         self._definitions = DefinitionWatch(
-            self._objects, settings.namespace, self._believe, self._definitions_changed
+            self._objects, settings.namespace, self._deliver_deletion, self._definitions_changed
         )
         self._rewatch = rewatch
         self._last_pass = LastPass()
@@ -151,16 +155,16 @@ class TermLoop:
     def drain(self) -> None:
         """Take in everything that the watches brought, in one go."""
         while self.arrived:
-            self.brought(*self.arrived.popleft())
+            self.watch_event(*self.arrived.popleft())
         self._changed.set()
 
-    def brought(self, body: Json, gone: bool) -> None:
+    def watch_event(self, body: Json, gone: bool) -> None:
         """Take in an object from a watch."""
         self._echoes.delivered(str(body.get("kind")))
         put = self._objects.remove if gone else self._objects.put
         self._take(body, lambda: put(body), gone=gone)
 
-    def asking(self, kind: Kind) -> int:
+    def before_list(self, kind: Kind) -> int:
         """Prepare for a list of all objects of a kind, and expect its watch to start.
 
         Returns the version up to which the store knows the kind.
@@ -168,15 +172,15 @@ class TermLoop:
         self._echoes.wrote(kind.kind, self._echoes.begins())
         return self._objects.reached(kind)
 
-    def listing(self, kind: Kind, version: int, known: int) -> None:
+    def list_started(self, kind: Kind, version: int, known: int) -> None:
         """Take in the start of a list."""
-        self._objects.listing(kind, version, known)
+        self._objects.list_started(kind, version, known)
 
-    def found(self, kind: Kind, body: Json, version: int) -> None:
+    def list_item(self, kind: Kind, body: Json, version: int) -> None:
         """Take in an object from a list, which does not prove that the watch works."""
-        self._take(body, lambda: self._objects.found(kind, body, version))
+        self._take(body, lambda: self._objects.list_item(kind, body, version))
 
-    def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+    def list_finished(self, kind: Kind, present: set[Key], version: int) -> None:
         """Finish a list: objects that it lacks are deleted, and the watch has proved to work."""
         self._echoes.delivered(kind.kind)
         for key in self._objects.remove_missing(kind, present, version):
@@ -256,17 +260,17 @@ class TermLoop:
             logger.warning("the term ended: %s", error)
         except (SlicesUnusable, EpochsExhausted) as error:
             logger.warning("no operator can take over: %s", error)
-            await self._say(api, error.reason, str(error))
+            await self._report_stalled(api, error.reason, str(error))
             self._excuse = str(error)
         except CertificatesUnusable as error:
             logger.warning("no term without certificates: %s", error)
-            await self._say(api, Reason.CERTIFICATES_UNUSABLE, str(error))
+            await self._report_stalled(api, Reason.CERTIFICATES_UNUSABLE, str(error))
             # A restart, or another operator, helps only if this process is at fault.
             self._excuse = "" if error.is_of_process else str(error)
         except KubeError as error:
             if isinstance(error, Forbidden) or error.by_policy:
                 logger.warning("no operator can take over: %s", error)
-                await self._say(api, reason_of(error), sentence_of(error))
+                await self._report_stalled(api, reason_of(error), sentence_of(error))
                 self._excuse = str(error)
             else:
                 logger.warning("the API server failed during a takeover: %s", error)
@@ -302,7 +306,7 @@ class TermLoop:
         self._behind = False
         # The new epoch has to arrive in the watch: this shows a watch that never started.
         self._echoes.wrote(CLUSTER.kind, began_s)
-        await keep_lease(api, self._settings.namespace, self._settings.lease_name)
+        await protect_lease(api, self._settings.namespace, self._settings.lease_name)
         # Certificates: the brokers' authority is required, a problem with the clients' only shown.
         of_cluster = (
             self._keeper_of(api),
@@ -355,7 +359,7 @@ class TermLoop:
         ).run(body)
         # As for own brokers: the epoch has to arrive in the watch.
         self._echoes.wrote(CLUSTER.kind, began_s)
-        await keep_lease(api, self._settings.namespace, self._settings.lease_name)
+        await protect_lease(api, self._settings.namespace, self._settings.lease_name)
         self._queue = KeyQueue(time.monotonic)
         client = ObjectClient(api, self._objects, self._metrics, self._echoes)
         self._term = kafka_term(
@@ -432,9 +436,9 @@ class TermLoop:
 
     async def _leaves(self, api: KubeApi) -> AsyncIterator[tuple[str, KeyPair]]:
         """Yield the certificates of some users: enough to know that there was an authority."""
-        keeper = SecretKeeper(api, self._settings.namespace, USER_SECRETS)
+        keeper = SecretStore(api, self._settings.namespace, USER_SECRETS)
         for key in sorted(self._objects.keys(USER), key=str)[:LEAVES_LOOKED_AT]:
-            with contextlib.suppress(KeptByAnother):
+            with contextlib.suppress(BundleNameTaken):
                 kept = await keeper.read(key.name)
                 leaf = None if kept is None else read_certificate(kept.data)
                 if leaf is not None:
@@ -455,7 +459,7 @@ class TermLoop:
         """Check deletions against their definitions, leading or not, until cancelled."""
         await self._definitions.run(api)
 
-    def _believe(self, key: Key, gone: bool) -> None:
+    def _deliver_deletion(self, key: Key, gone: bool) -> None:
         if self._term is not None:
             self._term.deliver(key, gone)
         self._changed.set()
@@ -480,7 +484,11 @@ class TermLoop:
                 kept = name and await self._keeper_of(api).read(authority_name(name))
                 if kept:
                     await self._follow(read_authority(kept.data))
-            except (KubeError, KeptByAnother, BadCertificate) as error:  # the pacemaker reports it
+            except (
+                KubeError,
+                BundleNameTaken,
+                BadCertificate,
+            ) as error:  # the pacemaker reports it
                 logger.warning("unreadable certificate authority: %s", error)
             except OSError as error:
                 text = error_text(error)
@@ -532,7 +540,7 @@ class TermLoop:
                 return str(min(named, key=_age)["metadata"]["name"])
             # The last Cluster is deleted, so the namespace may delete the Lease.
             if found == []:
-                await let_lease_go(api, self._settings.namespace, self._settings.lease_name)
+                await release_lease(api, self._settings.namespace, self._settings.lease_name)
             self._excuse = (
                 f"waiting for a Cluster in namespace {self._settings.namespace}"
                 if found is not None
@@ -556,7 +564,7 @@ class TermLoop:
         except NotFound:
             return None
 
-    async def _say(self, api: KubeApi, reason: str, message: str) -> None:
+    async def _report_stalled(self, api: KubeApi, reason: str, message: str) -> None:
         """Show the obstacle to a takeover in the Cluster's conditions."""
         with contextlib.suppress(KubeError, TermEnded):
             await self._write_stalled(api, reason, message)
@@ -583,7 +591,7 @@ class TermLoop:
 async def _authorities(certificates: Certificates, brokers: Iterable[str]) -> Authorities:
     try:
         return await certificates.authorities(brokers)
-    except (BadCertificate, KeptByAnother, OSError) as error:
+    except (BadCertificate, BundleNameTaken, OSError) as error:
         raise CertificatesUnusable(error_text(error)) from error
 
 
@@ -598,6 +606,6 @@ async def _problem(
     """Return why the authority of the clients cannot be used; it does not stop the takeover."""
     try:
         await certificates.check(leaves)
-    except (BadCertificate, KeptByAnother, OSError) as error:
+    except (BadCertificate, BundleNameTaken, OSError) as error:
         return error_text(error)
     return ""

@@ -22,14 +22,14 @@ CERTIFICATE, KEY, TRUSTED = "user.crt", "user.key", "ca.crt"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPassword:
+class StoredPassword:
     """A password and the key of its salt; ``repr`` shows neither."""
 
     password: str = field(repr=False)
     salt_key: bytes = field(repr=False)
 
 
-def password_data(username: str, kept: KeptPassword) -> dict[str, bytes]:
+def password_data(username: str, kept: StoredPassword) -> dict[str, bytes]:
     """Return the data for a user with a password."""
     return {
         USERNAME: username.encode(),
@@ -39,7 +39,7 @@ def password_data(username: str, kept: KeptPassword) -> dict[str, bytes]:
     }
 
 
-def read_password(data: Mapping[str, bytes]) -> KeptPassword | None:
+def read_password(data: Mapping[str, bytes]) -> StoredPassword | None:
     """Return the password, None without one.
 
     A missing salt key is created. Raises :class:`BadPassword` for a password that a person has to
@@ -52,7 +52,7 @@ def read_password(data: Mapping[str, bytes]) -> KeptPassword | None:
     # A person may have edited the Secret; a new key only changes the salt.
     if len(salt_key) != SALT_KEY_BYTES:
         salt_key = secrets.token_bytes(SALT_KEY_BYTES)
-    return KeptPassword(password, salt_key)
+    return StoredPassword(password, salt_key)
 
 
 def certificate_data(leaf: KeyPair, trusted: bytes) -> dict[str, bytes]:

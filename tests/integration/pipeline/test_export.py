@@ -103,7 +103,7 @@ def test_superseded_job_commits_nothing_in_iceberg(lake: Lake, moment: str) -> N
     """
     overtook: list[Exported] = []
 
-    class Overtaken:
+    class BundleConflict:
         branch: str
 
         def write(self, frame: Any, exported: Exported) -> None:

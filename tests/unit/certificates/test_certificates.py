@@ -18,11 +18,11 @@ from tidemark_operator.certificates import authority, certificate_folders, rotat
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair
 from tidemark_operator.certificates.certificate_stores import (
     CERTIFICATES,
-    FolderKeeper,
-    Keeper,
-    Kept,
-    KeptByAnother,
-    SecretKeeper,
+    BundleNameTaken,
+    BundleStore,
+    FolderStore,
+    SecretStore,
+    StoredBundle,
 )
 from tidemark_operator.certificates.certificates import (
     LOOK_AGAIN,
@@ -47,10 +47,10 @@ def server() -> FakeApiServer:
 
 
 @pytest.fixture(params=["secrets", "folder"])
-def keeper(request: pytest.FixtureRequest, tmp_path: Path, server: FakeApiServer) -> Keeper:
+def keeper(request: pytest.FixtureRequest, tmp_path: Path, server: FakeApiServer) -> BundleStore:
     if request.param == "folder":
-        return FolderKeeper(tmp_path / "certificates")
-    return SecretKeeper(FakeKubeApi(server), "ns")  # type: ignore[arg-type]
+        return FolderStore(tmp_path / "certificates")
+    return SecretStore(FakeKubeApi(server), "ns")  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -154,12 +154,12 @@ async def test_an_authority_is_renewed_on_request(
 class Interrupted:
     """Keeper that runs an action while a leaf is read."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: BundleStore) -> None:
         self.keeper, self.meanwhile = keeper, None
         self.arrives_within, self.write = keeper.arrives_within, keeper.write
         self.where = keeper.where
 
-    async def read(self, name: str) -> Kept | None:
+    async def read(self, name: str) -> StoredBundle | None:
         found = await self.keeper.read(name)
         if name == "broker-1-tls" and self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
@@ -190,7 +190,7 @@ async def test_a_leaf_issued_before_a_step_proves_nothing_after_it(
 
 
 async def test_an_error_of_an_unreadable_authority_names_it(
-    certificates: Certificates, keeper: Keeper
+    certificates: Certificates, keeper: BundleStore
 ) -> None:
     await certificates.authorities()
     stored = await keeper.read(authority_name("main"))
@@ -229,7 +229,7 @@ async def remove(keeper: Keeper, name: str) -> None:
     if isinstance(keeper, SecretKeeper):
         await keeper.remove(name, stored)
     else:
-        assert isinstance(keeper, FolderKeeper)
+        assert isinstance(keeper, FolderStore)
         shutil.rmtree(keeper._folder / name)
 
 

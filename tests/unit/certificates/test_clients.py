@@ -13,7 +13,7 @@ from tests.unit.certificates.clock import CertificateClock
 from tidemark.tls.identity import TlsIdentity, WrongPeer, of_certificate
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
-from tidemark_operator.certificates.certificate_stores import FolderKeeper
+from tidemark_operator.certificates.certificate_stores import FolderStore
 from tidemark_operator.certificates.certificates import Certificates, authority_name
 from tidemark_operator.certificates.clients import (
     ANNOUNCED_PAUSE,
@@ -25,8 +25,8 @@ from tidemark_operator.certificates.formats import read_authority
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> FolderKeeper:
-    return FolderKeeper(tmp_path / "certificates")
+def keeper(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "certificates")
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def test_deleted_user_does_not_block_the_rotation(
 
 
 async def test_without_a_user_with_a_certificate_there_is_no_authority(
-    clients: ClientCertificates, keeper: FolderKeeper
+    clients: ClientCertificates, keeper: FolderStore
 ) -> None:
     assert not await clients.rotate(all_looked_at=True, renewal="please")
     assert await keeper.read(clients_authority_name("main")) is None

@@ -50,7 +50,7 @@ def test_rotation_has_three_steps() -> None:
     assert announced.phase is RotationPhase.ANNOUNCED
     assert announced.issuing == FIRST.issuing
     later = NOW + PAUSE
-    assert rotation.next_step(announced, NOW, all_have_it=True, pause=PAUSE) is announced, (
+    assert rotation.next_step(announced, NOW, all_up_to_date=True, pause=PAUSE) is announced, (
         "files take time"
     )
     assert rotation.next_step(announced, later, all_have_it=False, pause=PAUSE) is announced
@@ -62,7 +62,7 @@ def test_rotation_has_three_steps() -> None:
     steady = rotation.next_step(issuing, later + PAUSE, all_have_it=True, pause=PAUSE)
     assert steady.phase is RotationPhase.STEADY
     assert steady.trusted == issuing.issuing.certificate
-    again = rotation.next_step(steady, later + PAUSE, all_have_it=True, renewal="1", pause=PAUSE)
+    again = rotation.next_step(steady, later + PAUSE, all_up_to_date=True, renewal="1", pause=PAUSE)
     assert again is steady, "the same request is not obeyed twice"
 
 

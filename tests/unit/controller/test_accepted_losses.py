@@ -230,14 +230,14 @@ def test_a_dead_broker_is_given_up_by_directory_and_registration_only() -> None:
     dead = broker(1, fenced=True)
     # The value names the directory and the registration of the dead broker.
     asked = {ACCEPT_LOST_DIRECTORY: accepted_losses.lost_directory(dead)}
-    assert not accepted_losses.gives_up(dead)
-    assert accepted_losses.gives_up(dataclasses.replace(dead, annotations=asked))
+    assert not accepted_losses.is_given_up(dead)
+    assert accepted_losses.is_given_up(dataclasses.replace(dead, annotations=asked))
     for other in (
         dataclasses.replace(dead, annotations=asked, broker_epoch=dead.broker_epoch + 1),
         dataclasses.replace(dead, annotations=asked, directory_id=numbered_uuid(3)),
         dataclasses.replace(dead, annotations=asked, fenced=False),
     ):
-        assert not accepted_losses.gives_up(other)
+        assert not accepted_losses.is_given_up(other)
 
 
 def test_a_partition_without_any_replica_restarts_where_a_user_accepts_the_loss() -> None:

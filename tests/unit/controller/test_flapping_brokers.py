@@ -97,7 +97,7 @@ def test_a_removed_broker_is_forgotten() -> None:
     watch = FlappingBroker()
     watch.restart()
     watch.restart()
-    watch.broker_returns.look([], now_s=0)
+    watch.broker_returns.observe([], now_s=0)
     assert not watch.broker_returns.flapping(now_s=0)
 
 

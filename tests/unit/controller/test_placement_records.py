@@ -14,7 +14,7 @@ from tests.unit.controller.controller_world import (
 from tidemark_operator.controller import first_status
 from tidemark_operator.controller.commit import BadSlice, load_slice
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.first_status import put_on_record
+from tidemark_operator.controller.first_status import record_placement
 
 
 def _placed(numbers: range, *, slices: int = 64) -> ControllerWorld:
@@ -33,7 +33,7 @@ def _record(world: ControllerWorld, *numbers: int) -> int:
     """Record the placements and return how many slices were written."""
     draft = world.draft()
     for number in numbers:
-        assert put_on_record(draft, f"ns/topic-{number}")
+        assert record_placement(draft, f"ns/topic-{number}")
     return len(world.commit(draft).writes)
 
 
@@ -101,9 +101,9 @@ def test_number_of_records_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     world = _placed(range(1, 5))
     _record(world, 1)
     draft = world.draft()
-    assert put_on_record(draft, "ns/topic-2")
-    assert not put_on_record(draft, "ns/topic-3")
-    assert not put_on_record(draft, "ns/nobody")
+    assert record_placement(draft, "ns/topic-2")
+    assert not record_placement(draft, "ns/topic-3")
+    assert not record_placement(draft, "ns/nobody")
 
 
 @pytest.mark.parametrize("text", ["", "x|1", "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAA|-1"])

@@ -386,7 +386,7 @@ def test_a_broker_that_never_registered_is_not_waited_for() -> None:
         reports(world, node_id, reported_row(1, 2, 3))
     world.decide()
     assert rebuilding.is_done(world.state)
-    assert rebuilding.unheard(world.state, world.view()) == ()
+    assert rebuilding.unreported_brokers(world.state, world.view()) == ()
 
 
 def test_a_broker_that_registered_after_the_backup_is_waited_for() -> None:
@@ -398,7 +398,7 @@ def test_a_broker_that_registered_after_the_backup_is_waited_for() -> None:
     world.decide()
     assert rebuilding.silent(world.state) == (4,)
     assert not rebuilding.is_done(world.state)
-    assert rebuilding.unheard(world.state, world.view()) == (4,)
+    assert rebuilding.unreported_brokers(world.state, world.view()) == (4,)
 
 
 def test_highest_state_wins_and_removed_replicas_are_not_waited_for() -> None:
@@ -496,7 +496,7 @@ def test_a_broker_is_not_deleted_while_a_rebuilding_needs_it() -> None:
     reports(world, 2, reported_row(1, 2))
     world.decide()
     assert rebuilding.only_reported(world.state, 1) == []
-    assert not draining.may_go(world.draft(), going), "now the row names it"
+    assert not draining.may_be_removed(world.draft(), going), "now the row names it"
 
 
 def test_a_broker_is_not_deleted_before_the_status_reports_the_rebuilding() -> None:
@@ -504,7 +504,7 @@ def test_a_broker_is_not_deleted_before_the_status_reports_the_rebuilding() -> N
     world, going = _broker_1_is_deleted()
     world.state.cluster = dataclasses.replace(world.state.cluster, rebuilding=None)
     assert rebuilding.only_reported(world.state, 1) == [(numbered_uuid(1), 0)]
-    assert not draining.may_go(world.draft(), going)
+    assert not draining.may_be_removed(world.draft(), going)
     world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=T0))
     assert rebuilding.only_reported(world.state, 1) == [], "it is not rebuilt any more"
 

@@ -15,7 +15,7 @@ from tests.unit.controller.controller_world import SESSION_MS, registration_requ
 from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark.wire import control
 from tidemark_operator.background import BackgroundTasks
-from tidemark_operator.certificates.certificate_stores import SecretKeeper
+from tidemark_operator.certificates.certificate_stores import SecretStore
 from tidemark_operator.certificates.certificates import Certificates
 from tidemark_operator.certificates.clients import ClientCertificates
 from tidemark_operator.clock import utc_now
@@ -86,7 +86,7 @@ class FakeEngine(OwnEngine):
         #: The version of the users that every broker has acknowledged.
         self.users_acknowledged = 0
 
-    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+    def slice_stored(self, state: ControllerState, write: SliceWrite) -> None:
         self.journal.append("slice landed")
 
     def flush(self) -> None:
@@ -307,7 +307,7 @@ class ShellWorld:
         ).run("main", 0)
         metrics = Metrics()
         client = ObjectClient(self.api, objects, metrics, Echoes(time.monotonic))  # type: ignore[arg-type]
-        keeper: Any = SecretKeeper(self.api, NAMESPACE)  # type: ignore[arg-type]
+        keeper: Any = SecretStore(self.api, NAMESPACE)  # type: ignore[arg-type]
         reports = FirstReports()
         certificate_arguments = (
             keeper,

@@ -28,7 +28,7 @@ class Notes(CommitListener):
         self.refuse: list[Callable[[], bool]] = []
         self.brokers: list[int] = []
 
-    def landing(self, state: object, write: object) -> None:
+    def slice_stored(self, state: object, write: object) -> None:
         return
 
     async def write_broker(self, drafted: BrokerInfo) -> bool:
@@ -224,6 +224,6 @@ async def test_glance_answers_reads_and_refuses_changes(line: CommitterBench) ->
     # Without a running committer there is no authority to answer from memory.
     line.running.cancel()
     await asyncio.gather(line.running, return_exceptions=True)
-    assert line.committer.glance(lambda _: 5) is None
+    assert line.committer.preview(lambda _: 5) is None
     with pytest.raises(NotLeading):
         await line.committer.decide(lambda _: 5)

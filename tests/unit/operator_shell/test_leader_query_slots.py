@@ -12,7 +12,7 @@ from tests.unit.operator_shell.test_record_deletion_reconciler import points
 from tidemark_operator.controller.deletion_values import PartitionDeletionResult
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
-from tidemark_operator.reconcile.leader_query_slots import AT_ONCE, LeaderTurns
+from tidemark_operator.reconcile.leader_query_slots import AT_ONCE, LeaderQuerySlots
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass, Workers
@@ -135,13 +135,13 @@ async def test_a_waiting_key_is_woken_when_a_slot_is_free() -> None:
     begun = [turns.turn(1, ShellWorld.key(RECORD_DELETION, str(n))) for n in range(AT_ONCE)]
     for turn in begun:
         turn.__enter__()
-    with pytest.raises(EngineUnavailable, match="broker 1"), turns.turn(1, KEY):
+    with pytest.raises(EngineUnavailable, match="broker 1"), turns.slot(1, KEY):
         pass
-    with turns.turn(2, KEY):
+    with turns.slot(2, KEY):
         assert not woken
     # The first free slot wakes the key that waited.
     begun[0].__exit__(None, None, None)
     assert woken == [KEY]
-    with turns.turn(1, KEY):
+    with turns.slot(1, KEY):
         pass
     assert woken == [KEY], "once"

@@ -95,7 +95,7 @@ def test_objects_of_a_restored_api_server_replace_newer_ones() -> None:
     assert store.put(_body("one", 80))
     assert store.remove_missing(TOPIC, {TOPIC.key("ns/t")}, 85) == []
     assert not store.put(_body("one", 79))
-    store.listing(TOPIC, 84, store.reached(TOPIC))
+    store.list_started(TOPIC, 84, store.reached(TOPIC))
     assert store.remove_missing(TOPIC, set(), 84) == [TOPIC.key("ns/t")], (
         "it was made after the backup"
     )
@@ -105,7 +105,7 @@ def test_list_older_than_a_later_response_changes_nothing() -> None:
     store = ObjectCache()
     known = store.reached(TOPIC)
     store.put(_body("one", 90))
-    store.listing(TOPIC, 85, known)
+    store.list_started(TOPIC, 85, known)
     assert not store.put(_body("one", 80))
     assert store.remove_missing(TOPIC, set(), 85) == []
 
@@ -117,8 +117,8 @@ def test_restore_with_raised_versions_is_detected() -> None:
     signs: list[str] = []
     store = ObjectCache(signs.append)
     store.put(_body("one", 80))
-    store.listing(TOPIC, 1_000, store.reached(TOPIC))
-    assert store.found(TOPIC, _body("one", 70), 1_000)
+    store.list_started(TOPIC, 1_000, store.reached(TOPIC))
+    assert store.list_item(TOPIC, _body("one", 70), 1_000)
     assert signs == ["topics Topic ns/t has its state before 80"]
     # The second page with the object reports nothing new.
     assert not store.found(TOPIC, _body("one", 70), 1_000)
@@ -129,9 +129,9 @@ def test_a_late_list_is_no_backup() -> None:
     """The response of a write overtook the next page of the list."""
     signs: list[str] = []
     store = ObjectCache(signs.append)
-    store.listing(TOPIC, 85, store.reached(TOPIC))
+    store.list_started(TOPIC, 85, store.reached(TOPIC))
     store.put(_body("one", 90))
-    assert not store.found(TOPIC, _body("one", 80), 85)
+    assert not store.list_item(TOPIC, _body("one", 80), 85)
     assert signs == []
 
 

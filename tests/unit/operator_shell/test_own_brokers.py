@@ -225,7 +225,7 @@ async def test_committed_changes_are_pushed_at_the_flush_and_removals_to_the_bro
     # Broker 1 loses its replica: broker 2 gets the state, broker 1 the removal.
     draft.put_row(row((2,), partition=0, partition_epoch=1))
     for write in plan(draft).writes:
-        engine.brokers.landing(state, write)
+        engine.brokers.slice_stored(state, write)
         apply(state, write)
     await asyncio.sleep(0.005)
     assert len(engine.channel.sent) == 1, "not before the whole group is stored"

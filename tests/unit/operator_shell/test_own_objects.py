@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, UNDER_REPLICATED, ShellWorld
-from tidemark_operator.certificates.certificate_stores import SecretKeeper
+from tidemark_operator.certificates.certificate_stores import SecretStore
 from tidemark_operator.kube.errors import (
     ApiServerUnavailable,
     Conflict,
@@ -172,7 +172,7 @@ async def test_slices_and_other_objects_have_the_labels_of_their_cluster() -> No
 async def test_existing_objects_get_the_labels_when_they_are_next_written() -> None:
     world = ShellWorld()
     world.make_cluster(UNDER_REPLICATED)
-    keeper: Any = SecretKeeper(world.api, NAMESPACE)  # type: ignore[arg-type]
+    keeper: Any = SecretStore(world.api, NAMESPACE)  # type: ignore[arg-type]
     async with world.term():
         # A Secret and the slices exist before the Cluster has the labels.
         await keeper.write("x", {"a": b"1"}, None)

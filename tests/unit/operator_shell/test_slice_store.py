@@ -58,7 +58,7 @@ class Slices:
     async def write(self, write: SliceWrite) -> bool:
         (outcome,) = (
             await self.store.write_all(
-                self.state, [write], landing=lambda _, done: self.landed.append(done.index)
+                self.state, [write], slice_stored=lambda _, done: self.landed.append(done.index)
             )
         ).values()
         return outcome

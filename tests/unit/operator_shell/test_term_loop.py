@@ -12,7 +12,7 @@ from tests.loop_turns import many_turns
 from tests.unit.operator_shell.shell_world import NAMESPACE, NoEvents, ShellWorld
 from tidemark.tls.files import TlsFiles
 from tidemark_operator.certificates import certificate_folders
-from tidemark_operator.certificates.certificate_stores import SecretKeeper
+from tidemark_operator.certificates.certificate_stores import SecretStore
 from tidemark_operator.certificates.certificates import OwnLeaf
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.epochs import EPOCH_MAX
@@ -28,7 +28,7 @@ from tidemark_operator.kube.kinds import (
     Json,
     ObjectList,
 )
-from tidemark_operator.leadership.lease_retention import keep_lease
+from tidemark_operator.leadership.lease_retention import protect_lease
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
 from tidemark_operator.listener.standby_discovery import ControllerSearches
 from tidemark_operator.metrics import Metrics
@@ -51,7 +51,7 @@ class Shell(ShellWorld):
             leads=lambda: self.leads,
             requests=BrokerRequests(),
             own_leaf=OwnLeaf(utc_now),
-            keeper_of=lambda api: SecretKeeper(api, NAMESPACE),
+            keeper_of=lambda api: SecretStore(api, NAMESPACE),
             jobs_of=lambda api: KubernetesJobs(api, NAMESPACE),
         )
 
@@ -248,7 +248,7 @@ async def test_watch_of_each_kind_must_start() -> None:
         silent = shell.loop.pulse().silent
         assert silent is not None
         assert silent[0] == kind.kind
-        shell.loop.listed(kind, set(), 7)
+        shell.loop.list_finished(kind, set(), 7)
     assert shell.loop.pulse().silent is None
     # The watch of Topics ends and is requested again.
     shell.loop.asking(TOPIC)
@@ -276,7 +276,7 @@ async def test_an_unreadable_object_does_not_block_others(
         shell.loop.arrived.append((body, False))
     shell.loop.drain()
     for body in ({"kind": "Topic", "metadata": None}, topic):
-        shell.loop.found(TOPIC, body, 0)
+        shell.loop.list_item(TOPIC, body, 0)
     assert shell.loop._objects.keys(CLUSTER)
     assert shell.loop._objects.keys(TOPIC)
     assert caplog.text.count("cannot be processed") == 2
@@ -298,7 +298,7 @@ async def test_restored_api_server_ends_the_term_and_doubts_all_rows() -> None:
     # A list with a lower version than the known one: etcd was restored from a backup.
     shell.loop.listing(TOPIC, known - 1, known)
     old = {**topic, "spec": {**topic["spec"], "partitions": 9}}
-    shell.loop.found(TOPIC, old, known - 1)
+    shell.loop.list_item(TOPIC, old, known - 1)
     async with asyncio.timeout(20):
         await leading
     # The restored spec has 9 partitions, which this term must not act upon.
@@ -417,11 +417,11 @@ async def test_the_lease_is_kept_while_a_cluster_needs_a_controller() -> None:
     api: Any = shell.api
     # The second pass changes nothing.
     for _ in range(2):
-        await keep_lease(api, NAMESPACE, "tidemark-operator")
+        await protect_lease(api, NAMESPACE, "tidemark-operator")
     assert lease(shell)["metadata"]["finalizers"] == [LEASE_FINALIZER]
     # The deletion of the namespace deletes the Lease too, but the Cluster still exists.
     shell.server.delete("namespace controller", LEASE, "tidemark-operator")
-    await keep_lease(api, NAMESPACE, "tidemark-operator")
+    await protect_lease(api, NAMESPACE, "tidemark-operator")
     assert lease(shell)["metadata"]["deletionTimestamp"]
     # Without any Cluster, the loop releases the Lease.
     finding = asyncio.create_task(shell.find_cluster())

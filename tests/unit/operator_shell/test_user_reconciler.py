@@ -33,7 +33,7 @@ from tidemark_operator.reconcile.users import (
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.resources.names import OFFERED_ANNOTATION, USER_UID_ANNOTATION
 from tidemark_operator.users.scram import SALT_KEY_BYTES, Mechanism, credential
-from tidemark_operator.users.user_secret import USER_SECRETS, KeptPassword, password_data
+from tidemark_operator.users.user_secret import USER_SECRETS, StoredPassword, password_data
 
 ALICE = ShellWorld.key(USER, "alice")
 REF = {"password": {"valueFrom": {"secretKeyRef": {"name": "keys", "key": "pw"}}}}

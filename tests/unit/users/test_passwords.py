@@ -14,7 +14,7 @@ from tidemark_operator.users import passwords
 from tidemark_operator.users.passwords import BadPassword
 from tidemark_operator.users.user_secret import (
     USER_SECRETS,
-    KeptPassword,
+    StoredPassword,
     jaas,
     password_data,
     read_password,
@@ -106,7 +106,7 @@ def test_a_password_is_kept_whatever_else_is_missing() -> None:
 
 
 def test_a_java_client_can_paste_its_configuration() -> None:
-    data = password_data("alice", KeptPassword("pencil", bytes(32)))
+    data = password_data("alice", StoredPassword("pencil", bytes(32)))
     assert data["username"] == b"alice"
     assert data["sasl.jaas.config"] == (
         b"org.apache.kafka.common.security.scram.ScramLoginModule required "

@@ -40,7 +40,7 @@ from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own import control_calls
 from tidemark_operator.engines.own.link import Link, LinkListener, PendingChange
 from tidemark_operator.engines.own.port import OwnEngine
-from tidemark_operator.engines.own.user_link import DEAF, UserLink, UserListener
+from tidemark_operator.engines.own.user_link import USERS_BACKOFF, UserLink, UserListener
 from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class OwnBrokers(OwnEngine):
         self._links: dict[int, Link] = {}
         self._users: dict[int, UserLink] = {}
         #: By node id: broker epoch, and connections in a row that ended during UserStates.
-        self._deaf: dict[int, tuple[int, int]] = {}
+        self._user_failures: dict[int, tuple[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stored: PendingChange = PendingChange()
         self._removals: dict[int, list[Removal]] = {}
@@ -89,7 +89,7 @@ class OwnBrokers(OwnEngine):
 
     async def _serve(self, link: Link, users: UserLink) -> None:
         # Users are sent beside the states; their failure must not delay an election.
-        telling = asyncio.create_task(self._tell_users(link, users))
+        telling = asyncio.create_task(self._serve_users(link, users))
         try:
             await link.run()
         finally:
@@ -97,20 +97,23 @@ class OwnBrokers(OwnEngine):
             await asyncio.gather(telling, return_exceptions=True)
             # A broker of an earlier version closes the connection at an unknown request.
             if users.is_under_way:
-                self._deaf[link.node_id] = link.channel.broker_epoch, self._failures(link) + 1
+                self._user_failures[link.node_id] = (
+                    link.channel.broker_epoch,
+                    self._failures(link) + 1,
+                )
             elif users.acknowledged_version:
-                self._deaf.pop(link.node_id, None)
+                self._user_failures.pop(link.node_id, None)
 
     def _failures(self, link: Link) -> int:
-        broker_epoch, failures = self._deaf.get(link.node_id, (-1, 0))
+        broker_epoch, failures = self._user_failures.get(link.node_id, (-1, 0))
         return failures if broker_epoch == link.channel.broker_epoch else 0
 
-    async def _tell_users(self, link: Link, users: UserLink) -> None:
+    async def _serve_users(self, link: Link, users: UserLink) -> None:
         """Send a broker the users as long as its connection lasts."""
         await link.until_ready()
         # Wait before the next attempt, or such a broker would reconnect in a loop.
         if failures := self._failures(link):
-            pause_s = DEAF.pause_s(failures)
+            pause_s = USERS_BACKOFF.pause_s(failures)
             logger.warning(
                 "broker %d closed the connection during UserStates; retry in %.0f s",
                 link.node_id,
@@ -145,7 +148,7 @@ class OwnBrokers(OwnEngine):
 
     # ------------------------------------------------------------ states
 
-    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+    def slice_stored(self, state: ControllerState, write: SliceWrite) -> None:
         """Note a slice's write that took effect, before the state advances; ``flush`` sends it."""
         self._stored.add(rows=[row.key for row in write.rows])
         for node_id, removals in snapshot.removals_of(state, write).items():

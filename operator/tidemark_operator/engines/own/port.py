@@ -24,7 +24,7 @@ from tidemark_operator.engines.base import Engine
 class OwnEngine(Engine, Protocol):
     """Transport of stored decisions to the brokers."""
 
-    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+    def slice_stored(self, state: ControllerState, write: SliceWrite) -> None:
         """Note a slice's write that took effect, before the state advances; ``flush`` sends it."""
 
     def flush(self) -> None:

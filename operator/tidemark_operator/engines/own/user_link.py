@@ -26,7 +26,7 @@ PAUSES = 4
 PAUSE_MOST_S = 10.0
 #: Backoff for a broker of an earlier version, which does not know the request and closes its
 #: connection.
-DEAF = Backoff(first_s=1.0, most_s=60.0)
+USERS_BACKOFF = Backoff(first_s=1.0, most_s=60.0)
 
 #: The version of the users, and all of them; None before they are known.
 Present = Callable[[], tuple[int, UserStatesRequest] | None]
