@@ -93,10 +93,16 @@ class TopicCreator:
         )
         services = self._services
         result = topic_status(
-            services.state, topic, unchanged_decision(topic, blocker=blocker),
-            services.disablements, now_ms=now_ms, )  # fmt: skip status = { **result.status,
-            "partitionsPlaced": topic.partitions, "configKeys": sorted(values) }  # fmt: skip await
-            services.statuses.write(TOPIC, key, status)
+            services.state,
+            topic,
+            unchanged_decision(topic, blocker=blocker),
+            services.disablements,
+            now_ms=now_ms,
+        )
+        status = {
+            **result.status, "partitionsPlaced": topic.partitions, "configKeys": sorted(values)
+        }  # fmt: skip
+        await services.statuses.write(TOPIC, key, status)
 
     async def _find_own_creation(self, new: NewTopic) -> FoundTopic | None:
         """Return the topic if it is exactly what was requested.
