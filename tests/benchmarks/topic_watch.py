@@ -73,16 +73,16 @@ class _Follower:
         self._found = found
         self.has_begun = asyncio.Event()
 
-    def asking(self, kind: Kind) -> int:
+    def before_list(self, kind: Kind) -> int:
         return 0
 
-    def listing(self, kind: Kind, version: int, known: int) -> None:
+    def list_started(self, kind: Kind, version: int, known: int) -> None:
         pass
 
-    def found(self, kind: Kind, body: Json, version: int) -> None:
+    def list_item(self, kind: Kind, body: Json, version: int) -> None:
         self._found.take("ADDED", body)
 
-    def brought(self, body: Json, gone: bool) -> None:
+    def watch_event(self, body: Json, gone: bool) -> None:
         self._found.take("DELETED" if gone else "MODIFIED", body)
 
     def listed(self, kind: Kind, present: set[Key], version: int) -> None:

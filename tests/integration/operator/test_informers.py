@@ -25,15 +25,15 @@ class Followed:
         self.lists = 0
         self.brought_names: list[str] = []
 
-    def asking(self, kind: Kind) -> int:
+    def before_list(self, kind: Kind) -> int:
         return 0
 
-    def listing(self, kind: Kind, version: int, known: int) -> None: ...
+    def list_started(self, kind: Kind, version: int, known: int) -> None: ...
 
-    def found(self, kind: Kind, body: Json, version: int) -> None:
+    def list_item(self, kind: Kind, body: Json, version: int) -> None:
         self.bodies[body["metadata"]["name"]] = body
 
-    def brought(self, body: Json, gone: bool) -> None:
+    def watch_event(self, body: Json, gone: bool) -> None:
         name = body["metadata"]["name"]
         self.brought_names.append(name)
         if gone:
@@ -41,7 +41,7 @@ class Followed:
         else:
             self.bodies[name] = body
 
-    def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+    def list_finished(self, kind: Kind, present: set[Key], version: int) -> None:
         self.lists += 1
         names = {key.name for key in present}
         self.bodies = {name: body for name, body in self.bodies.items() if name in names}

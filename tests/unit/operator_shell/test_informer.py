@@ -29,15 +29,15 @@ class NoteTaker:
         #: The server, whose request count is recorded with each notification.
         self._server = server
 
-    def asking(self, kind: Kind) -> int:
+    def before_list(self, kind: Kind) -> int:
         return 0
 
-    def listing(self, kind: Kind, version: int, known: int) -> None: ...
+    def list_started(self, kind: Kind, version: int, known: int) -> None: ...
 
     def found(self, kind: Kind, body: Json, version: int) -> None:
         self.texts.append(f"found {body['metadata']['name']}")
 
-    def brought(self, body: Json, gone: bool) -> None:
+    def watch_event(self, body: Json, gone: bool) -> None:
         name, size = body["metadata"]["name"], body["spec"].get("partitions")
         self.texts.append(f"{name} gone" if gone else f"{name} has {size}")
 
