@@ -85,7 +85,7 @@ class _Follower:
     def watch_event(self, body: Json, gone: bool) -> None:
         self._found.take("DELETED" if gone else "MODIFIED", body)
 
-    def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+    def list_finished(self, kind: Kind, present: set[Key], version: int) -> None:
         # A list replaces what was known: deletions during an interruption have no event.
         names = {name for _, name in present}
         for name in [item for item in self._found.seen if item not in names]:

@@ -117,7 +117,7 @@ def test_superseded_job_commits_nothing_in_iceberg(lake: Lake, moment: str) -> N
             append.commit()
 
     with pytest.raises(Superseded, match="has taken over the table"):
-        lake.run(lake.table(Overtaken))
+        lake.run(lake.table(BundleConflict))
     summary = lake.loaded().currentSnapshot().summary()
     # The claim of the other job is the last commit, with no row of this one.
     assert (Exported.of_properties(summary), summary.get("total-records")) == (overtook[-1], "0")

@@ -217,9 +217,9 @@ async def test_non_urgent_decision_stops_waiting_when_no_other_arrives(
 
 
 async def test_glance_answers_reads_and_refuses_changes(line: CommitterBench) -> None:
-    assert line.committer.glance(lambda draft: len(draft.rows) + 5) == 5
-    assert line.committer.glance(put(1)) is None
-    assert line.committer.glance(lambda draft: draft.emit(normal("Topic", "k", "R", "t"))) is None
+    assert line.committer.preview(lambda draft: len(draft.rows) + 5) == 5
+    assert line.committer.preview(put(1)) is None
+    assert line.committer.preview(lambda draft: draft.emit(normal("Topic", "k", "R", "t"))) is None
     assert line.slices.rows == 0
     # Without a running committer there is no authority to answer from memory.
     line.running.cancel()

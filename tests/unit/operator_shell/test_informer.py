@@ -34,14 +34,14 @@ class NoteTaker:
 
     def list_started(self, kind: Kind, version: int, known: int) -> None: ...
 
-    def found(self, kind: Kind, body: Json, version: int) -> None:
+    def list_item(self, kind: Kind, body: Json, version: int) -> None:
         self.texts.append(f"found {body['metadata']['name']}")
 
     def watch_event(self, body: Json, gone: bool) -> None:
         name, size = body["metadata"]["name"], body["spec"].get("partitions")
         self.texts.append(f"{name} gone" if gone else f"{name} has {size}")
 
-    def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+    def list_finished(self, kind: Kind, present: set[Key], version: int) -> None:
         self.texts.append(f"all: {' '.join(sorted(key.name for key in present)) or '-'}")
 
     def take(self) -> list[str]:

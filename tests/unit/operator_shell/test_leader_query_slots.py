@@ -130,9 +130,9 @@ async def test_deletions_waiting_for_a_hung_leader_leave_workers_free(
 
 async def test_a_waiting_key_is_woken_when_a_slot_is_free() -> None:
     woken: list[object] = []
-    turns = LeaderTurns(woken.append)
+    turns = LeaderQuerySlots(woken.append)
     # Use up all slots of broker 1.
-    begun = [turns.turn(1, ShellWorld.key(RECORD_DELETION, str(n))) for n in range(AT_ONCE)]
+    begun = [turns.slot(1, ShellWorld.key(RECORD_DELETION, str(n))) for n in range(AT_ONCE)]
     for turn in begun:
         turn.__enter__()
     with pytest.raises(EngineUnavailable, match="broker 1"), turns.slot(1, KEY):

@@ -91,7 +91,7 @@ def test_objects_of_a_restored_api_server_replace_newer_ones() -> None:
     known = store.reached(TOPIC)
     assert known == 90
     # A list at 85, below the known 90, reveals the restore.
-    store.listing(TOPIC, 85, known)
+    store.list_started(TOPIC, 85, known)
     assert store.put(_body("one", 80))
     assert store.remove_missing(TOPIC, {TOPIC.key("ns/t")}, 85) == []
     assert not store.put(_body("one", 79))
@@ -121,7 +121,7 @@ def test_restore_with_raised_versions_is_detected() -> None:
     assert store.list_item(TOPIC, _body("one", 70), 1_000)
     assert signs == ["topics Topic ns/t has its state before 80"]
     # The second page with the object reports nothing new.
-    assert not store.found(TOPIC, _body("one", 70), 1_000)
+    assert not store.list_item(TOPIC, _body("one", 70), 1_000)
     assert len(signs) == 1, "it is reported once"
 
 
