@@ -18,6 +18,7 @@ _FORMAT = "1"
 
 def authority_data(authorities: Authorities) -> dict[str, bytes]:
     """Return the data of the Secret that only the operator reads."""
+    # One field per line; the user's text is last, because it may contain line ends.
     state = "\n".join(
         (
             _FORMAT,

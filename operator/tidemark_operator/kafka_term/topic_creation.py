@@ -99,6 +99,7 @@ class TopicCreator:
             services.disablements,
             now_ms=now_ms,
         )
+        # With this in the status, a topic that exists after a crash may be the operator's own.
         status = {
             **result.status, "partitionsPlaced": topic.partitions, "configKeys": sorted(values)
         }  # fmt: skip
