@@ -79,7 +79,7 @@ async def test_concurrent_creation_keeps_one_authority(
     await certificates.authorities()
     stored = await keeper.read(authority_name("main"))
     # The second writer has not read the existing object.
-    with pytest.raises(KeptByAnother):
+    with pytest.raises(BundleNameTaken):
         await keeper.write(authority_name("main"), {"tls.crt": b"x"}, None)
     assert await keeper.read(authority_name("main")) == stored
 
@@ -226,7 +226,7 @@ async def test_a_deleted_authority_is_not_recreated(
 async def remove(keeper: Keeper, name: str) -> None:
     stored = await keeper.read(name)
     assert stored is not None
-    if isinstance(keeper, SecretKeeper):
+    if isinstance(keeper, SecretStore):
         await keeper.remove(name, stored)
     else:
         assert isinstance(keeper, FolderStore)
@@ -280,13 +280,13 @@ async def test_a_secret_of_another_owner_is_not_modified(
     meta = {"name": "main-ca", "labels": labels}
     foreign = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {}}
     await api.create(SECRET, "ns", foreign)
-    keeper = SecretKeeper(api, "ns")  # type: ignore[arg-type]
-    with pytest.raises(KeptByAnother, match="does not belong to the operator"):
+    keeper = SecretStore(api, "ns")  # type: ignore[arg-type]
+    with pytest.raises(BundleNameTaken, match="does not belong to the operator"):
         await Certificates(keeper, "main", "c1", CertificateClock()).authorities()
 
 
 async def test_a_brokers_secret_is_deleted_with_its_broker(server: FakeApiServer) -> None:
-    keeper = SecretKeeper(FakeKubeApi(server), "ns")  # type: ignore[arg-type]
+    keeper = SecretStore(FakeKubeApi(server), "ns")  # type: ignore[arg-type]
     await Certificates(keeper, "main", "c1", CertificateClock()).leaf(1, "broker-1", BROKER)
     body = await FakeKubeApi(server).get(SECRET, "ns", "broker-1-tls")
     (owner,) = body["metadata"]["ownerReferences"]
@@ -295,7 +295,7 @@ async def test_a_brokers_secret_is_deleted_with_its_broker(server: FakeApiServer
 
 async def test_a_folder_is_private(tmp_path: Path) -> None:
     folder = tmp_path / "certificates"
-    await Certificates(FolderKeeper(folder), "main", "c1", CertificateClock()).leaf(
+    await Certificates(FolderStore(folder), "main", "c1", CertificateClock()).leaf(
         1, "broker-1", BROKER
     )
     found = [folder, *folder.rglob("*")]

@@ -30,7 +30,7 @@ def keeper(tmp_path: Path) -> FolderStore:
 
 
 @pytest.fixture
-def clients(keeper: FolderKeeper, clock: CertificateClock) -> ClientCertificates:
+def clients(keeper: FolderStore, clock: CertificateClock) -> ClientCertificates:
     return ClientCertificates(keeper, "main", "c1", clock)
 
 
@@ -48,7 +48,7 @@ async def test_a_leaf_names_the_user_and_is_for_clients_only(
 
 
 async def test_user_certificate_is_never_accepted_as_broker(
-    clients: ClientCertificates, keeper: FolderKeeper, clock: CertificateClock
+    clients: ClientCertificates, keeper: FolderStore, clock: CertificateClock
 ) -> None:
     """Clients have their own authority, and names that no internal listener accepts."""
     brokers = await Certificates(keeper, "main", "c1", clock).authorities()
@@ -94,7 +94,7 @@ async def test_a_leaf_that_does_not_fit_is_reissued(
 
 
 async def test_a_deleted_authority_is_not_recreated(
-    clients: ClientCertificates, keeper: FolderKeeper, clock: CertificateClock
+    clients: ClientCertificates, keeper: FolderStore, clock: CertificateClock
 ) -> None:
     """All certificates of users were issued by the former one."""
     leaf, _ = await clients.leaf("alice", None)
@@ -126,7 +126,7 @@ async def test_a_deleted_authority_is_not_recreated(
 
 
 async def test_rotation_waits_until_clients_have_loaded_their_files(
-    clients: ClientCertificates, keeper: FolderKeeper, clock: CertificateClock
+    clients: ClientCertificates, keeper: FolderStore, clock: CertificateClock
 ) -> None:
     former, trusted = await clients.leaf("alice", None)
     assert await clients.rotate(all_looked_at=True, renewal="please")

@@ -46,20 +46,20 @@ def test_no_leaf_outlives_its_authority() -> None:
 
 def test_rotation_has_three_steps() -> None:
     # Announced: trusted by all, but not issuing yet.
-    announced = rotation.next_step(FIRST, NOW, all_have_it=True, renewal="1", pause=PAUSE)
+    announced = rotation.next_step(FIRST, NOW, all_up_to_date=True, renewal="1", pause=PAUSE)
     assert announced.phase is RotationPhase.ANNOUNCED
     assert announced.issuing == FIRST.issuing
     later = NOW + PAUSE
     assert rotation.next_step(announced, NOW, all_up_to_date=True, pause=PAUSE) is announced, (
         "files take time"
     )
-    assert rotation.next_step(announced, later, all_have_it=False, pause=PAUSE) is announced
+    assert rotation.next_step(announced, later, all_up_to_date=False, pause=PAUSE) is announced
     # Issuing: new leaves, while the former authority stays trusted.
-    issuing = rotation.next_step(announced, later, all_have_it=True, pause=PAUSE)
+    issuing = rotation.next_step(announced, later, all_up_to_date=True, pause=PAUSE)
     assert issuing.phase is RotationPhase.ISSUING
     assert issuing.issuing.certificate == announced.other
     # Steady: the former authority is dropped.
-    steady = rotation.next_step(issuing, later + PAUSE, all_have_it=True, pause=PAUSE)
+    steady = rotation.next_step(issuing, later + PAUSE, all_up_to_date=True, pause=PAUSE)
     assert steady.phase is RotationPhase.STEADY
     assert steady.trusted == issuing.issuing.certificate
     again = rotation.next_step(steady, later + PAUSE, all_up_to_date=True, renewal="1", pause=PAUSE)
@@ -68,10 +68,10 @@ def test_rotation_has_three_steps() -> None:
 
 def test_rotation_starts_before_the_authority_expires() -> None:
     early = NOW + authority.AUTHORITY_LIFE / 2
-    assert rotation.next_step(FIRST, early, all_have_it=True, pause=PAUSE) is FIRST
+    assert rotation.next_step(FIRST, early, all_up_to_date=True, pause=PAUSE) is FIRST
     late = NOW + authority.AUTHORITY_LIFE * 3 / 4
     assert (
-        rotation.next_step(FIRST, late, all_have_it=True, pause=PAUSE).phase
+        rotation.next_step(FIRST, late, all_up_to_date=True, pause=PAUSE).phase
         is RotationPhase.ANNOUNCED
     )
 
@@ -89,7 +89,7 @@ def test_a_broker_one_step_behind_still_trusts_every_leaf(
         # Random steps, in which brokers follow or do not.
         now += PAUSE
         following = rotation.next_step(
-            current, now, all_have_it=all_have_it, renewal=renewal, pause=PAUSE
+            current, now, all_up_to_date=all_have_it, renewal=renewal, pause=PAUSE
         )
         renewed = authority.issue(following.issuing, BROKER, now)
         assert trusts(following, leaf)

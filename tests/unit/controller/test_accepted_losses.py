@@ -44,7 +44,7 @@ def lost_copy_world(**fields: object) -> ControllerWorld:
 
 
 def annotate(world: ControllerWorld, text: str) -> None:
-    world.state.put_topic(dataclasses.replace(world.view(), asked={ACCEPT_COPY: text}))
+    world.state.put_topic(dataclasses.replace(world.view(), annotations={ACCEPT_COPY: text}))
 
 
 def offered_value(result: StatusResult) -> str:

@@ -246,10 +246,10 @@ def test_cost_of_removing_rows_is_linear() -> None:
         known = Acknowledgements()
         rows = [row((1, 2), partition=ComparedPartition(part)) for part in range(partitions)]
         for row_ in rows:
-            known.landed(None, row_)
+            known.stored_commit(None, row_)
         ComparedPartition.comparisons = 0
         for row_ in rows:
-            known.row_gone(row_)
+            known.row_removed(row_)
         return ComparedPartition.comparisons
 
     # Ten times as many rows may cost ten times as many comparisons, not a hundred times.

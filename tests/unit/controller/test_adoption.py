@@ -112,7 +112,7 @@ def test_a_topic_with_an_id_keeps_it() -> None:
     world.reconcile()
     asked = {ADOPT_TOPIC_ID: id_text(STRAY)}
     # The annotation is added to a Topic that already has an id.
-    world.state.put_topic(dataclasses.replace(world.view(), asked=asked))
+    world.state.put_topic(dataclasses.replace(world.view(), annotations=asked))
     result = world.reconcile()
     assert ready(result)["Ready"] == ("True", "Serving")
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")

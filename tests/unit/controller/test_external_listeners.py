@@ -84,14 +84,18 @@ def test_listener_without_an_address_is_omitted_and_reported() -> None:
     assert found["Reconciling"][:2] == ("True", "AddressPending")
     assert found["Ready"][0] == "True", "clients inside are served"
     # The load balancer has an address now.
-    state.external_addresses.brokers[1] = {"EXTERNAL": ServiceAddress(host=ASSIGNED.host, port=ASSIGNED.port)}
+    state.external_addresses.brokers[1] = {
+        "EXTERNAL": ServiceAddress(host=ASSIGNED.host, port=ASSIGNED.port)
+    }
     assert advertised(state)["EXTERNAL"] == (ASSIGNED.host, ASSIGNED.port)
     assert conditions(status_of(state))["Reconciling"][0] == "False"
 
 
 def test_refused_address_stalls_until_it_is_resolved() -> None:
     state = ControllerWorld(brokers=[outside()]).state
-    state.external_addresses.brokers[1] = {"EXTERNAL": ServiceAddress(problem="port is taken", refused=True)}
+    state.external_addresses.brokers[1] = {
+        "EXTERNAL": ServiceAddress(problem="port is taken", refused=True)
+    }
     found = conditions(status_of(state))
     assert found["Stalled"] == ("True", "AddressRefused", "EXTERNAL: port is taken")
     state.external_addresses.brokers[1] = {"EXTERNAL": ServiceAddress(port=31001)}
@@ -118,7 +122,9 @@ def test_a_process_without_the_listener_is_waited_for() -> None:
 def test_new_controller_pushes_the_former_addresses() -> None:
     """Otherwise each takeover would hide all brokers from external clients for a while."""
     state = ControllerWorld(brokers=[outside()]).state
-    state.external_addresses.brokers[1] = {"EXTERNAL": ServiceAddress(host=ASSIGNED.host, port=ASSIGNED.port)}
+    state.external_addresses.brokers[1] = {
+        "EXTERNAL": ServiceAddress(host=ASSIGNED.host, port=ASSIGNED.port)
+    }
     # Only the broker's status survives the takeover.
     stored = broker_status(state, state.brokers[1], now_ms=0).status
     next_world = ControllerWorld(brokers=[outside(status=stored)]).state
@@ -158,7 +164,9 @@ def test_nodes_are_advertised_by_external_ips_if_configured(
     known: dict[str, str], problem: str, found: tuple[str, int] | None
 ) -> None:
     state = ControllerWorld(brokers=[outside()]).state
-    state.external_addresses.brokers[1] = {"EXTERNAL": ServiceAddress(port=31001, by_external_ip=True)}
+    state.external_addresses.brokers[1] = {
+        "EXTERNAL": ServiceAddress(port=31001, by_external_ip=True)
+    }
     # Node addresses are translated by the list of Nodes.
     state.external_addresses.external_ips, state.external_addresses.nodes_problem = known, problem
     assert advertised(state).get("EXTERNAL") == found
@@ -206,7 +214,9 @@ def test_the_cluster_names_brokers_without_current_users_and_refusals_first() ->
     assert found["ExternalAddress"] == expected
     assert found["Reconciling"][:2] == ("True", "AddressPending")
     # A refusal needs an action, so it is reported before pending addresses.
-    state.external_addresses.brokers[1] = {"EXTERNAL": ServiceAddress(problem="taken", refused=True)}
+    state.external_addresses.brokers[1] = {
+        "EXTERNAL": ServiceAddress(problem="taken", refused=True)
+    }
     found = conditions(cluster_of(state))
     assert found["Stalled"] == ("True", "AddressRefused", "broker 1, EXTERNAL: taken")
 

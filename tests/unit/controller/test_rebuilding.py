@@ -187,7 +187,7 @@ def test_state_below_the_backups_min_isr_proves_nothing() -> None:
 def test_a_live_broker_that_has_not_reported_is_waited_for() -> None:
     world = _one_down(reported_row(1, 2, 3))
     # Broker 2 is live, so its report is still expected.
-    world.state.held.forget_broker(2)
+    world.state.replica_reports.forget_broker(2)
     assert "brokers 2, 3 have" in _blocked(world)
 
 
@@ -492,7 +492,7 @@ def _broker_1_is_deleted() -> tuple[ControllerWorld, BrokerInfo]:
 def test_a_broker_is_not_deleted_while_a_rebuilding_needs_it() -> None:
     """No row names the broker, so it seems to have no replica."""
     world, going = _broker_1_is_deleted()
-    assert not draining.may_go(world.draft(), going)
+    assert not draining.may_be_removed(world.draft(), going)
     reports(world, 2, reported_row(1, 2))
     world.decide()
     assert rebuilding.only_reported(world.state, 1) == []
@@ -518,8 +518,8 @@ def test_deleted_broker_needed_for_rebuilding_names_the_remedy() -> None:
     value = f"{going.directory_id}@{going.broker_epoch}"
     assert draining_["message"].endswith(f"{ACCEPT_LOST_DIRECTORY}: {value}")
     # The user gives the directory up by the offered value.
-    going = dataclasses.replace(going, asked={ACCEPT_LOST_DIRECTORY: value})
-    assert draining.may_go(world.draft(), going)
+    going = dataclasses.replace(going, annotations={ACCEPT_LOST_DIRECTORY: value})
+    assert draining.may_be_removed(world.draft(), going)
 
 
 def test_a_move_in_progress_continues() -> None:
@@ -613,7 +613,7 @@ def _reveals(reported: PartitionRow, **fields: object) -> bool:
     made = row((1, 2), leader_epoch=5, partition_epoch=9)
     world = ControllerWorld(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
     reports(world, 1, dataclasses.replace(reported, **fields))  # type: ignore[arg-type]
-    return rebuilding.reveals(world.state, world.state.held, 1)
+    return rebuilding.reveals(world.state, world.state.replica_reports, 1)
 
 
 @pytest.mark.parametrize(
@@ -657,7 +657,7 @@ def test_decisions_of_this_term_hide_no_sign_of_old_slices_from_other_brokers() 
     # The report has the same partition epoch as this term's decision, but another content.
     shrunk = reported_row(1, 2, leader_epoch=5, partition_epoch=11, isr=(1,))
     reports(world, 1, shrunk)
-    assert rebuilding.reveals(world.state, world.state.held, 1)
+    assert rebuilding.reveals(world.state, world.state.replica_reports, 1)
     world.acknowledge_states(2)
     reports(world, 2, world.row())
     assert not rebuilding.reveals(world.state, world.state.replica_reports, 2), (
@@ -673,7 +673,7 @@ def test_report_of_a_deleted_topic_is_no_sign() -> None:
     )
     world.state.put_tombstone(numbered_uuid(1), 3, stone)
     reports(world, 1, reported_row(1, 2))
-    assert not rebuilding.reveals(world.state, world.state.held, 1)
+    assert not rebuilding.reveals(world.state, world.state.replica_reports, 1)
     world.state.put_topic(topic(deletion_ms=1, topic_id=numbered_uuid(1), partitions_placed=1))
     assert rebuilding.lost(world.state, world.view()) == []
 
@@ -747,14 +747,16 @@ def test_an_impossible_row_is_rejected(reported: dict[str, object]) -> None:
     world = _lost(broker(1))
     sound: PartitionState = snapshot.partition_state(reported_row(1))
     state = dataclasses.replace(sound, **reported)  # type: ignore[arg-type]
-    world.state.held.take(1, [topic_state(numbered_uuid(1), "topic-1", partitions=(state,))])
+    world.state.replica_reports.take(
+        1, [topic_state(numbered_uuid(1), "topic-1", partitions=(state,))]
+    )
     assert "brokers 1 cannot report the state of their replicas" in _blocked(world)
 
 
 def test_a_partition_number_that_no_topic_can_have_is_ignored() -> None:
     world = _lost(broker(1))
     reports(world, 1, reported_row(1), reported_row(1, partition=2_000_000_000))
-    assert list(world.state.held.numbers(numbered_uuid(1))) == [0]
+    assert list(world.state.replica_reports.numbers(numbered_uuid(1))) == [0]
     name = "no|topic"
     world.state.replica_reports.take(1, [topic_state(numbered_uuid(7), name)])
     assert world.state.replica_reports.ids_named(name) == []
@@ -764,7 +766,7 @@ def test_a_partition_number_that_no_topic_can_have_is_ignored() -> None:
 
 
 def annotate(world: ControllerWorld, value: str) -> None:
-    world.state.put_topic(dataclasses.replace(world.view(), asked={REBUILD_WITHOUT: value}))
+    world.state.put_topic(dataclasses.replace(world.view(), annotations={REBUILD_WITHOUT: value}))
 
 
 def _two_of_three() -> ControllerWorld:
@@ -919,7 +921,7 @@ def test_a_topic_that_only_brokers_know_is_adopted_by_its_id() -> None:
     old = id_text(numbered_uuid(1))
     assert ready(result)["Ready"] == ("False", "AdoptionRequired")
     assert f"{ADOPT_TOPIC_ID}: {old}" in messages(result)["Ready"]
-    world.state.put_topic(dataclasses.replace(world.view(2), asked={ADOPT_TOPIC_ID: old}))
+    world.state.put_topic(dataclasses.replace(world.view(2), annotations={ADOPT_TOPIC_ID: old}))
     result = world.reconcile(2, brokers_acknowledge=False)
     assert (result.status["topicId"], result.status["partitionsPlaced"]) == (old, 1)
     world.decide(2)
@@ -973,7 +975,7 @@ def test_rebuilding_is_done_once_all_reported_and_all_rows_are_settled() -> None
 
 
 def test_a_topic_on_several_pages_has_the_furthest_tiering_that_any_of_them_names() -> None:
-    held, pages = ControllerWorld().state.held, []
+    held, pages = ControllerWorld().state.replica_reports, []
     for partition, epoch in ((0, 4), (1, 3)):
         # Two pages of one report name different tiered epochs.
         reported = (snapshot.partition_state(reported_row(1, partition=partition)),)
@@ -990,7 +992,7 @@ def test_a_topic_on_several_pages_has_the_furthest_tiering_that_any_of_them_name
 
 def test_reported_names_are_indexed() -> None:
     """Names that no broker reports any more are forgotten."""
-    held = ControllerWorld().state.held
+    held = ControllerWorld().state.replica_reports
     held.take(1, [topic_state(numbered_uuid(1), "a"), topic_state(numbered_uuid(1), "b")])
     held.take(2, [topic_state(numbered_uuid(1), "a"), topic_state(numbered_uuid(2), "a")])
     assert held.ids_named("a") == [numbered_uuid(1), numbered_uuid(2)]
@@ -1009,11 +1011,11 @@ def test_new_report_replaces_the_former_one() -> None:
         world, 1, reported_row(1, 2), reported_row(1, 2, partition=1), reported_row(1, number=3)
     )
     reports(world, 1, reported_row(1, 2))
-    assert world.state.held.keys_on(1) == [(numbered_uuid(1), 0)]
-    assert list(world.state.held.topic_ids()) == [numbered_uuid(1)]
-    world.state.held.forget_broker(1)
-    assert not list(world.state.held.topic_ids())
-    assert not world.state.held.has_reported(1)
+    assert world.state.replica_reports.keys_on(1) == [(numbered_uuid(1), 0)]
+    assert list(world.state.replica_reports.topic_ids()) == [numbered_uuid(1)]
+    world.state.replica_reports.forget_broker(1)
+    assert not list(world.state.replica_reports.topic_ids())
+    assert not world.state.replica_reports.has_reported(1)
 
 
 def test_topic_without_status_is_deleted_on_reporting_brokers() -> None:

@@ -60,7 +60,7 @@ def test_new_broker_gets_free_id_and_name_and_emptiest_rack() -> None:
 
 def test_a_rack_is_kept_whatever_the_current_list() -> None:
     found = scale(2, ("x",), created_brokers((1, 2), racks=("a", "b")))
-    assert [item.rack for item in found.wanted] == ["a", "b"]
+    assert [item.rack for item in found.desired] == ["a", "b"]
 
 
 def test_highest_ids_are_drained_and_removed_when_empty() -> None:

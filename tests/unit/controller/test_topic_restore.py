@@ -103,7 +103,7 @@ def test_partitions_added_after_a_restore_start_above_all_earlier_epochs() -> No
     world.reconcile()
     world.reconcile()
     # The annotation is removed in the same edit that adds a partition.
-    grown = dataclasses.replace(world.view(), partitions=3, asked={})
+    grown = dataclasses.replace(world.view(), partitions=3, annotations={})
     world.state.put_topic(grown)
     world.reconcile()
     assert world.state.rows_of(LOST)[2].leader_epoch >= high.leader_epoch
@@ -159,7 +159,7 @@ def test_old_annotation_does_not_restore_a_deleted_topic() -> None:
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
     assert "names a deleted topic. Remove the annotation" in messages(result)["Stalled"]
     # Without the annotation, an empty topic is created.
-    world.state.put_topic(dataclasses.replace(world.view(), asked={}))
+    world.state.put_topic(dataclasses.replace(world.view(), annotations={}))
     assert ready(world.reconcile())["Stalled"][1] != "AdoptionRefused"
 
 

@@ -123,7 +123,7 @@ async def test_a_broker_reports_its_states_before_it_is_admitted(bench: RequestB
     assert answer.error_code == 0
     second = await bench.register(has_states=True)
     assert (second.error_code, second.wants_states) == (0, False)
-    assert bench.world.services.state.held.has_reported(1)
+    assert bench.world.services.state.replica_reports.has_reported(1)
     # Every registration needs a new report, since the states change while the broker runs.
     assert (await bench.register(has_states=True)).wants_states, "each time"
 

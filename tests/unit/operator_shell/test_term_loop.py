@@ -251,7 +251,7 @@ async def test_watch_of_each_kind_must_start() -> None:
         shell.loop.list_finished(kind, set(), 7)
     assert shell.loop.pulse().silent is None
     # The watch of Topics ends and is requested again.
-    shell.loop.asking(TOPIC)
+    shell.loop.before_list(TOPIC)
     silent = shell.loop.pulse().silent
     assert silent is not None, "it has to restart, and may be refused"
     assert silent[0] == TOPIC.kind
@@ -294,9 +294,9 @@ async def test_restored_api_server_ends_the_term_and_doubts_all_rows() -> None:
             await asyncio.sleep(0)
     await many_turns()
     state = shell.loop._term.services.state
-    known = shell.loop.asking(TOPIC)
+    known = shell.loop.before_list(TOPIC)
     # A list with a lower version than the known one: etcd was restored from a backup.
-    shell.loop.listing(TOPIC, known - 1, known)
+    shell.loop.list_started(TOPIC, known - 1, known)
     old = {**topic, "spec": {**topic["spec"], "partitions": 9}}
     shell.loop.list_item(TOPIC, old, known - 1)
     async with asyncio.timeout(20):
@@ -311,7 +311,7 @@ async def test_a_takeover_that_finds_a_restored_api_restarts() -> None:
     shell.make_cluster()
     shell.make_topic("t")
     shell.loop.won()
-    shell.loop.brought({**shell.make_broker(1), "kind": "Broker"}, False)
+    shell.loop.watch_event({**shell.make_broker(1), "kind": "Broker"}, False)
     # The restored server continues at version 3, below what the watch has delivered.
     version, shell.server._version = shell.server._version, 3
     assert version > 100
@@ -340,7 +340,7 @@ async def test_an_object_deleted_while_its_watch_was_down_is_missing_in_the_list
     kept, deleted = (shell.key(TOPIC, name) for name in ("kept", "deleted"))
     assert shell.loop._objects.keys(TOPIC) == {kept, deleted}
     # The relist lacks the deleted Topic, although no event announced its deletion.
-    shell.loop.listed(TOPIC, {kept}, shell.server.version)
+    shell.loop.list_finished(TOPIC, {kept}, shell.server.version)
     assert shell.loop._objects.keys(TOPIC) == {kept}
     assert "ns/deleted" not in shell.loop._term.services.state.topics
     leading.cancel()

@@ -270,7 +270,7 @@ async def test_a_restored_user_keeps_its_restored_password(
         restore_secret(world, data, **meta)
         world.make_user()
     else:
-        data = password_data("alice", KeptPassword("from the backup", b"s" * SALT_KEY_BYTES))
+        data = password_data("alice", StoredPassword("from the backup", b"s" * SALT_KEY_BYTES))
         restore_secret(world, data, **meta)
     await reconcile(world)
     assert secret_of(world) == data

@@ -72,7 +72,7 @@ TIERING = {
 @pytest.mark.parametrize("case", TIERING)
 def test_tiering_keys_change_the_spec(case: str) -> None:
     before, requested, after = TIERING[case]
-    found = changed(TopicSettings({}, before), settings(**requested), is_whole=False)
+    found = changed(TopicSettings({}, before), settings(**requested), replaces_all=False)
     assert (found.config, found.tiering) == ({}, after)
 
 
@@ -88,7 +88,7 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
 def test_a_bad_value_is_reported(case: str) -> None:
     requested, message = BAD[case]
     with pytest.raises(ChangeRefusal) as refusal:
-        changed(TopicSettings({}, None), settings(**requested), is_whole=False)
+        changed(TopicSettings({}, None), settings(**requested), replaces_all=False)
     assert message in refusal.value.message
 
 
@@ -100,7 +100,7 @@ def test_an_unsupported_disablement_policy_is_an_invalid_request(
     """KIP-950 requires INVALID_REQUEST (section "Exceptions")."""
     requested = settings(remote_storage_enable="false", remote_log_disable_policy=value)
     with pytest.raises(ChangeRefusal, match=r"remote[.]log[.]disable[.]policy") as refusal:
-        changed(TopicSettings({}, ON), requested, is_whole=is_whole)
+        changed(TopicSettings({}, ON), requested, replaces_all=is_whole)
     assert refusal.value.code == ErrorCode.invalid_request == 42
 
 
@@ -114,9 +114,9 @@ def test_an_omitted_field_does_not_disable_tiering() -> None:
     before = TopicSettings({"segment.ms": "5"}, ON)
     # AlterConfigs without remote.storage.enable would turn tiering off.
     with pytest.raises(ChangeRefusal, match=r"Include remote[.]storage[.]enable"):
-        changed(before, settings(retention_ms="5"), is_whole=True)
+        changed(before, settings(retention_ms="5"), replaces_all=True)
     requested: dict[str, Any] = {"retention_ms": "5", "remote_storage_enable": "true"}
-    found = changed(before, settings(**requested), is_whole=True)
+    found = changed(before, settings(**requested), replaces_all=True)
     assert (found.config, found.tiering) == ({"retention.ms": "5"}, ON)
 
 
