@@ -54,18 +54,18 @@ def keeper(request: pytest.FixtureRequest, tmp_path: Path, server: FakeApiServer
 
 
 @pytest.fixture
-def certificates(keeper: Keeper, clock: CertificateClock) -> Certificates:
+def certificates(keeper: BundleStore, clock: CertificateClock) -> Certificates:
     return Certificates(keeper, "main", "c1", clock)
 
 
-async def test_authority_is_created_once(certificates: Certificates, keeper: Keeper) -> None:
+async def test_authority_is_created_once(certificates: Certificates, keeper: BundleStore) -> None:
     made = await certificates.authorities()
     assert await certificates.authorities() == made
     assert await keeper.read(authority_name("main")) is not None
 
 
 async def test_the_authority_of_another_cluster_is_left_alone(
-    certificates: Certificates, keeper: Keeper, clock: CertificateClock
+    certificates: Certificates, keeper: BundleStore, clock: CertificateClock
 ) -> None:
     """Its Secret may be from a restored backup. A new authority would lock clients out."""
     await certificates.authorities()
@@ -74,7 +74,7 @@ async def test_the_authority_of_another_cluster_is_left_alone(
 
 
 async def test_concurrent_creation_keeps_one_authority(
-    certificates: Certificates, keeper: Keeper
+    certificates: Certificates, keeper: BundleStore
 ) -> None:
     await certificates.authorities()
     stored = await keeper.read(authority_name("main"))
@@ -85,7 +85,7 @@ async def test_concurrent_creation_keeps_one_authority(
 
 
 async def test_broker_keeps_its_leaf(
-    certificates: Certificates, keeper: Keeper, clock: CertificateClock
+    certificates: Certificates, keeper: BundleStore, clock: CertificateClock
 ) -> None:
     await certificates.leaf(1, "broker-1", BROKER)
     first = await keeper.read("broker-1-tls")
@@ -101,7 +101,7 @@ async def test_broker_keeps_its_leaf(
 
 @pytest.mark.parametrize("defect", ["expired", "of another broker", "incomplete"])
 async def test_unusable_leaf_is_reissued(
-    certificates: Certificates, keeper: Keeper, clock: CertificateClock, defect: str
+    certificates: Certificates, keeper: BundleStore, clock: CertificateClock, defect: str
 ) -> None:
     await certificates.leaf(1, "broker-1", BROKER)
     before = await keeper.read("broker-1-tls")
@@ -129,7 +129,7 @@ async def test_unusable_leaf_is_reissued(
 
 
 async def test_an_authority_is_renewed_on_request(
-    certificates: Certificates, keeper: Keeper, clock: CertificateClock
+    certificates: Certificates, keeper: BundleStore, clock: CertificateClock
 ) -> None:
     """Each step waits until all live brokers use the last issued leaf."""
     first = await certificates.authorities()
@@ -152,7 +152,7 @@ async def test_an_authority_is_renewed_on_request(
 
 
 class Interrupted:
-    """Keeper that runs an action while a leaf is read."""
+    """BundleStore that runs an action while a leaf is read."""
 
     def __init__(self, keeper: BundleStore) -> None:
         self.keeper, self.meanwhile = keeper, None
@@ -168,7 +168,7 @@ class Interrupted:
 
 
 async def test_a_leaf_issued_before_a_step_proves_nothing_after_it(
-    keeper: Keeper, clock: CertificateClock
+    keeper: BundleStore, clock: CertificateClock
 ) -> None:
     """A rotation step interrupts the check of a leaf.
 
@@ -201,7 +201,7 @@ async def test_an_error_of_an_unreadable_authority_names_it(
 
 
 async def test_a_deleted_authority_is_not_recreated(
-    certificates: Certificates, keeper: Keeper, clock: CertificateClock
+    certificates: Certificates, keeper: BundleStore, clock: CertificateClock
 ) -> None:
     """Running brokers trust the former one only, and would all be locked out at once."""
     await certificates.leaf(1, "broker-1", BROKER)
@@ -223,7 +223,7 @@ async def test_a_deleted_authority_is_not_recreated(
     assert await next_term.authorities(["broker-1"]), "the way to start over"
 
 
-async def remove(keeper: Keeper, name: str) -> None:
+async def remove(keeper: BundleStore, name: str) -> None:
     stored = await keeper.read(name)
     assert stored is not None
     if isinstance(keeper, SecretStore):
@@ -245,7 +245,7 @@ async def remove(keeper: Keeper, name: str) -> None:
 )
 async def test_partly_damaged_authority_is_not_used(
     certificates: Certificates,
-    keeper: Keeper,
+    keeper: BundleStore,
     clock: CertificateClock,
     phase: RotationPhase,
     lost: dict[str, bytes],

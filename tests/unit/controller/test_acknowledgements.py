@@ -246,7 +246,7 @@ def test_cost_of_removing_rows_is_linear() -> None:
         known = Acknowledgements()
         rows = [row((1, 2), partition=ComparedPartition(part)) for part in range(partitions)]
         for row_ in rows:
-            known.stored_commit(None, row_)
+            known.row_stored(None, row_)
         ComparedPartition.comparisons = 0
         for row_ in rows:
             known.row_removed(row_)

@@ -163,7 +163,7 @@ def test_named_orphans_are_forgotten_and_reported_once() -> None:
     orphans = tuple(_orphan(number, name=f"t{number}") for number in (5, 6, 7))
     # Both spellings of ids in one list, with an entry that is no id.
     named = f"{id_text(numbered_uuid(6))}, {numbered_uuid(7)},nonsense"
-    view = cluster(orphans=orphans, asked={FORGET_LEFT_BEHIND: named})
+    view = cluster(orphans=orphans, annotations={FORGET_LEFT_BEHIND: named})
     world = ControllerWorld(view=view)
     change = left_behind.settle(world.state)
     assert change.kept == orphans[:1]

@@ -124,10 +124,10 @@ def test_a_write_of_unknown_outcome_is_settled_by_its_commit_number() -> None:
     draft = world.draft()
     draft.put_row(row((1,)))
     (write,) = commit.plan(draft).writes
-    assert commit.stored_commit(write, {"controllerEpoch": 7, "commit": 1})
-    assert not commit.stored_commit(write, {"controllerEpoch": 7, "commit": 0})
+    assert commit.is_stored(write, {"controllerEpoch": 7, "commit": 1})
+    assert not commit.is_stored(write, {"controllerEpoch": 7, "commit": 0})
     # The same commit number under an earlier epoch is another controller's write.
-    assert not commit.stored_commit(write, {"controllerEpoch": 6, "commit": 1})
+    assert not commit.is_stored(write, {"controllerEpoch": 6, "commit": 1})
 
 
 def _fill(world: ControllerWorld, size_bytes: int) -> None:

@@ -23,7 +23,7 @@ class FlappingBroker:
         self.look()
 
     def look(self) -> None:
-        events = self.comebacks.look([self.broker], now_s=self.now_s)
+        events = self.broker_returns.observe([self.broker], now_s=self.now_s)
         self.messages += [event.message for event in events]
 
     def restart(self) -> None:

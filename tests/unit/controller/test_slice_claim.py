@@ -66,13 +66,13 @@ def test_annotation_adopts_the_slices_of_another_cluster() -> None:
 
 
 def test_wrong_cluster_id_is_refused_with_the_right_one() -> None:
-    refusal = refused(left_by("other"), asked="another")
+    refusal = refused(left_by("other"), requested_id="another")
     assert f"{ADOPT_CLUSTER_ID}: other" in refusal.message
     assert "names another" in refusal.message
 
 
 def test_cluster_with_an_id_cannot_adopt_another() -> None:
-    refusal = refused(left_by("other"), stored_id="me", recorded=SLICES, asked="other")
+    refusal = refused(left_by("other"), stored_id="me", recorded=SLICES, requested_id="other")
     assert "delete this Cluster and create it" in refusal.message
     assert f"{ADOPT_CLUSTER_ID}: other" in refusal.message
 
@@ -80,7 +80,7 @@ def test_cluster_with_an_id_cannot_adopt_another() -> None:
 def test_slices_of_two_clusters_belong_to_neither() -> None:
     mixed = left_by("other") | {name_of(0): FoundSlice("third", 1)}
     for named in ("", "other", "third"):
-        assert refused(mixed, asked=named).reason == "SlicesOfAnotherCluster"
+        assert refused(mixed, requested_id=named).reason == "SlicesOfAnotherCluster"
     assert "Keep those of one" in refused(mixed).message
 
 
@@ -96,7 +96,7 @@ def test_cluster_without_slices_is_adopted_by_its_id() -> None:
     assert len(claimed.lost) == SLICES
     assert claimed.adopted is not None
     # A value that is no cluster id is ignored when there is nothing to adopt.
-    assert granted({}, asked="no id").cluster_id == "me"
+    assert granted({}, requested_id="no id").cluster_id == "me"
 
 
 def test_used_annotation_has_no_further_effect() -> None:

@@ -140,7 +140,7 @@ def test_absence_means_deletion_once_all_brokers_reported() -> None:
     assert pushed.knows_all
     assert pushed.unserved == ()
     # Rows in doubt, or outdated slices, make the snapshot incomplete.
-    world.state.unacknowledged.add((numbered_uuid(1), 0))
+    world.state.unverified_rows.add((numbered_uuid(1), 0))
     assert not snapshot.full(world.state).knows_all
     world.state.unverified_rows.clear()
     world.state.cluster = dataclasses.replace(
@@ -181,7 +181,7 @@ def test_stray_topic_is_listed_and_not_deleted() -> None:
 
 def test_doubted_and_lost_partitions_are_counted() -> None:
     world = _world()
-    world.state.unacknowledged.add((numbered_uuid(1), 1))
+    world.state.unverified_rows.add((numbered_uuid(1), 1))
     # A broker reports partition 3, whose row is lost.
     reports(world, 2, row((2,), number=1, partition=3))
     (pushed, _) = snapshot.full(world.state).topics
