@@ -67,12 +67,12 @@ def reason(claimed: Adoption | Blocker) -> str:
 def test_topic_is_adopted_only_if_it_matches(
     desired: TopicInfo, existing: FoundTopic, asked_for: bool, expected: str
 ) -> None:
-    assert reason(topic_rules.claim(desired, existing, asked_for=asked_for)) == expected
+    assert reason(topic_rules.claim(desired, existing, is_requested=asked_for)) == expected
 
 
 def test_topic_created_by_the_operator_is_always_adopted() -> None:
     assert (
-        reason(topic_rules.claim(desired_topic(3), found((1, 2)), asked_for=True, created=ID))
+        reason(topic_rules.claim(desired_topic(3), found((1, 2)), is_requested=True, created=ID))
         == "Adopted"
     )
 
@@ -89,17 +89,21 @@ def test_topic_created_with_too_few_brokers_is_recognized() -> None:
         wanting(1), found((1, 2)), is_requested=True, accepts_fewer_replicas=True
     )
     # A topic with more replicas than the spec was created elsewhere.
-    more = topic_rules.claim(desired_topic(1), found((1, 2)), asked_for=True, may_lack=True)
+    more = topic_rules.claim(
+        desired_topic(1), found((1, 2)), is_requested=True, accepts_fewer_replicas=True
+    )
     assert reason(more) == "AdoptionRequired"
 
 
 def test_adopted_topic_has_the_tiering_of_its_switches() -> None:
     tiered = dataclasses.replace(desired_topic(), tiering_spec=TieringSpec(enabled=True))
-    claimed = topic_rules.claim(tiered, found((1,), remote_storage_enable="true"), asked_for=True)
+    claimed = topic_rules.claim(
+        tiered, found((1,), remote_storage_enable="true"), is_requested=True
+    )
     assert isinstance(claimed, Adoption)
     assert claimed.tiering_status.tiering == Tiering(TieringState.ENABLED, 0)
     kept = {"remote_storage_enable": "true", "remote_log_copy_disable": "true"}
-    claimed = topic_rules.claim(desired_topic(), found((1,), **kept), asked_for=True)
+    claimed = topic_rules.claim(desired_topic(), found((1,), **kept), is_requested=True)
     assert isinstance(claimed, Adoption)
     retained = Tiering(TieringState.DISABLED, 0, DisablePolicy.RETAIN)
     assert claimed.tiering_status.tiering == retained

@@ -152,9 +152,11 @@ INGRESS = [{"ip": "192.0.2.7"}]
         ),
     ],
 )
-def test_external_address_of_a_service(type_: str, fields: Any, ingress: Any, found: ServiceAddress) -> None:
+def test_external_address_of_a_service(
+    type_: str, fields: Any, ingress: Any, found: ServiceAddress
+) -> None:
     of = service_of(type_, **fields)
-    assert way_in(of, live(of, ingress=ingress)) == found
+    assert service_address(of, live(of, ingress=ingress)) == found
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_external_address_of_a_service(type_: str, fields: Any, ingress: Any, fo
 )
 def test_service_without_an_address_reports_why(type_: str, text: str) -> None:
     of = service_of(type_)
-    found = way_in(of, live(of, node_port=0))
+    found = service_address(of, live(of, node_port=0))
     assert found.problem is not None
     assert text in found.problem
     assert "broker-1-external" in found.problem
@@ -176,11 +178,11 @@ def test_added_fields_are_no_change_but_removed_ones_are() -> None:
     of = service_of("LoadBalancer", loadBalancerSourceRanges=["192.0.2.0/24"])
     stored = live(of, ingress=INGRESS)
     stored["metadata"] = stored["metadata"] | {"uid": "1", "resourceVersion": "7"}
-    assert is_as_wanted(stored, of.manifest)
+    assert matches_manifest(stored, of.manifest)
     # The range is no longer in the manifest, and has to be removed.
-    assert not is_as_wanted(stored, service_of("LoadBalancer").manifest)
+    assert not matches_manifest(stored, service_of("LoadBalancer").manifest)
     edited = stored | {"spec": stored["spec"] | {"type": "ClusterIP"}}
-    assert not is_as_wanted(edited, of.manifest)
+    assert not matches_manifest(edited, of.manifest)
 
 
 def test_a_broker_on_node_ports_advertises_its_nodes_address() -> None:

@@ -87,13 +87,13 @@ async def test_credentials_that_others_fill_in_are_no_passwords(type_: str) -> N
 
 
 def test_stored_password_is_read_back_and_never_shown() -> None:
-    kept = KeptPassword(SECRET_TEXT, bytes(32))
+    kept = StoredPassword(SECRET_TEXT, bytes(32))
     assert read_password(password_data("alice", kept)) == kept
     assert SECRET_TEXT not in repr(kept)
 
 
 def test_a_password_is_kept_whatever_else_is_missing() -> None:
-    data = password_data("alice", KeptPassword("pencil", bytes(32)))
+    data = password_data("alice", StoredPassword("pencil", bytes(32)))
     # A salt key that is missing or too short is replaced.
     for salt in (b"", b"short"):
         kept = read_password({**data, "salt.key": salt})
