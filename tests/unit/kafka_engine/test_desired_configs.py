@@ -82,9 +82,9 @@ def test_equivalent_values_are_left_unchanged() -> None:
     own = {"remote.storage.enable": "true", "remote.log.copy.disable": "false"}
     assert not difference(own, of_topic(topic(), ENABLED), ())
     retained = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
-    assert not difference(retained, desired(topic(), RETAIN), ())
+    assert not difference(retained, of_topic(topic(), RETAIN), ())
     # A change from enabled to retained sets the local retention too.
-    begun = difference({"remote.storage.enable": "true"}, desired(topic(), RETAIN), ())
+    begun = difference({"remote.storage.enable": "true"}, of_topic(topic(), RETAIN), ())
     assert begun.set["local.retention.ms"] == "-2"
     again = difference(retained, of_topic(topic(), ENABLED), ())
     assert again.unset == ("remote.log.copy.disable",)
