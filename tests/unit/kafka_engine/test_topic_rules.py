@@ -85,9 +85,6 @@ def test_topic_created_with_too_few_brokers_is_recognized() -> None:
         )
         == "Adopted"
     )
-    more = topic_rules.claim(
-        desired_topic(1), found((1, 2)), is_requested=True, accepts_fewer_replicas=True
-    )
     # A topic with more replicas than the spec was created elsewhere.
     more = topic_rules.claim(
         desired_topic(1), found((1, 2)), is_requested=True, accepts_fewer_replicas=True
