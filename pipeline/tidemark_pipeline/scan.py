@@ -215,14 +215,9 @@ def spread(
             # With LogAppendTime all records have the batch's greatest timestamp.
             stamp = batches[batch, MAX_TIMESTAMP]
             if batches[batch, APPEND_TIME] == 0:
-                base, delta = batches[batch, BASE_TIMESTAMP], table[row, TIMESTAMP_DELTA]
-                # The sum may exceed 64 bits, so it is compared before it is computed.
-                if delta > 0 and base > LATEST_MS - delta:
-                    stamp = LATEST_MS
-                elif delta < 0 and base < -LATEST_MS - delta:
-                    stamp = -LATEST_MS
-                else:
-                    stamp = base + delta
+                # A sum beyond 64 bits wraps around, as it does in Kafka's clients
+                # (DefaultRecord.readFrom), so that every reader sees the same time.
+                stamp = batches[batch, BASE_TIMESTAMP] + table[row, TIMESTAMP_DELTA]
             stamp = min(max(stamp, -LATEST_MS), LATEST_MS)
             offsets[row] = offset
             timestamps_us[row] = stamp * 1000

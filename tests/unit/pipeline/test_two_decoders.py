@@ -130,14 +130,15 @@ def test_malformed_batch_is_reported_with_its_place() -> None:
     ],
 )
 def test_time_beyond_microseconds_is_clamped(time_ms: int, read: int) -> None:
-    """A producer may send such a time. The next record's time then overflows 64 bits."""
+    """A producer may send such a time. A sum beyond 64 bits wraps around first, as in Java."""
     pair = [Record(b"k", b"v", (), T0), Record(b"k", b"v", (), T0 + 1000)]
     made = bytearray(build_batch(pair, base_offset=7))
     # The base timestamp is at byte 27 of a batch.
     struct.pack_into(">q", made, 27, time_ms)
     found = [row[1] for row in rows_of(sealed(made))]
     assert found[0] == read
-    assert found[1] == (LATEST_MS if time_ms > 0 else max(time_ms + 1000, -LATEST_MS))
+    wrapped = (time_ms + 1000 + 2**63) % 2**64 - 2**63
+    assert found[1] == min(max(wrapped, -LATEST_MS), LATEST_MS)
 
 
 def test_batch_that_unpacks_to_too_much_is_reported_with_its_place() -> None:
