@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-def end_when_told() -> None:
+def exit_on_signals() -> None:
     """End the process at SIGTERM and SIGINT with exit status 0. Call this first.
 
     Until the server has handlers of its own it holds nothing that must be released.

@@ -51,7 +51,7 @@ class Tiering:
 
     ``epoch``: KIP-950's tiered epoch, -1 for a topic that was never tiered. ``policy``: of the
     latest disablement, None before the first one. It applies until the topic is enabled again
-    (:attr:`policy_holds`), and has no meaning then.
+    (:attr:`policy_applies`), and has no meaning then.
     """
 
     state: TieringState = TieringState.NONE
@@ -76,7 +76,7 @@ class Tiering:
         return self.state is TieringState.DISABLING
 
     @property
-    def policy_holds(self) -> bool:
+    def policy_applies(self) -> bool:
         """Whether a disablement is in progress or complete, so that its policy decides."""
         return self.state in (TieringState.DISABLING, TieringState.DISABLED)
 
@@ -88,7 +88,7 @@ class Tiering:
     @property
     def in_force(self) -> "Tiering":
         """This tiering, with a policy only while that applies, as a manifest's head stores it."""
-        return replace(self, policy=self.disable_policy if self.policy_holds else None)
+        return replace(self, policy=self.disable_policy if self.policy_applies else None)
 
     # ------------------------------------------------------------ the table of disabling
 
@@ -129,7 +129,7 @@ class Tiering:
         its own log start has reached it. With Retain the claim and the stored tiered epoch are
         enough.
         """
-        return self.policy_holds and self.disable_policy is DisablePolicy.DELETE
+        return self.policy_applies and self.disable_policy is DisablePolicy.DELETE
 
     @property
     def is_deleting(self) -> bool:
@@ -145,17 +145,17 @@ class Tiering:
         """
         return self.epoch if self.deletes else 0
 
-    def has_to_delete(self, head_tiered_epoch: int) -> bool:
+    def needs_delete_commit(self, head_tiered_epoch: int) -> bool:
         """Return whether the one commit of a Delete is still to be made, with a head of this tiered
         epoch.
         """
         return self.deletes and head_tiered_epoch < self.epoch
 
-    def remote_part_is_gone(self, head_tiered_epoch: int) -> bool:
+    def has_deleted_remote_part(self, head_tiered_epoch: int) -> bool:
         """Return whether a Delete that some replica has not acknowledged has already removed the
         remote part, with a head of this tiered epoch.
         """
-        return self.is_deleting and not self.has_to_delete(head_tiered_epoch)
+        return self.is_deleting and not self.needs_delete_commit(head_tiered_epoch)
 
     def local_retention(self, *, tier_is_empty: bool) -> LocalRetention:
         """Return which local data retention may delete.
@@ -202,13 +202,13 @@ class Tiering:
         """State that follows Disabling once every replica has acknowledged it."""
         return replace(self, state=TieringState.DISABLED)
 
-    def goes_back_from(self, before: "Tiering") -> bool:
+    def is_regression_from(self, before: "Tiering") -> bool:
         """Return whether this is an earlier state of the same tiered epoch."""
         return self.epoch == before.epoch and _ORDER.index(self.state) < _ORDER.index(before.state)
 
     def changes_policy_of(self, before: "Tiering") -> bool:
         """Return whether this names another policy for a disablement of the same tiered epoch."""
-        frozen = self.epoch == before.epoch and self.policy_holds and before.policy_holds
+        frozen = self.epoch == before.epoch and self.policy_applies and before.policy_applies
         return frozen and self.disable_policy is not before.disable_policy
 
     def _disabling(self, policy: DisablePolicy) -> "Tiering":

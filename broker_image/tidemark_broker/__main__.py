@@ -2,9 +2,9 @@
 
 import sys
 
-from tidemark.lean_start import end_when_told, importing, leave_out_hypothesis
+from tidemark.lean_start import exit_on_signals, importing, leave_out_hypothesis
 
-end_when_told()
+exit_on_signals()
 leave_out_hypothesis()
 
 with importing():

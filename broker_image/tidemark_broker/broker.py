@@ -70,10 +70,10 @@ from tidemark_broker.transactions.marker_writer import MarkerWriter
 from tidemark_broker.transactions.metrics import TransactionsCollector
 from tidemark_broker.transactions.shard import TransactionLimits
 from tidemark_broker.transactions.wire import (
-    ASK_COORDINATOR,
+    QUERY_COORDINATOR,
     WRITE_MARKERS,
-    AskCoordinatorRequest,
-    AskCoordinatorResponse,
+    QueryCoordinatorRequest,
+    QueryCoordinatorResponse,
     WriteMarkersRequest,
     WriteMarkersResponse,
 )
@@ -188,7 +188,7 @@ class BrokerServer:
             self.context,
             limits=transaction_limits(config),
             dialer_of=self._dialer_of,
-            want=self.creations.request,
+            request_topic=self.creations.request,
             producer_ids=self.producer_ids,
             write_markers=self.marker_writer.write,
         )
@@ -232,10 +232,10 @@ class BrokerServer:
                 handler=self.marker_writer.serve,
             ),
             PrivateApi(
-                key=ASK_COORDINATOR,
+                key=QUERY_COORDINATOR,
                 name="AskCoordinator",
-                request=AskCoordinatorRequest,
-                answer=AskCoordinatorResponse,
+                request=QueryCoordinatorRequest,
+                answer=QueryCoordinatorResponse,
                 handler=self.transactions.serve,
             ),
         )
@@ -277,7 +277,7 @@ class BrokerServer:
             GroupSettings.of(self.config),
             cluster=self.metadata,
             purgatory=self.purgatory,
-            want=self.creations.request,
+            request_topic=self.creations.request,
             clock=lambda: Now(context.monotonic(), context.wall_ms()),
         )
 

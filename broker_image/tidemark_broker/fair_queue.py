@@ -74,10 +74,10 @@ class FairTurns:
                 self._left -= size
                 self._used[who] += size
                 begun.set_result(None)
-            mine = self._waiting.pop(who)
-            mine.popleft()
-            if mine:  # back to the end, so that other clients come first
-                self._waiting[who] = mine
+            queue = self._waiting.pop(who)
+            queue.popleft()
+            if queue:  # back to the end, so that other clients come first
+                self._waiting[who] = queue
 
     def _following(self) -> "tuple[Hashable, _Waiting] | None":
         for who, waiting in self._waiting.items():

@@ -123,24 +123,24 @@ class _Ranked:
         self.reentrant = reentrant
 
 
-class _HeldByThread(threading.local):
+class _ThreadLocks(threading.local):
     def __init__(self) -> None:
         self.locks: list[_Ranked] = []
 
 
-_by_thread = _HeldByThread()
+_by_thread = _ThreadLocks()
 _by_task: "WeakKeyDictionary[asyncio.Task[Any], list[_Ranked]]" = WeakKeyDictionary()
 
 
-def _check(requested: _Ranked, held: list[_Ranked]) -> None:
-    """Raise :class:`LockOrderError` if ``wanted`` must not be taken while ``held`` are held."""
+def _check(requested: _Ranked, acquired: list[_Ranked]) -> None:
+    """Raise :class:`LockOrderError` if the locks in ``acquired`` forbid ``requested``."""
     # Reentrant locks are exempt only while the same one is held.
-    if requested in held:
+    if requested in acquired:
         if requested.reentrant:
             return
-    elif not any(lock.rank >= requested.rank for lock in held):
+    elif not any(lock.rank >= requested.rank for lock in acquired):
         return
-    names = ", ".join(lock.rank.name for lock in held)
+    names = ", ".join(lock.rank.name for lock in acquired)
     message = (
         f"{threading.current_thread().name} takes a lock of rank {requested.rank.name} while it "
         f"holds {names}. Take locks in ascending rank (tidemark_broker/lock_order.py), or release "
@@ -154,11 +154,11 @@ def _check(requested: _Ranked, held: list[_Ranked]) -> None:
     raise LockOrderError(message)
 
 
-def _drop(lock: _Ranked, held: list[_Ranked]) -> None:
+def _drop(lock: _Ranked, acquired: list[_Ranked]) -> None:
     """Remove the last entry of the lock, which may be held several times."""
-    for index in range(len(held) - 1, -1, -1):
-        if held[index] is lock:
-            del held[index]
+    for index in range(len(acquired) - 1, -1, -1):
+        if acquired[index] is lock:
+            del acquired[index]
             return
 
 
@@ -212,17 +212,17 @@ class _CheckedAsyncLock(asyncio.Lock, _Ranked):
         _Ranked.__init__(self, rank, reentrant=False)
 
     async def acquire(self) -> "bool":  # type: ignore[override]
-        held = _held_by_task()
-        _check(self, held)
+        acquired = _locks_of_task()
+        _check(self, acquired)
         await super().acquire()
-        held.append(self)
+        acquired.append(self)
         return True
 
     def release(self) -> None:
-        _drop(self, _held_by_task())
+        _drop(self, _locks_of_task())
         super().release()
 
 
-def _held_by_task() -> list[_Ranked]:
+def _locks_of_task() -> list[_Ranked]:
     task = asyncio.current_task()
     return [] if task is None else _by_task.setdefault(task, [])

@@ -59,9 +59,9 @@ class Shares:
         if who is None:
             return False
         # Half of what the other clients leave, so that another client always finds room.
-        mine = self._of[who]
-        others = self.used_bytes - mine
-        return 2 * (mine + more_bytes) > self.limit_bytes - others
+        own_bytes = self._of[who]
+        other_bytes = self.used_bytes - own_bytes
+        return 2 * (own_bytes + more_bytes) > self.limit_bytes - other_bytes
 
     def _count(self, who: Hashable, more_bytes: int) -> None:
         self._of[who] += more_bytes

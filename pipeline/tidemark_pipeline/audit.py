@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.tier.audit_record import WORST_MAX, TopicAudit, Worst
+from tidemark.tier.audit_record import WORST_MAX, TopicAudit, WorstFinding
 from tidemark.tier.config import RemoteStorage
 from tidemark.tier.findings import Finding, FindingKind, of_entry, of_line
 from tidemark.tier.head import Head, ManifestError
@@ -216,8 +216,8 @@ def _split(
         yield AuditTask(topic_id, partition, tuple(group))
 
 
-def _worst(finding: Finding) -> Worst:
-    return Worst(
+def _worst(finding: Finding) -> WorstFinding:
+    return WorstFinding(
         finding.kind,
         finding.partition,
         finding.object,

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from tidemark.tier.head import Head, ManifestError
-from tidemark.tier.key_references import Naming
+from tidemark.tier.key_references import ReferenceClassifier
 from tidemark.tier.layout import DATA_PREFIX, topic_data_prefix
 from tidemark.tier.manifest import PageCache, PageNotFound
 from tidemark.tier.objects import ObjectInfo, StoreUnavailable
@@ -86,12 +86,12 @@ def measure(
 def _list(tier: Tier, usage: Usage) -> None:
     """List the objects in each bucket and add them to the usage of their topics."""
     # With all topics, one LIST of the data folder replaces one per topic.
-    naming = Naming(tier)
+    naming = ReferenceClassifier(tier)
     owners = {_folder(topic): topic for topic in usage.topics}
     for bucket, store in tier.segments.stores.items():
         for folder, of in _folders(usage):
             for infos in _chunks(store.list(folder)):
-                # Judged in chunks, so that memory does not grow with the number of objects.
+                # Classified in chunks, so that memory does not grow with the number of objects.
                 judged = naming.of_data(infos)
                 for trouble in judged.troubles:
                     usage.trouble(trouble)

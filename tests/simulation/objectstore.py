@@ -12,13 +12,13 @@ from tests.simulation.clockwork import Clockwork
 from tidemark.tier.manifest import ManifestStore
 from tidemark.tier.objects import (
     AlreadyExists,
-    Got,
     ObjectInfo,
     ObjectNotFound,
     PreconditionFailed,
     StoreUnavailable,
     UnfinishedUpload,
     Version,
+    VersionedObject,
 )
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
@@ -131,13 +131,13 @@ class SimulatedStore:
                 self._storage.late_puts.add(key)
             self._storage.set(self._who, key, data)
 
-    def get(self, key: str) -> Got:
+    def get(self, key: str) -> VersionedObject:
         if self._trouble():
             raise _gone()
         data = self._storage.objects.get(key)
         if data is None:
             raise ObjectNotFound(f"there is no {key}")
-        return Got(data, _version(data))
+        return VersionedObject(data, _version(data))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
         return self.get(key).data[start:end_exclusive]

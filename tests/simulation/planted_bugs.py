@@ -268,7 +268,7 @@ def _nobody_asks_the_tier() -> Iterator[None]:
     with (
         mock.patch("tidemark_broker.replication.partition.prefix_rule.question", return_value=""),
         mock.patch(
-            "tidemark_broker.replication.partition.roles.stops_for_lacking_records",
+            "tidemark_broker.replication.partition.roles.stop_if_behind_tier",
             return_value=False,
         ),
     ):

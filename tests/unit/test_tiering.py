@@ -30,7 +30,7 @@ TABLE = """
  ever_tiered              no     yes     yes     yes        yes        yes        yes
  is_off                   yes    no      no      no         yes        no         yes
  is_disabling             no     no      no      yes        no         yes        no
- policy_holds             no     no      no      yes        yes        yes        yes
+ policy_applies             no     no      no      yes        yes        yes        yes
  in_force                 -      -       -       RETAIN     RETAIN     DELETE     DELETE
  copies                   no     yes     yes     no         no         no         no
  may_expire               no     yes     yes     yes        yes        no         no
@@ -47,10 +47,10 @@ TABLE = """
 """
 QUESTIONS: dict[str, Callable[[Tiering], object]] = {
     "in_force": lambda tiering: tiering.in_force.policy,
-    "has_to_delete_before": lambda tiering: tiering.has_to_delete(4),
-    "has_to_delete_own": lambda tiering: tiering.has_to_delete(5),
-    "part_is_gone_before": lambda tiering: tiering.remote_part_is_gone(4),
-    "part_is_gone_own": lambda tiering: tiering.remote_part_is_gone(5),
+    "has_to_delete_before": lambda tiering: tiering.needs_delete_commit(4),
+    "has_to_delete_own": lambda tiering: tiering.needs_delete_commit(5),
+    "part_is_gone_before": lambda tiering: tiering.has_deleted_remote_part(4),
+    "part_is_gone_own": lambda tiering: tiering.has_deleted_remote_part(5),
     "local_retention_full": lambda tiering: tiering.local_retention(tier_is_empty=False),
     "local_retention_empty": lambda tiering: tiering.local_retention(tier_is_empty=True),
 }
@@ -151,7 +151,7 @@ def test_within_an_epoch_the_order_is_disabling_disabled_enabled() -> None:
     # Going back in this order means that an older state arrives late.
     back = [(a.state, b.state) for a in order for b in order if b.goes_back_from(a)]
     assert back == [(DISABLED, DISABLING), (ENABLED, DISABLING), (ENABLED, DISABLED)]
-    assert not Tiering(DISABLING, 6).goes_back_from(Tiering(ENABLED, 5))
+    assert not Tiering(DISABLING, 6).is_regression_from(Tiering(ENABLED, 5))
 
 
 def test_the_policy_is_frozen_with_the_epoch() -> None:
@@ -177,6 +177,10 @@ def test_no_change_of_the_spec_moves_tiering_back(
         successor = tiering.successor(enabled=enabled, policy=policy, default_policy=default)
         for new in (successor, successor.acknowledged if successor.is_disabling else successor):
             assert new.epoch >= tiering.epoch
-            assert not new.ever_tiered or not tiering.ever_tiered or not new.goes_back_from(tiering)
+            assert (
+                not new.ever_tiered
+                or not tiering.ever_tiered
+                or not new.is_regression_from(tiering)
+            )
             assert not new.changes_policy_of(tiering)
             tiering = new

@@ -188,8 +188,8 @@ class Admin:
         answer = await self.client.any(request, AlterPartitionReassignmentsResponse, _ANSWER_S)
         # An error of the whole request applies to every partition.
         if answer.error_code:
-            whole = _failure(answer.error_code, answer.error_message)
-            return dict.fromkeys(targets, whole)
+            failure = _failure(answer.error_code, answer.error_message)
+            return dict.fromkeys(targets, failure)
         return {
             (str(topic.name), int(partition.partition_index)): outcome(
                 partition.error_code, partition.error_message

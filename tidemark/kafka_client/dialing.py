@@ -73,7 +73,7 @@ async def _connect(address: BrokerAddress, access: KafkaAccess, client_id: str) 
         raise ClusterRefused(_not_trusted(address, tls, error)) from error
     except ssl.SSLError as error:
         if tls is not None:
-            _tell_if_ours(address, tls, error)
+            _check_certificate_refusal(address, tls, error)
         text = f"no TLS with {address}: {error.reason or error} (is it a listener with TLS?)"
         raise ClusterRefused(text) from error
     except TimeoutError as error:
@@ -83,7 +83,7 @@ async def _connect(address: BrokerAddress, access: KafkaAccess, client_id: str) 
     except OSError as error:
         ended = isinstance(error, ConnectionError) and tls is not None
         if ended and tls is not None:
-            _tell_if_ours(address, tls, error)
+            _check_certificate_refusal(address, tls, error)
         text = error.strerror or str(error) or type(error).__name__
         hint = " (is it a listener with TLS?)" if ended else ""
         raise Unreachable(f"{address}: {text}{hint}") from error
@@ -112,7 +112,7 @@ async def _begin(address: BrokerAddress, access: KafkaAccess, connection: KafkaC
         raise ClusterRefused(f"{address} does not speak Kafka's protocol: {error}") from error
     except ConnectionClosed as error:
         if access.tls is not None:
-            _tell_if_ours(address, access.tls, connection.failure or error)
+            _check_certificate_refusal(address, access.tls, connection.failure or error)
         hint = "" if access.tls else " (is it a listener with TLS?)"
         raise Unreachable(f"{address} ended the connection at once{hint}: {error}") from error
 
@@ -137,8 +137,8 @@ def _context(tls: Tls) -> ssl.SSLContext:
     except OSError as error:
         why = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or error
         places = " and ".join(dict.fromkeys(filter(None, (tls.ca_source, tls.own_source))))
-        mend = f": fix {places}" if places else ""
-        raise ClusterRefused(f"the certificates cannot be used: {why}{mend}") from error
+        remedy = f": fix {places}" if places else ""
+        raise ClusterRefused(f"the certificates cannot be used: {why}{remedy}") from error
 
 
 def _not_trusted(
@@ -151,21 +151,21 @@ def _not_trusted(
     return f"{text}: put the authority of the brokers into {source}" if source else text
 
 
-def _tell_if_ours(address: BrokerAddress, tls: Tls, error: Exception) -> None:
+def _check_certificate_refusal(address: BrokerAddress, tls: Tls, error: Exception) -> None:
     """Raise :class:`ClusterRefused` if the broker refuses the client certificate."""
     alert = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     place = f" into {tls.own_source}" if tls.own_source else ""
-    mend = f"put one that its authorities have issued, and its key,{place or ' in its place'}"
+    remedy = f"put one that its authorities have issued, and its key,{place or ' in its place'}"
     if tls.ends_s is not None and tls.ends_s <= time.time():
         ended = dt.datetime.fromtimestamp(tls.ends_s, dt.UTC).isoformat(timespec="seconds")
-        text = f"{address} refuses the client certificate, which expired at {ended}: {mend}"
+        text = f"{address} refuses the client certificate, which expired at {ended}: {remedy}"
         raise ClusterRefused(text) from error
     if not _is_of_certificate(alert):
         return
     if not tls.certificate:
         text = f"{address} requires a client certificate, and none is configured ({alert})"
-        raise ClusterRefused(f"{text}: {mend}") from error
-    raise ClusterRefused(f"{address} refuses the client certificate ({alert}): {mend}") from error
+        raise ClusterRefused(f"{text}: {remedy}") from error
+    raise ClusterRefused(f"{address} refuses the client certificate ({alert}): {remedy}") from error
 
 
 def _is_of_certificate(alert: str) -> bool:

@@ -62,18 +62,18 @@ def exchange(login: Login) -> Exchange:
         accepted = ", ".join(answer.mechanisms) or "none: this listener has no SASL"
         raise LoginFailed(f"the broker does not accept {login.mechanism} (accepted: {accepted})")
     if login.mechanism == PLAIN:
-        last = yield from _say(login, f"\0{login.name}\0{login.password}".encode())
+        last = yield from _exchange_message(login, f"\0{login.name}\0{login.password}".encode())
     elif login.mechanism == OAUTHBEARER:
-        last = yield from _bear(login)
+        last = yield from _send_token(login)
     else:
         scram = ScramClient(login, secrets.token_urlsafe(_NONCE_BYTES))
-        challenge = yield from _say(login, scram.first())
-        last = yield from _say(login, scram.final(bytes(challenge.auth_bytes)))
+        challenge = yield from _exchange_message(login, scram.first())
+        last = yield from _exchange_message(login, scram.final(bytes(challenge.auth_bytes)))
         scram.check(bytes(last.auth_bytes))
     return last.session_lifetime.total_seconds()
 
 
-def _say(
+def _exchange_message(
     login: Login, message: bytes
 ) -> Generator[tuple[Any, type[Any]], Any, SaslAuthenticateResponse]:
     answer: SaslAuthenticateResponse = yield (
@@ -87,14 +87,14 @@ def _say(
     return answer
 
 
-def _bear(login: Login) -> Generator[tuple[Any, type[Any]], Any, SaslAuthenticateResponse]:
+def _send_token(login: Login) -> Generator[tuple[Any, type[Any]], Any, SaslAuthenticateResponse]:
     """Send the token; a broker that refuses it names the cause only in answer to another
     message.
     """
     message = f"{_HEADER}\x01auth=Bearer {login.password}\x01\x01".encode()
-    answer = yield from _say(login, message)
+    answer = yield from _exchange_message(login, message)
     if answer.auth_bytes:
-        yield from _say(login, _OAUTH_ABORT)
+        yield from _exchange_message(login, _OAUTH_ABORT)
         raise LoginFailed(f"the broker refuses the token: {bytes(answer.auth_bytes)[:200]!r}")
     return answer
 

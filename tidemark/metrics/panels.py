@@ -145,6 +145,6 @@ def _panel(panel: Panel, table: Mapping[str, Metric]) -> Json:
 
 def _meaning(panel: Panel, table: Mapping[str, Metric]) -> str:
     """Return the meanings of the metrics that the panel queries."""
-    words = [word for query in panel.queries.values() for word in re.findall(r"\w+", query)]
-    rows = dict.fromkeys(word.removesuffix("_bucket") for word in words)
+    tokens = [token for query in panel.queries.values() for token in re.findall(r"\w+", query)]
+    rows = dict.fromkeys(token.removesuffix("_bucket") for token in tokens)
     return " ".join(table[name].meaning for name in rows if name in table)

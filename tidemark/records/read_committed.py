@@ -20,7 +20,7 @@ def committed(
     where one of the others is not what was written."""
     view = memoryview(data)
     for position, header in batches:
-        if aborted.leaves_out(header, view[position : position + header.size_bytes]):
+        if aborted.excludes(header, view[position : position + header.size_bytes]):
             check_crc(data, position, header)
         else:
             yield position, header
@@ -35,7 +35,7 @@ class AbortedProducers:
         self._later = sorted(transactions, key=_first_offset, reverse=True)
         self._now: set[int] = set()
 
-    def leaves_out(self, header: BatchHeader, batch: Buffer) -> bool:
+    def excludes(self, header: BatchHeader, batch: Buffer) -> bool:
         """Return whether the batch has no records for this reader."""
         while self._later and self._later[-1][1] <= header.last_offset:
             self._now.add(self._later.pop()[0])

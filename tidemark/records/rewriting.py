@@ -112,11 +112,11 @@ def reaching_to(batch: bytes, last_offset: int) -> bytes:
     There are no records in between. Not for a batch of a producer id, whose last sequence number
     follows from its last offset.
     """
-    whole = bytearray(batch)
-    (base_offset,) = struct.unpack_from(">q", whole)
-    struct.pack_into(">i", whole, 23, last_offset - base_offset)
-    _CRC.pack_into(whole, 17, compute_crc(whole, CRC_COVERS_FROM, len(whole)))
-    return bytes(whole)
+    extended = bytearray(batch)
+    (base_offset,) = struct.unpack_from(">q", extended)
+    struct.pack_into(">i", extended, 23, last_offset - base_offset)
+    _CRC.pack_into(extended, 17, compute_crc(extended, CRC_COVERS_FROM, len(extended)))
+    return bytes(extended)
 
 
 def _counted_from(

@@ -50,7 +50,7 @@ class AuditUnreadable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Worst:
+class WorstFinding:
     """One finding.
 
     ``object``: key of the segment's log, "" if the finding concerns no segment. Offsets and
@@ -82,7 +82,7 @@ class TopicAudit:
     segments: int
     size_bytes: int
     counts: Mapping[FindingKind, int] = field(default_factory=dict)
-    worst: tuple[Worst, ...] = ()
+    worst: tuple[WorstFinding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def encode(record: AuditRecord) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode("utf-8")
 
 
-def _row(audit: TopicAudit, worst: Iterable[Worst]) -> dict[str, object]:
+def _row(audit: TopicAudit, worst: Iterable[WorstFinding]) -> dict[str, object]:
     row: dict[str, object] = {
         "topicId": id_text(audit.topic_id),
         "name": audit.name,
@@ -265,13 +265,13 @@ def _counted(found: Mapping[str, Any]) -> Iterable[tuple[FindingKind, int]]:
         yield kind, number
 
 
-def _worst_of(folder: str, fields: Mapping[str, Any]) -> Worst:
+def _worst_of(folder: str, fields: Mapping[str, Any]) -> WorstFinding:
     key = _text(fields["object"])
     if key and place_of_data(key).folder != folder:
         raise ValueError("another topic's object")
     start, end = fields["offsets"]
     kind, partition = FindingKind(fields["kind"]), _number(fields["partition"], least=-1)
-    return Worst(kind, partition, key, _number(start, least=-1), _number(end, least=-1))
+    return WorstFinding(kind, partition, key, _number(start, least=-1), _number(end, least=-1))
 
 
 def _text(value: object) -> str:

@@ -57,8 +57,8 @@ class ByteCache(Generic[K, V]):
         ``load``.
         """
         found: dict[K, V] = {}
-        mine: dict[K, Future[V]] = {}
-        others: dict[K, Future[V]] = {}
+        own_loads: dict[K, Future[V]] = {}
+        other_loads: dict[K, Future[V]] = {}
         # Decide under the lock which keys this thread loads; the loads themselves run outside of
         # it.
         with self._lock:
@@ -68,15 +68,15 @@ class ByteCache(Generic[K, V]):
                     self.hits += 1
                     found[key] = value
                 elif key in self._loading:
-                    others[key] = self._loading[key]
+                    other_loads[key] = self._loading[key]
                 else:
                     self.misses += 1
-                    self._loading[key] = mine[key] = Future()
-        if mine:
-            found.update(self._load(mine, load))
+                    self._loading[key] = own_loads[key] = Future()
+        if own_loads:
+            found.update(self._load(own_loads, load))
         # Only now wait for other threads: waiting before loading could deadlock two threads that
         # need each other's keys.
-        found.update((key, future.result()) for key, future in others.items())
+        found.update((key, future.result()) for key, future in other_loads.items())
         return [found[key] for key in keys]
 
     def forget(self, matches: Callable[[K], bool]) -> None:
@@ -89,16 +89,16 @@ class ByteCache(Generic[K, V]):
                 self._values.pop(key)
 
     def _load(
-        self, mine: "Mapping[K, Future[V]]", load: Callable[[Sequence[K]], Sequence[V]]
+        self, own_loads: "Mapping[K, Future[V]]", load: Callable[[Sequence[K]], Sequence[V]]
     ) -> dict[K, V]:
         try:
-            values = dict(zip(mine, load(tuple(mine)), strict=True))
+            values = dict(zip(own_loads, load(tuple(own_loads)), strict=True))
         # BaseException, because waiting threads would otherwise block for ever.
         except BaseException as error:
             with self._lock:
-                for key in mine:
+                for key in own_loads:
                     del self._loading[key]
-            for future in mine.values():
+            for future in own_loads.values():
                 future.set_exception(error)
             raise
         with self._lock:
@@ -106,7 +106,7 @@ class ByteCache(Generic[K, V]):
                 del self._loading[key]
                 self._keep(key, value)
         for key, value in values.items():
-            mine[key].set_result(value)
+            own_loads[key].set_result(value)
         return values
 
     def _keep(self, key: K, value: V) -> None:

@@ -20,7 +20,7 @@ class NotAFile(OSError):
 
 
 @contextmanager
-def folder_beneath(root: Path, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+def open_folder(root: Path, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
     """Yield a descriptor of a folder below ``root``.
 
     ``make``: create missing folders, durably, but never the root. Raises ``OSError``
@@ -46,9 +46,9 @@ def _next_folder(above: int, part: str, *, make: bool) -> int:
 
 
 @contextmanager
-def file_beneath(root: Path, parts: Sequence[str]) -> Iterator[int]:
+def open_file(root: Path, parts: Sequence[str]) -> Iterator[int]:
     """Yield a descriptor of a file below ``root``, for reading. Raises ``OSError``."""
-    with folder_beneath(root, parts[:-1]) as folder:
+    with open_folder(root, parts[:-1]) as folder:
         # Non-blocking: opening a pipe would wait for its writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(parts[-1], flags, dir_fd=folder)

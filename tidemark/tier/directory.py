@@ -26,12 +26,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from tidemark.reasons import Reason
-from tidemark.tier.contained_paths import NotAFile, file_beneath, folder_beneath
+from tidemark.tier.contained_paths import NotAFile, open_file, open_folder
 from tidemark.tier.objects import (
     OBJECT_BYTES_MAX,
     AlreadyExists,
     DeletesRefused,
-    Got,
     ObjectInfo,
     ObjectNotFound,
     ObjectTooLarge,
@@ -39,6 +38,7 @@ from tidemark.tier.objects import (
     StoreUnavailable,
     UnfinishedUpload,
     Version,
+    VersionedObject,
     check_key,
     check_prefix,
 )
@@ -59,14 +59,14 @@ class DirectoryStore:
         self._root = path
         self._drop_old_temporaries()
 
-    def get(self, key: str) -> Got:
+    def get(self, key: str) -> VersionedObject:
         """Return the whole object."""
         with self._translated(key), self._open(key) as file:
             size = os.fstat(file).st_size
             if size > OBJECT_BYTES_MAX:
                 raise ObjectTooLarge(key, self.describe(), size)
             data = _read_fully(file, 0, size)
-        return Got(data, _digest(data))
+        return VersionedObject(data, _digest(data))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
         """Return the bytes of the range, cut off at the file's end."""
@@ -111,7 +111,7 @@ class DirectoryStore:
         with self._translated(key):
             parts = self._parts(key)
             try:
-                with folder_beneath(self._root, parts[:-1]) as folder:
+                with open_folder(self._root, parts[:-1]) as folder:
                     os.unlink(parts[-1], dir_fd=folder)
                     os.fsync(folder)
             except FileNotFoundError:
@@ -158,7 +158,7 @@ class DirectoryStore:
         with (
             self._translated(name),
             suppress(FileNotFoundError),
-            folder_beneath(self._root, (_INTERNAL, _TEMPORARIES)) as folder,
+            open_folder(self._root, (_INTERNAL, _TEMPORARIES)) as folder,
         ):
             os.unlink(name, dir_fd=folder)
 
@@ -173,7 +173,7 @@ class DirectoryStore:
         return parts
 
     def _open(self, key: str) -> AbstractContextManager[int]:
-        return file_beneath(self._root, self._parts(key))
+        return open_file(self._root, self._parts(key))
 
     def _walk(self, parts: Sequence[str]) -> Iterator[ObjectInfo]:
         """Yield the objects below a folder.
@@ -204,7 +204,7 @@ class DirectoryStore:
         found: dict[str, os.stat_result | None] = {}
         with (
             suppress(FileNotFoundError, NotADirectoryError),
-            folder_beneath(self._root, parts) as folder,
+            open_folder(self._root, parts) as folder,
             os.scandir(folder) as children,
         ):
             for child in children:
@@ -240,7 +240,7 @@ class DirectoryStore:
         for _ in range(_MKDIR_ATTEMPTS):
             with (
                 suppress(FileNotFoundError),
-                folder_beneath(self._root, parts[:-1], make=True) as folder,
+                open_folder(self._root, parts[:-1], make=True) as folder,
             ):
                 # The folder is fsynced too, or a crash could lose the name of a durable file.
                 os.rename(temporary, parts[-1], dst_dir_fd=folder)
@@ -256,14 +256,14 @@ class DirectoryStore:
     def _prune(self, parts: Sequence[str]) -> None:
         for count in range(len(parts), 0, -1):
             try:
-                with folder_beneath(self._root, parts[: count - 1]) as folder:
+                with open_folder(self._root, parts[: count - 1]) as folder:
                     os.rmdir(parts[count - 1], dir_fd=folder)
             except OSError:
                 return
 
     def _internal(self, name: str) -> Path:
         self._require_root()
-        with folder_beneath(self._root, (_INTERNAL, name), make=True):
+        with open_folder(self._root, (_INTERNAL, name), make=True):
             return self._root / _INTERNAL / name
 
     @contextmanager

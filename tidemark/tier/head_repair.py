@@ -110,7 +110,7 @@ def check_against_objects(tier: Tier, topic_id: uuid.UUID, partition: int) -> Lo
     topic = tier.manifests.load(topic_id, partition).head
     # List objects before the head is read: a copy that starts after the listing cannot make a
     # current head look old.
-    copies = dict(whole_copies(tier, topic))
+    copies = dict(complete_copies(tier, topic))
     loaded = tier.manifests.load(topic_id, partition)
     head = loaded.head
     pages = tier.manifests.pages(topic_id, partition)
@@ -192,7 +192,7 @@ def _with_lost_entries(
             continue  # nothing new, expired, leaves a hole, or belongs to another history
     store.check_live(head)
     if end is None:
-        _check_whole_line(head, later)
+        _check_contiguous(head, later)
     else:
         _check_end(head, store.pages, end, evidence.end_epoch)
     head = transitions.give_up_copying(head, now_ms=now_ms)
@@ -236,7 +236,7 @@ def _check_end(head: Head, pages: PageCache, end: int, end_epoch: int) -> None:
         )
 
 
-def _check_whole_line(head: Head, later: Iterable[SegmentEntry]) -> None:
+def _check_contiguous(head: Head, later: Iterable[SegmentEntry]) -> None:
     """Check that every later copy is part of the line; used if no end is known."""
     for entry in later:
         if entry.end_offset_inclusive > head.highest_remote_offset:
@@ -254,7 +254,7 @@ class _StoredObjects:
         self._tier = tier
         self._head = head
         self.pages = tier.manifests.pages(head.topic_id, head.partition)
-        self._copies = dict(whole_copies(tier, head))
+        self._copies = dict(complete_copies(tier, head))
         self._page_names = set(_listed_pages(tier, head))
         self._origins: dict[str, tuple[SegmentOrigin, SegmentEntry] | None] = {}
 
@@ -355,7 +355,7 @@ class _StoredObjects:
             raise Irreparable(str(error)) from error
 
 
-def whole_copies(tier: Tier, head: Head) -> Iterator[tuple[str, tuple[str, int]]]:
+def complete_copies(tier: Tier, head: Head) -> Iterator[tuple[str, tuple[str, int]]]:
     """Yield key (without suffix), bucket and log size (bytes) of each segment of a partition that
     has both of its objects. Blocks."""
     folder = partition_data_prefix(head.topic, head.topic_id, head.partition)

@@ -55,7 +55,7 @@ def check_claim(head: Head, leader_epoch: int, tiering: Tiering, cluster_id: str
     by = Claim(leader_epoch, tiering.epoch)
     if by.is_older_than(head.claim):
         raise _fenced(head, by)
-    if tiering.goes_back_from(head.tiering):
+    if tiering.is_regression_from(head.tiering):
         raise ManifestFenced(
             f"{head.name}: tiered epoch {tiering.epoch} is {head.tiering.state.name} already and "
             f"never goes back to {tiering.state.name}; wait for the controller's newer state"
@@ -152,10 +152,10 @@ def _check_history(head: Head, entry: SegmentEntry, end: int, epoch: int) -> Non
     # A segment that overlaps the tier must have the tier's epoch at the tier's end. A segment that
     # starts right behind it may have a newer one, because a leader was elected in between.
     overlaps = entry.start_offset <= end
-    ours = entry.epoch_at(end if overlaps else entry.start_offset)
-    if ours == epoch or (ours > epoch and not overlaps):
+    entry_epoch = entry.epoch_at(end if overlaps else entry.start_offset)
+    if entry_epoch == epoch or (entry_epoch > epoch and not overlaps):
         return
     raise Diverged(
         f"{head.name}: the tier ends at offset {end} of leader epoch {epoch}, but {entry.key} has "
-        f"leader epoch {ours} there; take this replica's log over from the tier"
+        f"leader epoch {entry_epoch} there; take this replica's log over from the tier"
     )

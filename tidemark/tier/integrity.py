@@ -123,19 +123,19 @@ class CheckedStream:
         if entry.digests is not None and log_digest(pieces) != entry.digests.log:
             what = "the digests that it has of the log are not the manifest's"
             raise damaged(entry, entry.aux_key, store, what)
-        self._held = b""
+        self._unverified = b""
         self._released = begin
         self._end = entry.size_bytes if end is None else end
 
     def feed(self, part: bytes) -> bytes:
         """Add the next bytes; return those that are verified now. Raises ObjectDamaged."""
-        data = self._held + part
+        data = self._unverified + part
         ends = self._released + len(data) >= self._end
         size, known = len(data), self._entry.digests is not None
         # A piece can only be verified as a whole: keep the rest until more bytes arrive.
         if known and not ends:
             size -= size % PIECE_BYTES
-        self._held, data = data[size:], data[:size]
+        self._unverified, data = data[size:], data[:size]
         if known:
             wrong = wrong_piece(data, self._released, self._pieces)
             if wrong is not None:
@@ -145,7 +145,7 @@ class CheckedStream:
 
     def finish(self) -> None:
         """Check that the whole range was fed. Raises ObjectDamaged."""
-        size = self._released + len(self._held)
+        size = self._released + len(self._unverified)
         if size != self._end:
             raise self._damaged(f"it has {size} bytes, the manifest says {self._entry.size_bytes}")
 

@@ -31,7 +31,7 @@ from tidemark.tier.segment_origin import origin_version
 _HEAD_READS = 3
 
 
-class Keyed(Protocol):
+class HasKey(Protocol):
     """Listed object or upload that has a key."""
 
     @property
@@ -39,12 +39,12 @@ class Keyed(Protocol):
         """Key relative to the store's prefix."""
 
 
-_Item = TypeVar("_Item", bound=Keyed)
+_Item = TypeVar("_Item", bound=HasKey)
 _Placed = Sequence[tuple[KeyLocation, _Item]]
 
 
 @dataclass(slots=True)
-class Judged(Generic[_Item]):
+class ClassifiedItems(Generic[_Item]):
     """Classified items.
 
     ``unnamed``: no manifest names them, nor ever will. ``unknown``: items whose folder has no head,
@@ -56,27 +56,27 @@ class Judged(Generic[_Item]):
     troubles: list[str] = field(default_factory=list)
 
 
-class Naming:
+class ReferenceClassifier:
     """Classifier that reads the heads of one tier. Calls block and raise StoreUnavailable."""
 
     def __init__(self, tier: Tier) -> None:
         self._tier = tier
 
-    def of_data(self, items: Sequence[_Item]) -> Judged[_Item]:
+    def of_data(self, items: Sequence[_Item]) -> ClassifiedItems[_Item]:
         """Classify objects under ``data/``, or uploads that are to become such."""
-        return self._judge(items, place_of_data, self._of_segments)
+        return self._classify(items, place_of_data, self._of_segments)
 
-    def of_pages(self, items: Sequence[_Item]) -> Judged[_Item]:
+    def of_pages(self, items: Sequence[_Item]) -> ClassifiedItems[_Item]:
         """Classify objects under ``pages/``."""
-        return self._judge(items, place_of_page, _of_pages)
+        return self._classify(items, place_of_page, _of_pages)
 
-    def _judge(
+    def _classify(
         self,
         items: Sequence[_Item],
         parse: Callable[[str], KeyLocation],
-        look: Callable[[Head, _Placed[_Item]], Judged[_Item]],
-    ) -> Judged[_Item]:
-        judged: Judged[_Item] = Judged()
+        look: Callable[[Head, _Placed[_Item]], ClassifiedItems[_Item]],
+    ) -> ClassifiedItems[_Item]:
+        judged: ClassifiedItems[_Item] = ClassifiedItems()
         for (topic_id, partition), placed in _placed(items, parse, judged).items():
             found = self._partition(topic_id, partition, placed, look)
             judged.unnamed += found.unnamed
@@ -89,32 +89,32 @@ class Naming:
         topic_id: uuid.UUID,
         partition: int,
         placed: _Placed[_Item],
-        look: Callable[[Head, _Placed[_Item]], Judged[_Item]],
-    ) -> Judged[_Item]:
+        look: Callable[[Head, _Placed[_Item]], ClassifiedItems[_Item]],
+    ) -> ClassifiedItems[_Item]:
         trouble = ""
         for _ in range(_HEAD_READS):
             try:
                 return look(self._tier.manifests.load(topic_id, partition).head, placed)
             except HeadNotFound:
                 folders = [(f"{place.folder}{partition}/", item) for place, item in placed]
-                return Judged(unknown=folders)
+                return ClassifiedItems(unknown=folders)
             # The page was deleted after this head was read: the next head no longer names it.
             except PageNotFound as error:
                 trouble = str(error)  # dropped since the head was read: another head says more
             except ManifestError as error:
-                return Judged(troubles=[str(error)])
-        return Judged(troubles=[trouble])
+                return ClassifiedItems(troubles=[str(error)])
+        return ClassifiedItems(troubles=[trouble])
 
-    def _of_segments(self, head: Head, placed: _Placed[_Item]) -> Judged[_Item]:
+    def _of_segments(self, head: Head, placed: _Placed[_Item]) -> ClassifiedItems[_Item]:
         folder = topic_data_prefix(head.topic, head.topic_id)
-        ours = [(place, item) for place, item in placed if place.folder == folder]
+        in_folder = [(place, item) for place, item in placed if place.folder == folder]
         pages = self._tier.manifests.pages(head.topic_id, head.partition)
-        names = orphans.unnamed_segments(head, pages, [place for place, _ in ours])
-        unnamed = [(place, item) for place, item in ours if place.name in names]
+        names = orphans.unnamed_segments(head, pages, [place for place, _ in in_folder])
+        unnamed = [(place, item) for place, item in in_folder if place.name in names]
         # The id belongs to a topic, the name does not: the owner is not known.
         unknown = [(place.folder, item) for place, item in placed if place.folder != folder]
         kept, troubles = self._kept_for_newer_head(head, [place for place, _ in unnamed])
-        return Judged(
+        return ClassifiedItems(
             unnamed=[item for place, item in unnamed if place.name not in kept],
             unknown=unknown,
             troubles=troubles,
@@ -163,13 +163,13 @@ def _last_start(head: Head) -> int:
     return max(head.pages[-1].start_offset if head.pages else 0, head.log_start_offset)
 
 
-def _of_pages(head: Head, placed: _Placed[_Item]) -> Judged[_Item]:
+def _of_pages(head: Head, placed: _Placed[_Item]) -> ClassifiedItems[_Item]:
     names = orphans.unnamed_pages(head, [place for place, _ in placed])
-    return Judged(unnamed=[item for place, item in placed if place.name in names])
+    return ClassifiedItems(unnamed=[item for place, item in placed if place.name in names])
 
 
 def _placed(
-    items: Sequence[_Item], parse: Callable[[str], KeyLocation], judged: Judged[_Item]
+    items: Sequence[_Item], parse: Callable[[str], KeyLocation], judged: ClassifiedItems[_Item]
 ) -> Mapping[tuple[uuid.UUID, int], list[tuple[KeyLocation, _Item]]]:
     """Group the items by partition; an item with another kind of key is added to
     ``judged.unknown``.

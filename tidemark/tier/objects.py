@@ -87,7 +87,7 @@ class DeletesRefused(StoreUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class VersionedObject:
     """Whole object with the version that was read."""
 
     data: bytes
@@ -121,7 +121,7 @@ class ObjectStore(Protocol):
     All calls block; callers use threads. Keys are relative, ``/`` separates folders.
     """
 
-    def get(self, key: str) -> Got:
+    def get(self, key: str) -> VersionedObject:
         """Return the whole object. Raises ObjectNotFound, ObjectTooLarge."""
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:

@@ -31,7 +31,6 @@ from tidemark.tier.objects import (
     OBJECT_BYTES_MAX,
     AlreadyExists,
     DeletesRefused,
-    Got,
     ObjectInfo,
     ObjectNotFound,
     ObjectTooLarge,
@@ -40,6 +39,7 @@ from tidemark.tier.objects import (
     StoreUnavailable,
     UnfinishedUpload,
     Version,
+    VersionedObject,
     check_key,
     check_prefix,
 )
@@ -89,14 +89,14 @@ class S3Store:
         self._refusals = 0
         self._deletes_singly = False
 
-    def get(self, key: str) -> Got:
+    def get(self, key: str) -> VersionedObject:
         """Return the whole object."""
         result = self._call(key, lambda path: obstore.get(self._bucket, path))
         if result.meta["size"] > OBJECT_BYTES_MAX:
             raise ObjectTooLarge(key, self.describe(), result.meta["size"])
         # The size is known before the body is read, so a foreign object never fills the memory.
         data = self._call(key, lambda _: bytes(result.bytes()))
-        return Got(data, self._version(key, result.meta["e_tag"]))
+        return VersionedObject(data, self._version(key, result.meta["e_tag"]))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
         """Bytes of the range, read in parts, cut off at the object's end."""

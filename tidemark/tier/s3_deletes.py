@@ -59,10 +59,10 @@ def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mappin
         raise BulkDeleteRefused(f"bucket {bucket}: {code} for DeleteObjects")
     # Refusals of single keys. A foreign key means that the answer cannot be trusted.
     refused: dict[str, str] = {}
-    asked = frozenset(keys)
+    requested = frozenset(keys)
     for error in elements(found, "Error"):
         code, key = text_of(error, "Code"), text_of(error, "Key").removeprefix(folder)
-        if key not in asked:
+        if key not in requested:
             raise BulkDeleteRefused(f"bucket {bucket}: {code} for a key that was not requested")
         if code not in _GONE:
             refused[key] = f"{code} {text_of(error, 'Message')}".strip()

@@ -27,12 +27,12 @@ _SKEW_MS = 600_000
 _FORMAT_VERSION = 1
 
 
-class SweptElsewhere(Exception):
+class SweepLeaseTaken(Exception):
     """Another sweeper has the lease; the message names it and its expiry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SweepRemainder:
     """Items that a sweep found and did not remove.
 
     ``unknown``: objects in folders without a head. ``passed_over``: how often something was
@@ -52,7 +52,7 @@ class _Record:
     until_ms: int = 0
     swept_ms: int = 0
     serial: int = 0
-    left: Left | None = None
+    left: SweepRemainder | None = None
 
 
 class SweepLease:
@@ -82,30 +82,30 @@ class SweepLease:
         swept_ms = self._read()[0].swept_ms
         return 0 if swept_ms > self._now_ms() + _SKEW_MS else swept_ms
 
-    def left(self) -> Left | None:
+    def left(self) -> SweepRemainder | None:
         """Return what the last sweep of the whole store left; None if no sweep has recorded it."""
         return self._read()[0].left
 
     def take(self) -> Self:
-        """Take the lease. Raises SweptElsewhere while another holder has it."""
+        """Take the lease. Raises SweepLeaseTaken while another holder has it."""
         record, version = self._read()
         now_ms = self._now_ms()
         # The same holds for a lease that ends later than any correct clock could have set.
         ahead_ms = record.until_ms - now_ms
         if record.holder not in ("", self._holder) and 0 < ahead_ms <= LEASE_MS + _SKEW_MS:
-            raise _elsewhere(record.holder, ahead_ms // 1000)
+            raise _lease_taken(record.holder, ahead_ms // 1000)
         self._write(_taken(record, self._holder, now_ms + LEASE_MS), version)
         return self
 
     def keep(self) -> None:
         """Renew the lease once half of its time has passed.
 
-        Raises SweptElsewhere if another holder has it.
+        Raises SweepLeaseTaken if another holder has it.
         """
         if self._now_ms() > self._record.until_ms - LEASE_MS // 2:
             self.take()
 
-    def end(self, *, done: bool, left: Left | None = None) -> None:
+    def end(self, *, done: bool, left: SweepRemainder | None = None) -> None:
         """Release the lease. ``done``: the whole store was swept, and ``left`` remains."""
         record, version = self._read()
         if record.holder != self._holder:
@@ -137,7 +137,7 @@ class SweepLease:
         except (AlreadyExists, PreconditionFailed) as error:
             found, _ = self._read()
             if found != record:
-                raise _elsewhere(found.holder, LEASE_MS // 1000) from error
+                raise _lease_taken(found.holder, LEASE_MS // 1000) from error
         self._record = record
 
 
@@ -145,8 +145,8 @@ def _taken(record: _Record, holder: str, until_ms: int) -> _Record:
     return replace(record, holder=holder, until_ms=until_ms, serial=record.serial + 1)
 
 
-def _elsewhere(holder: str, seconds: int) -> SweptElsewhere:
-    return SweptElsewhere(
+def _lease_taken(holder: str, seconds: int) -> SweepLeaseTaken:
+    return SweepLeaseTaken(
         f"{holder or 'another sweeper'} sweeps this store: wait for it, at most {seconds} s longer "
         "if it has died"
     )
@@ -183,5 +183,7 @@ def _decoded(data: bytes) -> _Record:
         return _Record()
 
 
-def _left(found: dict[str, object]) -> Left:
-    return Left(**{item.name: int(str(found[item.name])) for item in fields(Left)})
+def _left(found: dict[str, object]) -> SweepRemainder:
+    return SweepRemainder(
+        **{item.name: int(str(found[item.name])) for item in fields(SweepRemainder)}
+    )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tidemark.reasons import Reason
-from tidemark.tier.key_references import Judged, Naming
+from tidemark.tier.key_references import ClassifiedItems, ReferenceClassifier
 from tidemark.tier.layout import DATA_PREFIX, PAGES_PREFIX
 from tidemark.tier.objects import (
     DeletesRefused,
@@ -30,7 +30,7 @@ from tidemark.tier.objects import (
     UnfinishedUpload,
 )
 from tidemark.tier.open import Tier
-from tidemark.tier.sweep_lease import Left, SweepLease
+from tidemark.tier.sweep_lease import SweepLease, SweepRemainder
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class _Item:
         return f"{self.key or 'temporary file'} (upload {self.upload.upload_id} not finished)"
 
 
-_Judge = Callable[[Sequence[_Item]], Judged[_Item]]
+_Judge = Callable[[Sequence[_Item]], ClassifiedItems[_Item]]
 
 
 @dataclass(slots=True)
@@ -108,9 +108,9 @@ class SweepReport:
     examples: list[str] = field(default_factory=list)
 
     @property
-    def left(self) -> Left:
+    def left(self) -> SweepRemainder:
         """Items that were found and not removed."""
-        return Left(
+        return SweepRemainder(
             orphans=self.orphans.count - self.removed.count,
             size_bytes=self.orphans.size_bytes - self.removed.size_bytes,
             uploads=self.uploads.count - self.uploads_removed,
@@ -149,7 +149,7 @@ class Sweeper:
         progress: Callable[[SweepReport], None] = lambda _: None,
     ) -> None:
         self._tier = tier
-        self._naming = Naming(tier)
+        self._naming = ReferenceClassifier(tier)
         self._lease = lease
         self._progress = progress
         # One moment for the whole sweep: anything that appears while it runs is too young.
@@ -162,7 +162,7 @@ class Sweeper:
     def run(self) -> SweepReport:
         """Sweep the whole store. Blocks.
 
-        Raises StoreUnavailable if the store fails, SweptElsewhere if the lease was lost.
+        Raises StoreUnavailable if the store fails, SweepLeaseTaken if the lease was lost.
         """
         for store in self._tier.segments.stores.values():
             # Uploads, too, are listed before the heads are read.

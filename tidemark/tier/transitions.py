@@ -69,7 +69,7 @@ def claim(
     """
     check_claim(head, leader_epoch, tiering, cluster_id)
     # Two commits would leave a moment in which the old data counts as live in the new epoch.
-    if tiering.has_to_delete(head.tiering.epoch):
+    if tiering.needs_delete_commit(head.tiering.epoch):
         raise IllegalTransition(
             f"{head.name}: tiered epoch {tiering.epoch} disables with Delete, which moves the "
             "floor in the same commit: use disable_delete"

@@ -30,12 +30,13 @@ _KEEPALIVE_IDLE_S, _KEEPALIVE_PAUSE_S, _KEEPALIVE_PROBES = 60, 10, 3
 class AcceptLimits:
     """Limits of an acceptor.
 
-    ``unproven_max``: handshakes in progress; ``unproven_per_address_max`` of them from one address.
+    ``unauthenticated_max``: handshakes in progress, of which at most
+    ``unauthenticated_per_address_max`` are from one address.
     ``per_peer_max``: connections of one identity, where connections have one.
     """
 
-    unproven_max: int = 128
-    unproven_per_address_max: int = 32
+    unauthenticated_max: int = 128
+    unauthenticated_per_address_max: int = 32
     per_peer_max: int = 16
 
 
@@ -60,7 +61,7 @@ class Refusals:
         self._next_s, self._unsaid = self._now_s() + _LOG_PAUSE_S, 0
 
 
-def _everybody(_: str) -> str | None:
+def _accept_anyone(_: str) -> str | None:
     return None
 
 
@@ -79,7 +80,7 @@ class Acceptor:
         *,
         refusals: Refusals,
         limits: AcceptLimits,
-        refusal: Callable[[str], str | None] = _everybody,
+        refusal: Callable[[str], str | None] = _accept_anyone,
     ) -> None:
         self._socket = listening
         self._refusal = refusal
@@ -126,8 +127,8 @@ class Acceptor:
         limits = self._limits
         # Limits come before the policy: counting is cheaper than a decision about the address.
         if (
-            self._unproven.total() >= limits.unproven_max
-            or self._unproven[address] >= limits.unproven_per_address_max
+            self._unproven.total() >= limits.unauthenticated_max
+            or self._unproven[address] >= limits.unauthenticated_per_address_max
         ):
             self._refuse(accepted, address, "too many handshakes in progress")
             return

@@ -21,7 +21,7 @@ _RECORD_BYTES_MAX = 2**14 + 256
 _RECORDS_MAX = 64
 
 
-async def prove_and_clear(
+async def authenticate_and_clear(
     connected: socket.socket, context: ssl.SSLContext, *, server_side: bool
 ) -> dict[str, Any]:
     """Handshake, then close TLS but not the (non-blocking) socket; the verified certificate of the

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidemark.tls import identity
-from tidemark.tls.clear_after_handshake import prove_and_clear
+from tidemark.tls.clear_after_handshake import authenticate_and_clear
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import TlsIdentity
 
@@ -55,7 +55,7 @@ class Dialer:
         with contextlib.ExitStack() as closing:
             connected = await _connected(host, port)
             closing.callback(connected.close)
-            certificate = await prove_and_clear(connected, context, server_side=False)
+            certificate = await authenticate_and_clear(connected, context, server_side=False)
             identity.check(certificate, self.expected)
             _, protocol = await loop.create_connection(factory, sock=connected)
             closing.pop_all()

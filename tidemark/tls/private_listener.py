@@ -12,7 +12,7 @@ from typing import Any
 
 from tidemark.tls import identity
 from tidemark.tls.acceptor import HANDSHAKE_TIMEOUT_S, AcceptLimits, Acceptor, Refusals
-from tidemark.tls.clear_after_handshake import prove_and_clear
+from tidemark.tls.clear_after_handshake import authenticate_and_clear
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import TlsIdentity, WrongPeer
 
@@ -79,7 +79,7 @@ class PrivateListener:
     async def _accept_clear(self, accepted: socket.socket, _: str) -> None:
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
             context = self._files.contexts().server
-            certificate = await prove_and_clear(accepted, context, server_side=True)
+            certificate = await authenticate_and_clear(accepted, context, server_side=True)
         protocol = self._welcome(certificate)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, accepted)
 

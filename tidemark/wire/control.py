@@ -367,7 +367,7 @@ class PartitionState:
     ``has_eligible_leaders`` (KIP-966): replicas outside the ISR have every committed record, so the
     leader does not advance its high watermark, whatever its own min.insync.replicas is. ``adding``,
     ``removing``: replicas of a reassignment in progress. ``elr``, ``last_known_elr``: these
-    replicas, for clients that query them; a leader uses only the flag. ``is_whole``, in
+    replicas, for clients that query them; a leader uses only the flag. ``has_all_records``, in
     ``ReplicaStates`` only: the log has lost nothing since the sender received this state, because
     its process has run since then or was shut down cleanly.
     """
@@ -385,7 +385,7 @@ class PartitionState:
     removing: tuple[int, ...] = wire("int32", default=(), tag=3)
     elr: tuple[int, ...] = wire("int32", default=(), tag=4)
     last_known_elr: tuple[int, ...] = wire("int32", default=(), tag=5)
-    is_whole: bool = wire("bool", default=False, tag=6)
+    has_all_records: bool = wire("bool", default=False, tag=6)
 
 
 @entity(_nested, PARTITION_STATES)
@@ -413,12 +413,12 @@ class UnservedTopic:
     """Topic that exists without a ``Topic`` object: its partitions are not managed, and it is not
     deleted.
 
-    ``is_stray``: no ``Topic`` released it, so brokers continue to show it.
+    ``is_unmanaged``: no ``Topic`` released it, so brokers continue to show it.
     """
 
     name: str = wire("string")
     topic_id: uuid.UUID = wire("uuid")
-    is_stray: bool = wire("bool")
+    is_unmanaged: bool = wire("bool")
 
 
 @entity(_nested, PARTITION_STATES)

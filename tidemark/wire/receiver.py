@@ -92,9 +92,9 @@ class FrameReceiver:
         self._filled += count
         if self._filled < self._length:
             return []
-        whole = memoryview(self._frame).toreadonly()
+        frame = memoryview(self._frame).toreadonly()
         self._frame = None
-        return [whole]
+        return [frame]
 
     def _split(self, end: int) -> list[Frame]:
         frames: list[Frame] = []

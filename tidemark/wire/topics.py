@@ -75,12 +75,16 @@ class Assignment:
 class TopicChange:
     """Change of one topic.
 
-    ``kind``: a :class:`ChangeKind`. ``name`` None: the topic of ``topic_id``. ``partitions``: their
-    number after the change. ``replication_factor``: of a new topic, -1 for the Cluster's default.
-    ``is_whole``: the settings replace all existing ones (AlterConfigs). ``automatic``: no client
-    requested it by name; a broker needs the topic, or a client tried to use it. ``assignments``:
-    also names the partitions of an election, which may be ``unclean``, and of moves; a move without
-    replicas is cancelled. ``keeps_factor``: a move to another number of replicas is refused.
+    - ``kind``: a :class:`ChangeKind`.
+    - ``name``: None for the topic of ``topic_id``.
+    - ``partitions``: number of partitions after the change.
+    - ``replication_factor``: of a new topic; -1 for the Cluster's default.
+    - ``assignments``: replicas of each partition. They also name the partitions of an election, and
+      of moves. A move without replicas is cancelled.
+    - ``replaces_all``: the settings replace all existing ones (AlterConfigs).
+    - ``automatic``: no client requested the topic by name. A broker needs it, or a client used it.
+    - ``unclean``: the election may choose a replica that is not in sync.
+    - ``keeps_factor``: a move to another number of replicas is refused.
     """
 
     kind: int = wire("int8")
@@ -90,7 +94,7 @@ class TopicChange:
     replication_factor: int = wire("int32", default=i32(-1))
     assignments: tuple[Assignment, ...] = ()
     settings: tuple[Setting, ...] = ()
-    is_whole: bool = wire("bool", default=False)
+    replaces_all: bool = wire("bool", default=False)
     automatic: bool = wire("bool", default=False)
     unclean: bool = wire("bool", default=False)
     keeps_factor: bool = wire("bool", default=False)

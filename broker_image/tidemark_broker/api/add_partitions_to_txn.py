@@ -78,7 +78,7 @@ class _Transaction:
     verify_only: bool
     errors: dict[TopicPartition, ErrorCode]
 
-    def all_get(self, error: ErrorCode) -> None:
+    def set_all(self, error: ErrorCode) -> None:
         self.errors = dict.fromkeys(self.errors, error)
 
     def results(self) -> tuple[AddPartitionsToTxnTopicResult, ...]:
@@ -115,7 +115,7 @@ async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartition
     for part in some(request.transactions):
         for entry in part:
             transaction = _of_broker(entry)
-            await _if_they_exist(transaction, call)
+            await _check_existence(transaction, call)
             results.append(
                 AddPartitionsToTxnResult(
                     transactional_id=entry.transactional_id, topic_results=transaction.results()
@@ -158,17 +158,17 @@ async def _of_client(transaction: _Transaction, call: Call) -> None:
     """Apply the checks for clients: authorization, and no internal topic."""
     error = refusal(call, transaction.transactional_id)
     if error is not ErrorCode.none:
-        transaction.all_get(error)
+        transaction.set_all(error)
         return
     names = {tp.topic for tp in transaction.errors}
     denied = {*await call.denied(Operation.WRITE, names), *(names & INTERNAL_TOPICS)}
     for tp in transaction.errors:
         if tp.topic in denied:
             transaction.errors[tp] = ErrorCode.topic_authorization_failed
-    await _if_they_exist(transaction, call)
+    await _check_existence(transaction, call)
 
 
-async def _if_they_exist(transaction: _Transaction, call: Call) -> None:
+async def _check_existence(transaction: _Transaction, call: Call) -> None:
     errors, topics = transaction.errors, call.services.cluster.topics
     # As in Kafka, one bad partition fails the transaction: the others get OPERATION_NOT_ATTEMPTED.
     for tp, error in errors.items():
@@ -187,7 +187,7 @@ async def _call_coordinator(transaction: _Transaction, call: Call) -> None:
     """Call the transaction's coordinator, which must be this broker."""
     transactional_id = transaction.transactional_id
     if not transactional_id:
-        transaction.all_get(ErrorCode.invalid_request)
+        transaction.set_all(ErrorCode.invalid_request)
         return
     try:
         shard = call.services.transactions.shard_of(transactional_id)
@@ -206,7 +206,7 @@ async def _call_coordinator(transaction: _Transaction, call: Call) -> None:
         )
     except CoordinatorError as failed:
         error = failed.error_code
-    transaction.all_get(as_known(error, call, since=_FENCED_SINCE))
+    transaction.set_all(as_known(error, call, since=_FENCED_SINCE))
 
 
 API = Api(

@@ -27,10 +27,10 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
-    pass_on,
-    until_known,
+    forward,
+    wait_until_known,
 )
-from tidemark_broker.groups.core.group_configs import wrong_with
+from tidemark_broker.groups.core.group_configs import config_error
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _IN_FILE = (
@@ -99,7 +99,7 @@ async def alter(request: whole.AlterConfigsRequest, call: Call) -> AlterConfigsR
         )
 
     return await _altered(
-        request.resources, settings, call, validate_only=request.validate_only, is_whole=True
+        request.resources, settings, call, validate_only=request.validate_only, replaces_all=True
     )
 
 
@@ -109,7 +109,7 @@ async def _altered(
     call: Call,
     *,
     validate_only: bool,
-    is_whole: bool = False,
+    replaces_all: bool = False,
 ) -> AlterConfigsResponse:
     # Kafka rejects a resource that is named twice, since the order of its changes would decide.
     counts = Counter[_Key](
@@ -127,19 +127,19 @@ async def _altered(
             outcomes[key] = refused
         elif key[0] == ConfigResource.BROKER_LOGGER:
             outcomes[key] = _alter_loggers(
-                settings_of(resource), validate_only=validate_only, is_whole=is_whole
+                settings_of(resource), validate_only=validate_only, replaces_all=replaces_all
             )
         elif key[0] == ConfigResource.BROKER and key[1]:
-            outcomes[key] = _refusal_of_one_broker(settings_of(resource))
+            outcomes[key] = _broker_config_refusal(settings_of(resource))
         # Bounds of a group depend on this broker's configuration, which the operator does not have.
-        elif (wrong := _wrong_with_group(*key, settings_of(resource), call)) is not None:
+        elif (wrong := _group_config_error(*key, settings_of(resource), call)) is not None:
             outcomes[key] = ErrorCode.invalid_config, wrong
         else:
-            changes[key] = _change(*key, settings_of(resource), is_whole=is_whole)
+            changes[key] = _change(*key, settings_of(resource), replaces_all=replaces_all)
         if call.turns.over:
             await call.turns.give()
     # One call for all changes, so that the operator can apply them together.
-    results = await pass_on(
+    results = await forward(
         call, tuple(changes.values()), wait_s=_ASK_S, validate_only=validate_only
     )
     for key, result in zip(changes, results, strict=True):
@@ -158,13 +158,15 @@ async def _altered(
     return AlterConfigsResponse(responses=tuple(responses))
 
 
-def _change(kind: int, name: str, settings: tuple[Setting, ...], *, is_whole: bool) -> TopicChange:
+def _change(
+    kind: int, name: str, settings: tuple[Setting, ...], *, replaces_all: bool
+) -> TopicChange:
     return TopicChange(
         kind=_CHANGES[kind],
         name=name,
         topic_id=None,
         settings=settings,
-        is_whole=is_whole,
+        replaces_all=replaces_all,
     )
 
 
@@ -201,7 +203,9 @@ def _refusal_of_group(name: str, call: Call) -> _Outcome | None:
     return None
 
 
-def _wrong_with_group(kind: int, name: str, settings: Sequence[Setting], call: Call) -> str | None:
+def _group_config_error(
+    kind: int, name: str, settings: Sequence[Setting], call: Call
+) -> str | None:
     """Check the group's resulting values against this broker's bounds.
 
     The operator checks whether they are numbers.
@@ -220,10 +224,10 @@ def _wrong_with_group(kind: int, name: str, settings: Sequence[Setting], call: C
         for key, value in after.items()
         if key in GROUP and GROUP[key].type.accepts(value)
     }
-    return wrong_with(numbers, call.services.groups.settings)
+    return config_error(numbers, call.services.groups.settings)
 
 
-def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Outcome:
+def _broker_config_refusal(settings: Sequence[Setting]) -> _Outcome:
     """Return the result for keys of one broker.
 
     No key can be set for one broker alone, so deleting one succeeds without a change.
@@ -236,9 +240,11 @@ def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Outcome:
     return (ErrorCode.policy_violation, _FOR_ALL) if added else (ErrorCode.none, None)
 
 
-def _alter_loggers(settings: Sequence[Setting], *, validate_only: bool, is_whole: bool) -> _Outcome:
+def _alter_loggers(
+    settings: Sequence[Setting], *, validate_only: bool, replaces_all: bool
+) -> _Outcome:
     # AlterConfigs would have to reset every logger that is not named. Kafka rejects it as well.
-    if is_whole:
+    if replaces_all:
         text = "AlterConfigs does not support the resource type BROKER_LOGGER"
         return ErrorCode.invalid_request, text
     try:
@@ -274,7 +280,7 @@ async def _follow(
         )
 
     made = [key for key in changes if outcomes[key][0] is ErrorCode.none]
-    await until_known(call, made, has_followed, _FOLLOW_S)
+    await wait_until_known(call, made, has_followed, _FOLLOW_S)
 
 
 def _says(config: Mapping[str, str], setting: Setting) -> bool:

@@ -105,7 +105,7 @@ class Client:
             return None
         return self._users.quotas.of(user_name(self.principal), client_id)
 
-    def rest_before_first_s(self, request: Frame) -> float | None:
+    def mute_before_first_s(self, request: Frame) -> float | None:
         """Return how many seconds to wait before the connection's first Produce.
 
         Other connections may have used up the shared quota. None means that this request is not a
@@ -119,7 +119,7 @@ class Client:
             return 0.0
         # Using zero bytes refreshes the delay without counting anything.
         quotas.use(QuotaKind.PRODUCE, 0)
-        return quotas.rest_s
+        return quotas.throttle_s
 
     def rest(self, for_s: float) -> None:
         """Throttle the connection. See :meth:`ServerConnection.rest`."""

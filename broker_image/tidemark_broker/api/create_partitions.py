@@ -20,9 +20,9 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
+    forward,
     is_led,
-    pass_on,
-    until_known,
+    wait_until_known,
     with_each,
 )
 from tidemark_broker.security.acls import Operation
@@ -98,13 +98,13 @@ async def _grown(
     until_s = loop.time() + wait_s
     names = [topic.name for topic in topics]
     changes = await call.turns.all_of(_change(topic) for topic in topics)
-    outcomes = await pass_on(call, changes, wait_s=wait_s, validate_only=validate_only)
+    outcomes = await forward(call, changes, wait_s=wait_s, validate_only=validate_only)
     results = dict(with_each(names, outcomes))
     # Partitions without leaders would fail the client's next Produce, so the answer waits for them.
     if not validate_only:
         made = [name for name, result in results.items() if not result.error_code]
         views = call.services.cluster.topics
-        late = await until_known(
+        late = await wait_until_known(
             call,
             made,
             lambda name: is_led(views.get(name), results[name].partitions, call),

@@ -36,9 +36,9 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
+    forward,
     is_led,
-    pass_on,
-    until_known,
+    wait_until_known,
     with_each,
 )
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -160,11 +160,11 @@ async def _created(
     # Repeat for topics whose previous incarnation is still being deleted.
     while pending:
         left_s = until_s - loop.time()
-        outcomes = await pass_on(
+        outcomes = await forward(
             call, [changes[name] for name in pending], wait_s=left_s, validate_only=validate_only
         )
         results.update(with_each(pending, outcomes))
-        pending = [name for name in pending if _is_going(results[name], name, call)]
+        pending = [name for name in pending if _is_being_deleted(results[name], name, call)]
         again = again.failed(loop.time())
         if not pending or until_s < again.until_s:
             break
@@ -172,14 +172,14 @@ async def _created(
     # A topic without leaders would fail the client's next Produce, so the answer waits for them.
     if not validate_only:
         made = [name for name, result in results.items() if not result.error_code]
-        late = await until_known(
+        late = await wait_until_known(
             call, made, lambda name: _is_there(results[name], call), until_s - loop.time()
         )
         results.update(dict.fromkeys(late, _LATE))
     return results
 
 
-def _is_going(result: TopicChangeResult, name: str, call: Call) -> bool:
+def _is_being_deleted(result: TopicChangeResult, name: str, call: Call) -> bool:
     """True if the operator still has the topic but no broker does: its deletion has not ended."""
     return result.error_code == _EXISTS and name not in call.services.cluster.topics
 

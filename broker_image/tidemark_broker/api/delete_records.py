@@ -57,7 +57,7 @@ async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResp
     denied = await call.denied(Operation.DELETE, (topic.name for topic in request.topics))
     statuses = await call.turns.all_of(_statuses(request, denied, services))
     timeout_s = call.wait_s(milliseconds(request.timeout) / 1000)
-    await deletions.until_settled(
+    await deletions.wait_until_settled(
         statuses, services.replicas, services.purgatory, timeout_s, who=call.client.who
     )
     return await _answer(request, call, statuses)

@@ -21,8 +21,8 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
-    pass_on,
-    until_known,
+    forward,
+    wait_until_known,
 )
 from tidemark_broker.security.acls import Operation, ResourceType
 
@@ -180,7 +180,7 @@ async def _deleted(
         TopicChange(kind=ChangeKind.DELETE, name=name, topic_id=topic_id)
         for name, topic_id in requested
     )
-    outcomes = await pass_on(call, changes, wait_s=wait_s)
+    outcomes = await forward(call, changes, wait_s=wait_s)
     results = dict(zip(requested, outcomes, strict=True))
     # Success means that the operator accepted the deletion. The brokers delete the topic
     # afterwards.
@@ -190,7 +190,7 @@ async def _deleted(
         if result.topic_id is not None and not result.error_code
     )
     cluster = call.services.cluster
-    late = await until_known(
+    late = await wait_until_known(
         call, going, lambda topic_id: cluster.by_id(topic_id) is None, until_s - loop.time()
     )
     answers = await call.turns.all_of(

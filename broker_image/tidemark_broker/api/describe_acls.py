@@ -74,8 +74,8 @@ async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsRespon
         )
     # ACLs are stored by user, but the answer groups them by resource.
     grouped: dict[_Resource, list[AclDescription]] = {}
-    everybody = users.users
-    for user in everybody.values():
+    users_by_name = users.users
+    for user in users_by_name.values():
         _add(acl_filter, user, grouped)
         # A cluster may have thousands of users, so the loop yields.
         if call.turns.over:

@@ -135,7 +135,7 @@ def tiering_config(tiering: Tiering) -> dict[str, str]:
 
     They are that of KIP-950's draft and that of Kafka's releases. Defaults are left out.
     """
-    if not tiering.policy_holds:
+    if not tiering.policy_applies:
         return {}
     if tiering.disable_policy is DisablePolicy.RETAIN:
         return {"remote.log.copy.disable": "true"}

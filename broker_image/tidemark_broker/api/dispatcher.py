@@ -140,7 +140,7 @@ APIS: tuple[Api[Any, Any], ...] = (
 
 #: Open-ended answers that are built at the same time. An answer for all topics may have a hundred
 #: thousand elements.
-TOLD_AT_ONCE = 32
+RESPONSES_AT_ONCE = 32
 
 
 def _ignore(_: float) -> None:
@@ -180,7 +180,7 @@ class Dispatcher:
         self._services = services
         self._metrics = metrics
         self._large = LargeRequests()
-        self._telling = FairTurns(TOLD_AT_ONCE)
+        self._response_turns = FairTurns(RESPONSES_AT_ONCE)
         table = dict(by_key(APIS))
         table[api_versions.KEY] = api_versions.api_of(table)
         self._table = table
@@ -194,11 +194,11 @@ class Dispatcher:
         ``CloseConnection`` where the protocol's answer is to close the connection.
         """
         # Memory that this request creates counts for its client (memory_shares).
-        asked = asking.set(client.who)
+        previous_client = asking.set(client.who)
         try:
             return await self._limited(frame, memory, client)
         finally:
-            asking.reset(asked)
+            asking.reset(previous_client)
 
     async def _limited(
         self, frame: Frame, memory: AnswerMemory, client: Client
@@ -239,7 +239,7 @@ class Dispatcher:
             self._answered(api, version, began_s)
             return await _encoded(api, call, answer, correlation_id, throttle)
         # The turn includes encoding, since the answer's objects live until it is encoded.
-        async with self._telling.turn(1, client.who):
+        async with self._response_turns.turn(1, client.who):
             answer = await self._handle(api, frame, call, spent)
             self._answered(api, version, began_s)
             return await _encoded(api, call, answer, correlation_id, throttle)

@@ -17,7 +17,7 @@ from tidemark.wire import control
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.topic_change_requests import error_of, pass_on, until_known
+from tidemark_broker.api.topic_change_requests import error_of, forward, wait_until_known
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _PREFERRED, _UNCLEAN = 0, 1
@@ -67,10 +67,10 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
     changes = await call.turns.all_of(
         _change(topic, numbers, unclean=unclean) for topic, numbers in requested.items()
     )
-    outcomes = await pass_on(call, changes, wait_s=wait_s)
+    outcomes = await forward(call, changes, wait_s=wait_s)
     found = dict(zip(requested, outcomes, strict=True))
     # The operator has stored the new leaders. This broker's metadata follows a moment later.
-    await until_known(
+    await wait_until_known(
         call,
         found,
         lambda topic: _are_led(topic, found[topic], call, unclean=unclean),

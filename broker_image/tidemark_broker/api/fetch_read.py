@@ -144,11 +144,11 @@ def _read(
         error = ErrorCode.inconsistent_topic_id
         return Read(request, None, FetchResult(error=error))
     if params.rack:
-        elsewhere = redirected(
+        redirect = redirected(
             partition, request.offset, params.rack, call, request.current_leader_epoch
         )
-        if elsewhere is not None:
-            return Read(request, partition, elsewhere)
+        if redirect is not None:
+            return Read(request, partition, redirect)
     max_bytes = min(request.max_bytes, left)
     result = partition_reads.fetch(
         partition,

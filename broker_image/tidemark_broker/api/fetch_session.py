@@ -302,7 +302,7 @@ class FetchSessionCache:
     def _make_room(self, who: Hashable, size: int, now_s: float) -> bool:
         if size > self._partitions_max // 2:
             return False
-        self._keep_to_share(who, size)
+        self._enforce_client_share(who, size)
         while self._partitions + size > self._partitions_max:
             if not self._evict_stale(now_s):
                 return False
@@ -312,19 +312,19 @@ class FetchSessionCache:
             or self._evict_smaller(size, now_s)
         )
 
-    def _keep_to_share(self, who: Hashable, size: int) -> None:
+    def _enforce_client_share(self, who: Hashable, size: int) -> None:
         """End the client's own oldest sessions until it has less than half of everything."""
         # Below half of the limits in total, no client can exceed its share.
         if len(self._sessions) < self._slots // 2 and (
             self._partitions + size <= self._partitions_max // 2
         ):
             return
-        mine = [session for session in self._sessions.values() if session.who == who]
-        count, held = len(mine), sum(len(session.cached) for session in mine)
-        for session in mine:
-            if count < max(1, self._slots // 2) and held + size <= self._partitions_max // 2:
+        own_sessions = [session for session in self._sessions.values() if session.who == who]
+        count, partitions = len(own_sessions), sum(len(session.cached) for session in own_sessions)
+        for session in own_sessions:
+            if count < max(1, self._slots // 2) and partitions + size <= self._partitions_max // 2:
                 return
-            count, held = count - 1, held - len(session.cached)
+            count, partitions = count - 1, partitions - len(session.cached)
             self._end(session)
 
     def _evict_stale(self, now_s: float) -> bool:

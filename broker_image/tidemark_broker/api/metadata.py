@@ -127,7 +127,7 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         topics = _all_but(hidden, present, request, call, frozenset(live))
     else:
         denied = await _create_missing(request, call)
-        await _until_open(request.topics, call)
+        await _wait_until_open(request.topics, call)
         live = reachable(cluster, listener)  # brokers may have been fenced during the wait
         topics = _requested(request.topics, request, call, frozenset(live), denied)
     return MetadataResponse(
@@ -240,7 +240,7 @@ async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
     return denied
 
 
-async def _until_open(topics: Sequence[v13.MetadataRequestTopic], call: Call) -> None:
+async def _wait_until_open(topics: Sequence[v13.MetadataRequestTopic], call: Call) -> None:
     """Wait a short time for the logs of a topic that was just created.
 
     The answer would otherwise have no leaders for a few ms, which some clients treat as final.
@@ -307,7 +307,7 @@ def _partition(
     # Metadata may be ahead of this broker: it is reported as leader only once its log is open.
     led = row.leader in live and call.services.replicas.is_led(view.topic_id, row)
     made = MetadataResponsePartition(
-        error_code=ErrorCode.none if led else _unled(row, live, call),
+        error_code=ErrorCode.none if led else _leader_error(row, live, call),
         partition_index=row.partition,
         leader_id=row.leader if led else -1,
         leader_epoch=row.leader_epoch,
@@ -321,15 +321,15 @@ def _partition(
     return made
 
 
-def _unled(row: control.PartitionState, live: frozenset[int], call: Call) -> ErrorCode:
+def _leader_error(row: control.PartitionState, live: frozenset[int], call: Call) -> ErrorCode:
     """Return the error of a partition without a reachable leader.
 
     As in Kafka, newer clients receive LISTENER_NOT_FOUND if the leader lacks their listener.
     """
     # A live leader without this listener is a configuration error that the client should see.
     broker = call.services.cluster.brokers.get(row.leader)
-    is_elsewhere = row.leader not in live and broker is not None and not broker.fenced
-    if is_elsewhere and call.version >= _LISTENER_NOT_FOUND_SINCE:
+    lacks_listener = row.leader not in live and broker is not None and not broker.fenced
+    if lacks_listener and call.version >= _LISTENER_NOT_FOUND_SINCE:
         return ErrorCode.listener_not_found
     return ErrorCode.leader_not_available
 

@@ -17,7 +17,7 @@ from tidemark.wire import control
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED, error_of, pass_on
+from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED, error_of, forward
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.security.acls import Operation, ResourceType
 
@@ -90,7 +90,7 @@ async def alter(
         _change(topic, keeps_factor=not allowed) for topic in request.topics
     )
     # The answer does not wait for the move, which may take hours.
-    outcomes = await pass_on(call, changes, wait_s=milliseconds(request.timeout) / 1000)
+    outcomes = await forward(call, changes, wait_s=milliseconds(request.timeout) / 1000)
     answers = await call.turns.all_of(
         _response(topic, result) for topic, result in zip(request.topics, outcomes, strict=True)
     )
@@ -138,7 +138,7 @@ def _response(
     return ReassignableTopicResponse(name=topic.name, partitions=tuple(parts))
 
 
-async def list_them(
+async def list_reassignments(
     request: listing.ListPartitionReassignmentsRequest, call: Call
 ) -> ListPartitionReassignmentsResponse:
     """List all moves, or those of the named partitions."""
@@ -203,6 +203,6 @@ LIST = Api(
     version_max=0,
     request=listing.ListPartitionReassignmentsRequest,
     answer=ListPartitionReassignmentsResponse,
-    handler=list_them,
+    handler=list_reassignments,
     open_ended=True,
 )

@@ -49,14 +49,14 @@ def answer_type(message: Any, api_key: int, version: int) -> Any:
 def _readable(message: Any, kafka: Any) -> Any:
     # Missing fields become class attributes, so reading them costs no space per request.
     present = {field.name for field in dataclasses.fields(kafka)}
-    lacking = {
+    missing_fields = {
         name: _default(field) for name, field in _fields(message).items() if name not in present
     }
     fields = [
         (field.name, _bound_type(message, field, _readable), field.default, field.metadata)
         for field in dataclasses.fields(kafka)
     ]
-    return _twin(kafka, fields, lacking)
+    return _twin(kafka, fields, missing_fields)
 
 
 @cache
@@ -103,10 +103,10 @@ def _fields(message: Any) -> dict[str, Field]:
 def _bound_type(message: Any, field: Field, bind: Callable[[Any, Any], Any]) -> Any:
     """Return the type of kio's ``field``, with its entity bound to that of ``message``."""
     own = _fields(message).get(field.name)
-    ours, kafkas = None if own is None else entity_in(own.type), entity_in(field.type)
-    if ours is None or kafkas is None:
+    own_entity, kafka_entity = None if own is None else entity_in(own.type), entity_in(field.type)
+    if own_entity is None or kafka_entity is None:
         return field.type
-    return _replaced(field.type, bind(ours, kafkas))
+    return _replaced(field.type, bind(own_entity, kafka_entity))
 
 
 def entity_in(annotation: Any) -> Any:
@@ -145,6 +145,6 @@ def timestamp(value_ms: int) -> datetime.datetime | None:
     """Return the time for kio, which represents -1 by None."""
     if value_ms < 0:
         return None
-    seconds, rest_ms = divmod(value_ms, 1000)
-    whole = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
-    return whole + datetime.timedelta(milliseconds=rest_ms)
+    seconds, remainder_ms = divmod(value_ms, 1000)
+    whole_seconds = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
+    return whole_seconds + datetime.timedelta(milliseconds=remainder_ms)

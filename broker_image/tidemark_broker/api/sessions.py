@@ -107,7 +107,7 @@ class ConnectionSessions:
             sasl=sasl,
             connection=connection,
         )
-        connection.rests_before_first(client.rest_before_first_s)
+        connection.mute_before_first(client.mute_before_first_s)
         return client
 
     def _sasl(self, connection: ServerConnection) -> "SaslSession":

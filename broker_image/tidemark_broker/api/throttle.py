@@ -42,8 +42,8 @@ class Throttle:
             return await self._timed(work)
         finally:
             self._count()
-            if self.quotas.rest_s > 0:
-                self._client.rest(self.quotas.rest_s)
+            if self.quotas.throttle_s > 0:
+                self._client.rest(self.quotas.throttle_s)
 
     def add(self, spent_s: float) -> None:
         """Add time that a thread has spent on the request."""
@@ -52,8 +52,8 @@ class Throttle:
     def set_throttle_time(self, answer: Any) -> None:
         """Set the throttle time of the answer, if it has that field."""
         self._count()
-        if self.quotas.rest_s > 0 and hasattr(answer, "throttle_time"):
-            answer.throttle_time = timedelta(milliseconds=math.ceil(self.quotas.rest_s * 1000))
+        if self.quotas.throttle_s > 0 and hasattr(answer, "throttle_time"):
+            answer.throttle_time = timedelta(milliseconds=math.ceil(self.quotas.throttle_s * 1000))
 
     def _count(self) -> None:
         # The time so far includes the step in progress, since the answer is built within one.

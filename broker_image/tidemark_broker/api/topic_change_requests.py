@@ -40,7 +40,7 @@ def error_of(code: int) -> ErrorCode:
         return unknown  # type: ignore[no-any-return]
 
 
-async def pass_on(
+async def forward(
     call: Call, changes: Sequence[TopicChange], *, wait_s: float, validate_only: bool = False
 ) -> Sequence[TopicChangeResult]:
     """Pass changes on to the operator. Return one result for each."""
@@ -51,7 +51,7 @@ async def pass_on(
     )
 
 
-async def until_known(
+async def wait_until_known(
     call: Call, pending: Iterable[K], is_known: Callable[[K], bool], wait_s: float
 ) -> frozenset[K]:
     """Wait until this broker's metadata has the changes.

@@ -25,4 +25,4 @@ class IoThrottle:
             now_s = self._now()
             if size_bytes:
                 self._rate.record(size_bytes, now_s)
-            return self._rate.rest_s(self._limit, now_s)
+            return self._rate.throttle_s(self._limit, now_s)

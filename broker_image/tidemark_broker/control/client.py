@@ -35,9 +35,9 @@ from tidemark_broker.control.controller_discovery import (
 )
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.errors import (
-    AliveElsewhere,
     ControllerRefused,
     NotController,
+    PreviousProcessAlive,
     SessionEnded,
     check,
 )
@@ -138,7 +138,7 @@ class ControlClient:
             began_s = clock()
             error = await self._try(found)
             # The previous process expires within one session, so a short constant pause suffices.
-            if isinstance(error, AliveElsewhere):
+            if isinstance(error, PreviousProcessAlive):
                 self._last_failed = None
                 await asyncio.sleep(_FORMER_PROCESS_PAUSE_S)
                 continue
@@ -247,7 +247,7 @@ class ControlClient:
         # 41 is NOT_CONTROLLER, which the check below turns into a retry elsewhere.
         if answer.error_code and answer.error_message and answer.error_code != 41:
             former = answer.error_code == int(ErrorCode.duplicate_broker_registration.value)
-            kind = AliveElsewhere if former else ControllerRefused
+            kind = PreviousProcessAlive if former else ControllerRefused
             if kind is ControllerRefused and self.want_shut_down:
                 # If its Broker object is deleted, this controller moves no leaders for it.
                 self.may_shut_down.set()

@@ -96,7 +96,7 @@ class ControllerFinder:
         while True:
             try:
                 connection = await self._connect(address)
-                await self._until_it_leads(connection)
+                await self._wait_until_leading(connection)
             except (OSError, TimeoutError, FrameError) as error:
                 self._note_problem(address, error)
             except Exception:
@@ -107,7 +107,7 @@ class ControllerFinder:
             failures += 1
             await asyncio.sleep(_PAUSES.pause_s(failures))
 
-    async def _until_it_leads(self, connection: KafkaConnection) -> None:
+    async def _wait_until_leading(self, connection: KafkaConnection) -> None:
         """Wait until the other side leads. On any error the connection is closed."""
         try:
             while not await self._leads(connection):  # noqa: ASYNC110 - a standby sends no event

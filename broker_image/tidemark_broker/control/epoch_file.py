@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from tidemark_broker.log import StorageError
-from tidemark_broker.log.files import write_whole
+from tidemark_broker.log.files import replace_file
 from tidemark_broker.replication.threads import in_role_thread
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ControllerEpoch:
             # Written before the epoch counts: a crash must not make the broker obey an older
             # controller.
             data = json.dumps({"version": 1, "controllerEpoch": epoch}).encode()
-            await in_role_thread(write_whole, self._path, data)
+            await in_role_thread(replace_file, self._path, data)
             # A higher epoch may have been accepted during the write.
             if epoch > self.highest:
                 self.highest, self.commit = epoch, -1

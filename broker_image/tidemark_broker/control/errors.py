@@ -15,7 +15,7 @@ class ControllerRefused(SessionEnded):
     """The controller rejects this broker for the reason in the text. Retried after a pause."""
 
 
-class AliveElsewhere(ControllerRefused):
+class PreviousProcessAlive(ControllerRefused):
     """The broker's previous process still counts as alive, for at most one session."""
 
 

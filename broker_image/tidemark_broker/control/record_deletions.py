@@ -167,7 +167,7 @@ async def delete_topic_records(
         begun.append(_begin(manager, request.topic_id, below))
     timeout_s = min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000
     purgatory = manager.context.purgatory
-    await deletions.until_settled(begun, manager, purgatory, timeout_s, who=who)
+    await deletions.wait_until_settled(begun, manager, purgatory, timeout_s, who=who)
     return _results(begun)
 
 

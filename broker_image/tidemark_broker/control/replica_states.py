@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.tiering import NEVER_TIERED
 from tidemark.wire import control
-from tidemark_broker.replication.hosting.replica_manager import HeldReplica, ReplicaManager
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager, StoredReplica
 from tidemark_broker.replication.metadata import unknown_row
 from tidemark_broker.replication.threads import in_thread
 
@@ -33,22 +33,22 @@ class ReplicaStatesPage:
 
 async def pages(manager: ReplicaManager) -> list[ReplicaStatesPage]:
     """Return all pages, at least one."""
-    held = manager.held()
+    opened = manager.open_replicas()
     # State files of replicas that are not open are read from disk, so in a thread.
-    unopened = await in_thread(manager.held_unopened)
+    unopened = await in_thread(manager.unopened_replicas)
     parts = list(
         # Sorted, so that a topic's replicas share its entry.
         _parts(
-            sorted([*held, *unopened], key=lambda replica: (replica.topic_id, replica.partition))
+            sorted([*opened, *unopened], key=lambda replica: (replica.topic_id, replica.partition))
         )
     )
     return [ReplicaStatesPage(part, index == len(parts) - 1) for index, part in enumerate(parts)]
 
 
-def _parts(held: Iterable[HeldReplica]) -> Iterator[tuple[control.TopicState, ...]]:
-    page: dict[uuid.UUID, list[HeldReplica]] = {}
+def _parts(replicas: Iterable[StoredReplica]) -> Iterator[tuple[control.TopicState, ...]]:
+    page: dict[uuid.UUID, list[StoredReplica]] = {}
     size = 0
-    for replica in held:
+    for replica in replicas:
         more = _size(replica, is_new=replica.topic_id not in page)
         if page and size + more > _PAGE_BYTES:
             yield _topics(page)
@@ -59,18 +59,18 @@ def _parts(held: Iterable[HeldReplica]) -> Iterator[tuple[control.TopicState, ..
     yield _topics(page)
 
 
-def _size(replica: HeldReplica, *, is_new: bool) -> int:
+def _size(replica: StoredReplica, *, is_new: bool) -> int:
     row = replica.row
     lists = () if row is None else (row.replicas, row.isr, row.adding, row.removing, row.elr)
     named = len(replica.topic) + _TOPIC_BYTES if is_new else 0
     return named + _ROW_BYTES + _NODE_BYTES * (2 * sum(map(len, lists)))
 
 
-def _topics(page: dict[uuid.UUID, list[HeldReplica]]) -> tuple[control.TopicState, ...]:
+def _topics(page: dict[uuid.UUID, list[StoredReplica]]) -> tuple[control.TopicState, ...]:
     return tuple(_topic(topic_id, replicas) for topic_id, replicas in page.items())
 
 
-def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicState:
+def _topic(topic_id: uuid.UUID, replicas: list[StoredReplica]) -> control.TopicState:
     """Return the topic with the newest tiering state among its replicas."""
     tierings = (replica.tiering for replica in replicas if replica.tiering is not None)
     tiering = max(tierings, key=lambda state: state.epoch, default=NEVER_TIERED)
@@ -86,7 +86,7 @@ def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicSta
     )
 
 
-def _recorded_row(replica: HeldReplica) -> control.PartitionState:
+def _recorded_row(replica: StoredReplica) -> control.PartitionState:
     if replica.row is None:
         return unknown_row(replica.partition)
-    return replace(replica.row, is_whole=replica.is_whole)
+    return replace(replica.row, has_all_records=replica.has_all_records)

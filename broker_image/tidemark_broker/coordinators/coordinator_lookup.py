@@ -10,11 +10,15 @@ from tidemark_broker.replication.metadata import MetadataCache
 
 
 class CoordinatorFinder:
-    """Lookup by key. ``want`` requests the creation of a missing topic, any number of times."""
+    """Lookup of the coordinator of a key.
 
-    def __init__(self, cluster: MetadataCache, want: Callable[[str], None]) -> None:
+    ``request_topic`` requests the creation of a missing topic. It may be called any number of
+    times.
+    """
+
+    def __init__(self, cluster: MetadataCache, request_topic: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._want = want
+        self._request_topic = request_topic
 
     def partition_of(self, topic: str, key: str) -> int:
         """Return the partition of ``key``.
@@ -26,7 +30,7 @@ class CoordinatorFinder:
         # The topic may be known here while its object is being deleted, so both are checked.
         is_there = view is not None and bool(view.partitions)
         if not (is_there and self._cluster.has_topic(topic)):
-            self._want(topic)
+            self._request_topic(topic)
         if view is None or not is_there:
             raise CoordinatorError(
                 ErrorCode.coordinator_not_available, f"the topic {topic} does not exist yet"

@@ -62,7 +62,7 @@ class State(enum.Enum):
     ACTIVE = enum.auto()
 
 
-class _Seat(Generic[S]):
+class _PartitionCoordinator(Generic[S]):
     """Coordinator of one partition in one leader epoch."""
 
     def __init__(self, log: CoordinatorLog, shard: S, deadlines: Deadlines[Hashable]) -> None:
@@ -75,8 +75,9 @@ class _Seat(Generic[S]):
 class Coordinators(Generic[S]):
     """All partitions of one topic. Used from the loop thread only.
 
-    ``make`` creates the state of a partition, with deadlines in seconds of ``now``. ``want``
-    requests the creation of a missing topic, any number of times.
+    ``make`` creates the state of a partition, with deadlines in seconds of ``now``.
+    ``request_topic`` requests the creation of a missing topic. It may be called any number of
+    times.
     """
 
     def __init__(
@@ -86,15 +87,15 @@ class Coordinators(Generic[S]):
         *,
         cluster: MetadataCache,
         purgatory: Purgatory,
-        want: Callable[[str], None],
+        request_topic: Callable[[str], None],
         now: Callable[[], float],
     ) -> None:
         self.topic = topic
         self._make = make
-        self._finder = CoordinatorFinder(cluster, want)
+        self._finder = CoordinatorFinder(cluster, request_topic)
         self._purgatory = purgatory
         self._now = now
-        self._seats: dict[int, _Seat[S]] = {}
+        self._coordinators: dict[int, _PartitionCoordinator[S]] = {}
         self._loads: set[asyncio.Task[None]] = set()
         self._watch: Watch[int] = Watch()
         self._earlier = asyncio.Event()
@@ -117,38 +118,40 @@ class Coordinators(Generic[S]):
 
     def shard_at(self, number: int) -> S:
         """Return the state of a partition. Raises as :meth:`shard_of`."""
-        seat = self._seats.get(number)
-        if seat is None:
+        coordinator = self._coordinators.get(number)
+        if coordinator is None:
             # The leader of a partition in doubt is not known, so the client must not look for
             # another coordinator.
             in_doubt = self._finder.is_in_doubt(self.topic, number)
             raise CoordinatorError(
                 ErrorCode.coordinator_load_in_progress if in_doubt else ErrorCode.not_coordinator
             )
-        seat.log.check()
-        if seat.state is State.LOADING:
+        coordinator.log.check()
+        if coordinator.state is State.LOADING:
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
-        return seat.shard
+        return coordinator.shard
 
-    def held_at(self, number: int) -> S | None:
+    def loaded_shard_at(self, number: int) -> S | None:
         """Return the state of a partition even if this broker must not answer at the moment.
 
         The loop may have stalled for longer than the session. For events that will not be repeated.
         None if this broker does not coordinate the partition, or is still loading it.
         """
-        seat = self._seats.get(number)
-        return seat.shard if seat is not None and _is_in_use(seat) else None
+        coordinator = self._coordinators.get(number)
+        return coordinator.shard if coordinator is not None and _is_in_use(coordinator) else None
 
     def active(self) -> Iterator[S]:
         """Yield all active states."""
-        for seat in tuple(self._seats.values()):
-            if _is_in_use(seat):
-                yield seat.shard
+        for coordinator in tuple(self._coordinators.values()):
+            if _is_in_use(coordinator):
+                yield coordinator.shard
 
     @property
     def loading(self) -> bool:
         """True while any partition is loading."""
-        return any(seat.state is State.LOADING for seat in self._seats.values())
+        return any(
+            coordinator.state is State.LOADING for coordinator in self._coordinators.values()
+        )
 
     # ------------------------------------------------------------ roles
 
@@ -156,71 +159,77 @@ class Coordinators(Generic[S]):
         """Handle a change of a replica's leadership or leader epoch."""
         if partition.topic != self.topic:
             return
-        seat = self._seats.get(partition.partition)
+        coordinator = self._coordinators.get(partition.partition)
         leads = partition.is_leader and not partition.removed
-        if seat is not None:
+        if coordinator is not None:
             # Another partition object means that the replica was recreated, so its log must be read
             # again.
-            same = seat.log.partition is partition
-            if leads and same and seat.log.leader_epoch == partition.leader_epoch:
+            same = coordinator.log.partition is partition
+            if leads and same and coordinator.log.leader_epoch == partition.leader_epoch:
                 return
             if same or leads:
-                self._resign(seat)
+                self._resign(coordinator)
         if leads:
             self._begin(partition)
 
     def _begin(self, partition: Partition) -> None:
-        seat = self._new_seat(partition)
-        self._seats[partition.partition] = seat
+        coordinator = self._new_coordinator(partition)
+        self._coordinators[partition.partition] = coordinator
         # Watched before loading, because the load waits for commits of its own partition.
         key = (PartitionChange.HIGH_WATERMARK, partition.tp)
         self._purgatory.watch(self._watch, key, partition.partition)
-        task = asyncio.get_running_loop().create_task(self._load(seat))
+        task = asyncio.get_running_loop().create_task(self._load(coordinator))
         self._loads.add(task)
         task.add_done_callback(self._loads.discard)
 
-    def _new_seat(self, partition: Partition) -> _Seat[S]:
+    def _new_coordinator(self, partition: Partition) -> _PartitionCoordinator[S]:
         log, deadlines = CoordinatorLog(partition), Deadlines[Hashable](self._earlier.set)
-        return _Seat(log, self._make(log, deadlines), deadlines)
+        return _PartitionCoordinator(log, self._make(log, deadlines), deadlines)
 
-    def _resign(self, seat: _Seat[S]) -> None:
-        partition = seat.log.partition
-        del self._seats[partition.partition]
+    def _resign(self, coordinator: _PartitionCoordinator[S]) -> None:
+        partition = coordinator.log.partition
+        del self._coordinators[partition.partition]
         self._purgatory.unwatch(self._watch, (PartitionChange.HIGH_WATERMARK, partition.tp))
-        seat.log.end()
+        coordinator.log.end()
         # A state that never became active has no waiters.
-        if seat.state is State.ACTIVE:
-            seat.shard.resigned()
-        logger.info("%s: coordinates no more in epoch %d", partition.tp, seat.log.leader_epoch)
+        if coordinator.state is State.ACTIVE:
+            coordinator.shard.resigned()
+        logger.info(
+            "%s: coordinates no more in epoch %d", partition.tp, coordinator.log.leader_epoch
+        )
 
     # ------------------------------------------------------------ loading
 
-    async def _load(self, seat: _Seat[S]) -> None:
+    async def _load(self, coordinator: _PartitionCoordinator[S]) -> None:
         began_s = self._now()
-        loaded = await self._load_until_read(seat)
-        if loaded is None or seat.log.ended:
+        loaded = await self._load_until_read(coordinator)
+        if loaded is None or coordinator.log.ended:
             return
-        seat.state = State.ACTIVE
-        seat.shard.loaded(self._now())
+        coordinator.state = State.ACTIVE
+        coordinator.shard.loaded(self._now())
         logger.info(
             "%s: coordinates in epoch %d; %d records (%d bytes) in %.3f s",
-            seat.log.partition.tp,
-            seat.log.leader_epoch,
+            coordinator.log.partition.tp,
+            coordinator.log.leader_epoch,
             loaded.records,
             loaded.bytes_read,
             self._now() - began_s,
         )
 
-    async def _load_until_read(self, seat: _Seat[S]) -> Loaded | None:
+    async def _load_until_read(self, coordinator: _PartitionCoordinator[S]) -> Loaded | None:
         """Load the partition, with retries. Return None once another broker leads."""
-        partition, end_offset = seat.log.partition, seat.log.loaded_below
-        while not seat.log.ended:
+        partition, end_offset = coordinator.log.partition, coordinator.log.loaded_below
+        while not coordinator.log.ended:
             try:
                 loaded = await in_loading_thread(
-                    load, partition.log, seat.shard, end_offset, lambda: seat.log.ended
+                    load,
+                    partition.log,
+                    coordinator.shard,
+                    end_offset,
+                    lambda: coordinator.log.ended,
                 )
                 # Records before the epoch are only reliable once this leader has committed them.
-                await seat.log.committed(end_offset)
+                await coordinator.log.committed(end_offset)
             except CoordinatorError:
                 return None
             except (CorruptBatch, LogError, ValueError) as error:
@@ -232,7 +241,7 @@ class Coordinators(Generic[S]):
                 )
                 await asyncio.sleep(_LOAD_RETRY_S)
                 # The failed attempt has filled the state partly.
-                seat.shard = self._make(seat.log, seat.deadlines)
+                coordinator.shard = self._make(coordinator.log, coordinator.deadlines)
             else:
                 return loaded
         return None
@@ -253,9 +262,9 @@ class Coordinators(Generic[S]):
             # Swapped first, since a notification may arrive while waiters run.
             changed, watch.changed = watch.changed, {}
             for number in changed:
-                seat = self._seats.get(number)
-                if seat is not None:
-                    seat.log.high_watermark_moved()
+                coordinator = self._coordinators.get(number)
+                if coordinator is not None:
+                    coordinator.log.high_watermark_moved()
 
     async def _keep_deadlines(self) -> None:
         while True:
@@ -275,35 +284,37 @@ class Coordinators(Generic[S]):
         """
         now_s, wait_s = self._now(), _SLEEP_MAX_S
         until_s = time.perf_counter() + _SLICE_S
-        seats = tuple(self._seats.values())
+        coordinators = tuple(self._coordinators.values())
         # The first partition rotates, so that one with many deadlines does not delay the others.
         self._first_due += 1
-        for number in range(len(seats)):
-            seat = seats[(self._first_due + number) % len(seats)]
-            if seat.state is not State.ACTIVE:
+        for number in range(len(coordinators)):
+            coordinator = coordinators[(self._first_due + number) % len(coordinators)]
+            if coordinator.state is not State.ACTIVE:
                 continue
-            while time.perf_counter() < until_s and (keys := seat.deadlines.due(now_s, 1)):
-                self._expire_one(seat, keys[0], now_s)
-            next_s = seat.deadlines.next_s()
+            while time.perf_counter() < until_s and (keys := coordinator.deadlines.due(now_s, 1)):
+                self._expire_one(coordinator, keys[0], now_s)
+            next_s = coordinator.deadlines.next_s()
             if next_s is not None:
                 wait_s = min(wait_s, next_s - now_s)
         return max(wait_s, _SLEEP_MIN_S)
 
-    def _expire_one(self, seat: _Seat[S], key: Hashable, now_s: float) -> None:
+    def _expire_one(
+        self, coordinator: _PartitionCoordinator[S], key: Hashable, now_s: float
+    ) -> None:
         """Handle one deadline. An error must not affect the others."""
         try:
-            seat.shard.expired(key, now_s)
+            coordinator.shard.expired(key, now_s)
         except Exception:
-            logger.exception("%s: the deadline %s failed", seat.log.partition.tp, key)
+            logger.exception("%s: the deadline %s failed", coordinator.log.partition.tp, key)
 
     async def close(self) -> None:
         """Give up all partitions and cancel loading."""
-        for seat in tuple(self._seats.values()):
-            self._resign(seat)
+        for coordinator in tuple(self._coordinators.values()):
+            self._resign(coordinator)
         for task in self._loads:
             task.cancel()
         await asyncio.gather(*self._loads, return_exceptions=True)
 
 
-def _is_in_use(seat: _Seat[S]) -> bool:
-    return seat.state is State.ACTIVE and not seat.log.ended
+def _is_in_use(coordinator: _PartitionCoordinator[S]) -> bool:
+    return coordinator.state is State.ACTIVE and not coordinator.log.ended

@@ -134,8 +134,8 @@ class CoordinatorLog:
         """Raise :class:`CoordinatorError` if this broker is no longer the coordinator."""
         partition = self.partition
         # The replica may have been elected again in a later epoch, whose log differs.
-        is_ours = not self._ended and partition.leader_epoch == self.leader_epoch
-        if not is_ours or partition.check_leader() is not ErrorCode.none:
+        is_same_term = not self._ended and partition.leader_epoch == self.leader_epoch
+        if not is_same_term or partition.check_leader() is not ErrorCode.none:
             raise CoordinatorError(ErrorCode.not_coordinator)
 
     def committed(self, end_offset: int) -> "asyncio.Future[None]":

@@ -86,7 +86,7 @@ class GroupCoordinator:
         *,
         cluster: MetadataCache,
         purgatory: Purgatory,
-        want: Callable[[str], None],
+        request_topic: Callable[[str], None],
         clock: Callable[[], Now],
     ) -> None:
         self.settings = settings
@@ -109,7 +109,7 @@ class GroupCoordinator:
             ),
             cluster=cluster,
             purgatory=purgatory,
-            want=want,
+            request_topic=request_topic,
             now=lambda: clock().s,
         )
         self._cluster = cluster

@@ -261,10 +261,10 @@ def _stamped(
     """(buffers to write, log append time or -1): a patched header before the untouched records."""
     # LogAppendTime changes a field under the CRC, so the batch is copied as a whole.
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-        whole = bytearray(data)
-        set_log_append_time(whole, 0, header, now_ms)
-        restamp(whole, 0, base_offset, leader_epoch)
-        return [whole], now_ms
+        copy = bytearray(data)
+        set_log_append_time(copy, 0, header, now_ms)
+        restamp(copy, 0, base_offset, leader_epoch)
+        return [copy], now_ms
     # Offset and epoch are outside the CRC: only the header is copied, the records are not.
     head = bytearray(data[:HEADER_BYTES])
     restamp(head, 0, base_offset, leader_epoch)
@@ -374,6 +374,6 @@ def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[Buff
     """Return the batch with the largest timestamp of its records in the header."""
     if header.max_timestamp == largest_ms:
         return data, header
-    whole = bytearray(data)
-    set_max_timestamp(whole, 0, header, largest_ms)
-    return whole, header._replace(max_timestamp=largest_ms)
+    copy = bytearray(data)
+    set_max_timestamp(copy, 0, header, largest_ms)
+    return copy, header._replace(max_timestamp=largest_ms)

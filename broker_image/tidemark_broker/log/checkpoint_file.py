@@ -14,7 +14,7 @@ from tidemark.logfiles.checkpoints import (
     write_offsets,
 )
 from tidemark_broker.log.errors import StorageError, storage_errors
-from tidemark_broker.log.files import write_whole
+from tidemark_broker.log.files import replace_file
 
 
 class OffsetCheckpoint:
@@ -50,5 +50,5 @@ class OffsetCheckpoint:
         merged = {key: self.offsets[key] for key in kept if key in self.offsets} | offsets
         if merged == self.offsets and self._path.exists():
             return
-        write_whole(self._path, write_offsets(merged).encode())
+        replace_file(self._path, write_offsets(merged).encode())
         self.offsets = merged

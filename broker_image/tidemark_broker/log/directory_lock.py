@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tidemark.logfiles import names
 from tidemark_broker.log.errors import StorageError, storage_errors
-from tidemark_broker.log.files import sync_directory, write_whole
+from tidemark_broker.log.files import replace_file, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def ensure_identity(directory: Path, *, cluster_id: str, node_id: int) -> Direct
         identity = DirectoryIdentity(
             directory_id=uuid.uuid4(), cluster_id=cluster_id, node_id=node_id
         )
-        write_whole(path, _write_properties(identity).encode())
+        replace_file(path, _write_properties(identity).encode())
         logger.info("%s is new: directory id %s", directory, identity.directory_id)
         return identity
     identity = _read_properties(path, text)
@@ -132,4 +132,4 @@ def take_clean_shutdown(directory: Path) -> int | None:
 def mark_clean_shutdown(directory: Path, broker_epoch: int) -> None:
     """Record that everything was flushed and checkpointed; the last write of a run."""
     data = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
-    write_whole(directory / names.CLEAN_SHUTDOWN_MARKER, data)
+    replace_file(directory / names.CLEAN_SHUTDOWN_MARKER, data)

@@ -17,7 +17,7 @@ from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs, wr
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.log.batch_epochs import correct
 from tidemark_broker.log.errors import StorageError
-from tidemark_broker.log.files import prepared, write_whole
+from tidemark_broker.log.files import prepared, replace_file
 from tidemark_broker.log.recovery import LoadedSegments
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class EpochFile:
         Blocks."""
         if epochs == self._saved or not (epochs.entries or self._saved or self._path.exists()):
             return
-        write_whole(self._path, write_epochs(epochs).encode())
+        replace_file(self._path, write_epochs(epochs).encode())
         self._saved = epochs
 
     @contextmanager

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data`` durably. A crash leaves the old file or the new one."""
     with prepared(path, data) as put_in_place:
         put_in_place()

@@ -102,7 +102,7 @@ def _save_indexes(log: LogState, *, closing: bool = False) -> None:
     aborted = []
     for segment, entries in unsaved:
         closed = segment is not active
-        segment.save(entries, whole=closed or closing)
+        segment.save(entries, is_final=closed or closing)
         aborted.append((segment.aborted, segment.aborted.save()))
         if closed or closing:
             segments.snapshots.save(segment.next_offset)

@@ -155,16 +155,16 @@ class IndexedSegment:
             self.times.to_bytes(self._times_saved),
         )
 
-    def save(self, entries: UnsavedEntries, *, whole: bool) -> None:
+    def save(self, entries: UnsavedEntries, *, is_final: bool) -> None:
         """Append ``entries`` to the index files (blocking); one thread at a time.
 
-        ``whole``: these are the last entries, so the files must exist even without entries.
+        ``is_final``: these are the last entries, so the files must exist even without entries.
         """
         with storage_errors(f"the indexes of {self.log_path} cannot be written"):
-            if entries.index or (whole and self.size_bytes):
+            if entries.index or (is_final and self.size_bytes):
                 put_at(self.index_path, entries.index, entries.index_saved * INDEX_ENTRY_BYTES)
                 self._index_saved = entries.index_saved + len(entries.index) // INDEX_ENTRY_BYTES
-            if entries.times or (whole and self.size_bytes):
+            if entries.times or (is_final and self.size_bytes):
                 put_at(self.time_index_path, entries.times, entries.times_saved * TIME_ENTRY_BYTES)
                 self._times_saved = entries.times_saved + len(entries.times) // TIME_ENTRY_BYTES
 
@@ -177,7 +177,7 @@ class IndexedSegment:
                 else:
                     path.unlink(missing_ok=True)
         self._index_saved = self._times_saved = 0
-        self.save(self.unsaved(), whole=False)
+        self.save(self.unsaved(), is_final=False)
 
 
 def _ends(path: Path, entry_bytes: int) -> bytes:

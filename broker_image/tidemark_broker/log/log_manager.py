@@ -127,7 +127,7 @@ class LogManager:
             elif (key := names.parse_partition_directory(path.name)) is not None:
                 self._open_one(key, path, clean_shutdown=self.clean_shutdown)
             elif (number := names.partition_of_stray(path.name)) is not None:
-                self._found_stray(path, number)
+                self._register_stray(path, number)
         # A log that is missing completely counts as lost bytes too.
         missing = self._missing()
         if missing:
@@ -196,7 +196,7 @@ class LogManager:
                 topic_id=topic_id,
                 directory=path,
                 reason=str(error),
-                lacks_records=isinstance(error, (RecordsMissing, CorruptRecords)),
+                misses_records=isinstance(error, (RecordsMissing, CorruptRecords)),
             )
             # A retry that fails for the same reason is not logged again.
             if failure != self._open.failures.get(key):
@@ -307,7 +307,7 @@ class LogManager:
             topic_id=log.topic_id,
             directory=log.directory,
             reason=reason,
-            lacks_records=True,
+            misses_records=True,
         )
         # In one step, so that no thread sees the log as neither open nor failed.
         with self._open.changed:
@@ -329,7 +329,7 @@ class LogManager:
         for path in former:
             shutil.rmtree(path, ignore_errors=True)
 
-    def _found_stray(self, path: Path, partition: int) -> None:
+    def _register_stray(self, path: Path, partition: int) -> None:
         try:
             self._strays.setdefault((read_topic_id(path), partition), []).append(path)
         except StorageError as error:

@@ -24,7 +24,7 @@ class OpenFailure:
     directory: Path
     reason: str
     #: Records are missing or damaged in it, so a retry does not help.
-    lacks_records: bool = False
+    misses_records: bool = False
 
 
 class OpenLogs:

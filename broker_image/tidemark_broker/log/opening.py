@@ -145,7 +145,7 @@ def _reopen(log: LogState) -> bool:
         log.close_files()
         former, record, truncations = log.bounds, log.start_record, log.truncations
         failure = log.failure
-        held = former.end if log.kept_to is None else min(former.end, log.kept_to)
+        expected_end = former.end if log.kept_to is None else min(former.end, log.kept_to)
     # After a failed fsync the page cache may show bytes that never reached the disk.
     forget_cached_pages(log.directory)
     # A truncation that failed half-way leaves either the old or the new first segment. The records
@@ -175,8 +175,8 @@ def _reopen(log: LogState) -> bool:
     # As in open_log: an end below the log start leaves no usable record.
     if start > end:
         _restart_empty(log, start, epochs)
-    logger.info("%s is open again, its end is %d (was %d)", log.directory, end, held)
-    return end >= held
+    logger.info("%s is open again, its end is %d (was %d)", log.directory, end, expected_end)
+    return end >= expected_end
 
 
 def _load(

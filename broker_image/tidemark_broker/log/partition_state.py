@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark_broker.log.errors import StorageError, storage_errors
-from tidemark_broker.log.files import write_whole
+from tidemark_broker.log.files import replace_file
 
 PARTITION_STATE = "partition.state"
 _STATE_BYTES_MAX = 1024 * 1024
@@ -33,7 +33,7 @@ def read_state(directory: Path) -> dict[str, Any] | None:
 
 def write_state(directory: Path, state: dict[str, Any]) -> None:
     """Replace the stored state durably (blocking)."""
-    write_whole(directory / PARTITION_STATE, encode_state(state))
+    replace_file(directory / PARTITION_STATE, encode_state(state))
 
 
 def encode_state(state: dict[str, Any]) -> bytes:

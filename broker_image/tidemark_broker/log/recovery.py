@@ -272,10 +272,12 @@ def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int
     loaded.discard_aborted_from(segments[number].base_offset)
     while number < len(segments):
         segment = segments[number]
-        whole = _recover(segment, loaded, index_interval_bytes)
+        is_intact = _recover(segment, loaded, index_interval_bytes)
         # A cut, or a gap to the next segment, ends the log: later segments cannot be kept.
         following = segments[number + 1] if number + 1 < len(segments) else None
-        if following is not None and (not whole or following.base_offset != segment.next_offset):
+        if following is not None and (
+            not is_intact or following.base_offset != segment.next_offset
+        ):
             _remove_behind(loaded, number)
         if number + 1 < len(segments):
             segment.seal_rebuilt()

@@ -97,7 +97,7 @@ def _run_length(log: RetentionInput, already: int, breached: Breach) -> tuple[in
         if not (_is_committed(log, segment) and breached(segment)):
             break
         # Not in the tier yet: the segment stays, but an active one is rolled to be copied.
-        if not _is_kept_elsewhere(log, segment):
+        if not _may_drop_local_copy(log, segment):
             return count, segment.is_active
         count += 1
     return count, count == len(log.segments)
@@ -109,7 +109,7 @@ def _is_committed(log: RetentionInput, segment: SegmentInfo) -> bool:
     return not is_empty and log.high_watermark >= end
 
 
-def _is_kept_elsewhere(log: RetentionInput, segment: SegmentInfo) -> bool:
+def _may_drop_local_copy(log: RetentionInput, segment: SegmentInfo) -> bool:
     """Return whether the segment is in the tier, or need not be kept."""
     if log.tiered is None or not log.tiered.copy_enabled:
         return True

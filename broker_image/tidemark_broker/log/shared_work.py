@@ -35,11 +35,11 @@ class SharedWork:
     def _run(self) -> None:
         with self._changed:
             self._requests += 1
-            mine = self._requests
+            request = self._requests
             # A run that is already in progress may have missed this caller's changes: wait for the
             # next.
-            self._changed.wait_for(lambda: self._done >= mine or not self._running)
-            if self._done >= mine:
+            self._changed.wait_for(lambda: self._done >= request or not self._running)
+            if self._done >= request:
                 return
             self._running, covers = True, self._requests
         try:

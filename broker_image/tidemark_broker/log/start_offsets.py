@@ -37,9 +37,9 @@ def announce_log_start(log: LogState, offset: int) -> bool:
 def adopt_checkpointed_log_start(log: LogState) -> bool:
     """Do the work of :meth:`PartitionLog.adopt_checkpointed_log_start`."""
     with log.lock:
-        held = log.start_record.adoptable(log.bounds)
-        moved = raise_log_start(log, held)
-        log.start_record = log.start_record.adopted(held, log.bounds)
+        adoptable = log.start_record.adoptable(log.bounds)
+        moved = raise_log_start(log, adoptable)
+        log.start_record = log.start_record.adopted(adoptable, log.bounds)
         return moved
 
 

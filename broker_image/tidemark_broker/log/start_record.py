@@ -56,8 +56,8 @@ class StartRecord:
 
         Records are written in order, but their writer threads may report out of order.
         """
-        held = max(self.checkpointed, log_start)
-        return replace(self, checkpointed=held, durable=min(held, bounds.log_start))
+        checkpointed = max(self.checkpointed, log_start)
+        return replace(self, checkpointed=checkpointed, durable=min(checkpointed, bounds.log_start))
 
     def adopted(self, log_start: int, bounds: LogBounds) -> "StartRecord":
         """Note that the persisted ``log_start`` took effect."""

@@ -130,7 +130,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_read = True
         self._ended = False
         self._unsent = Unsent(AnswerMemory(shared.answers), shared.loop, self._advance)
-        self._rest = ChannelMute(shared.loop, self._rest_is_over)
+        self._rest = ChannelMute(shared.loop, self._mute_ended)
         self._closing: asyncio.TimerHandle | None = None
         self.peer = "?"
         self.last_received_s = 0.0
@@ -185,11 +185,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._end_deadline()
         if self._closing is not None:
             self._closing.cancel()
-        self._let_go()
+        self._release()
         self._unsent.forget()
         self.shared.lost(self)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Release all resources except unsent answers.
 
         Called at the close already, because a peer that does not read can delay the loss of the
@@ -197,12 +197,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         """
         self._rest.cancel()
         self._reading.stop()
-        held = sum(map(weight, self._arrived)) + sum(slot.size for slot in self._in_flight)
+        request_bytes = sum(map(weight, self._arrived)) + sum(slot.size for slot in self._in_flight)
         for slot in self._in_flight:
             slot.memory.hold(0)
         self._arrived.clear()
         self._in_flight.clear()
-        self.shared.budget.give(held)
+        self.shared.budget.give(request_bytes)
 
     # ------------------------------------------------------------ called by the listener
 
@@ -245,7 +245,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        self._let_go()
+        self._release()
         if self._transport is not None and self._closing is None:
             self._transport.close()
             # A peer that does not read could keep the socket, and its memory, for ever.
@@ -279,17 +279,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._in_flight_max = self._config.requests_in_flight_max
         self.shared.released(self)
 
-    def rests_before_first(self, rest_s: Callable[[Frame], float | None]) -> None:
+    def mute_before_first(self, mute_s: Callable[[Frame], float | None]) -> None:
         """Set :attr:`ChannelMute.before_first`. Of a large request only the beginning is read
         before."""
-        self._rest.before_first = rest_s
+        self._rest.before_first = mute_s
 
     def rest(self, for_s: float) -> None:
         """Mute the connection, because its quotas are exceeded."""
         if not self._ended:
             self._rest.begin(for_s)
 
-    def _rest_is_over(self) -> None:
+    def _mute_ended(self) -> None:
         """End the mute.
 
         A client that disconnected before its first request started may already retry on another
@@ -305,7 +305,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Bytes of requests that cannot start for an unlimited time: behind a waiting one, or
         muted.
         """
-        if not (self._reading.behind_one or self._rest.is_on):
+        if not (self._reading.waits_for_request or self._rest.is_on):
             return 0
         return self._reading.held_bytes + sum(map(weight, self._arrived))
 
@@ -335,11 +335,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             # Only Produce may overlap. A large answer would wait for the previous one and hold
             # memory.
             alone = peek_key(frame) != PRODUCE_KEY
-            if (alone and self._reading.behind_one) or self._rest.comes_first(frame):
+            if (alone and self._reading.waits_for_request) or self._rest.comes_first(frame):
                 break
             self._arrived.popleft()
             self._begin(frame, alone=alone)
-        if not self._arrived and self._may_begin() and not self._large_one_rests_first():
+        if not self._arrived and self._may_begin() and not self._is_large_request_muted():
             self._read_on(self._reading.may_go_on())
         else:
             # Memory for incomplete requests goes to other connections meanwhile.
@@ -348,13 +348,13 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: Frame, *, alone: bool) -> None:
         slot = _Slot(weight(frame), AnswerMemory(self.shared.answers), alone=alone)
-        self._reading.behind_one = self._reading.behind_one or alone
+        self._reading.waits_for_request = self._reading.waits_for_request or alone
         self._in_flight.append(slot)
         task = self.shared.loop.create_task(self._run(frame, slot))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _large_one_rests_first(self) -> bool:
+    def _is_large_request_muted(self) -> bool:
         """True if a large incomplete request must wait for a mute, during which it would only
         hold memory.
         """
@@ -426,7 +426,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             freed += slot.size
             # The request behind which others waited is answered, so the next one may start.
             if slot.alone:
-                self._reading.behind_one = False
+                self._reading.waits_for_request = False
             if slot.pieces:
                 self.shared.metrics.bytes_out.inc(slot.memory.held_bytes)
                 transport.writelines(slot.pieces)

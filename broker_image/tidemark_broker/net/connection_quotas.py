@@ -15,7 +15,7 @@ from tidemark_broker.quotas.rate import WindowedRate, Windows
 ADDRESSES_MAX = 10_000
 
 
-class Newcomers:
+class ConnectionQuotas:
     """Limits over all client listeners.
 
     ``per_address_max`` is ``max.connections.per.ip``. ``rate_per_address_max`` is new connections

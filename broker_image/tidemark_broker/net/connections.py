@@ -15,7 +15,7 @@ from tidemark.wire.receiver import SCRATCH_BYTES
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import ListenerState, OpenSession, ServerConnection
-from tidemark_broker.net.connection_quotas import Newcomers
+from tidemark_broker.net.connection_quotas import ConnectionQuotas
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.partial_requests import UnfinishedFrames
 from tidemark_broker.response_memory import AnswerBudget
@@ -43,7 +43,7 @@ class Connections:
         self.metrics.queued_bytes.set_function(lambda: self.budget.used_bytes)
         self.metrics.answer_bytes.set_function(lambda: self.answers.used_bytes)
         self.metrics.connections.set_function(lambda: len(self._open))
-        self.newcomers = Newcomers(
+        self.connection_quotas = ConnectionQuotas(
             per_address_max=config.connections_per_address_max,
             rate_per_address_max=config.connection_rate_per_address_max,
         )
@@ -130,7 +130,7 @@ class Connections:
 
     def _lost(self, connection: ServerConnection) -> None:
         """Remove a closed connection."""
-        self.newcomers.left(connection.address)
+        self.connection_quotas.left(connection.address)
         self._open.discard(connection)
         self._confined.discard(connection)
         # Log the limit again once it was left.
@@ -169,8 +169,8 @@ class Connections:
 
     def _end_parked(self) -> None:
         """Close connections with half of the parked bytes, unless that would free little."""
-        held = ((connection, connection.parked_bytes) for connection in self._open)
-        parked = {connection: size for connection, size in held if size >= _PARKED_BYTES}
+        sizes = ((connection, connection.parked_bytes) for connection in self._open)
+        parked = {connection: size for connection, size in sizes if size >= _PARKED_BYTES}
         missing = sum(parked.values()) // 2
         if missing < self.config.queued_request_bytes_max // _PARKED_SHARE:
             return
@@ -187,7 +187,7 @@ class Connections:
             if not self.answers.short:
                 continue
             for connection in tuple(self._open):
-                if connection.unsent.takes_nothing(_TAKES_NOTHING_S):
+                if connection.unsent.is_stalled(_TAKES_NOTHING_S):
                     connection.end(
                         broker_table.SLOW,
                         f"it did not read its answers for {_TAKES_NOTHING_S:.0f} s",

@@ -36,7 +36,13 @@ class ReadBackpressure:
     """
 
     __slots__ = (
-        "_budget", "_go_on", "_reader", "_receiver", "_unfinished", "behind_one", "held_bytes",
+        "_budget",
+        "_go_on",
+        "_reader",
+        "_receiver",
+        "_unfinished",
+        "held_bytes",
+        "waits_for_request",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +63,7 @@ class ReadBackpressure:
         #: Bytes of an incomplete request.
         self.held_bytes = 0
         #: True while a request is in progress that the next one must wait for.
-        self.behind_one = False
+        self.waits_for_request = False
 
     def limit(self, frame_bytes_max: int) -> None:
         """Set the maximum length of frames that start from now on."""
@@ -66,7 +72,7 @@ class ReadBackpressure:
     def get_buffer(self) -> memoryview:
         """Return the buffer for the next bytes."""
         receiver, unfinished = self._receiver, self._unfinished
-        receiver.cautious = unfinished.exhausted or self.behind_one
+        receiver.cautious = unfinished.exhausted or self.waits_for_request
         # A small buffer keeps a connection from passing the limit by much in a single read.
         if receiver.cautious and not unfinished.has_turn(self._reader):
             return receiver.get_buffer()[:CAUTIOUS_BYTES]
@@ -94,7 +100,7 @@ class ReadBackpressure:
     def may_go_on(self) -> bool:
         """Return whether there is room to read on. If not, ``go_on`` is called later."""
         receiver = self._receiver
-        if self.behind_one and receiver.frame_bytes > CAUTIOUS_BYTES:
+        if self.waits_for_request and receiver.frame_bytes > CAUTIOUS_BYTES:
             self.pause()
             return False
         # Finishing a small request frees memory soon, so it is exempt from the limit.

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 #: Clients start in large numbers, often behind one address, unlike brokers.
-_HANDSHAKES = AcceptLimits(unproven_max=1024, unproven_per_address_max=256)
+_HANDSHAKES = AcceptLimits(unauthenticated_max=1024, unauthenticated_per_address_max=256)
 _TLS_SHUTDOWN_S = 2.0
 
 
@@ -89,7 +89,7 @@ class KafkaServer:
             try:
                 await self._connect(connection, accepted)
             except Exception:  # without connection_made there is no connection_lost either
-                self.connections.newcomers.left(address)
+                self.connections.connection_quotas.left(address)
                 raise
 
         acceptor = Acceptor(
@@ -97,7 +97,7 @@ class KafkaServer:
             welcome,
             refusals=shared.refusals,
             limits=_HANDSHAKES,
-            refusal=self.connections.newcomers.refusal,
+            refusal=self.connections.connection_quotas.refusal,
         )
         self._accepting = asyncio.get_running_loop().create_task(acceptor.run())
 

@@ -75,7 +75,7 @@ class Unsent:
     def _left(self) -> int:
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
-    def takes_nothing(self, for_s: float) -> bool:
+    def is_stalled(self, for_s: float) -> bool:
         """Return whether the client has received nothing for that long.
 
         Must be called repeatedly.

@@ -62,8 +62,8 @@ class ClientQuotas:
         if amount:
             rate.record(amount, now_s)
         # Kafka caps only the request-time throttle at one window.
-        rest_s = rate.rest_s(limit.value, now_s)
-        return min(rest_s, self.windows.size_s) if kind is QuotaKind.REQUEST else rest_s
+        throttle_s = rate.throttle_s(limit.value, now_s)
+        return min(throttle_s, self.windows.size_s) if kind is QuotaKind.REQUEST else throttle_s
 
     def _rate(self, kind: QuotaKind, limit: Limit) -> WindowedRate:
         measured = self._measured[kind, limit.by_any_name]
@@ -77,14 +77,14 @@ class ClientQuotas:
 
 
 class RequestQuotas:
-    """Usage of one request. ``rest_s`` is the throttle time of its connection."""
+    """Usage of one request. ``throttle_s`` is the throttle time of its connection."""
 
-    __slots__ = ("_limits", "_quotas", "rest_s")
+    __slots__ = ("_limits", "_quotas", "throttle_s")
 
     def __init__(self, quotas: ClientQuotas, limits: Mapping[QuotaKind, Limit]) -> None:
         self._quotas = quotas
         self._limits = limits
-        self.rest_s = 0.0
+        self.throttle_s = 0.0
 
     def holds(self, kind: QuotaKind) -> bool:
         """True if that kind is limited."""
@@ -94,14 +94,14 @@ class RequestQuotas:
         """Count usage in bytes, partitions, or percent of a second."""
         limit = self._limits.get(kind)
         if limit is not None:
-            rest_s = min(self._quotas.use(kind, limit, amount), REST_MAX_S)
-            self.rest_s = max(self.rest_s, rest_s)
+            throttle_s = min(self._quotas.use(kind, limit, amount), REST_MAX_S)
+            self.throttle_s = max(self.throttle_s, throttle_s)
 
     def room(self, kind: QuotaKind) -> float | None:
         """Return the remaining allowance: 0 for an exceeded quota, None without a limit."""
         limit = self._limits.get(kind)
         if limit is None:
             return None
-        # Refreshes rest_s from the usage of other connections, without counting anything.
+        # Refreshes throttle_s from the usage of other connections, without counting anything.
         self.use(kind, 0)
-        return 0.0 if self.rest_s else limit.value * self._quotas.windows.full_s
+        return 0.0 if self.throttle_s else limit.value * self._quotas.windows.full_s

@@ -47,7 +47,7 @@ class WindowedRate:
         self._forget(now_s)
         return sum(used for _, used in self._began) / self._elapsed_s(now_s)
 
-    def rest_s(self, limit: float, now_s: float) -> float:
+    def throttle_s(self, limit: float, now_s: float) -> float:
         """Return how long nothing may be used until the rate is ``limit``; 0 below it."""
         rate = self.per_second(now_s)
         return 0.0 if rate <= limit else (rate - limit) / limit * self._elapsed_s(now_s)

@@ -62,7 +62,7 @@ def claiming(shared: ManagerState, term: LeaderTerm) -> Transition:
 
     def claim(head: Head) -> Head:
         # Claiming the epoch of a Delete here would end the tier before the log start has moved.
-        waits = term.tiering.has_to_delete(head.tiering.epoch)
+        waits = term.tiering.needs_delete_commit(head.tiering.epoch)
         return transitions.claim(
             head,
             term.leader_epoch,
@@ -276,7 +276,7 @@ class HeadWriter:
         partition = self.partition
         if self._retired or not partition.is_leader:
             return
-        if roles.stops_for_lacking_records(partition, tier_end(self.head)):
+        if roles.stop_if_behind_tier(partition, tier_end(self.head)):
             raise ManifestFenced(f"{partition.tp}: {partition.offline_message}")
 
     # ------------------------------------------------------------ in a thread

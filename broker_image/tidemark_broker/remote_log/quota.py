@@ -50,11 +50,11 @@ class RemoteQuota:
 
         ``TimeoutError`` at ``deadline_s`` (of ``now``).
         """
-        while rest_s := self._rate.rest_s(self._limit, self._now()):
+        while throttle_s := self._rate.throttle_s(self._limit, self._now()):
             left_s = deadline_s - self._now()
             if left_s <= 0:
                 raise TimeoutError
             # Rechecked within a second, since reads of others change the rate.
-            pause_s = min(rest_s, left_s, _STEP_S)
+            pause_s = min(throttle_s, left_s, _STEP_S)
             self._throttled(pause_s)
             await asyncio.sleep(pause_s)

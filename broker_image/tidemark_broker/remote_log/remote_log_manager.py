@@ -170,7 +170,7 @@ class RemoteLogManager:
                 f"{partition.tp}: the request is for tiered epoch {disabling.epoch}, stored is "
                 f"{stored.epoch}"
             )
-        if not stored.policy_holds or disabling.changes_policy_of(stored):
+        if not stored.policy_applies or disabling.changes_policy_of(stored):
             raise RemoteUnavailable(
                 f"{partition.tp}: the stored tiering state does not match this disablement"
             )

@@ -295,8 +295,8 @@ class SegmentReader:
         self._load(first, last)
         if first == last:
             return self._chunks[first][start - first * size : end - first * size]
-        whole = b"".join(self._chunks[number] for number in range(first, last + 1))
-        return whole[start - first * size : end - first * size]
+        joined = b"".join(self._chunks[number] for number in range(first, last + 1))
+        return joined[start - first * size : end - first * size]
 
     def _indexes(self) -> Indexes:
         return self._caches.indexes.get(self._entry.segment_id, self._load_indexes)

@@ -17,7 +17,7 @@ from tidemark.metrics import tier_table
 from tidemark.metrics.metric import Metric
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
-from tidemark.tier.sweep_lease import SweepLease, SweptElsewhere
+from tidemark.tier.sweep_lease import SweepLease, SweepLeaseTaken
 from tidemark.tier.sweeper import Sweeper, SweepReport
 from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.remote_log.thread_pools import PoolFull
@@ -77,7 +77,7 @@ class Sweeps:
             try:
                 tier = self._shared.guard.tier()
                 await pools.expiration.run_to_end(self._sweep_if_due, tier)
-            except SweptElsewhere as error:
+            except SweepLeaseTaken as error:
                 logger.debug("%s", error)
             except (StoreError, PoolFull) as error:
                 logger.warning("the tier could not be swept: %s", error)
@@ -108,7 +108,7 @@ class Sweeps:
             self._sweep(tier, lease)
             done = True
         finally:
-            with contextlib.suppress(StoreError, SweptElsewhere):
+            with contextlib.suppress(StoreError, SweepLeaseTaken):
                 lease.end(done=done, left=self._last.left)
                 self._last_ms = lease.ended_ms
 

@@ -47,7 +47,7 @@ def delete_topic(
     )
     # The topic's tombstone first: from now on the topic counts as deleted.
     tier.topics.bury(topic)
-    heads = _buried(shared, tier, topic)
+    heads = _write_tombstones(shared, tier, topic)
     # The budget bounds one call, so that the controller's request does not time out.
     budget, remaining = SEGMENTS_AT_ONCE, 0
     refusal: DeletesRefused | None = None
@@ -68,7 +68,9 @@ def delete_topic(
     return remaining
 
 
-def _buried(shared: ManagerState, tier: Tier, topic: TopicObject) -> list[tuple[int, LoadedHead]]:
+def _write_tombstones(
+    shared: ManagerState, tier: Tier, topic: TopicObject
+) -> list[tuple[int, LoadedHead]]:
     """Return the tombstones of all partitions, created if there was no head."""
     now_ms, found = shared.context.wall_ms(), set(tier.manifests.partitions(topic.topic_id))
     heads = []

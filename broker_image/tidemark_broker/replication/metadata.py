@@ -192,10 +192,10 @@ class MetadataCache:
             if removal.partition < 0:
                 self._drop(removal.topic_id, is_delta=not request.full)
         self._vanished.update((view.topic_id, view) for view in former)
-        self._show_strays()
+        self._show_unmanaged_topics()
         self._settle_vanished(request)
 
-    def _show_strays(self) -> None:
+    def _show_unmanaged_topics(self) -> None:
         """Continue to show topics without a Topic object, for example after a restored backup.
 
         Their leaders continue to lead, and a Topic of the same name may adopt them. The controller
@@ -203,7 +203,7 @@ class MetadataCache:
         """
         for topic_id, unserved in self._unserved.items():
             view = self._vanished.get(topic_id)
-            if view is not None and unserved.is_stray and view.name not in self.topics:
+            if view is not None and unserved.is_unmanaged and view.name not in self.topics:
                 rows = self._rows[topic_id] = dict(view.partitions)
                 self._in_doubt[topic_id] = set(rows)
                 self._put(replace(view, partitions=MappingProxyType(rows)))

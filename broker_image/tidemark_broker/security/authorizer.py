@@ -132,9 +132,9 @@ class _Permissions:
 class Permissions:
     """Permissions of one principal on one host, until the users change."""
 
-    def __init__(self, own: Iterable[Acl], everybodys: _Permissions, *, if_none: bool) -> None:
+    def __init__(self, own: Iterable[Acl], wildcard_acls: _Permissions, *, if_none: bool) -> None:
         self._own = _Permissions(own)
-        self._of_all = everybodys
+        self._of_all = wildcard_acls
         self._if_none = if_none
 
     def allows(self, operation: Operation, kind: ResourceType, name: str) -> bool:

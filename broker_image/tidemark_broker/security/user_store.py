@@ -27,7 +27,7 @@ _KEY_BYTES = MappingProxyType({1: 32, 2: 64})
 
 
 @dataclass(frozen=True, slots=True)
-class _Strangers:
+class _DecoyCredentials:
     """Credentials for unknown names, indistinguishable from those of users.
 
     Salts must not distinguish them either. They are derived from the name and a secret of the
@@ -40,7 +40,7 @@ class _Strangers:
     def credential(self, name: str, mechanism: int) -> Credential:
         """Return a credential that no password fits."""
         drawn = hmac.digest(self.secret, f"{mechanism}:{name}".encode(), "sha512")
-        # Iterations and salt sizes are drawn from real ones, or they would reveal strangers.
+        # Iterations and salt sizes are drawn from real ones, or they would reveal decoys.
         shapes = self.shapes.get(mechanism) or ((_ITERATIONS, _SALT_BYTES),)
         iterations, salt_bytes = shapes[_number(drawn) % len(shapes)]
         size = _KEY_BYTES[mechanism]
@@ -72,7 +72,7 @@ class UserSnapshot:
 
     by_name: Mapping[str, UserState]
     credentials: Mapping[tuple[str, int], Credential]
-    strangers: _Strangers
+    decoys: _DecoyCredentials
     authorizer: Authorizer
     quotas: QuotaTable
 
@@ -95,7 +95,7 @@ class UserSnapshot:
         return cls(
             MappingProxyType({user.name: user for user in states.users}),
             MappingProxyType(credentials),
-            _strangers(credentials, states.strangers_key),
+            _decoys(credentials, states.strangers_key),
             Authorizer(states, if_none=if_none),
             QuotaTable(states.quotas),
         )
@@ -150,7 +150,7 @@ class UserStore:
     def credential(self, name: str, mechanism: int) -> Credential:
         """Return the user's credential, or that of a stranger."""
         own = self._present.credentials.get((name, mechanism))
-        return self._present.strangers.credential(name, mechanism) if own is None else own
+        return self._present.decoys.credential(name, mechanism) if own is None else own
 
     def password_credential(self, name: str) -> Credential:
         """Return the credential for a password check, preferably the stronger mechanism."""
@@ -158,23 +158,23 @@ class UserStore:
             own = self._present.credentials.get((name, mechanism))
             if own is not None:
                 return own
-        return self._present.strangers.credential(name, self._present.strangers.mechanism(name))
+        return self._present.decoys.credential(name, self._present.decoys.mechanism(name))
 
     def is_current(self, name: str, credential: Credential) -> bool:
         """Return whether the credential is still the user's."""
         return self._present.credentials.get((name, credential.mechanism)) == credential
 
 
-def _strangers(
-    credentials: Mapping[tuple[str, int], Credential], strangers_key: bytes
-) -> _Strangers:
+def _decoys(
+    credentials: Mapping[tuple[str, int], Credential], decoy_key: bytes
+) -> _DecoyCredentials:
     ordered = sorted(credentials.items(), key=lambda item: item[0])
     shapes: dict[int, list[tuple[int, int]]] = {}
     for (_, mechanism), credential in ordered:
         shapes.setdefault(mechanism, []).append((credential.iterations, len(credential.salt)))
     # An older operator sends no key: derive one from what only brokers know of two users.
     keys = b"".join(credential.server_key for _, credential in (ordered[:1] + ordered[-1:]))
-    return _Strangers(
-        secret=strangers_key or hashlib.sha256(b"strangers" + keys).digest(),
+    return _DecoyCredentials(
+        secret=decoy_key or hashlib.sha256(b"strangers" + keys).digest(),
         shapes=MappingProxyType({kind: tuple(found) for kind, found in shapes.items()}),
     )

@@ -41,8 +41,8 @@ from tidemark_broker.transactions.inquiries import Inquiries
 from tidemark_broker.transactions.marker_sender import MarkerSender
 from tidemark_broker.transactions.shard import TransactionLimits, TransactionShard
 from tidemark_broker.transactions.wire import (
-    AskCoordinatorRequest,
-    AskCoordinatorResponse,
+    QueryCoordinatorRequest,
+    QueryCoordinatorResponse,
     WireInquiry,
     WireMarker,
     WireVerdict,
@@ -57,8 +57,8 @@ _ANSWERED_AT_ONCE = 25
 class TransactionCoordinator:
     """Coordinator of one broker. Used from the loop only.
 
-    ``want`` requests the creation of the topic. ``write_markers`` writes to partitions that this
-    broker leads.
+    ``request_topic`` requests the creation of the topic. ``write_markers`` writes to partitions
+    that this broker leads.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TransactionCoordinator:
         *,
         limits: TransactionLimits,
         dialer_of: Callable[[int], Dialer],
-        want: Callable[[str], None],
+        request_topic: Callable[[str], None],
         producer_ids: ProducerIds,
         write_markers: Callable[[Sequence[WireMarker]], Awaitable[Sequence[ErrorCode]]],
     ) -> None:
@@ -81,7 +81,7 @@ class TransactionCoordinator:
             self._shard,
             cluster=context.metadata,
             purgatory=context.purgatory,
-            want=want,
+            request_topic=request_topic,
             now=context.monotonic,
         )
         # Separate connections: a marker request may take half a second, which would delay
@@ -98,7 +98,7 @@ class TransactionCoordinator:
             finished=self._markers_written,
             now=context.monotonic,
         )
-        finder = CoordinatorFinder(context.metadata, want)
+        finder = CoordinatorFinder(context.metadata, request_topic)
         self.inquiries = Inquiries(
             node_id=context.node_id,
             links=self._links[1],
@@ -200,7 +200,7 @@ class TransactionCoordinator:
 
     def _markers_written(self, key: TransactionKey, marker: Marker) -> None:
         partition, transactional_id = key
-        shard = self.coordinators.held_at(partition)
+        shard = self.coordinators.loaded_shard_at(partition)
         # Without one the next coordinator writes the markers again.
         if shard is not None and shard.log.leader_epoch == marker.coordinator_epoch:
             shard.markers_written(transactional_id, marker)
@@ -208,11 +208,11 @@ class TransactionCoordinator:
     # ------------------------------------------------------------ queries of brokers
 
     async def serve(
-        self, request: AskCoordinatorRequest, peer: TlsIdentity, memory: AnswerMemory
-    ) -> AskCoordinatorResponse:
+        self, request: QueryCoordinatorRequest, peer: TlsIdentity, memory: AnswerMemory
+    ) -> QueryCoordinatorResponse:
         """Answer another broker's inquiries."""
         verdicts = await self.answer(request.inquiries)
-        return AskCoordinatorResponse(
+        return QueryCoordinatorResponse(
             verdicts=tuple(WireVerdict(errors=tuple(map(int, verdict))) for verdict in verdicts)
         )
 

@@ -19,8 +19,8 @@ from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.core.metadata import Producer
 from tidemark_broker.transactions.wire import (
-    AskCoordinatorRequest,
-    AskCoordinatorResponse,
+    QueryCoordinatorRequest,
+    QueryCoordinatorResponse,
     WireInquiry,
 )
 
@@ -135,8 +135,8 @@ class Inquiries:
         try:
             answer = await self._links.request(
                 broker,
-                AskCoordinatorRequest(inquiries=tuple(inquiries)),
-                AskCoordinatorResponse,
+                QueryCoordinatorRequest(inquiries=tuple(inquiries)),
+                QueryCoordinatorResponse,
                 _ANSWER_TIMEOUT_S,
             )
             verdicts = [[ErrorCode(code) for code in verdict.errors] for verdict in answer.verdicts]

@@ -9,7 +9,7 @@ from kio.static.constants import EntityType
 from tidemark.wire.entity import entity, wire
 
 WRITE_MARKERS = 10020
-ASK_COORDINATOR = 10021
+QUERY_COORDINATOR = 10021
 
 _nested = EntityType.nested
 
@@ -41,7 +41,7 @@ class WriteMarkersResponse:
     errors: tuple[int, ...] = wire("int16")
 
 
-@entity(_nested, ASK_COORDINATOR)
+@entity(_nested, QUERY_COORDINATOR)
 class WireInquiry:
     """Query of a leader that received transactional records: are the partitions in the transaction?
 
@@ -56,8 +56,8 @@ class WireInquiry:
     partitions: tuple[int, ...] = wire("int32")
 
 
-@entity(EntityType.request, ASK_COORDINATOR)
-class AskCoordinatorRequest:
+@entity(EntityType.request, QUERY_COORDINATOR)
+class QueryCoordinatorRequest:
     """Queries of a leading broker to a coordinating one.
 
     ``topics`` and ``partitions`` of a query are parallel.
@@ -66,15 +66,15 @@ class AskCoordinatorRequest:
     inquiries: tuple[WireInquiry, ...]
 
 
-@entity(_nested, ASK_COORDINATOR)
+@entity(_nested, QUERY_COORDINATOR)
 class WireVerdict:
     """Kafka's error codes, one for each partition of the query."""
 
     errors: tuple[int, ...] = wire("int16")
 
 
-@entity(EntityType.response, ASK_COORDINATOR)
-class AskCoordinatorResponse:
+@entity(EntityType.response, QUERY_COORDINATOR)
+class QueryCoordinatorResponse:
     """Results in the order of the request."""
 
     verdicts: tuple[WireVerdict, ...]

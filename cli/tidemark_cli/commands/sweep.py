@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tidemark.tier.objects import StoreError
-from tidemark.tier.sweep_lease import SweepLease, SweptElsewhere
+from tidemark.tier.sweep_lease import SweepLease, SweepLeaseTaken
 from tidemark.tier.sweeper import Sweeper, SweepReport
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
 from tidemark_cli.commands.stores import (

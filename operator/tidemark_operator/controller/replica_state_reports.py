@@ -70,7 +70,7 @@ class ReplicaStateReports:
                     row = _shared(_row(topic.topic_id, reported), by_node.values())
                     by_node[node_id] = row
                     self._named.update(row.hosts)
-                    if not reported.is_whole:
+                    if not reported.has_all_records:
                         key = topic.topic_id, reported.partition
                         self._torn.setdefault(key, set()).add(node_id)
 

@@ -157,7 +157,7 @@ def _unserved(state: ControllerState) -> list[UnservedTopic]:
             or state.row_name(topic_id)
             or state.replica_reports.name(topic_id),
             topic_id=topic_id,
-            is_stray=topic_id not in left,
+            is_unmanaged=topic_id not in left,
         )
         for topic_id in sorted(ids)
         if not state.tombstones_of(topic_id)

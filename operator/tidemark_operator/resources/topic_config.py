@@ -41,7 +41,7 @@ def spec_of_kafka_config(config: Mapping[str, str], tiering: Tiering) -> dict[st
     """
     plain = {name: value for name, value in config.items() if name in TOPIC and name not in TYPED}
     block: dict[str, Any] = {"enabled": tiering.copies}
-    if tiering.policy_holds:
+    if tiering.policy_applies:
         block["disablePolicy"] = tiering.disable_policy.name.capitalize()
     # -1 and -2 mean no limit of its own, which the field expresses by its absence.
     local = {

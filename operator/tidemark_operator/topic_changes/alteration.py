@@ -133,7 +133,7 @@ def cluster_configured(body: Json, change: TopicChange) -> Json | None:
     check_names(change.settings, DYNAMIC, ErrorCode.invalid_request, static)
     # A whole replacement resets dynamic keys only; static ones are not Kafka clients' to change.
     after: dict[str, str | None] = dict(before)
-    if change.is_whole:
+    if change.replaces_all:
         after = {name: value for name, value in before.items() if name not in DYNAMIC}
     after |= {setting.name: new_value(before, setting, DYNAMIC) for setting in change.settings}
     kept = {name: value for name, value in after.items() if value is not None}
@@ -152,7 +152,7 @@ def group_configured(body: Json, change: TopicChange) -> Json | None:
     groups = body["spec"].get("groups") or {}
     before = {key: str(value) for key, value in (groups.get(name) or {}).items()}
     check_names(change.settings, GROUP, ErrorCode.invalid_config, "Unknown group config name")
-    after: dict[str, str | None] = {} if change.is_whole else dict(before)
+    after: dict[str, str | None] = {} if change.replaces_all else dict(before)
     after |= {setting.name: new_value(before, setting, GROUP) for setting in change.settings}
     kept = {key: value for key, value in after.items() if value is not None}
     for problem in problems(kept, GROUP):

@@ -504,7 +504,7 @@ async def test_incomplete_replica_that_is_reelected_reads_the_tier(host: Host) -
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
     task = await elected_again(partition, replace(ROW, leader_epoch=6, partition_epoch=12))
-    assert roles.stops_for_lacking_records(partition, TierEnd(RemoteEnd(99, 5), 0))
+    assert roles.stop_if_behind_tier(partition, TierEnd(RemoteEnd(99, 5), 0))
     await task
     assert partition.role is Role.TAKING_OVER
     assert (await produce.append(partition, batch(), acks=1, timeout_ms=0)).error is (

@@ -467,7 +467,7 @@ async def test_client_that_disconnects_while_muted_is_not_served(
 
     def open_session(connection: ServerConnection) -> Serve:
         # Muted for 0.2 s before its first request, as a client that exceeded a quota elsewhere.
-        connection.rests_before_first(lambda _: 0.2)
+        connection.mute_before_first(lambda _: 0.2)
         return serve
 
     server = KafkaServer(open_session, Connections(ServerConfig()), "TEST")
@@ -629,7 +629,7 @@ async def test_connection_can_be_muted_before_its_first_request() -> None:
         return 0.3
 
     def open_session(connection: ServerConnection) -> Serve:
-        connection.rests_before_first(first)
+        connection.mute_before_first(first)
         return functools.partial(_echo, peer="")
 
     server = KafkaServer(open_session, Connections(ServerConfig()), "TEST")

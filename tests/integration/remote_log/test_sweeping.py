@@ -14,7 +14,7 @@ from tests.integration.remote_log.tiered_host import TieredHost
 from tests.orphans import look
 from tidemark.metrics import tier_table
 from tidemark.tier.objects import StoreUnavailable
-from tidemark.tier.sweep_lease import Left, SweepLease, SweptElsewhere
+from tidemark.tier.sweep_lease import SweepLease, SweepLeaseTaken, SweepRemainder
 
 SWEEP = "tidemark.remote.sweep.enable"
 SOON = {"tidemark_remote_sweep_interval_ms": 100, "tidemark_remote_sweep_delay_ms": 0}
@@ -57,13 +57,13 @@ async def test_orphans_younger_than_the_delay_are_counted_and_kept(make_host: Ma
     assert host.gauge(tier_table.ORPHAN_BYTES) == 8
     # Other brokers and the CLI read the same figures from the lease object.
     recorded_orphans = SweepLease(host.tier().store, "test", lambda: 0).left
-    await host.until(lambda: recorded_orphans() == Left(orphans=2, size_bytes=8))
+    await host.until(lambda: recorded_orphans() == SweepRemainder(orphans=2, size_bytes=8))
     assert set(left) <= set(host.objects())
     # A new delay takes effect without a restart.
     host.cluster_config["tidemark.remote.sweep.delay.ms"] = "0"
     await host.apply()
     await host.until(lambda: not set(left) & set(host.objects()))
-    await host.until(lambda: recorded_orphans() == Left())
+    await host.until(lambda: recorded_orphans() == SweepRemainder())
 
 
 async def test_metrics_follow_the_sweep_of_another_broker(
@@ -78,7 +78,7 @@ async def test_metrics_follow_the_sweep_of_another_broker(
     other = SweepLease(host.tier().store, "another", lambda: soon_ms)
 
     def is_taken() -> bool:
-        with contextlib.suppress(SweptElsewhere):  # this one was just taking it
+        with contextlib.suppress(SweepLeaseTaken):  # this one was just taking it
             # The broker may hold the lease at this moment; try again.
             return other.take().is_held
         return False
@@ -86,7 +86,7 @@ async def test_metrics_follow_the_sweep_of_another_broker(
     await host.until(is_taken)
     # Another broker removes the orphans and records it in the lease.
     host.tier().store.delete_many(left)
-    other.end(done=True, left=Left())
+    other.end(done=True, left=SweepRemainder())
     # This broker shows the recorded result instead of its own.
     await host.until(lambda: host.gauge(tier_table.ORPHANS) == 0)
 
@@ -97,7 +97,7 @@ async def test_broker_reuses_a_lease_that_it_could_not_release(
     """A lease that was not released would otherwise stop all sweeps for two minutes."""
     ends: list[bool] = []
 
-    def end(lease: SweepLease, *, done: bool, left: Left | None = None) -> None:
+    def end(lease: SweepLease, *, done: bool, left: SweepRemainder | None = None) -> None:
         ends.append(done)
         raise StoreUnavailable("it does not answer", reason="StoreTimeout", retriable=True)
 

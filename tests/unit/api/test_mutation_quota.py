@@ -68,7 +68,7 @@ class LimitedClient:
     @property
     def throttle_s(self) -> float:
         assert self.world.quotas is not None
-        return self.world.quotas.rest_s
+        return self.world.quotas.throttle_s
 
 
 @pytest.fixture

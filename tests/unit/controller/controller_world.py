@@ -428,7 +428,9 @@ def reports(
                 # The inverse of numbered_uuid, so that the names match those of the topics.
                 f"topic-{topic_id.int - numbered_uuid(0).int}",
                 partitions=tuple(
-                    dataclasses.replace(snapshot.partition_state(row_), is_whole=is_whole)
+                    dataclasses.replace(
+                        snapshot.partition_state(row_), has_all_records=has_all_records
+                    )
                     for row_ in rows
                 ),
                 **tiering,

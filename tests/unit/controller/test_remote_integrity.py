@@ -15,7 +15,7 @@ from tests.unit.controller.controller_world import (
     ready,
     topic,
 )
-from tidemark.tier.audit_record import TopicAudit, Worst
+from tidemark.tier.audit_record import TopicAudit, WorstFinding
 from tidemark.tier.findings import FindingKind
 from tidemark.tier.layout import segment_key
 from tidemark.tiering import DisablePolicy, Tiering, TieringState

@@ -72,7 +72,7 @@ class GroupBroker:
             settings(**changes),
             cluster=context.metadata,
             purgatory=context.purgatory,
-            want=lambda _: None,
+            request_topic=lambda _: None,
             clock=lambda: Now(self.node.now_s, self.wall_ms),
         )
         context.role_changed.append(self.groups.coordinators.role_changed)

@@ -496,7 +496,7 @@ def test_retention_works_on_a_full_disk(
     manager.checkpoint()
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
     # No file can be written as a whole. The journal's space is reserved, so its line still fits.
-    monkeypatch.setattr("tidemark_broker.log.checkpoint_file.write_whole", _refuse)
+    monkeypatch.setattr("tidemark_broker.log.checkpoint_file.replace_file", _refuse)
     size = (manager.directory / JOURNAL).stat().st_size
     assert log.apply_retention(T0, tiered=None)
     assert (manager.directory / JOURNAL).stat().st_size == size
@@ -566,7 +566,7 @@ def test_an_awaited_log_start_is_recorded_without_a_checkpoint(
     log = _filled(manager)
     log.raise_log_start(7)
     assert log.durable_log_start_offset == 0
-    monkeypatch.setattr("tidemark_broker.log.checkpoint_file.write_whole", _refuse)
+    monkeypatch.setattr("tidemark_broker.log.checkpoint_file.replace_file", _refuse)
     manager.record_log_starts([log])
     assert log.durable_log_start_offset == 7
     [log_after_restart] = start().logs()

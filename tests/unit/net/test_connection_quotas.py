@@ -1,7 +1,7 @@
 """Limits on the connections of an address and on the rate of new ones."""
 
 from tidemark_broker.net import connection_quotas
-from tidemark_broker.net.connection_quotas import Newcomers
+from tidemark_broker.net.connection_quotas import ConnectionQuotas
 
 
 class ManualClock:

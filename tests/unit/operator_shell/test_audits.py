@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tests.unit.operator_shell.test_exits import TIERING_SYSTEM, served
-from tidemark.tier.audit_record import TopicAudit, Worst, write_record
+from tidemark.tier.audit_record import TopicAudit, WorstFinding, write_record
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.findings import FindingKind
 from tidemark.tier.layout import AUDIT_KEY, segment_key
@@ -52,7 +52,7 @@ def audited(world: ShellWorld, kind: FindingKind | None = None, *, age_ms: int =
         segments=2,
         size_bytes=5,
         counts={} if kind is None else {kind: 3},
-        worst=() if kind is None else (Worst(kind, 0, key, 10, 19),),
+        worst=() if kind is None else (WorstFinding(kind, 0, key, 10, 19),),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.sweep_lease import Left, SweepLease
+from tidemark.tier.sweep_lease import SweepLease, SweepRemainder
 from tidemark_operator.kube.kinds import CLUSTER, SECRET, TOPIC, Kind
 from tidemark_operator.reconcile import remote_storage
 from tidemark_operator.reconcile.clusters import (
@@ -180,22 +180,22 @@ async def test_a_condition_reports_leftovers_of_a_sweep_until_they_are_deleted(
         conditions = world.status(CLUSTER, "main")["conditions"]
         return [condition["reason"] for condition in conditions if condition["type"] == "TierSwept"]
 
-    def swept(left: Left) -> None:
+    def swept(left: SweepRemainder) -> None:
         lease = SweepLease(store, "broker 1", lambda: 1_800_000_000_000).take()
         lease.end(done=True, left=left)
 
     assert await swept_reasons() == []
-    swept(Left(orphans=2, size_bytes=70, unknown=1))
+    swept(SweepRemainder(orphans=2, size_bytes=70, unknown=1))
     assert await swept_reasons() == ["OrphansLeft"]
     message = world.condition(CLUSTER, "main", "TierSwept")[2]
     assert message.startswith(
         "2 objects (70 bytes) and 0 unfinished uploads are unreferenced; 1 obj"
     )
-    swept(Left(orphans=2, size_bytes=70, unknown=1))
+    swept(SweepRemainder(orphans=2, size_bytes=70, unknown=1))
     assert await swept_reasons() == ["OrphansLeft"]
     assert world.journal == [], "the same is not written again"
     # Within the minute the former result stays.
-    swept(Left())
+    swept(SweepRemainder())
     await reconciler.reconcile(MAIN)
     assert world.condition(CLUSTER, "main", "TierSwept")[0] == "False", "once a minute"
     assert await swept_reasons() == ["Swept"]

@@ -65,7 +65,7 @@ def test_no_pause_lasts_for_days(quotas: ClientQuotas) -> None:
     quotas.apply([quota("ann", None, produce=1)])
     request = quotas.of("ann", "a")
     request.use(QuotaKind.PRODUCE, 10**12)
-    assert request.rest_s == 3600.0
+    assert request.throttle_s == 3600.0
     assert quotas.of("ann", "a").room(QuotaKind.PRODUCE) == 0.0
 
 

@@ -14,8 +14,8 @@ def test_burst_is_spread_over_all_windows_but_one() -> None:
     rate = WindowedRate(WINDOWS)
     rate.record(100, 50.0)
     assert rate.per_second(50.0) == 10.0
-    assert rate.rest_s(10.0, 50.0) == 0.0
-    assert rate.rest_s(5.0, 50.0) == 10.0
+    assert rate.throttle_s(10.0, 50.0) == 0.0
+    assert rate.throttle_s(5.0, 50.0) == 10.0
 
 
 def test_a_window_under_way_counts_as_long_as_it_has_lasted() -> None:
@@ -61,5 +61,5 @@ def test_a_client_that_obeys_the_throttle_reaches_the_limit_on_average() -> None
     while now_s < 300:
         rate.record(64, now_s)
         used += 64
-        now_s += max(rate.rest_s(100.0, now_s), 0.01)
+        now_s += max(rate.throttle_s(100.0, now_s), 0.01)
     assert used / now_s == pytest.approx(100, rel=0.1)

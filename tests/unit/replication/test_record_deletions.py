@@ -318,7 +318,7 @@ async def test_a_pending_deletion_fails_if_another_topic_takes_the_name(node: No
     await one.upkeep.checkpoint()
     assert (one.partition.topic_id, log_start.low_watermark(one.partition)) == (OTHER_TOPIC, 8)
     purgatory = one.context.purgatory
-    await deletions.until_settled([pending], one.manager, purgatory, 1.0, who="a client")
+    await deletions.wait_until_settled([pending], one.manager, purgatory, 1.0, who="a client")
     assert not pending.pending
     assert (pending.error, pending.low_watermark) == (ErrorCode.not_leader_or_follower, -1)
 

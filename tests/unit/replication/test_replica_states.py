@@ -10,7 +10,7 @@ from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, ReplicaNode, r
 from tidemark.tiering import NEVER_TIERED
 from tidemark.wire import control, framing
 from tidemark_broker.control.replica_states import pages
-from tidemark_broker.replication.hosting.replica_manager import HeldReplica
+from tidemark_broker.replication.hosting.replica_manager import StoredReplica
 from tidemark_broker.replication.partition import prefix_rule
 from tidemark_operator.listener.request_limits import UNPROVEN_BYTES_MAX
 
@@ -40,7 +40,7 @@ async def test_a_broker_reports_its_pushed_states_after_a_restart(node: Nodes) -
     before = await _reported(one)
     assert (before.topic_id, before.name) == (TOPIC_ID, TOPIC)
     assert (before.tiering_state, before.tiered_epoch) == (1, 3)
-    assert before.partitions == (dataclasses.replace(MOVING, is_whole=True),)
+    assert before.partitions == (dataclasses.replace(MOVING, has_all_records=True),)
     assert before.partition_count == 1
     await one.stop()
     after = await _reported(node(1))
@@ -105,7 +105,7 @@ class ManyReplicas:
 
     def __init__(self, topics: int, partitions: int) -> None:
         self._held = [
-            HeldReplica(
+            StoredReplica(
                 topic=f"{number:0249d}",
                 topic_id=uuid.UUID(int=number),
                 partition=partition,
@@ -116,10 +116,10 @@ class ManyReplicas:
             for partition in range(partitions)
         ]
 
-    def held(self) -> list[HeldReplica]:
+    def open_replicas(self) -> list[StoredReplica]:
         return self._held
 
-    def held_unopened(self) -> list[HeldReplica]:
+    def unopened_replicas(self) -> list[StoredReplica]:
         return []
 
 

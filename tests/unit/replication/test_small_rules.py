@@ -260,7 +260,7 @@ def test_a_topic_without_its_resource_stays_visible() -> None:
     for _ in range(2):
         cache.apply(partition_states(full=True, unserved=(stray,), knows_all=True))
         assert [*cache.topics["t"].partitions] == [0]
-    released = control.UnservedTopic(name="t", topic_id=topic_id, is_stray=False)
+    released = control.UnservedTopic(name="t", topic_id=topic_id, is_unmanaged=False)
     cache.apply(partition_states(full=True, unserved=(released,), knows_all=True))
     assert "t" not in cache.topics
     assert not cache.is_deleted("t", 0)
@@ -272,7 +272,7 @@ def test_a_topic_discovered_after_the_snapshot_is_visible_again() -> None:
     rows = (row(), row(partition=1))
     cache.apply(partition_states(topic_state(topic_id, "t", partitions=rows), full=True))
     cache.apply(partition_states(full=True))
-    stray = control.UnservedTopic(name="t", topic_id=topic_id, is_stray=True)
+    stray = control.UnservedTopic(name="t", topic_id=topic_id, is_unmanaged=True)
     version = cache.topics_version
     for is_full in (False, True, False):
         cache.apply(partition_states(full=is_full, unserved=(stray,)))

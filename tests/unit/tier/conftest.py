@@ -14,7 +14,6 @@ from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.head import Claim, Head, new_head
 from tidemark.tier.objects import (
     AlreadyExists,
-    Got,
     ObjectInfo,
     ObjectNotFound,
     ObjectStore,
@@ -22,6 +21,7 @@ from tidemark.tier.objects import (
     StoreUnavailable,
     UnfinishedUpload,
     Version,
+    VersionedObject,
 )
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tiering import Tiering, TieringState
@@ -90,10 +90,10 @@ class MemoryStore:
         self.objects: dict[str, bytes] = {}
         self.uploads: list[UnfinishedUpload] = []
 
-    def get(self, key: str) -> Got:
+    def get(self, key: str) -> VersionedObject:
         if key not in self.objects:
             raise ObjectNotFound(f"no object {key}")
-        return Got(self.objects[key], _version(self.objects[key]))
+        return VersionedObject(self.objects[key], _version(self.objects[key]))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
         return self.get(key).data[start:end_exclusive]
@@ -171,7 +171,7 @@ class FaultyStore:
             raise _error(operation)
         return result
 
-    def get(self, key: str) -> Got:
+    def get(self, key: str) -> VersionedObject:
         return self._call("get", key, lambda: self._store.get(key))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:

@@ -16,7 +16,7 @@ from tidemark.tier.audit_record import (
     AuditRecord,
     AuditUnreadable,
     TopicAudit,
-    Worst,
+    WorstFinding,
     decode,
     encode,
     read_record,
@@ -35,7 +35,7 @@ def key_of(topic_id: uuid.UUID = ID, name: str = NAME) -> str:
 
 def audit(number: int = 7, *, damaged: int = 0, **fields: Any) -> TopicAudit:
     topic_id = uuid.UUID(int=number)
-    worst = (Worst(FindingKind.MISSING, 3, key_of(topic_id), 10, 19),) if damaged else ()
+    worst = (WorstFinding(FindingKind.MISSING, 3, key_of(topic_id), 10, 19),) if damaged else ()
     made = TopicAudit(
         topic_id=topic_id,
         name=NAME,
@@ -207,7 +207,7 @@ def test_the_largest_record_is_below_the_size_limit(monkeypatch: pytest.MonkeyPa
     """All numbers and names have their maximum length, and there are as many topics as allowed."""
     name, most = "n" * 249, 2**63 - 1
     kinds = {kind: most for kind in FindingKind if kind.is_damage}
-    worst = Worst(FindingKind.DAMAGED, 2**31, key_of(ID, name), most, most)
+    worst = WorstFinding(FindingKind.DAMAGED, 2**31, key_of(ID, name), most, most)
     row = audit(
         name=name,
         by="v" * 60,
@@ -243,7 +243,7 @@ def test_beyond_the_limit_topics_with_findings_and_the_latest_stay(
 
 def test_a_topic_with_an_invalid_name_does_not_affect_others(memory: Any) -> None:
     """Any client with access to the store can write a topic object and a manifest."""
-    stranger = Worst(FindingKind.MISSING, 0, "data/elsewhere", 1, 2)
+    stranger = WorstFinding(FindingKind.MISSING, 0, "data/elsewhere", 1, 2)
     odd = audit(8, name="no topic's name")
     write_record(memory, [audit(7, damaged=1, worst=(stranger,)), odd], whole=True)
     # The topic with the odd name is left out, and of the other one only the description of its

@@ -22,7 +22,7 @@ from tidemark.tier.objects import StoreUnavailable, UnfinishedUpload
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
 from tidemark.tier.remote_storage_manager import NO_BUCKET, RemoteStorageManager
-from tidemark.tier.sweep_lease import LEASE_MS, SweepLease, SweptElsewhere
+from tidemark.tier.sweep_lease import LEASE_MS, SweepLease, SweepLeaseTaken
 from tidemark.tier.sweeper import Sweeper, SweepReport
 from tidemark.tier.topics import TopicCatalog
 
@@ -242,14 +242,14 @@ def test_one_sweeper_at_a_time(memory: Any) -> None:
     first = SweepLease(memory, "broker 1", lambda: now_ms).take()
     second = SweepLease(memory, "broker 2", lambda: now_ms)
     with pytest.raises(
-        SweptElsewhere, match="broker 1 sweeps this store: wait for it, at most 120"
+        SweepLeaseTaken, match="broker 1 sweeps this store: wait for it, at most 120"
     ):
         second.take()
     # The first sweeper has not renewed its lease in time and must stop.
     now_ms += LEASE_MS
     assert not first.is_held
     second.take()
-    with pytest.raises(SweptElsewhere, match="broker 2"):
+    with pytest.raises(SweepLeaseTaken, match="broker 2"):
         first.keep()
     # The end of a sweeper without the lease does not count as a completed sweep.
     first.end(done=True)
@@ -303,7 +303,7 @@ def test_a_lost_lease_ends_the_sweep_before_any_deletion(place: Any, memory: Any
     work = Sweeper(tier_on(memory), now_ms=lambda: now_ms, delay_ms=0, lease=lease)
     now_ms += LEASE_MS
     SweepLease(memory, "other", lambda: now_ms).take()
-    with pytest.raises(SweptElsewhere):
+    with pytest.raises(SweepLeaseTaken):
         work.run()
     assert len(data_keys(memory)) == 2
 

@@ -463,7 +463,7 @@ async def test_config_of_all_brokers_is_stored_in_the_cluster(changes: Changes) 
     assert dict(changes.world.services.state.cluster.config) == body["spec"]["config"]
     # The older AlterConfigs replaces all dynamic keys.
     only = settings(message_max_bytes="4")
-    assert await changes.one(_for_all_brokers(settings=only, is_whole=True)) == ("none", "")
+    assert await changes.one(_for_all_brokers(settings=only, replaces_all=True)) == ("none", "")
     assert dict(changes.world.services.state.cluster.config) == {"message.max.bytes": "4"}
 
 
@@ -547,7 +547,7 @@ async def test_group_config_is_stored_in_the_cluster(changes: Changes) -> None:
     assert changes.world.services.state.cluster.groups == {
         "h": {"consumer.heartbeat.interval.ms": "6000"}
     }
-    assert await changes.one(of("h", is_whole=True)) == ("none", "")
+    assert await changes.one(of("h", replaces_all=True)) == ("none", "")
     assert changes.world.services.state.cluster.groups == {}
 
 

@@ -93,9 +93,9 @@ def test_a_bad_value_is_reported(case: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["keep", "RETAIN", "retain,delete", "", "none"])
-@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("replaces_all", [False, True])
 def test_an_unsupported_disablement_policy_is_an_invalid_request(
-    value: str, is_whole: bool
+    value: str, replaces_all: bool
 ) -> None:
     """KIP-950 requires INVALID_REQUEST (section "Exceptions")."""
     requested = settings(remote_storage_enable="false", remote_log_disable_policy=value)

@@ -17,10 +17,10 @@ from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.metadata import Producer
 from tidemark_broker.transactions.inquiries import Inquiries
 from tidemark_broker.transactions.wire import (
-    ASK_COORDINATOR,
+    QUERY_COORDINATOR,
     WRITE_MARKERS,
-    AskCoordinatorRequest,
-    AskCoordinatorResponse,
+    QueryCoordinatorRequest,
+    QueryCoordinatorResponse,
     WireInquiry,
     WireMarker,
     WireVerdict,
@@ -47,7 +47,7 @@ class PendingLinks:
     def answer(self, *errors: Sequence[int]) -> None:
         _, _, waiting = self.requests[-1]
         verdicts = tuple(WireVerdict(errors=tuple(error)) for error in errors)
-        waiting.set_result(AskCoordinatorResponse(verdicts=verdicts))
+        waiting.set_result(QueryCoordinatorResponse(verdicts=verdicts))
 
 
 def made(wire: Any, leader: int = 2) -> Inquiries:
@@ -129,7 +129,9 @@ async def test_messages_between_brokers() -> None:
         return WriteMarkersResponse(errors=(0,))
 
     apis = (
-        PrivateApi(ASK_COORDINATOR, "Ask", AskCoordinatorRequest, AskCoordinatorResponse, ask),
+        PrivateApi(
+            QUERY_COORDINATOR, "Ask", QueryCoordinatorRequest, QueryCoordinatorResponse, ask
+        ),
         PrivateApi(WRITE_MARKERS, "Write", WriteMarkersRequest, WriteMarkersResponse, write),
     )
     inquiry = AskCoordinatorRequest(
@@ -155,7 +157,7 @@ async def test_messages_between_brokers() -> None:
         answers.append(decode_response(answer, b"".join(pieces)[4:])[1])
     assert received == [inquiry, marker]
     assert answers == [
-        AskCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),)),
+        QueryCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),)),
         WriteMarkersResponse(errors=(0,)),
     ]
 

@@ -24,7 +24,7 @@ from tidemark_broker.transactions import coordinator as module
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.core.metadata import Producer, TransactionState
 from tidemark_broker.transactions.shard import TransactionLimits, TransactionShard
-from tidemark_broker.transactions.wire import AskCoordinatorRequest, WireInquiry, WireMarker
+from tidemark_broker.transactions.wire import QueryCoordinatorRequest, WireInquiry, WireMarker
 
 R = TypeVar("R")
 #: It hashes to partition 0 of 2.
@@ -52,7 +52,7 @@ class ShardBench:
                 timeout_max_ms=900_000, expiration_ms=10_000, bytes_max=bytes_max
             ),
             dialer_of=dialer_of,
-            want=lambda name: None,
+            request_topic=lambda name: None,
             producer_ids=self.producer_ids,
             write_markers=self.write_markers,
         )
@@ -356,7 +356,7 @@ async def test_inquiries_of_leaders_are_answered(
             partition_states(topic_state(uuid.UUID(int=0x78), "u", partitions=more))
         )
         await opened(await made.shard())
-        request = AskCoordinatorRequest(
+        request = QueryCoordinatorRequest(
             inquiries=(
                 inquiry(0, 0, adds=False),
                 inquiry(7, 0, adds=False),

@@ -56,7 +56,7 @@ class TransactionBroker:
             SETTINGS,
             cluster=context.metadata,
             purgatory=context.purgatory,
-            want=lambda name: None,
+            request_topic=lambda name: None,
             clock=lambda: Now(self.node.now_s, T0),
         )
         context.role_changed.append(self.groups.coordinators.role_changed)
@@ -67,7 +67,7 @@ class TransactionBroker:
                 timeout_max_ms=900_000, expiration_ms=10_000_000, bytes_max=10_000_000
             ),
             dialer_of=dialer_of,
-            want=lambda name: None,
+            request_topic=lambda name: None,
             producer_ids=self.producer_ids,
             write_markers=self.marker_writer.write,
         )

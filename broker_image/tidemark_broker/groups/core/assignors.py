@@ -67,16 +67,16 @@ def _even(spec: Spec) -> _Assigned:
     order = sorted(spec.members, key=lambda member: (-_count(kept[member]), member))
     for place, member_id in enumerate(order):
         quota = share + (place < more)
-        mine = kept[member_id]
-        surplus = list(itertools.islice(_pairs(mine), quota, None))
+        assigned = kept[member_id]
+        surplus = list(itertools.islice(_pairs(assigned), quota, None))
         free += surplus
         for topic, number in surplus:
-            mine[topic].discard(number)
+            assigned[topic].discard(number)
     # Sorting makes the result independent of set order, which differs between brokers.
     unassigned = iter(sorted(free))
     for place, member_id in enumerate(order):
-        lacks = share + (place < more) - _count(kept[member_id])
-        for topic, number in itertools.islice(unassigned, lacks):
+        missing_count = share + (place < more) - _count(kept[member_id])
+        for topic, number in itertools.islice(unassigned, missing_count):
             kept[member_id].setdefault(topic, set()).add(number)
     return kept
 
@@ -88,7 +88,7 @@ def _mixed(spec: Spec) -> _Assigned:
     the least loaded subscribers of each topic.
     """
     kept, free = _keep(spec)
-    loads = {member_id: _count(mine) for member_id, mine in kept.items()}
+    loads = {member_id: _count(assigned) for member_id, assigned in kept.items()}
     subscribers: dict[uuid.UUID, list[str]] = {}
     for member_id in sorted(spec.members):
         for topic in spec.members[member_id].topics:
@@ -165,19 +165,19 @@ class _Loads:
 
 def _keep(spec: Spec) -> tuple[_Assigned, list[tuple[uuid.UUID, int]]]:
     """Return the partitions that members keep, and those without an owner."""
-    taken: dict[uuid.UUID, set[int]] = {topic: set() for topic in spec.partitions}
+    claimed: dict[uuid.UUID, set[int]] = {topic: set() for topic in spec.partitions}
     kept: _Assigned = {}
     for member_id, member in spec.members.items():
-        mine: dict[uuid.UUID, set[int]] = {}
+        assigned: dict[uuid.UUID, set[int]] = {}
         for topic, numbers in member.target.items():
             if topic in member.topics:
                 count = spec.partitions[topic]
                 # Two members may claim one partition after a change of the assignor. The first
                 # keeps it.
-                allowed = {number for number in numbers if number < count} - taken[topic]
-                taken[topic] |= allowed
-                mine[topic] = allowed
-        kept[member_id] = mine
+                allowed = {number for number in numbers if number < count} - claimed[topic]
+                claimed[topic] |= allowed
+                assigned[topic] = allowed
+        kept[member_id] = assigned
     subscribed: set[uuid.UUID] = set()
     for topics in {member.topics for member in spec.members.values()}:
         subscribed |= topics
@@ -185,18 +185,18 @@ def _keep(spec: Spec) -> tuple[_Assigned, list[tuple[uuid.UUID, int]]]:
         (topic, number)
         for topic in subscribed
         for number in range(spec.partitions[topic])
-        if number not in taken[topic]
+        if number not in claimed[topic]
     ]
     return kept, free
 
 
-def _count(mine: Assignment) -> int:
-    return sum(map(len, mine.values()))
+def _count(assignment: Assignment) -> int:
+    return sum(map(len, assignment.values()))
 
 
-def _pairs(mine: Assignment) -> Iterable[tuple[uuid.UUID, int]]:
+def _pairs(assignment: Assignment) -> Iterable[tuple[uuid.UUID, int]]:
     """Return the partitions in order."""
-    return ((topic, number) for topic in sorted(mine) for number in sorted(mine[topic]))
+    return ((topic, number) for topic in sorted(assignment) for number in sorted(assignment[topic]))
 
 
 def range_(spec: Spec) -> dict[str, Assignment]:

@@ -34,7 +34,7 @@ from tidemark_broker.groups.core.consumer_records import (
 from tidemark_broker.groups.core.consumer_values import SubscribedTopic
 from tidemark_broker.groups.core.journal import GroupMemory
 from tidemark_broker.groups.core.migration import classic_metadata
-from tidemark_broker.groups.core.reconciliation import Held
+from tidemark_broker.groups.core.reconciliation import PartitionEpochs
 from tidemark_broker.groups.core.settings import GroupSettings, Migration, Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
 from tidemark_broker.groups.core.subscriptions import (
@@ -183,7 +183,7 @@ class ClassicMembers:
             protocol_type=CONSUMER, protocol_name=protocol.name, assignment=assignment
         )
 
-    def _by_name(self, assignment: Held) -> dict[str, frozenset[int]]:
+    def _by_name(self, assignment: PartitionEpochs) -> dict[str, frozenset[int]]:
         """Return the assignment by name, without deleted topics."""
         named = ((self._name(topic), numbers) for topic, numbers in assignment.items())
         return {name: frozenset(numbers) for name, numbers in named if name is not None}
@@ -272,7 +272,7 @@ def _may_have_more(group: ConsumerGroup, member: ConsumerMember) -> bool:
     """True if no other member holds a partition that this one waits for."""
     assigned = member.position.assigned
     return not any(
-        group.is_held(topic, number)
+        group.is_owned(topic, number)
         for topic, numbers in group.target_of(member.member_id).items()
         for number in numbers - assigned.get(topic, {}).keys()
     )

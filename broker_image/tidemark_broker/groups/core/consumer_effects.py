@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from tidemark_broker.coordinators.log import CoordinatorRecord
 from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core.assignors import Assignment
-from tidemark_broker.groups.core.reconciliation import Held, MemberPosition
+from tidemark_broker.groups.core.reconciliation import MemberPosition, PartitionEpochs
 from tidemark_broker.groups.core.records import record_of
 
 _MEMBER_BYTES, _PARTITION_BYTES, _NAME_BYTES = 1500, 120, 60
@@ -18,7 +18,7 @@ _MEMBER_BYTES, _PARTITION_BYTES, _NAME_BYTES = 1500, 120, 60
 _RECORD_SIZE = 20
 
 
-def size_of(assignment: "Assignment | Held") -> int:
+def size_of(assignment: "Assignment | PartitionEpochs") -> int:
     """Number of topics and partitions."""
     return len(assignment) + sum(map(len, assignment.values()))
 
@@ -28,7 +28,7 @@ def names_weigh(names: "frozenset[str] | tuple[str, ...]") -> int:
     return _NAME_BYTES * len(names) + sum(map(len, names))
 
 
-def partitions_weigh(assignment: "Assignment | Held") -> int:
+def partitions_weigh(assignment: "Assignment | PartitionEpochs") -> int:
     """Approximate memory in bytes of an assignment."""
     return _NAME_BYTES * len(assignment) + _PARTITION_BYTES * sum(map(len, assignment.values()))
 
@@ -136,8 +136,10 @@ def effect_of(value: records.Value) -> Effect:
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
             state=value.state,
-            assigned=_held(value.assigned_partitions, value.member_epoch),
-            revoking=_held(value.partitions_pending_revocation, value.member_epoch),
+            assigned=_read_partition_epochs(value.assigned_partitions, value.member_epoch),
+            revoking=_read_partition_epochs(
+                value.partitions_pending_revocation, value.member_epoch
+            ),
         )
     if isinstance(value, records.ConsumerGroupRegularExpressionValue):
         return ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
@@ -176,7 +178,9 @@ def _value_of(effect: Effect) -> records.Value:
     )
 
 
-def _held(topics: tuple[records.CurrentTopicPartitions, ...], epoch: int) -> Held:
+def _read_partition_epochs(
+    topics: tuple[records.CurrentTopicPartitions, ...], epoch: int
+) -> PartitionEpochs:
     return {
         topic.topic_id: dict(
             zip(
@@ -192,14 +196,14 @@ def _held(topics: tuple[records.CurrentTopicPartitions, ...], epoch: int) -> Hel
     }
 
 
-def _current(held: Held) -> tuple[records.CurrentTopicPartitions, ...]:
+def _current(assigned: PartitionEpochs) -> tuple[records.CurrentTopicPartitions, ...]:
     return tuple(
         records.CurrentTopicPartitions(
             topic_id=topic,
             partitions=tuple(numbers),
             assignment_epochs=tuple(numbers.values()),
         )
-        for topic, numbers in held.items()
+        for topic, numbers in assigned.items()
     )
 
 

@@ -26,7 +26,7 @@ from tidemark_broker.groups.core.consumer_effects import (
     partitions_weigh,
 )
 from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, SubscribedTopic
-from tidemark_broker.groups.core.reconciliation import NOWHERE, Held, MemberPosition
+from tidemark_broker.groups.core.reconciliation import NOWHERE, MemberPosition, PartitionEpochs
 from tidemark_broker.groups.core.steps import AT_ONCE_MAX
 
 #: Protocol type of consumers in the classic protocol.
@@ -187,7 +187,7 @@ class ConsumerGroup:
         # The name breaks ties, so that every coordinator chooses the same.
         return max(self._assignors, key=lambda name: (self._assignors[name], name))
 
-    def is_held(self, topic_id: uuid.UUID, partition: int) -> bool:
+    def is_owned(self, topic_id: uuid.UUID, partition: int) -> bool:
         """True if any member owns the partition, or has not confirmed its revocation."""
         if self._moves:
             self.follow_moves()
@@ -263,8 +263,8 @@ class ConsumerGroup:
             return False
         # The partition may be on its way out (revoking). The member still commits its last offsets
         # then.
-        for held in (member.position.assigned, member.position.revoking):
-            since = held.get(topic_id, {}).get(of)
+        for partitions in (member.position.assigned, member.position.revoking):
+            since = partitions.get(topic_id, {}).get(of)
             if since is not None:
                 return epoch >= since
         return False
@@ -388,15 +388,15 @@ class ConsumerGroup:
         moves, self._moves, self.moves_size = self._moves, [], 0
         # All releases of a move come before its claims, so partitions that it keeps stay with it.
         for member_id, before, after in moves:
-            self._let_go(member_id, before.assigned, after.assigned)
-            self._let_go(member_id, before.revoking, after.revoking)
-            self._take_hold(member_id, before.assigned, after.assigned)
-            self._take_hold(member_id, before.revoking, after.revoking)
+            self._release(member_id, before.assigned, after.assigned)
+            self._release(member_id, before.revoking, after.revoking)
+            self._claim(member_id, before.assigned, after.assigned)
+            self._claim(member_id, before.revoking, after.revoking)
 
-    def _let_go(self, member_id: str, held: Held, new: Held) -> None:
-        for topic, numbers in held.items():
+    def _release(self, member_id: str, before: PartitionEpochs, after: PartitionEpochs) -> None:
+        for topic, numbers in before.items():
             # Unchanged topics share the object, which skips most of a large assignment.
-            if new.get(topic) is numbers:
+            if after.get(topic) is numbers:
                 continue
             holders = self._holders.get(topic, {})
             for number in numbers:
@@ -406,9 +406,9 @@ class ConsumerGroup:
             if not holders:
                 self._holders.pop(topic, None)
 
-    def _take_hold(self, member_id: str, held: Held, new: Held) -> None:
-        for topic, numbers in new.items():
-            if held.get(topic) is not numbers:
+    def _claim(self, member_id: str, before: PartitionEpochs, after: PartitionEpochs) -> None:
+        for topic, numbers in after.items():
+            if before.get(topic) is not numbers:
                 self._holders.setdefault(topic, {}).update(dict.fromkeys(numbers, member_id))
 
     def _put_regex(self, regex: str, resolved: ResolvedRegex | None) -> None:

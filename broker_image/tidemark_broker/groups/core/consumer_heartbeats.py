@@ -435,11 +435,11 @@ class ConsumerGroups:
         if before.is_at(group.assignment_epoch) and not wants_others:
             return
         target = MemberTarget(
-            group.assignment_epoch, group.target_of(member.member_id), group.is_held
+            group.assignment_epoch, group.target_of(member.member_id), group.is_owned
         )
 
         def advanced() -> MemberPosition:
-            # is_held below needs the moves, and this function may already run in a thread.
+            # is_owned below needs the moves, and this function may already run in a thread.
             if group.moves_pending:
                 group.follow_moves()
             subscribed = None
@@ -542,4 +542,4 @@ def _assignment_to_send(
     """Return the assignment to send, or None if the member has it already."""
     if not is_full and (before is after or before.assigned == after.assigned):
         return None
-    return {topic: frozenset(held) for topic, held in after.assigned.items()}
+    return {topic: frozenset(epochs) for topic, epochs in after.assigned.items()}

@@ -49,7 +49,7 @@ class GroupConfigs:
         return min(max(int(text), least), most)
 
 
-def wrong_with(config: Mapping[str, str], settings: GroupSettings) -> str | None:
+def config_error(config: Mapping[str, str], settings: GroupSettings) -> str | None:
     """Return the problem with a group's values in the words of Kafka's
     ``GroupConfig.validate``, or None.
     """

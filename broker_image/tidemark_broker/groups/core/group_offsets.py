@@ -326,8 +326,8 @@ def _consumer_refusal(group: ConsumerGroup, by: OffsetCommitter) -> ErrorCode:
     """
     is_transactional = by.producer is not None
     if by.generation_id <= NO_GENERATION:
-        is_nobody = is_transactional and not by.who.member_id and by.who.instance_id is None
-        if group.is_empty or is_nobody:
+        is_anonymous = is_transactional and not by.who.member_id and by.who.instance_id is None
+        if group.is_empty or is_anonymous:
             return ErrorCode.none
     member = group.members.get(by.who.member_id)
     if member is None:

@@ -21,7 +21,7 @@ from tidemark_broker.groups.core.consumer_records import (
 
 _NOTHING: AbstractSet[int] = frozenset()
 #: Partitions by topic, each with the epoch of its assignment.
-Held: TypeAlias = Mapping[uuid.UUID, Mapping[int, int]]
+PartitionEpochs: TypeAlias = Mapping[uuid.UUID, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,12 @@ class MemberPosition:
     epoch: int = 0
     previous_epoch: int = 0
     state: int = STABLE
-    assigned: Held
-    revoking: Held
+    assigned: PartitionEpochs
+    revoking: PartitionEpochs
 
-    def moved_to(self, epoch: int, state: int, assigned: Held, revoking: Held) -> "MemberPosition":
+    def moved_to(
+        self, epoch: int, state: int, assigned: PartitionEpochs, revoking: PartitionEpochs
+    ) -> "MemberPosition":
         """Return the following position, with this one's epoch as the previous one."""
         return MemberPosition(
             epoch=epoch,
@@ -51,7 +53,8 @@ class MemberPosition:
     def size(self) -> int:
         """Approximate number of topics and partitions."""
         return sum(
-            len(held) + sum(map(len, held.values())) for held in (self.assigned, self.revoking)
+            len(partitions) + sum(map(len, partitions.values()))
+            for partitions in (self.assigned, self.revoking)
         )
 
     def is_at(self, target_epoch: int) -> bool:
@@ -65,12 +68,12 @@ NOWHERE = MemberPosition(assigned={}, revoking={})
 class MemberTarget(NamedTuple):
     """Target of a member.
 
-    ``is_held`` tells whether any member, itself included, owns a partition.
+    ``is_owned`` tells whether any member, itself included, owns a partition.
     """
 
     epoch: int
     partitions: Assignment
-    is_held: Callable[[uuid.UUID, int], bool]
+    is_owned: Callable[[uuid.UUID, int], bool]
 
 
 def advance(
@@ -93,7 +96,7 @@ def advance(
     return position if subscribed is None else _give_up(position, subscribed)
 
 
-def _owns_any(revoking: Held, owned: Assignment | None) -> bool:
+def _owns_any(revoking: PartitionEpochs, owned: Assignment | None) -> bool:
     if owned is None:
         return True
     return any(not numbers.isdisjoint(revoking.get(topic, ())) for topic, numbers in owned.items())
@@ -105,16 +108,16 @@ def _towards(
 ) -> MemberPosition:
     assigned: dict[uuid.UUID, Mapping[int, int]] = {}
     revoking: dict[uuid.UUID, Mapping[int, int]] = {}
-    for topic, held in position.assigned.items():
+    for topic, epochs in position.assigned.items():
         targeted = target.partitions.get(topic, _NOTHING)
-        if held.keys() <= targeted:
-            assigned[topic] = held  # the same object, which makes comparisons cheap
+        if epochs.keys() <= targeted:
+            assigned[topic] = epochs  # the same object, which makes comparisons cheap
             continue
-        kept = {number: since for number, since in held.items() if number in targeted}
+        kept = {number: since for number, since in epochs.items() if number in targeted}
         if kept:
             assigned[topic] = kept
         revoking[topic] = {
-            number: since for number, since in held.items() if number not in targeted
+            number: since for number, since in epochs.items() if number not in targeted
         }
     # Partitions that the member does not own any more need no confirmation.
     if revoking and _owns_any(revoking, owned):
@@ -122,29 +125,37 @@ def _towards(
     # Nothing is left to revoke, so the member enters the target epoch and takes free partitions.
     waits = False
     for topic, targeted in target.partitions.items():
-        mine = assigned.get(topic, {})
-        lacking = targeted - mine.keys()
-        free = {number: target.epoch for number in lacking if not target.is_held(topic, number)}
-        waits |= len(free) < len(lacking)
+        owned_epochs = assigned.get(topic, {})
+        missing = targeted - owned_epochs.keys()
+        free = {number: target.epoch for number in missing if not target.is_owned(topic, number)}
+        waits |= len(free) < len(missing)
         if free:
-            assigned[topic] = {**mine, **free}
+            assigned[topic] = {**owned_epochs, **free}
     state = UNRELEASED_PARTITIONS if waits else STABLE
     return _settled(position, target.epoch, state, assigned, {})
 
 
 def _give_up(position: MemberPosition, subscribed: Callable[[uuid.UUID], bool]) -> MemberPosition:
-    gone = {topic: held for topic, held in position.assigned.items() if not subscribed(topic)}
-    if not gone:
+    unsubscribed = {
+        topic: epochs for topic, epochs in position.assigned.items() if not subscribed(topic)
+    }
+    if not unsubscribed:
         return position
-    kept = {topic: held for topic, held in position.assigned.items() if topic not in gone}
+    kept = {
+        topic: epochs for topic, epochs in position.assigned.items() if topic not in unsubscribed
+    }
     revoking = {**position.revoking}
-    for topic, held in gone.items():
-        revoking[topic] = {**revoking.get(topic, {}), **held}
+    for topic, epochs in unsubscribed.items():
+        revoking[topic] = {**revoking.get(topic, {}), **epochs}
     return _settled(position, position.epoch, UNREVOKED_PARTITIONS, kept, revoking)
 
 
 def _settled(
-    position: MemberPosition, epoch: int, state: int, assigned: Held, revoking: Held
+    position: MemberPosition,
+    epoch: int,
+    state: int,
+    assigned: PartitionEpochs,
+    revoking: PartitionEpochs,
 ) -> MemberPosition:
     is_same = (
         epoch == position.epoch

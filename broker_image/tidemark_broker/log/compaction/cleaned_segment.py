@@ -32,7 +32,7 @@ class CleanedSegment:
         self.segment = Segment(directory, base_offset, created_ms=0)
         self.segment.reset()
         self._pieces: list[bytes] = []
-        self._held_bytes = 0
+        self._buffered_bytes = 0
         self._path = cleaned_path(directory, base_offset, names.LOG_SUFFIX)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._descriptor = os.open(self._path, flags, 0o644)
@@ -49,8 +49,8 @@ class CleanedSegment:
         segment.note_batch(batch_at(batch, 0, position), position, index_interval_bytes)
         segment.size_bytes = position + size
         self._pieces.append(batch)
-        self._held_bytes += size
-        if self._held_bytes >= _WRITE_BYTES:
+        self._buffered_bytes += size
+        if self._buffered_bytes >= _WRITE_BYTES:
             self._write()
 
     @property
@@ -92,7 +92,7 @@ class CleanedSegment:
 
     def _write(self) -> None:
         data = memoryview(b"".join(self._pieces))
-        self._pieces, self._held_bytes = [], 0
+        self._pieces, self._buffered_bytes = [], 0
         with storage_errors(f"{self._path} cannot be written"):
             while data:
                 data = data[os.write(self._descriptor, data) :]

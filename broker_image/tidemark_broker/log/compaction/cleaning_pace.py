@@ -58,10 +58,10 @@ class CleaningPace:
             return
         moved, self._bytes = self._bytes, 0
         # A pause of the throttle may be long, so aborts are checked within it.
-        rest_s = max(_REST_S, self._moved(moved))
-        while rest_s > 0:
-            self._sleep(min(rest_s, _SLEEP_S))
+        pause_s = max(_REST_S, self._moved(moved))
+        while pause_s > 0:
+            self._sleep(min(pause_s, _SLEEP_S))
             if self._aborted():
                 raise CleaningAborted
-            rest_s = self._moved(0)
+            pause_s = self._moved(0)
         self._began_s = self._now()

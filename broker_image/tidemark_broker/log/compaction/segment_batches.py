@@ -31,7 +31,7 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
             try:
                 header = parse_header(buffer, at)
                 size = header.size_bytes
-                _check_whole(size, end - position)
+                _check_complete(size, end - position)
                 # A batch that exceeds the rest of the buffer is read again as a whole.
                 if at + size > len(buffer):
                     read_bytes = min(max(buffer_bytes, size), end - position)
@@ -44,7 +44,7 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
             position += size
 
 
-def _check_whole(size: int, left: int) -> None:
+def _check_complete(size: int, left: int) -> None:
     if size > left:
         raise CorruptBatch(f"a batch of {size} bytes, {left} are there")
 

@@ -165,7 +165,7 @@ def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
         remote_end.note_head(
             partition, result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch
         )
-    # Valid only for this head: remote_part_is_gone compares both later.
+    # Valid only for this head: has_deleted_remote_part compares both later.
     if result.head_tiered_epoch >= partition.head_tiered_epoch:
         partition.head_log_start_offset = result.log_start_offset
 
@@ -211,7 +211,7 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Fet
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return FetchOutcome.PROGRESS
     # A Delete has removed the tier's part, which only the leader's local log still has.
-    gone = partition.tiering.remote_part_is_gone(leader.head_tiered_epoch)
+    gone = partition.tiering.has_deleted_remote_part(leader.head_tiered_epoch)
     if (
         gone
         and leader.local_log_start_offset <= leader.log_start_offset < log.local_log_start_offset

@@ -245,7 +245,7 @@ class _Round:
         )
         # From here the session's rounds stand for fetches of this partition, even unnamed ones.
         if partition.leader is not None and session.session_id != NO_SESSION:
-            partition.leader.rest_in_session(replica_id, session.rounds)
+            partition.leader.follow_session(replica_id, session.rounds)
 
     def _left(self, partition: Partition) -> None:
         if partition.leader is not None:

@@ -48,7 +48,7 @@ def begun(partition: Partition, result: DeleteResult) -> Deletion:
     )
 
 
-async def until_settled(
+async def wait_until_settled(
     deletions: Sequence[Deletion],
     manager: ReplicaManager,
     purgatory: Purgatory,

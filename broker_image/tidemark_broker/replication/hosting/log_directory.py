@@ -214,12 +214,12 @@ class LogDirectory:
         if failure is not None:
             self._logs.discard(failure)
 
-    def lacks_records(self, tp: TopicPartition, topic_id: uuid.UUID) -> bool:
+    def misses_records(self, tp: TopicPartition, topic_id: uuid.UUID) -> bool:
         """Return whether it is a failed log of that topic whose records are missing or damaged,
         so that only another replica can help.
         """
         failure = self._failure_of(tp)
-        return failure is not None and failure.lacks_records and failure.topic_id == topic_id
+        return failure is not None and failure.misses_records and failure.topic_id == topic_id
 
     def set_aside(self, tp: TopicPartition) -> None:
         """Rename the directory of a failed log (blocking)."""

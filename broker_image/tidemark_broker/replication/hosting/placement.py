@@ -58,14 +58,14 @@ class Placement:
         logs: LogDirectory,
         fetchers: Fetchers,
         hosted: Hosted,
-        take_overs: TakeoverTasks,
+        takeovers: TakeoverTasks,
         broker_config: Mapping[str, str],
     ) -> None:
         self._context = context
         self._logs = logs
         self._fetchers = fetchers
         self._hosted = hosted
-        self._take_overs = take_overs
+        self._takeovers = takeovers
         self._broker_config = broker_config
         self._offline: dict[TopicIdPartition, ReplicaAssignment] = {}
 
@@ -102,7 +102,7 @@ class Placement:
                         )
                     # Only another replica can restore a log without its records: copy it into a new
                     # directory.
-                    if self._logs.lacks_records(tp, key[0]) and self.may_copy(assignment.row):
+                    if self._logs.misses_records(tp, key[0]) and self.may_copy(assignment.row):
                         await in_thread(self._logs.set_aside, tp)
                     partition = await self._create(assignment)
                 else:
@@ -161,7 +161,7 @@ class Placement:
         else:
             self._fetchers.unfollow(partition.tp)
         # A leader that waits for the tier gets its first attempt at once.
-        self._take_overs.begin(partition)
+        self._takeovers.begin(partition)
 
     async def place_again(self, key: TopicIdPartition, now_s: float) -> None:
         """Retry an offline replica with the controller's latest state."""

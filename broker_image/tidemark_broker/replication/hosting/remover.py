@@ -62,7 +62,9 @@ class Remover:
             self._context.remote.on_stop(partition)
         async with self._hosted.lock(partition.tp), partition.lock:
             roles.retire(partition)
-            await partition.file_at_rest()  # another topic may soon have the directory's name
+            await (
+                partition.wait_for_last_write()
+            )  # another topic may soon have the directory's name
             try:
                 await in_thread(self._logs.delete, partition.log)
             except StorageError as error:
@@ -79,7 +81,7 @@ class Remover:
             self._context.remote.on_stop(partition)
         async with self._hosted.lock(partition.tp), partition.lock:
             roles.retire(partition)
-            await partition.file_at_rest()
+            await partition.wait_for_last_write()
             self._logs.give_up(partition.log, reason)
             self._hosted.drop(partition)
 

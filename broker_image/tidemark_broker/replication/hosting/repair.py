@@ -113,7 +113,7 @@ class Repairs:
     async def reopen(self, partitions: Iterable[Partition]) -> dict[Partition, str]:
         """Reopen every log that refuses all requests since its disk failed. Returns those that lack
         records, with the reason: reopening does not help them."""
-        lacking: dict[Partition, str] = {}
+        incomplete: dict[Partition, str] = {}
         self._forget_pauses()
         for partition in partitions:
             if partition.log.failure is None or partition.removed or not self._is_due(partition.tp):
@@ -124,8 +124,8 @@ class Repairs:
                 self._failed(partition.tp, error)
                 # A retry cannot restore records, so the caller replaces the log.
                 if isinstance(error, (RecordsMissing, CorruptRecords)):
-                    lacking[partition] = str(error)
+                    incomplete[partition] = str(error)
             else:
                 self._pause(partition.tp)
                 self._context.failures.succeeded(partition.tp)
-        return lacking
+        return incomplete

@@ -44,12 +44,12 @@ _LOCKS_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class HeldReplica:
+class StoredReplica:
     """Replica on the disk with its last state from the controller; None if there is none or it is
     unreadable.
 
-    ``is_whole``: nothing of its log was lost since. ``partition_count``: partitions of its topic,
-    as far as this process knows.
+    ``has_all_records``: nothing of its log was lost since. ``partition_count``: partitions of its
+    topic, as far as this process knows.
     """
 
     topic: str
@@ -57,7 +57,7 @@ class HeldReplica:
     partition: int
     row: control.PartitionState | None
     tiering: Tiering | None
-    is_whole: bool = False
+    has_all_records: bool = False
     partition_count: int = -1
 
 
@@ -83,13 +83,13 @@ class ReplicaManager:
         self._hosted = Hosted()
         #: Topic ids of each message that is being applied.
         self._applied: list[Container[uuid.UUID]] = []
-        self._take_overs = TakeoverTasks()
+        self._takeovers = TakeoverTasks()
         self._placement = Placement(
             context,
             logs=logs,
             fetchers=fetchers,
             hosted=self._hosted,
-            take_overs=self._take_overs,
+            takeovers=self._takeovers,
             broker_config=broker_config,
         )
         self._repairs = Repairs(context, logs)
@@ -140,21 +140,21 @@ class ReplicaManager:
         """Return a hosted replica by topic id, or None."""
         return self._hosted.by_key.get((topic_id, partition))
 
-    def held(self) -> list[HeldReplica]:
+    def open_replicas(self) -> list[StoredReplica]:
         """Return every open replica."""
         return [
             replace(
-                _held(partition.tp, partition.topic_id, partition.stored),
-                is_whole=partition.doubt is None and partition.log.failure is None,
+                _stored_replica(partition.tp, partition.topic_id, partition.stored),
+                has_all_records=partition.doubt is None and partition.log.failure is None,
                 partition_count=self.metadata.partition_count(partition.topic_id),
             )
             for partition in self.partitions
         ]
 
-    def held_unopened(self) -> list[HeldReplica]:
+    def unopened_replicas(self) -> list[StoredReplica]:
         """Return the replicas that were found at the start and do not open (blocking)."""
         return [
-            _held(item.tp, item.topic_id, self._logs.state_of(item))
+            _stored_replica(item.tp, item.topic_id, self._logs.state_of(item))
             for item in self._logs.unopened()
             if item.topic_id is not None
         ]
@@ -213,8 +213,8 @@ class ReplicaManager:
                 request.remote_storage, request.store_id, request.cluster_id
             )
         # Removals first: a topic that was recreated needs the name of its predecessor.
-        moved_away = self._moved_away(request) if request.full else ()
-        removals = Removals((*request.removals, *moved_away), self.context.node_id)
+        reassigned_away = self._reassigned_away(request) if request.full else ()
+        removals = Removals((*request.removals, *reassigned_away), self.context.node_id)
         going = self._remove_all(removals)
         if request.full or self.metadata.cluster_config != cluster_config:
             self._placement.reconfigure(self.partitions)
@@ -257,10 +257,10 @@ class ReplicaManager:
             view = self.metadata.by_id(topic.topic_id)
             if view is not None:
                 # A changed topic may affect hosted replicas that the message does not name.
-                whole = request.full or view is not before[topic.topic_id]
+                include_hosted = request.full or view is not before[topic.topic_id]
                 assignments += [
                     ReplicaAssignment(view, row, request.controller_epoch)
-                    for row in self._rows_for(view, topic, whole=whole)
+                    for row in self._rows_for(view, topic, include_hosted=include_hosted)
                     if not self._is_removed(removals, (view.topic_id, row.partition))
                 ]
         return [self._placement.place(assignment) for assignment in assignments]
@@ -271,13 +271,13 @@ class ReplicaManager:
         return hosted is not None and removals.take(key, hosted.row)
 
     def _rows_for(
-        self, view: TopicMetadata, topic: control.TopicState, *, whole: bool
+        self, view: TopicMetadata, topic: control.TopicState, *, include_hosted: bool
     ) -> list[control.PartitionState]:
         """Return the rows that concern this broker: those that the message names, and with
-        ``whole`` (the topic's tiering or configuration changed) every hosted one.
+        ``include_hosted`` (the topic's tiering or configuration changed) every hosted one.
         """
         numbers = {row.partition for row in topic.partitions}
-        if whole:
+        if include_hosted:
             numbers |= self._hosted.by_topic.get(view.topic_id, {}).keys()
         # A partition in doubt keeps its role until its row is known again.
         in_doubt = {n for n in numbers if self.metadata.is_in_doubt(view.topic_id, n)}
@@ -290,7 +290,7 @@ class ReplicaManager:
             or (view.topic_id, row.partition) in self._hosted.by_key
         ]
 
-    def _moved_away(self, request: control.PartitionStatesRequest) -> list[control.Removal]:
+    def _reassigned_away(self, request: control.PartitionStatesRequest) -> list[control.Removal]:
         """Return removals for replicas that a reassignment moved away while this broker was down:
         their newest row does not name it.
         """
@@ -349,7 +349,7 @@ class ReplicaManager:
         await self._repairs.probe_room(self.partitions)
         await self._remove_strays()
         for partition in self.partitions:
-            self._take_overs.begin(partition)
+            self._takeovers.begin(partition)
 
     async def _copy_again(self, partition: Partition, reason: str) -> None:
         """Replace a log that lacks records by a new one that copies them from the leader, if
@@ -405,14 +405,14 @@ class ReplicaManager:
         """
         # State files first: a role change below must not queue another write.
         await self.context.states.close()
-        take_overs = self._take_overs.cancel()
+        takeovers = self._takeovers.cancel()
         if self.context.remote is not None:
             for partition in self.partitions:
                 self.context.remote.on_stop(partition)
         await asyncio.gather(
             self._retire_all(),
             self._fetchers.close(),
-            *take_overs,
+            *takeovers,
             return_exceptions=True,
         )
 
@@ -434,8 +434,10 @@ class ReplicaManager:
         return [error for error in await asyncio.gather(*work) if error is not None]
 
 
-def _held(tp: TopicPartition, topic_id: uuid.UUID, stored: StoredState | None) -> HeldReplica:
-    return HeldReplica(
+def _stored_replica(
+    tp: TopicPartition, topic_id: uuid.UUID, stored: StoredState | None
+) -> StoredReplica:
+    return StoredReplica(
         topic=tp.topic,
         topic_id=topic_id,
         partition=tp.partition,

@@ -96,7 +96,7 @@ def must_fetch_again(
     log = partition.log
     return (
         log.local_log_start_offset <= log.log_start_offset < local_log_start_offset
-        and partition.tiering.remote_part_is_gone(partition.durable_head_tiered_epoch)
+        and partition.tiering.has_deleted_remote_part(partition.durable_head_tiered_epoch)
         and node not in leader.maximal_isr
         and not leader.row.has_eligible_leaders
     )

@@ -88,7 +88,7 @@ class LeaderRole:
         self.followers[node] = isr.after_fetch(before, fetch)
         return before
 
-    def rest_in_session(self, node: int, rounds: FetchRounds) -> None:
+    def follow_session(self, node: int, rounds: FetchRounds) -> None:
         """Count every later round of that session as a fetch at the follower's current offset."""
         self._rounds[node] = rounds
 

@@ -224,7 +224,7 @@ class Partition:
         """
         return NEVER_TIERED if self.stored is None else self.stored.tiering
 
-    def standing(self) -> PrefixState:
+    def prefix_state(self) -> PrefixState:
         """Return the input of the prefix rule before this replica leads."""
         return PrefixState(
             has_manifest=self.row is not None and self.row.manifest,
@@ -358,7 +358,7 @@ class Partition:
             if self.stored is not None and not self.removed:
                 await self._write(self.stored)
 
-    async def file_at_rest(self) -> None:
+    async def wait_for_last_write(self) -> None:
         """Wait for the last write of a retired replica to end; no other starts."""
         async with self._file_lock:
             return

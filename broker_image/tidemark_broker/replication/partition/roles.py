@@ -132,14 +132,14 @@ async def become_leader(partition: Partition) -> None:
     if row is None:
         return
     # A log that may lack records of the tier must not assign their offsets again.
-    question = prefix_rule.question(partition.standing())
-    if question:
-        _wait_for_tier(partition, question)
+    reason = prefix_rule.question(partition.prefix_state())
+    if reason:
+        _wait_for_tier(partition, reason)
     else:
         await lead(partition, row)
 
 
-def stops_for_lacking_records(partition: Partition, tier: TierEnd) -> bool:
+def stop_if_behind_tier(partition: Partition, tier: TierEnd) -> bool:
     """Return whether the leader's log lacks records that its own claim shows to be in the tier.
 
     If so, it stops leading at once and accepts nothing before it has taken over from the tier.
@@ -256,9 +256,9 @@ async def reopen(partition: Partition) -> None:
     async with partition.lock:
         if partition.removed or partition.log.failure is None:
             return
-        whole = await in_thread(partition.log.reopen)
+        is_complete = await in_thread(partition.log.reopen)
         # The controller must not elect this replica by an ISR from before the loss.
-        if not whole:
+        if not is_complete:
             logger.error(
                 "%s: the disk lost records, the log ends at %d now: this broker leaves its ISR",
                 partition.tp,

@@ -12,7 +12,7 @@ kinds, numbers and keys.
 import dataclasses
 
 from tidemark.reasons import Reason
-from tidemark.tier.audit_record import TopicAudit, Worst
+from tidemark.tier.audit_record import TopicAudit, WorstFinding
 from tidemark.tier.findings import FindingKind
 from tidemark.tiering import DisablePolicy
 from tidemark_operator.controller.controller_state import ControllerState
@@ -120,7 +120,7 @@ def _damaged(audit: TopicAudit, topic: TopicInfo) -> ConditionValue:
     return condition(REMOTE_INTEGRITY, False, Reason.DAMAGE_FOUND, text)
 
 
-def _where(worst: Worst) -> str:
+def _where(worst: WorstFinding) -> str:
     text = f"partition {worst.partition}"
     if worst.start_offset >= 0:
         text += f", offsets {worst.start_offset} to {worst.end_offset_inclusive}"
