@@ -75,6 +75,7 @@ class Order:
     @classmethod
     def of_json(cls, text: str) -> "Order":
         """Return the order in ``text``. Raises :class:`OrderError`."""
+        # Any malformed order gives the same error, whichever step detects it.
         try:
             fields: dict[str, Any] = json.loads(text)
             hidden = tuple(
@@ -92,12 +93,13 @@ class Order:
 
         Raises :class:`OrderError` if a variable is not set.
         """
+        # Name the first missing variable: a person has to set it.
         for hidden in self.hidden:
             if hidden.variable not in environment:
                 text = f"{hidden.name} must be in the variable {hidden.variable}: set it"
                 raise OrderError(text)
-        found = {(item.place, item.name): environment[item.variable] for item in self.hidden}
-        return dataclasses.replace(self.put(found), hidden=())
+        secrets = {(item.place, item.name): environment[item.variable] for item in self.hidden}
+        return dataclasses.replace(self.put(secrets), hidden=())
 
     def put(self, values: Mapping[tuple[OptionPlace, str], str]) -> "Order":
         """Return the order with these values at their places."""
@@ -158,6 +160,7 @@ class JobReport:
 
     def to_json(self) -> bytes:
         """Return the report as at most :data:`REPORT_BYTES_MAX` bytes of JSON."""
+        # Only the message has no fixed size, so it is shortened until the report fits.
         fields, most = dataclasses.asdict(self), MESSAGE_CHARS_MAX
         while True:
             text = json.dumps(fields | {"message": shortened(_printable(self.message), most)})
@@ -168,8 +171,7 @@ class JobReport:
     @classmethod
     def of_json(cls, data: bytes | str) -> "JobReport | None":
         """Return the report in ``data``; None if it is not a report."""
-        # The process of the job may be compromised: bound what is parsed, and believe no field
-        # unchecked.
+        # The process of the job may be compromised: bound the parsed size, and check each field.
         if len(data) > REPORT_BYTES_MAX:
             return None
         try:
@@ -182,6 +184,7 @@ class JobReport:
             return None
         if not all(_is_figure(name, value) for name, value in figures.items()):
             return None
+        # A report without the field is of a job that has not committed yet.
         figures["commits"] = figures["commits"] or 0
         return cls(phase=phase, message=shortened(_printable(message)), **figures)
 

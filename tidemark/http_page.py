@@ -23,8 +23,11 @@ Verdict = tuple[bool, str]
 
 
 class HttpPage:
-    """``metrics`` gives the page in Prometheus' text format, ``health`` a verdict: 503 unless it is
-    well; ``more``: other pages by their paths. All are called in the page's threads."""
+    """Server of the pages ``/metrics`` and ``/healthz``, and of further ones.
+
+    ``metrics`` returns text in Prometheus' format. ``health`` returns a verdict, which becomes
+    status 200 or 503. ``more``: other pages by path. All are called in the server's threads.
+    """
 
     def __init__(
         self,
@@ -40,9 +43,10 @@ class HttpPage:
         self._thread: threading.Thread | None = None
 
     def start(self, host: str, port: int) -> int:
-        """Listen; the port bound (0 picks a free one). Raises ``OSError``."""
+        """Listen, and return the bound port (0 picks a free one). Raises ``OSError``."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._server = _Server(family, (host, port), self)
+        # A daemon thread does not keep a process alive that ends without ``stop``.
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": POLL_S},
@@ -60,7 +64,8 @@ class HttpPage:
             self._thread.join()
 
     def answer(self, path: str) -> tuple[HTTPStatus, bytes]:
-        """The status and the text of a page."""
+        """Return the status and the text of a page."""
+        # Parameters after "?" select nothing here.
         match path.partition("?")[0]:
             case "/metrics":
                 return HTTPStatus.OK, self._metrics()
@@ -102,7 +107,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """One page; the connection ends with it."""
+        """Serve one page; the connection ends with it."""
         status, body = self.server.page.answer(self.path)
         self.send_response(status)
         self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -111,5 +116,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests for metrics are not worth a line each."""
+        """Log requests at level DEBUG only, because scrapes are frequent."""
         logger.debug(format, *args)

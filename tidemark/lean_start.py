@@ -38,6 +38,7 @@ def leave_out_hypothesis() -> None:
 @contextmanager
 def importing() -> Iterator[None]:
     """Exclude objects that the enclosed imports create from garbage collection, now and later."""
+    # Imports create many objects that all stay, so collections during them find nothing.
     gc.disable()
     try:
         yield

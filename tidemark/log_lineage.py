@@ -76,6 +76,7 @@ def divergence(position: ReadPosition, log: LogLineage) -> int | None:
         for restore in log.restores
         if epoch is None or epoch < restore.leader_epoch
     ]
+    # The log ends below the position: an unclean election, or a rebuild.
     if log.end is not None:
         ends.append(log.end)
     if epoch is not None and log.later_epoch_start is not None:
@@ -83,8 +84,8 @@ def divergence(position: ReadPosition, log: LogLineage) -> int | None:
     # Epochs never decrease within one log, so this log was re-created and shares no records.
     if epoch is not None and log.leader_epoch is not None and log.leader_epoch < epoch:
         ends.append(0)
-    found = min(ends, default=position.offset)
-    return found if found < position.offset else None
+    lost_from = min(ends, default=position.offset)
+    return lost_from if lost_from < position.offset else None
 
 
 def restored_epoch(highest_epoch: int, now_ms: int) -> int:
@@ -104,12 +105,13 @@ def merge_restores(known: Iterable[Restore], more: Iterable[Restore]) -> tuple[R
     Beyond :data:`RESTORES_MAX` the two oldest become one restore with the lower ends. That may
     refuse a valid position, but never accepts an invalid one."""
     by_epoch = {restore.leader_epoch: restore for restore in (*known, *more)}
-    found = [by_epoch[epoch] for epoch in sorted(by_epoch)]
-    while len(found) > RESTORES_MAX:
-        first, second = found[:2]
+    merged = [by_epoch[epoch] for epoch in sorted(by_epoch)]
+    while len(merged) > RESTORES_MAX:
+        first, second = merged[:2]
+        # A partition that either restore does not name ends at 0 there, and so in the union.
         ends = {part: min(first.end(part), second.end(part)) for part in first.ends}
-        found[:2] = [Restore(second.leader_epoch, ends)]
-    return tuple(found)
+        merged[:2] = [Restore(second.leader_epoch, ends)]
+    return tuple(merged)
 
 
 def loss_text(name: str, position: ReadPosition, lost_from: int) -> str:

@@ -57,9 +57,10 @@ class Lru(Generic[K, V]):
         """Remove and return the values above the limit; keep ``least`` values, whatever their
         weight.
         """
-        gone = []
+        evicted = []
+        # Oldest first, until the weight is within the limit.
         while self.weight > self.limit and len(self._entries) > least:
             key, (value, weight) = self._entries.popitem(last=False)
             self.weight -= weight
-            gone.append((key, value))
-        return gone
+            evicted.append((key, value))
+        return evicted

@@ -78,6 +78,7 @@ class Tls:
             cafile=None if as_text else self.ca or None, cadata=self.ca if as_text else None
         )
         context.check_hostname = self.check_names
+        # The client certificate: PEM text from a Secret, or files.
         if self.certificate.startswith(_PEM):
             # OpenSSL reads keys from files only: a private file that exists for a moment.
             with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
@@ -93,6 +94,7 @@ class Tls:
         """Return a connection to a peer whose certificate names ``host``. Raises ``OSError``."""
         context = self.context()
         raw = socket.create_connection((host, port), timeout=timeout_s)
+        # A failed handshake leaves the TCP socket open.
         try:
             return context.wrap_socket(raw, server_hostname=host)
         except BaseException:

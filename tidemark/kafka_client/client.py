@@ -46,10 +46,10 @@ _FORWARDED = frozenset(
 _SLOW = _FORWARDED | {"DeleteRecordsRequest"}
 
 
-#: An address, and whether the connection is for slow requests: there are two connections to each
-#: address. Brokers answer one connection's requests in order, and reads must not wait for a change
-#: that waits for a controller or a follower.
-_Way: TypeAlias = tuple[BrokerAddress, bool]
+#: Key of a connection: the address, and whether the connection is for slow requests. A client has
+#: two connections to each address. Brokers answer one connection's requests in order, and reads
+#: must not wait for a change that waits for a controller or a follower.
+_ConnectionKey: TypeAlias = tuple[BrokerAddress, bool]
 
 
 class _Broker:
@@ -77,10 +77,12 @@ class KafkaClient:
     def __init__(self, access: KafkaAccess, *, client_id: str = CLIENT_ID) -> None:
         self._access = access
         self._client_id = client_id
-        self._open: dict[_Way, _Broker] = {}
+        self._open: dict[_ConnectionKey, _Broker] = {}
+        #: Locks that limit connection attempts to one at a time for each address.
         self._dialing: dict[BrokerAddress, asyncio.Lock] = {}
         self._failed: dict[BrokerAddress, _FailedAddress] = {}
         self._nodes: dict[int, BrokerAddress] = {}
+        #: Address that answered a request for any broker most recently.
         self._last: BrokerAddress | None = None
 
     async def __aenter__(self) -> Self:
@@ -110,14 +112,16 @@ class KafkaClient:
         """Return the answer of any broker that accepts a connection. Raises :class:`KafkaError`."""
         problems: list[str] = []
         for address in self._candidates():
-            way = _way(address, request)
+            key = _connection_key(address, request)
+            # Only a failed connection attempt moves on to the next address. A request that was sent
+            # may have been executed, so it is not repeated.
             try:
-                broker = await self._broker(way)
+                broker = await self._connected_broker(key)
             except Unreachable as error:
                 problems.append(str(error))
                 continue
             self._last = address
-            return await self._ask(way, broker, request, answer, timeout_s)
+            return await self._send(key, broker, request, answer, timeout_s)
         raise Unreachable("; ".join(problems) or "no bootstrap server was given")
 
     async def node(
@@ -127,8 +131,9 @@ class KafkaClient:
         address = self._nodes.get(node_id)
         if address is None:
             raise Unreachable(f"broker {node_id} is not known to the cluster")
-        way = _way(address, request)
-        return await self._ask(way, await self._broker(way), request, answer, timeout_s)
+        key = _connection_key(address, request)
+        broker = await self._connected_broker(key)
+        return await self._send(key, broker, request, answer, timeout_s)
 
     # ------------------------------------------------------------ connections
 
@@ -140,24 +145,28 @@ class KafkaClient:
         last = [self._last] if self._last in connected else []
         return dict.fromkeys([*last, *connected, *bootstrap, *self._nodes.values()])
 
-    async def _broker(self, way: _Way) -> _Broker:
-        address, _ = way
+    async def _connected_broker(self, key: _ConnectionKey) -> _Broker:
+        """Return the open connection of that key, or open one."""
+        address, _ = key
         lock = self._dialing.setdefault(address, asyncio.Lock())
         # One attempt at a time for each address: other callers wait for its result.
         async with lock:
-            broker = self._open.get(way)
+            broker = self._open.get(key)
             if broker is not None and broker.usable:
                 return broker
+            # The connection has ended, or its login expires soon.
             if broker is not None:
-                await self._drop(way, broker)
-            broker = self._open[way] = await self._connect(address)
+                await self._drop(key, broker)
+            broker = self._open[key] = await self._connect(address)
             return broker
 
     async def _connect(self, address: BrokerAddress) -> _Broker:
-        """Connect, unless an attempt has just failed: an address is tried a few times a minute
-        at most.
+        """Connect, unless an attempt has just failed.
+
+        Raises the error of the last attempt during the pause after it (:data:`RETRY`).
         """
         failed = self._failed.get(address)
+        # A new exception of the same type, so that tracebacks of several callers do not mix.
         if failed is not None and not failed.pause.ready(time.monotonic()):
             raise type(failed.error)(str(failed.error)) from failed.error
         logger.debug("dialing %s", address)
@@ -173,38 +182,43 @@ class KafkaClient:
             connection.abort()
             raise Unreachable(f"{address}: the access to the cluster has changed meanwhile")
         self._failed.pop(address, None)
+        # Log in again before the broker closes the connection. A lifetime of 0 means no limit.
         good_s = lifetime_s * _LOGIN_MARGIN if lifetime_s else float("inf")
         return _Broker(connection, time.monotonic() + good_s)
 
-    async def _ask(
-        self, way: _Way, broker: _Broker, request: Any, answer: type[R], timeout_s: float
+    async def _send(
+        self, key: _ConnectionKey, broker: _Broker, request: Any, answer: type[R], timeout_s: float
     ) -> R:
-        address, _ = way
+        """Send one request and return its answer. Any error ends the connection."""
+        address, _ = key
         logger.debug("request to %s: %s", address, type(request).__name__)
         try:
             return await broker.connection.request(request, answer, timeout_s)
+        # A broker answers in order, so the missing answer would delay all later ones.
         except TimeoutError as error:
-            await self._drop(way, broker)
-            raise Unreachable(_unanswered(address, type(request).__name__, timeout_s)) from error
+            await self._drop(key, broker)
+            raise Unreachable(_timeout_text(address, type(request).__name__, timeout_s)) from error
         except ConnectionClosed as error:
-            await self._drop(way, broker)
+            await self._drop(key, broker)
             raise Unreachable(f"{address}: {error}") from error
         except FrameError as error:
-            await self._drop(way, broker)
+            await self._drop(key, broker)
             raise ClusterRefused(f"{address} does not speak Kafka's protocol: {error}") from error
 
-    async def _drop(self, way: _Way, broker: _Broker) -> None:
-        if self._open.get(way) is broker:
-            del self._open[way]
+    async def _drop(self, key: _ConnectionKey, broker: _Broker) -> None:
+        # Another caller may have opened a new connection under this key already.
+        if self._open.get(key) is broker:
+            del self._open[key]
         with contextlib.suppress(OSError):
             await broker.connection.close()
 
 
-def _way(address: BrokerAddress, request: Any) -> _Way:
+def _connection_key(address: BrokerAddress, request: Any) -> _ConnectionKey:
     return address, type(request).__name__ in _SLOW
 
 
-def _unanswered(address: BrokerAddress, request: str, timeout_s: float) -> str:
+def _timeout_text(address: BrokerAddress, request: str, timeout_s: float) -> str:
+    """Describe a time-out; for forwarded requests the likely cause is the controller."""
     text = f"{address} did not answer {request.removesuffix('Request')} in {timeout_s:.0f} s"
     if request not in _FORWARDED:
         return text

@@ -44,14 +44,15 @@ async def topic_configs(
     different times. ``keys``: only these keys.
     """
     resources = [(TOPIC, name) for name in names]
-    found = await _describe(client, resources, keys, node_id) if resources else {}
-    return {name: configuration for (_, name), configuration in found.items()}
+    # An empty request would only cost a round trip.
+    described = await _describe(client, resources, keys, node_id) if resources else {}
+    return {name: configuration for (_, name), configuration in described.items()}
 
 
 async def broker_config(client: KafkaClient, node_id: int, keys: Sequence[str]) -> Configuration:
     """Return a broker's own configuration, its file's included. Raises ``KafkaError``."""
-    found = await _describe(client, [(BROKER, str(node_id))], keys, node_id)
-    answer = found.get((BROKER, str(node_id)))
+    described = await _describe(client, [(BROKER, str(node_id))], keys, node_id)
+    answer = described.get((BROKER, str(node_id)))
     if answer is None or isinstance(answer, RequestFailure):
         raise Unreachable(f"the configuration of broker {node_id}: {answer or 'not answered'}")
     return answer
@@ -63,6 +64,7 @@ async def _describe(
     keys: Sequence[str] | None,
     node_id: int | None,
 ) -> dict[tuple[int, str], Configuration | RequestFailure]:
+    """Describe resources, given as (kind, name). ``node_id`` None: any broker answers."""
     request = describe_request.DescribeConfigsRequest(
         resources=tuple(
             describe_request.DescribeConfigsResource(
@@ -78,6 +80,7 @@ async def _describe(
         answer = await client.any(request, DescribeConfigsResponse)
     else:
         answer = await client.node(node_id, request, DescribeConfigsResponse)
+    # A result has either an error, or the entries.
     return {
         (int(result.resource_type), result.resource_name): outcome(
             result.error_code, result.error_message
@@ -128,6 +131,7 @@ async def alter_configs(
 
 
 def _alterable(change: ConfigChange) -> alter_request.AlterConfigsResource:
+    """Return a change on the wire. Keys are sorted, so that equal changes have equal bytes."""
     entries = [
         *((key, _SET, value) for key, value in sorted(change.set.items())),
         *((key, _DELETE, None) for key in sorted(change.unset)),

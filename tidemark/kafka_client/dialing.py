@@ -52,13 +52,14 @@ async def dial(
     """
     connection = await _connect(address, access, client_id)
     try:
-        return connection, await _begin(address, access, connection)
+        return connection, await _check_and_log_in(address, access, connection)
     except BaseException:
         connection.abort()
         raise
 
 
 async def _connect(address: BrokerAddress, access: KafkaAccess, client_id: str) -> KafkaConnection:
+    """Open the connection, and translate each failure into an error that names the remedy."""
     tls = access.tls
     dialer = None if tls is None else _Dialer(_context(tls))
     try:
@@ -71,6 +72,7 @@ async def _connect(address: BrokerAddress, access: KafkaAccess, client_id: str) 
         )
     except ssl.SSLCertVerificationError as error:
         raise ClusterRefused(_not_trusted(address, tls, error)) from error
+    # An alert of the broker, or bytes that are no TLS at all.
     except ssl.SSLError as error:
         if tls is not None:
             _check_certificate_refusal(address, tls, error)
@@ -89,9 +91,12 @@ async def _connect(address: BrokerAddress, access: KafkaAccess, client_id: str) 
         raise Unreachable(f"{address}: {text}{hint}") from error
 
 
-async def _begin(address: BrokerAddress, access: KafkaAccess, connection: KafkaConnection) -> float:
-    """Check that the peer speaks Kafka, and log in; return the seconds for which the login is
-    valid.
+async def _check_and_log_in(
+    address: BrokerAddress, access: KafkaAccess, connection: KafkaConnection
+) -> float:
+    """Check that the peer speaks Kafka, and log in.
+
+    Returns the seconds for which the login is valid (0.0: as long as the connection).
     """
     try:
         # The first request decides whether anything else of this client can be understood.
@@ -108,8 +113,10 @@ async def _begin(address: BrokerAddress, access: KafkaAccess, connection: KafkaC
         raise ClusterRefused(f"{address}: {error}{_where(access.login)}") from error
     except TimeoutError as error:
         raise Unreachable(f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s") from error
+    # Some other server listens on that port.
     except FrameError as error:
         raise ClusterRefused(f"{address} does not speak Kafka's protocol: {error}") from error
+    # With TLS 1.3 a refused client certificate shows only now, after the handshake.
     except ConnectionClosed as error:
         if access.tls is not None:
             _check_certificate_refusal(address, access.tls, connection.failure or error)
@@ -118,7 +125,9 @@ async def _begin(address: BrokerAddress, access: KafkaAccess, connection: KafkaC
 
 
 async def _log_in(connection: KafkaConnection, login: Login) -> float:
+    """Run the SASL exchange; return the seconds for which the login is valid."""
     steps = exchange(login)
+    # The generator returns the lifetime of the login, which arrives as StopIteration.
     try:
         request, answer_type = next(steps)
         while True:
@@ -156,12 +165,14 @@ def _check_certificate_refusal(address: BrokerAddress, tls: Tls, error: Exceptio
     alert = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     place = f" into {tls.own_source}" if tls.own_source else ""
     remedy = f"put one that its authorities have issued, and its key,{place or ' in its place'}"
+    # An expired certificate explains the refusal, even if the broker sent no alert.
     if tls.ends_s is not None and tls.ends_s <= time.time():
         ended = dt.datetime.fromtimestamp(tls.ends_s, dt.UTC).isoformat(timespec="seconds")
         text = f"{address} refuses the client certificate, which expired at {ended}: {remedy}"
         raise ClusterRefused(text) from error
     if not _is_of_certificate(alert):
         return
+    # Without a configured certificate the alert means that one is required.
     if not tls.certificate:
         text = f"{address} requires a client certificate, and none is configured ({alert})"
         raise ClusterRefused(f"{text}: {remedy}") from error
@@ -202,9 +213,10 @@ def check_versions(address: BrokerAddress, answer: ApiVersionsResponse) -> None:
     if answer.error_code:
         raise ClusterRefused(f"{address} answers ApiVersions with {answer.error_code.name}")
     served = {int(api.api_key): api for api in answer.api_keys}
+    # Fail at the start, with a clear message, rather than in the middle of a change.
     for key, (version, name) in SPOKEN.items():
-        found = served.get(key)
-        if found is None or not found.min_version <= version <= found.max_version:
+        versions = served.get(key)
+        if versions is None or not versions.min_version <= version <= versions.max_version:
             raise ClusterRefused(
                 f"{address} does not serve {name} in version {version}: Apache Kafka 4.0 or newer "
                 "does"

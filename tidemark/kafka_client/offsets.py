@@ -27,6 +27,7 @@ async def list_offsets(
 
     LATEST is the high watermark. The broker must lead the partitions. Raises ``KafkaError``.
     """
+    # The request groups partitions by topic.
     by_topic: dict[str, list[offsets_request.ListOffsetsPartition]] = {}
     for (topic, partition), timestamp in timestamps.items():
         by_topic.setdefault(topic, []).append(
@@ -59,6 +60,7 @@ async def delete_records(
 
     The leader waits up to ``timeout_ms`` for followers. Raises ``KafkaError``.
     """
+    # The request groups partitions by topic.
     by_topic: dict[str, list[delete_request.DeleteRecordsPartition]] = {}
     for (topic, partition), offset in offsets.items():
         by_topic.setdefault(topic, []).append(

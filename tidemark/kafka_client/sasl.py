@@ -54,6 +54,7 @@ def log_in(connection: BlockingConnection, login: Login, timeout_s: float) -> No
 
 def exchange(login: Login) -> Exchange:
     """Yield the handshake and the messages of one login. Raises :class:`LoginFailed`."""
+    # The broker confirms the mechanism first (KIP-43), and lists the ones it has otherwise.
     answer: SaslHandshakeResponse = yield (
         SaslHandshakeRequest(mechanism=login.mechanism),
         SaslHandshakeResponse,
@@ -66,6 +67,7 @@ def exchange(login: Login) -> Exchange:
     elif login.mechanism == OAUTHBEARER:
         last = yield from _send_token(login)
     else:
+        # SCRAM takes two rounds. The broker's last message proves that it knows the user as well.
         scram = ScramClient(login, secrets.token_urlsafe(_NONCE_BYTES))
         challenge = yield from _exchange_message(login, scram.first())
         last = yield from _exchange_message(login, scram.final(bytes(challenge.auth_bytes)))
@@ -76,6 +78,7 @@ def exchange(login: Login) -> Exchange:
 def _exchange_message(
     login: Login, message: bytes
 ) -> Generator[tuple[Any, type[Any]], Any, SaslAuthenticateResponse]:
+    """Send one message of the mechanism; return its answer. Raises :class:`LoginFailed`."""
     answer: SaslAuthenticateResponse = yield (
         SaslAuthenticateRequest(auth_bytes=message),
         SaslAuthenticateResponse,
@@ -88,11 +91,11 @@ def _exchange_message(
 
 
 def _send_token(login: Login) -> Generator[tuple[Any, type[Any]], Any, SaslAuthenticateResponse]:
-    """Send the token; a broker that refuses it names the cause only in answer to another
-    message.
-    """
+    """Send the token. Raises :class:`LoginFailed` with the broker's cause if it is refused."""
     message = f"{_HEADER}\x01auth=Bearer {login.password}\x01\x01".encode()
     answer = yield from _exchange_message(login, message)
+    # A first answer that is not empty contains the cause. The broker completes the refusal only
+    # after another message of the client (RFC 7628, 3.2.3).
     if answer.auth_bytes:
         yield from _exchange_message(login, _OAUTH_ABORT)
         raise LoginFailed(f"the broker refuses the token: {bytes(answer.auth_bytes)[:200]!r}")
@@ -105,6 +108,7 @@ class ScramClient:
     def __init__(self, login: Login, nonce: str) -> None:
         self._login, self._nonce = login, nonce
         self._hash = SCRAM[login.mechanism]
+        # "=" and "," delimit the fields of a SCRAM message (RFC 5802, 5.1).
         name = login.name.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={name},r={nonce}"
         self._expected = b""
