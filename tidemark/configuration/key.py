@@ -22,8 +22,10 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeySynonym:
-    """A broker key that is the default of a topic key for all topics; one of its units is
-    ``factor`` of the topic key's."""
+    """Broker key that is the default of a topic key for all topics.
+
+    ``factor``: size of its unit in units of the topic key (3600000 for hours).
+    """
 
     name: str
     factor: int = 1
@@ -31,11 +33,15 @@ class KeySynonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """``default`` is a text, as a manifest would give it; None: there is none, the key is required
-    or its absence means something. ``kafka_default`` where Kafka's is another. ``synonyms`` come in
-    Kafka's order, the first that is set wins, and the first may be set in the Cluster.
-    ``field`` is what a Topic's manifest has in place of the key; ``not_served`` says why nothing
-    does what the key says ("": it is served)."""
+    """Configuration key.
+
+    - ``default``: text as in a manifest. None if the key is required, or its absence has a meaning.
+    - ``kafka_default``: Kafka's default, if it differs.
+    - ``synonyms``: in Kafka's order of precedence. The first one may be set in the Cluster.
+    - ``field``: field of a manifest that replaces the key.
+    - ``not_served``: why Tidemark does not implement the key; "" if it does.
+    - ``only``: the one accepted value of a key that is not implemented.
+    """
 
     name: str
     type: ValueType
@@ -50,20 +56,18 @@ class ConfigKey:
 
     @property
     def served(self) -> bool:
-        """Whether something does what the key says."""
+        """Whether Tidemark implements the key."""
         return not self.not_served
 
     @property
     def reason(self) -> str:
-        """Return why the key is refused, as the continuation of a message that starts with its
-        name.
-        """
+        """Reason of a rejection, as a clause after the key's name."""
         other = f", except with the value {self.only}" if self.only else ""
         return f"is not served{other}: {self.not_served}"
 
     @property
     def default_value(self) -> object:
-        """Return the parsed default; raises ValueError if there is none."""
+        """Parsed default. Raises ValueError if there is none."""
         if self.default is None:
             raise ValueError(f"{self.name} has no default")
         return self.type.parse(self.default)

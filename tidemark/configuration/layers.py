@@ -14,8 +14,7 @@ def effective(*layers: Mapping[str, str]) -> dict[str, str]:
     """Merge configuration layers, weakest first: broker file, cluster, topic.
 
     The result has topic keys only, and only those that some layer sets. In each layer a topic key
-    stands for itself and a broker key for the topic key that it is the default of; the topic key
-    wins within a layer.
+    takes precedence over the broker keys that are its defaults.
     """
     merged: dict[str, str] = {}
     for layer in layers:
@@ -27,7 +26,7 @@ def effective(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def topic_defaults(cluster_config: Mapping[str, str]) -> dict[str, str]:
-    """The topic keys for which the Cluster's configuration holds a default."""
+    """Return the topic keys that have a default in the Cluster's configuration."""
     return {
         CLUSTER_DEFAULTS[name].name: value
         for name, value in cluster_config.items()
@@ -36,6 +35,7 @@ def topic_defaults(cluster_config: Mapping[str, str]) -> dict[str, str]:
 
 
 def _default_in(layer: Mapping[str, str], key: ConfigKey) -> str | None:
+    # Synonyms are in Kafka's order of precedence (log.retention.ms before log.retention.hours).
     for synonym in key.synonyms:
         if synonym.name in layer:
             return _scaled(synonym, layer[synonym.name])
@@ -43,11 +43,12 @@ def _default_in(layer: Mapping[str, str], key: ConfigKey) -> str | None:
 
 
 def _scaled(synonym: KeySynonym, text: str) -> str:
-    """A negative number means "no limit" in every unit. Raises ValueError that names the key."""
+    """Convert a value to the unit of the topic key. Raises ValueError that names the key."""
     if synonym.factor == 1:
         return text
     try:
         number = int(text)
     except ValueError:
         raise ValueError(f"invalid value {synonym.name}={text!r}") from None
+    # A negative number means "no limit" in every unit.
     return text if number < 0 else str(number * synonym.factor)

@@ -5,22 +5,22 @@ from collections.abc import Iterable, Mapping
 from tidemark.configuration.key import ConfigKey
 
 PAGE = "docs/reference/configuration.md"
-#: How the refusal of a key ends that is none, or one of another kind of object.
+#: End of the message for an unknown key, or a key of another kind of object.
 UNKNOWN = f"is not a configuration key of this object. See {PAGE}."
 
 
 def served_names(keys: Mapping[str, ConfigKey]) -> tuple[str, ...]:
-    """The keys that may be set in the map, in order."""
+    """Return the keys that may be set in the map, in order."""
     return tuple(sorted(name for name, key in keys.items() if key.served and not key.field))
 
 
 def field_names(keys: Mapping[str, ConfigKey]) -> Mapping[str, str]:
-    """Keys that have a field of their own in the manifest -> what to write instead."""
+    """Return the keys that the manifest replaces by a field, with that field."""
     return {name: key.field for name, key in keys.items() if key.field}
 
 
 def not_served(keys: Mapping[str, ConfigKey]) -> Mapping[str, ConfigKey]:
-    """Keys that Kafka has and nothing here serves."""
+    """Return the keys of Kafka that Tidemark does not implement."""
     return {name: key for name, key in sorted(keys.items()) if not key.served}
 
 
@@ -30,7 +30,7 @@ def advice(keys: Mapping[str, ConfigKey]) -> str:
 
 
 def problems(config: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> tuple[str, ...]:
-    """One sentence for each key that cannot be had. ``keys``: by the names that the map has."""
+    """Return one sentence for each key that is rejected. ``keys``: by their names in the map."""
     return tuple(_problems(config, keys))
 
 
@@ -41,6 +41,7 @@ def _problems(config: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> Itera
             yield f"{name} {UNKNOWN}"
         elif key.field:
             yield f"{name} cannot be set in spec.config. Set {key.field} instead."
+        # The one value that describes the actual behaviour is accepted.
         elif not key.served:
             if not key.only or value != key.only:
                 yield f"{name} {key.reason}{advice(keys)}"

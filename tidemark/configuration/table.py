@@ -1,5 +1,7 @@
-"""Looking up in the table: by name, by place, and which topic key a broker key is the default
-of.
+"""Lookups in the table of configuration keys.
+
+Keys are found by name and by the object that may set them. Broker keys that are defaults of topic
+keys are found by the topic key.
 """
 
 import dataclasses
@@ -20,7 +22,7 @@ def _by_name(keys: Iterable[ConfigKey]) -> Mapping[str, ConfigKey]:
 #: Every topic key, those with a field of their own and those that are not served included.
 TOPIC = _by_name(TOPIC_KEYS)
 
-#: What a broker key in the Cluster's configuration is the default of: broker key -> topic key.
+#: Broker keys of the Cluster's configuration that are defaults: broker key -> topic key.
 CLUSTER_DEFAULTS: Mapping[str, ConfigKey] = MappingProxyType(
     {key.synonyms[0].name: key for key in TOPIC_KEYS if key.synonyms}
 )
@@ -38,8 +40,7 @@ CLUSTER = _by_name(
     )
 )
 
-#: Those of it that Kafka's clients may set: Kafka calls the defaults of topics dynamic, and nothing
-#: else that stands there.
+#: Keys of it that Kafka's clients may set: only the defaults of topics are dynamic there.
 DYNAMIC = MappingProxyType({name: CLUSTER[name] for name in CLUSTER_DEFAULTS})
 
 #: Every key of the broker's file that is no default of topics.
@@ -55,16 +56,16 @@ _OF_LISTENER = re.compile(r"listener[.]name[.][a-z0-9_-]+[.](?P<key>.+)")
 
 
 def listener_key(listener: str, name: str) -> str:
-    """The key under which ``name`` is set for one listener alone."""
+    """Return the key that sets ``name`` for one listener only (KIP-103)."""
     return f"listener.name.{listener.lower()}.{name}"
 
 
 def unread_in_broker_file(names: Iterable[str]) -> tuple[str, ...]:
-    """Those that mean nothing in a broker's file."""
+    """Return those of the keys that have no effect in a broker's file."""
     read = {*BROKER, *_TOPIC_DEFAULTS, *(name for name, key in TOPIC.items() if key.served)}
     return tuple(sorted(name for name in set(names) - read if not _is_of_listener(name)))
 
 
 def _is_of_listener(name: str) -> bool:
-    found = _OF_LISTENER.fullmatch(name)
-    return found is not None and found["key"] in PER_LISTENER
+    match = _OF_LISTENER.fullmatch(name)
+    return match is not None and match["key"] in PER_LISTENER

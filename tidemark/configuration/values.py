@@ -35,11 +35,11 @@ class Number:
         return f"must be a whole number from {self.minimum} to {self.maximum}"
 
     def accepts(self, text: str) -> bool:
-        """Whether the text is a value of this type."""
+        """Return whether the text is a value of this type."""
         return bool(_NUMBER.fullmatch(text)) and self.minimum <= int(text) <= self.maximum
 
     def parse(self, text: str) -> int:
-        """The number; raises ValueError."""
+        """Return the number. Raises ValueError."""
         return int(text)
 
 
@@ -53,7 +53,8 @@ class Pattern:
     parse: Callable[[str], object] = str
 
     def accepts(self, text: str) -> bool:
-        """Whether the text is a value of this type."""
+        """Return whether the text is a value of this type."""
+        # ASCII, because CEL's classes such as \d match ASCII only.
         return re.fullmatch(self.regex, text, re.ASCII) is not None
 
 
@@ -61,7 +62,7 @@ ValueType = Number | Pattern
 
 
 def one_of(choices: Mapping[str, object]) -> Pattern:
-    """One of a few texts; each stands for a value."""
+    """Return the type of a choice between texts; ``choices`` has the value of each."""
     return Pattern(
         "string",
         f"({'|'.join(choices)})",
@@ -77,12 +78,12 @@ def _chosen(choices: Mapping[str, object], text: str) -> object:
 
 
 def long(minimum: int) -> Number:
-    """Kafka's ``long`` from a minimum on."""
+    """Return Kafka's type ``long`` with a minimum."""
     return Number(minimum, INT64_MAX)
 
 
 def integer(minimum: int, maximum: int = INT32_MAX) -> Number:
-    """Kafka's ``int`` within bounds."""
+    """Return Kafka's type ``int`` with bounds."""
     return Number(minimum, maximum)
 
 

@@ -1,7 +1,8 @@
 """Small text files: offset checkpoints, ``leader-epoch-checkpoint``, ``partition.metadata``.
 
-A checkpoint is a version line (0), a count line and that number of lines. An empty file has no
-entries; any other deviation is an error (a torn file must not pass for a short one).
+A checkpoint has a line with its version (0), a line with a count, and that number of lines. An
+empty file has no entries. Any other deviation is an error, so that a torn file is not read as a
+short one.
 """
 
 import uuid
@@ -14,20 +15,20 @@ _VERSION = "0"
 
 
 class CheckpointFormatError(ValueError):
-    """Text that is no checkpoint of the kind that was expected."""
+    """The text is not a checkpoint of the expected kind."""
 
 
 TopicPartition = tuple[str, int]
 
 
 def write_offsets(offsets: Mapping[TopicPartition, int]) -> str:
-    """``<topic> <partition> <offset>`` lines, sorted."""
+    """Return the text of an offset checkpoint: sorted lines ``<topic> <partition> <offset>``."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     return _join(sorted(lines))
 
 
 def read_offsets(text: str) -> dict[TopicPartition, int]:
-    """The offsets by (topic, partition)."""
+    """Parse an offset checkpoint. Raises :class:`CheckpointFormatError`."""
     offsets: dict[TopicPartition, int] = {}
     for line in _lines(text):
         fields = line.split()
@@ -38,18 +39,19 @@ def read_offsets(text: str) -> dict[TopicPartition, int]:
 
 
 def write_epochs(epochs: LeaderEpochs) -> str:
-    """``<epoch> <start offset>`` lines, oldest first."""
+    """Return the text of an epoch checkpoint: lines ``<epoch> <start offset>``, oldest first."""
     return _join([f"{entry.epoch} {entry.start_offset}" for entry in epochs.entries])
 
 
 def read_epochs(text: str) -> LeaderEpochs:
-    """The epochs; an error unless epochs and offsets rise."""
+    """Parse an epoch checkpoint. Raises :class:`CheckpointFormatError`."""
     entries: list[EpochEntry] = []
     for line in _lines(text):
         fields = line.split()
         if len(fields) != 2:
             raise CheckpointFormatError(f"malformed line {line!r}")
         entry = EpochEntry(_number(fields[0], line), _number(fields[1], line))
+        # Both rise strictly. Lookups rely on it, so a file that contradicts it is rejected.
         if entries and not (
             entries[-1].epoch < entry.epoch and entries[-1].start_offset < entry.start_offset
         ):
@@ -59,12 +61,13 @@ def read_epochs(text: str) -> LeaderEpochs:
 
 
 def write_partition_metadata(topic_id: uuid.UUID) -> str:
-    """``partition.metadata``: the identity of the topic that the directory belongs to."""
+    """Return the text of ``partition.metadata``, which names the directory's topic."""
     return f"version: 0\ntopic_id: {id_text(topic_id)}"
 
 
 def read_partition_metadata(text: str) -> uuid.UUID:
-    """The topic id of ``partition.metadata``."""
+    """Return the topic id in ``partition.metadata``. Raises :class:`CheckpointFormatError`."""
+    # Properties in any order, as Kafka's reader accepts them.
     fields: dict[str, str] = {}
     for line in text.splitlines():
         key, _, value = line.partition(":")
@@ -82,11 +85,13 @@ def _join(lines: list[str]) -> str:
 
 
 def _lines(text: str) -> list[str]:
+    """Return the entries of a checkpoint, after checking version, count and the final newline."""
     lines = text.split("\n")
     if lines == [""]:
         return []
     if lines[0] != _VERSION:
         raise CheckpointFormatError(f"version {lines[0]!r}: only {_VERSION} is known")
+    # A torn write can end in the middle of a number, which would still parse.
     if len(lines) < 2 or not text.endswith("\n"):
         raise CheckpointFormatError("the file ends too early")
     expected, entries = _number(lines[1], lines[1]), lines[2:-1]

@@ -1,7 +1,7 @@
-"""Which leader epoch began where: the rules of Kafka's leader epoch cache.
+"""Start offsets of leader epochs, with the rules of Kafka's leader epoch cache.
 
-Immutable: each change gives a new value, so that other threads may keep reading the old one.
-Epochs and start offsets both rise strictly from entry to entry.
+Values are immutable: each change returns a new one, so that other threads can continue to read the
+old one. Epochs and start offsets both rise strictly from entry to entry.
 """
 
 from bisect import bisect_left, bisect_right
@@ -38,17 +38,18 @@ class LeaderEpochs:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest epoch, or -1."""
+        """Newest epoch, or -1."""
         return self.entries[-1].epoch if self.entries else UNKNOWN_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> "LeaderEpochs":
         """Record that ``epoch`` begins at ``start_offset``.
 
-        The same epoch at a later offset changes nothing; otherwise every entry of a higher or
-        equal epoch, or at a higher or equal offset, contradicts the new one and goes.
+        The current epoch at a later offset changes nothing. Otherwise entries with the same or a
+        later epoch, or the same or a higher offset, contradict the new entry and are removed.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"epoch {epoch} at offset {start_offset}: both must not be negative")
+        # The usual case: another batch of the current leader.
         last = self.entries[-1] if self.entries else None
         if last is not None and last.epoch == epoch and start_offset >= last.start_offset:
             return self
@@ -56,38 +57,47 @@ class LeaderEpochs:
         return LeaderEpochs((*kept, EpochEntry(epoch, start_offset)))
 
     def truncate_from_start(self, start_offset: int) -> "LeaderEpochs":
-        """Forget what lies below ``start_offset``; the epoch that holds it now begins there."""
-        gone = bisect_right(self.entries, start_offset, key=_start_offset)
-        if not gone or self.entries[0].start_offset == start_offset:
+        """Drop epochs that end at or below ``start_offset``.
+
+        The epoch that contains ``start_offset`` then begins there.
+        """
+        count = bisect_right(self.entries, start_offset, key=_start_offset)
+        if not count or self.entries[0].start_offset == start_offset:
             return self
-        first = EpochEntry(self.entries[gone - 1].epoch, start_offset)
-        return LeaderEpochs((first, *self.entries[gone:]))
+        # The last of the entries at or below the offset is the epoch that contains it.
+        first = EpochEntry(self.entries[count - 1].epoch, start_offset)
+        return LeaderEpochs((first, *self.entries[count:]))
 
     def truncate_from_end(self, end_offset: int) -> "LeaderEpochs":
-        """Forget the epochs that begin at or behind ``end_offset``."""
+        """Drop epochs that begin at or after ``end_offset``."""
         kept = bisect_left(self.entries, end_offset, key=_start_offset)
         return self if kept == len(self.entries) else LeaderEpochs(self.entries[:kept])
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The end of ``epoch``, or of the next lower epoch known, as OffsetForLeaderEpoch
-        answers."""
+        """Return the end of ``epoch``, or else of the largest known epoch below it.
+
+        These are the rules of OffsetForLeaderEpoch (KIP-101, KIP-279).
+        """
         if epoch == UNKNOWN_EPOCH or epoch > self.latest_epoch:
             return UNDEFINED_END
+        # The current epoch extends to the end of the log.
         if epoch == self.latest_epoch:
             return EpochEnd(epoch, log_end_offset)
+        # Any other epoch ends where the next known one begins.
         above = bisect_right(self.entries, epoch, key=_epoch)
         end_offset = self.entries[above].start_offset
+        # The epoch is older than all known ones, so its records are below all of them.
         if above == 0:
             return EpochEnd(epoch, end_offset)
         return EpochEnd(self.entries[above - 1].epoch, end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch in which ``offset`` lies, or -1."""
-        found = bisect_right(self.entries, offset, key=_start_offset)
-        return self.entries[found - 1].epoch if found else UNKNOWN_EPOCH
+        """Return the epoch that contains ``offset``, or -1."""
+        count = bisect_right(self.entries, offset, key=_start_offset)
+        return self.entries[count - 1].epoch if count else UNKNOWN_EPOCH
 
     def between(self, start_offset: int, end_offset: int) -> "LeaderEpochs":
-        """The epochs of [start, end), the first one clamped up to ``start_offset``."""
+        """Return the epochs of [start, end). The first one begins at ``start_offset``."""
         return self.truncate_from_end(end_offset).truncate_from_start(start_offset)
 
 

@@ -14,7 +14,7 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class IndexFormatError(ValueError):
-    """Bytes that are no index of the segment; the index is to be rebuilt from the log."""
+    """The bytes are not an index of the segment. The index must be rebuilt from the log."""
 
 
 def _array_of(data: bytes) -> "array[int]":
@@ -53,6 +53,7 @@ class OffsetIndex:
         if len(data) % ENTRY_BYTES:
             raise IndexFormatError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
         index = cls(base_offset)
+        # Offsets and positions alternate in the file.
         values = _array_of(data)
         index._offsets, index._positions = values[0::2], values[1::2]
         for column in (index._offsets, index._positions):
@@ -64,19 +65,22 @@ class OffsetIndex:
         return len(self._offsets)
 
     def to_bytes(self, first_entry: int = 0) -> bytes:
-        """The file's bytes from entry number ``first_entry`` on."""
+        """Return the bytes of the file from entry number ``first_entry``."""
         both = array("i", bytes(ENTRY_BYTES * (len(self) - first_entry)))
         both[0::2], both[1::2] = self._offsets[first_entry:], self._positions[first_entry:]
         return _bytes_of(both)
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add the batch that ends with ``last_offset`` and begins at ``position``. Other threads
-        may look up meanwhile: they find the offset only once its position is there."""
+        """Add the batch that ends with ``last_offset`` and begins at ``position``.
+
+        Other threads may look up offsets at the same time.
+        """
+        # The position comes first: a reader that finds the offset must find its position.
         self._positions.append(position)
         self._offsets.append(last_offset - self.base_offset)
 
     def last(self) -> tuple[int, int]:
-        """(last offset, position) of the last entry; (base offset, 0) when empty."""
+        """Return (last offset, position) of the last entry; (base offset, 0) if empty."""
         if not self._offsets:
             return self.base_offset, 0
         return self.base_offset + self._offsets[-1], self._positions[-1]
@@ -86,21 +90,26 @@ class OffsetIndex:
         return self.entry_for(offset)[1]
 
     def entry_for(self, offset: int) -> tuple[int, int]:
-        """(last offset, position) of the batch from which to walk; (base offset, 0) where none is
-        indexed so early."""
-        found = bisect_right(self._offsets, offset - self.base_offset)
-        if not found:
+        """Return (last offset, position) of the batch from which to walk to ``offset``.
+
+        (base offset, 0) if no batch at or below ``offset`` is indexed.
+        """
+        count = bisect_right(self._offsets, offset - self.base_offset)
+        if not count:
             return self.base_offset, 0
-        return self.base_offset + self._offsets[found - 1], self._positions[found - 1]
+        return self.base_offset + self._offsets[count - 1], self._positions[count - 1]
 
     def position_behind(self, offset: int) -> int | None:
         """Return the position behind all batches with ``offset`` or less; None: the log's end."""
-        found = bisect_left(self._offsets, offset - self.base_offset) + 1
-        return self._positions[found] if found < len(self._positions) else None
+        # The first entry at or above the offset may still begin below it: take the one after it.
+        following = bisect_left(self._offsets, offset - self.base_offset) + 1
+        return self._positions[following] if following < len(self._positions) else None
 
     def floor_position(self, position: int, before_offset: int) -> int:
-        """Greatest indexed position <= ``position`` whose batch ends below ``before_offset``; or
-        0."""
+        """Return the greatest indexed position that satisfies both limits, or 0.
+
+        It is at most ``position``, and its batch ends below ``before_offset``.
+        """
         by_offset = bisect_right(self._offsets, before_offset - 1 - self.base_offset)
-        found = bisect_right(self._positions, position, 0, by_offset)
-        return self._positions[found - 1] if found else 0
+        count = bisect_right(self._positions, position, 0, by_offset)
+        return self._positions[count - 1] if count else 0

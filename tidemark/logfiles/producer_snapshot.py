@@ -1,4 +1,4 @@
-"""``.snapshot``: the producers that a log knew at an offset (the file's name).
+"""``.snapshot`` files: state of a log's producers at the offset in the file's name.
 
 i16 version 1, u32 CRC-32C of what follows, i32 count, then per producer: id i64, epoch i16, last
 sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset
@@ -23,7 +23,7 @@ TIMESTAMP_AT = struct.calcsize(">qhiqi")
 
 
 class SnapshotFormatError(ValueError):
-    """Bytes that are no producer snapshot."""
+    """The bytes are not a producer snapshot."""
 
 
 class ProducerEntry(NamedTuple):
@@ -40,7 +40,7 @@ class ProducerEntry(NamedTuple):
 
 
 def encode_snapshot(producers: Sequence[ProducerEntry] = ()) -> bytes:
-    """The file's bytes; with no producers an empty, valid snapshot."""
+    """Return the bytes of the file; without producers an empty, valid snapshot."""
     return join_entries([pack_entry(entry) for entry in producers])
 
 

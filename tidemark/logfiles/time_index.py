@@ -39,11 +39,14 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: bytes) -> "TimeIndex":
-        """Read a whole file; :class:`IndexFormatError` unless timestamps rise and offsets do not
-        fall."""
+        """Read a complete file.
+
+        Raises :class:`IndexFormatError` unless timestamps rise and offsets do not fall.
+        """
         if len(data) % ENTRY_BYTES:
             raise IndexFormatError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
         index = cls(base_offset)
+        # Columns instead of entry objects: an index has up to a million entries.
         timestamps = array("q", _column(data, 0, 8))
         offsets = array("i", _column(data, 8, 4))
         if sys.byteorder == "little":
@@ -59,7 +62,7 @@ class TimeIndex:
         return len(self._timestamps)
 
     def to_bytes(self, first_entry: int = 0) -> bytes:
-        """The file's bytes from entry number ``first_entry`` on."""
+        """Return the bytes of the file from entry number ``first_entry``."""
         return b"".join(
             _ENTRY.pack(timestamp_ms, offset)
             for timestamp_ms, offset in zip(
@@ -68,26 +71,29 @@ class TimeIndex:
         )
 
     def maybe_append(self, timestamp_ms: int, offset: int) -> bool:
-        """Add an entry unless the timestamp is not above the last one's (or is none at all). Other
-        threads may look up meanwhile: they find the timestamp only once its offset is there."""
+        """Add an entry if the timestamp exists and is above that of the last entry.
+
+        Returns whether it was added. Other threads may look up timestamps at the same time.
+        """
         if timestamp_ms < 0 or (self._timestamps and timestamp_ms <= self._timestamps[-1]):
             return False
+        # The offset comes first: a reader that finds the timestamp must find its offset.
         self._offsets.append(offset - self.base_offset)
         self._timestamps.append(timestamp_ms)
         return True
 
     def last(self) -> TimeEntry:
-        """The last entry; timestamp -1 at the base offset when empty."""
+        """Return the last entry; timestamp -1 at the base offset if the index is empty."""
         if not self._timestamps:
             return TimeEntry(-1, self.base_offset)
         return TimeEntry(self._timestamps[-1], self.base_offset + self._offsets[-1])
 
     def lookup(self, timestamp_ms: int) -> TimeEntry:
-        """The greatest entry not above ``timestamp_ms``; (-1, base offset) when there is none."""
-        found = bisect_right(self._timestamps, timestamp_ms)
-        if not found:
+        """Return the greatest entry not above ``timestamp_ms``; (-1, base offset) if none."""
+        count = bisect_right(self._timestamps, timestamp_ms)
+        if not count:
             return TimeEntry(-1, self.base_offset)
-        return TimeEntry(self._timestamps[found - 1], self.base_offset + self._offsets[found - 1])
+        return TimeEntry(self._timestamps[count - 1], self.base_offset + self._offsets[count - 1])
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries whose offset is at or above ``offset``."""
@@ -97,8 +103,8 @@ class TimeIndex:
 
 
 def _column(data: bytes, first: int, width: int) -> bytes:
-    """Bytes ``first`` to ``first + width`` of every entry, one entry after the other: byte by byte
-    of the width, since that is a handful of copies however many entries there are."""
+    """Return the bytes ``first`` to ``first + width`` of all entries, joined."""
+    # One strided copy for each byte of the width, however many entries there are.
     column = bytearray(len(data) // ENTRY_BYTES * width)
     for byte in range(width):
         column[byte::width] = data[first + byte :: ENTRY_BYTES]

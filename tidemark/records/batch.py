@@ -1,9 +1,9 @@
-"""The header of a record batch v2, and the few patches that a broker may make to one.
+"""Header of a record batch v2, and the changes that a broker makes to it.
 
-A broker passes batches through as they came: it reads the 61 bytes of the header, checks the
-CRC-32C (over everything behind the CRC field), and writes base offset and partition leader epoch,
-which stand before the CRC so that they can change without a new one. Only LogAppendTime, and a
-largest timestamp that the client left out, touch what the CRC covers.
+A broker does not unpack batches. It reads the 61 bytes of the header, checks the CRC-32C over
+everything behind the CRC field, and writes base offset and partition leader epoch. Both fields are
+before the CRC, so they can change without a new one. Only LogAppendTime, and a largest timestamp
+that the client did not set, change fields that the CRC covers.
 
 Layout (big endian): baseOffset i64@0, length i32@8 (of what follows it), partitionLeaderEpoch
 i32@12, magic i8@16, crc u32@17, attributes i16@21, lastOffsetDelta i32@23, baseTimestamp i64@27,
@@ -39,11 +39,11 @@ _CONTROL = 0x20
 
 
 class CorruptBatch(ValueError):
-    """Bytes that are no record batch v2, or whose CRC does not fit."""
+    """The bytes are not a record batch v2, or their CRC does not match."""
 
 
 class TimestampType(enum.IntEnum):
-    """``message.timestamp.type`` as bit 3 of the attributes has it."""
+    """Values of ``message.timestamp.type``, as in bit 3 of the attributes."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -53,9 +53,11 @@ _TIMESTAMP_TYPES = tuple(TimestampType)
 
 
 class BatchHeader(NamedTuple):
-    """The header's fields, in their order. Offsets are absolute, timestamps in ms since the epoch
-    or -1. A named tuple, which is made in a fifth of the time: of every batch that comes or is
-    copied there is one."""
+    """Fields of the header, in their order.
+
+    Offsets are absolute. Timestamps are in ms since the epoch, or -1. A named tuple, because one is
+    created for every batch, and that takes a fifth of the time of a dataclass.
+    """
 
     base_offset: int
     length: int
@@ -88,17 +90,17 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        """Compression: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
         return self.attributes & _CODEC_MASK
 
     @property
     def is_control(self) -> bool:
-        """A transaction marker rather than data."""
+        """Whether the batch contains a control record, such as a transaction marker."""
         return bool(self.attributes & _CONTROL)
 
     @property
     def is_transactional(self) -> bool:
-        """Part of a transaction."""
+        """Whether the batch is part of a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
@@ -108,7 +110,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header at ``position``; :class:`CorruptBatch` if it cannot be one."""
+    """Return the header of a stored batch at ``position``. Raises :class:`CorruptBatch`."""
     # Offsets of a stored batch are a broker's, so negative ones are damage.
     header = read_header(buffer, position)
     if header.base_offset < 0 or header.last_offset_delta < 0:
@@ -119,7 +121,10 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The same where a client made the batch: its offsets are still to be judged."""
+    """Return the header of a client's batch, whose offsets are not checked.
+
+    Raises :class:`CorruptBatch`.
+    """
     if len(buffer) - position < HEADER_BYTES:
         raise CorruptBatch(
             f"{len(buffer) - position} bytes are fewer than a batch header ({HEADER_BYTES})"
@@ -134,7 +139,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def codec_of(batch: Buffer) -> int:
-    """The codec that a batch names, 0 where there is no whole header."""
+    """Return the codec in a batch's header, 0 if the header is incomplete."""
     return batch[ATTRIBUTES_LOW_BYTE] & _CODEC_MASK if len(batch) >= HEADER_BYTES else 0
 
 
@@ -144,7 +149,7 @@ def is_transactional(batch: Buffer) -> bool:
 
 
 def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch; ends before a partial last one."""
+    """Yield (position, header) of each complete batch; a partial last one is ignored."""
     end = len(buffer)
     while end - position >= HEADER_BYTES:
         header = parse_header(buffer, position)
@@ -156,11 +161,10 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 
 
 def compute_crc(buffer: Buffer, start: int, end: int) -> int:
-    """CRC-32C of ``buffer[start:end]``, copied piece by piece (the library takes only
-    ``bytes``)."""
+    """Return the CRC-32C of ``buffer[start:end]``."""
     crc = 0
     for begin in range(start, end, _CRC_CHUNK_BYTES):
-        # Pieces bound the memory of the copy that the library needs.
+        # The library accepts only ``bytes``. Pieces bound the memory of the copy.
         piece = buffer[begin : min(begin + _CRC_CHUNK_BYTES, end)]
         crc = google_crc32c.extend(crc, piece if type(piece) is bytes else bytes(piece))
     return crc

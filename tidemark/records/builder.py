@@ -1,4 +1,4 @@
-"""Build record batches v2: for tools, for tests, and for what a broker writes itself."""
+"""Builder of record batches v2, for tools, tests and the broker's own records."""
 
 import struct
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _COVERED = struct.Struct(">hiqqqhii")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as a producer hands it over; ``timestamp_ms`` -1 means none."""
+    """Record of a producer; ``timestamp_ms`` -1 means none."""
 
     key: bytes | None
     value: bytes | None
@@ -72,6 +72,7 @@ def build_batch(
 
 
 def _write_record(out: bytearray, record: Record, offset_delta: int, timestamp_delta: int) -> None:
+    # Attributes: none are defined for records of version 2.
     body = bytearray(b"\x00")
     write_varint(body, timestamp_delta)
     write_varint(body, offset_delta)
@@ -81,6 +82,7 @@ def _write_record(out: bytearray, record: Record, offset_delta: int, timestamp_d
     for name, value in record.headers:
         _write_bytes(body, name.encode())
         _write_bytes(body, value)
+    # The length precedes the record, and is known only now.
     write_varint(out, len(body))
     out += body
 

@@ -29,8 +29,10 @@ class EndMarker(NamedTuple):
 def build_end_marker(
     marker: EndMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """The batch that ends the transaction of a producer (Kafka's
-    ``MemoryRecords.withEndTransactionMarker``)."""
+    """Return the batch that ends the transaction of a producer.
+
+    As Kafka's ``MemoryRecords.withEndTransactionMarker``.
+    """
     record = Record(
         _KEY.pack(0, _COMMIT if marker.is_commit else _ABORT),
         _VALUE.pack(0, marker.coordinator_epoch),
@@ -47,8 +49,11 @@ def build_end_marker(
 
 
 def read_end_marker(batch: Buffer) -> EndMarker | None:
-    """The marker of a control batch; None where it holds another kind of control record, or (after
-    compaction) none. :class:`CorruptBatch` for one that cannot be read."""
+    """Return the marker in a control batch.
+
+    None if the batch has another kind of control record or, after compaction, no record. Raises
+    :class:`CorruptBatch` if the record cannot be read.
+    """
     first = next(decode_records(batch, limit_bytes=_UNPACKED_BYTES_MAX), None)
     if first is None:
         return None

@@ -1,10 +1,12 @@
-"""Look into one batch: plain Python, for where a single batch matters (ListOffsets by time,
-tools).
+"""Decoder of the records of one batch, in plain Python.
 
-What is a record and what is not is decided as Kafka's ``DefaultRecord`` and ``DefaultRecordBatch``
-decide it: any negative length is null, but not that of a header's name; a name that is no UTF-8 is
-read with replacement characters; what a record's length says is what its fields take. Spark's
-decoder holds to the same (``tests/unit/pipeline/test_two_decoders.py``).
+It is for places where a single batch matters: ListOffsets by time, checks of a producer's batch,
+and tools. It accepts what Kafka's ``DefaultRecord`` and ``DefaultRecordBatch`` accept, and so does
+the decoder of the Spark source (``tests/unit/pipeline/test_two_decoders.py``):
+
+- Any negative length is null, except that of a header's name, which is an error.
+- A header name that is not UTF-8 is read with replacement characters.
+- A record's length must be the total size of its fields.
 """
 
 from collections.abc import Iterator
@@ -105,9 +107,11 @@ def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int
 
 
 def scan_records(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, bool]]:
-    """(timestamp in ms or -1, whether it has a key) of every record of a batch that a client made:
-    each of its fields is where its length says, and their offsets are those from 0 on without a
-    gap. Raises as :func:`decode_timestamps` does."""
+    """Yield (timestamp in ms or -1, whether it has a key) of every record of a producer's batch.
+
+    Checks that the fields of each record fill its length, and that the offset deltas are 0, 1, 2,
+    ... without a gap. Raises as :func:`decode_timestamps`.
+    """
     header = parse_header(batch)
     payload = _unpacked(header, batch, limits)
     position, end_of_all = 0, len(payload)
@@ -119,8 +123,10 @@ def scan_records(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, boo
             end = position + size
             if end > end_of_all:
                 raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
+            # The attributes byte is skipped: record batches of version 2 do not use it.
             timestamp_delta, behind = read_varlong(payload, position + 1)
             offset_delta, behind = read_varint(payload, behind)
+            # Key and value are skipped by their lengths. A negative length is null.
             key_bytes, behind = read_varint(payload, behind)
             if key_bytes > 0:
                 behind += key_bytes
@@ -133,8 +139,10 @@ def scan_records(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, boo
                 behind = _behind_headers(payload, behind)
         except VarintError as error:
             raise _unreadable(header, error) from error
+        # Fields that end elsewhere would let two readers see different records.
         if behind != end:
             raise CorruptBatch(f"a record of {size} bytes holds fields of {behind - position}")
+        # A broker computes a record's offset from its number, so a gap would give wrong offsets.
         if offset_delta != number:
             raise CorruptBatch(f"record {number} of the batch has offset delta {offset_delta}")
         yield (
@@ -146,6 +154,8 @@ def scan_records(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, boo
 
 
 def _unpacked(header: BatchHeader, batch: Buffer, limits: UnpackLimits) -> bytes:
+    """Return the unpacked records, and reduce ``limits``. Raises :class:`UnpackedTooLarge`."""
+    # The count is checked before anything is unpacked: it is a claim of the producer.
     if header.count > limits.records_left:
         raise UnpackedTooLarge(
             f"a batch of {header.count} records unpacks to more than {limits.records_left}"
@@ -162,6 +172,7 @@ def _unpacked(header: BatchHeader, batch: Buffer, limits: UnpackLimits) -> bytes
 
 
 def _behind_headers(payload: bytes, position: int) -> int:
+    """Return the position behind the headers of a record, without reading them."""
     count, position = read_varint(payload, position)
     if count < 0 or count > len(payload) - position:
         raise CorruptBatch(f"{count} headers in {len(payload) - position} bytes")
@@ -204,11 +215,12 @@ def _timestamp(header: BatchHeader, delta: int) -> int:
 
 
 def _int64(value: int) -> int:
-    """A sum as everybody else computes it: with 64 bits."""
+    """Wrap a sum to 64 bits, as Java does."""
     return (value + 2**63) % 2**64 - 2**63
 
 
 def _read_record(payload: bytes, position: int, header: BatchHeader) -> tuple[DecodedRecord, int]:
+    """Return the record at ``position`` of the unpacked records, and the position behind it."""
     size, position = read_varint(payload, position)
     end = position + size
     if size < 1 or end > len(payload):
@@ -235,6 +247,7 @@ def _read_headers(
     payload: bytes, position: int
 ) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     count, position = read_varint(payload, position)
+    # A header takes at least one byte, which bounds the work for a wrong count.
     if count < 0 or count > len(payload) - position:
         raise CorruptBatch(f"{count} headers in {len(payload) - position} bytes")
     headers = []

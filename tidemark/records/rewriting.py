@@ -37,7 +37,7 @@ Kept = Sequence[tuple[int, int]]
 
 
 def delete_horizon_ms(header: BatchHeader) -> int | None:
-    """From when on the tombstones, or the transaction marker, of that batch may go."""
+    """Return the time (ms) from which the batch's tombstones or marker may be removed, if set."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
@@ -71,8 +71,10 @@ def with_records(
 
 
 def without_records(header: BatchHeader) -> bytes:
-    """The batch with none of its records: what it says of its producer stays (Kafka's
-    ``DefaultRecordBatch.writeEmptyHeader``)."""
+    """Return the batch without records, which preserves the state of its producer.
+
+    As Kafka's ``DefaultRecordBatch.writeEmptyHeader``.
+    """
     return _encode(
         header,
         attributes=header.attributes & _EMPTY_KEEPS,
@@ -92,7 +94,8 @@ class Gap:
     leader_epoch: int
 
     def batch(self) -> bytes:
-        """An empty batch in their place."""
+        """Return an empty batch that covers the offsets."""
+        # No timestamps, no producer, no records: the batch only fills the offsets.
         covered = _COVERED.pack(
             0,
             self.last_offset - self.base_offset,
@@ -103,7 +106,7 @@ class Gap:
             -1,
             0,
         )
-        return _whole(self.base_offset, self.leader_epoch, covered)
+        return _assemble(self.base_offset, self.leader_epoch, covered)
 
 
 def reaching_to(batch: bytes, last_offset: int) -> bytes:
@@ -112,6 +115,7 @@ def reaching_to(batch: bytes, last_offset: int) -> bytes:
     There are no records in between. Not for a batch of a producer id, whose last sequence number
     follows from its last offset.
     """
+    # The last offset delta is under the CRC, so both fields change.
     extended = bytearray(batch)
     (base_offset,) = struct.unpack_from(">q", extended)
     struct.pack_into(">i", extended, 23, last_offset - base_offset)
@@ -126,8 +130,9 @@ def _counted_from(
     deltas: Sequence[tuple[int, int, int]],
     base_timestamp: int,
 ) -> bytes:
-    """The records with timestamp deltas that are counted from another base."""
+    """Return the records with timestamp deltas relative to ``base_timestamp``."""
     body = bytearray()
+    # Only the delta and the record's length change. Everything behind the delta is copied.
     for (_, end), (at, behind, delta) in zip(kept, deltas, strict=True):
         timestamp = header.max_timestamp
         if header.timestamp_type is TimestampType.CREATE_TIME:
@@ -149,6 +154,7 @@ def _encode(
     count: int,
     body: bytes,
 ) -> bytes:
+    """Return a batch with the identity of ``header``, whose records are ``body``."""
     # The CRC covers everything after itself, so these fields are packed first.
     covered = _COVERED.pack(
         attributes,
@@ -160,15 +166,16 @@ def _encode(
         header.base_sequence,
         count,
     )
-    return _whole(header.base_offset, header.partition_leader_epoch, covered + body)
+    return _assemble(header.base_offset, header.partition_leader_epoch, covered + body)
 
 
-def _whole(base_offset: int, leader_epoch: int, covered: bytes) -> bytes:
+def _assemble(base_offset: int, leader_epoch: int, covered: bytes) -> bytes:
+    """Return a batch: the fields before the CRC, the CRC, and the ``covered`` rest."""
     length = HEADER_BYTES - LENGTH_OVERHEAD - _COVERED.size + len(covered)
     front = _FRONT.pack(base_offset, length, leader_epoch, MAGIC)
     return front + _CRC.pack(compute_crc(covered, 0, len(covered))) + covered
 
 
 def _int64(value: int) -> int:
-    """A sum as everybody else computes it: with 64 bits."""
+    """Wrap a sum to 64 bits, as Java does."""
     return (value + 2**63) % 2**64 - 2**63
