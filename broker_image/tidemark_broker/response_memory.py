@@ -35,24 +35,24 @@ class AnswerBudget:
 class AnswerMemory:
     """One holder's share of a budget: a request, or a connection's unsent bytes."""
 
-    __slots__ = ("_budget", "held_bytes")
+    __slots__ = ("_budget", "reserved_bytes")
 
     def __init__(self, budget: AnswerBudget) -> None:
         self._budget = budget
-        self.held_bytes = 0
+        self.reserved_bytes = 0
 
     def grant(self, wished_bytes: int) -> int:
         """Reserve and return the size in bytes that the response may have, at least
         ``SMALL_BYTES``.
 
-        The reservation lasts until :meth:`hold` replaces it with the actual size.
+        The reservation lasts until :meth:`set_reserved` replaces it with the actual size.
         """
         # Its own earlier reservation must not reduce what this request may get.
-        self.hold(0)
-        self.hold(self._budget.at_most(wished_bytes))
-        return self.held_bytes
+        self.set_reserved(0)
+        self.set_reserved(self._budget.at_most(wished_bytes))
+        return self.reserved_bytes
 
-    def hold(self, size_bytes: int) -> None:
+    def set_reserved(self, size_bytes: int) -> None:
         """Set the number of bytes held now."""
-        self._budget.used_bytes += size_bytes - self.held_bytes
-        self.held_bytes = size_bytes
+        self._budget.used_bytes += size_bytes - self.reserved_bytes
+        self.reserved_bytes = size_bytes

@@ -24,7 +24,7 @@ from tidemark.tier.objects import ObjectNotFound
 from tidemark.tier.open import Tier
 from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.whole_batches import Batches, whole_batches
+from tidemark.tier.verified_batches import Batches, verified_batches
 from tidemark_pipeline import columns
 from tidemark_pipeline.decode import (
     CALLER_THREAD,
@@ -197,7 +197,7 @@ def _rows_planned(header: BatchHeader, source: ByteSource) -> tuple[int, int]:
 
 
 def _batches(tier: Tier, entry: SegmentEntry, aux: Aux | None, window: Window) -> Iterator[Batches]:
-    return whole_batches(
+    return verified_batches(
         entry,
         _pieces(tier, entry, window),
         () if aux is None else aux.pieces,

@@ -11,7 +11,7 @@ from tidemark.records.decode import decode_records
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.whole_batches import whole_batches
+from tidemark.tier.verified_batches import verified_batches
 from tidemark_pipeline.windows import first_offset_since, full_window, window_of
 
 _READ_BYTES = 1024 * 1024
@@ -66,7 +66,7 @@ def _batches_from(
         tier.segments.fetch(entry, begin, begin + _READ_BYTES)
         for begin in range(window.begin, window.end, _READ_BYTES)
     )
-    batches = whole_batches(
+    batches = verified_batches(
         entry,
         parts,
         pieces,

@@ -266,7 +266,10 @@ def _everybody_writes() -> Iterator[None]:
 def _nobody_asks_the_tier() -> Iterator[None]:
     """The prefix rule: no leader compares its log with the tier before it takes a produce."""
     with (
-        mock.patch("tidemark_broker.replication.partition.prefix_rule.question", return_value=""),
+        mock.patch(
+            "tidemark_broker.replication.partition.prefix_rule.reason_to_query_tier",
+            return_value="",
+        ),
         mock.patch(
             "tidemark_broker.replication.partition.roles.stop_if_behind_tier",
             return_value=False,

@@ -102,21 +102,21 @@ def read_record(store: ObjectStore) -> AuditRecord:
     return decode(data)
 
 
-def write_record(store: ObjectStore, audits: Iterable[TopicAudit], *, whole: bool) -> int:
-    """Put these audits over the recorded ones of their topics; return how many topics found no
-    room.
+def write_record(store: ObjectStore, audits: Iterable[TopicAudit], *, replaces_all: bool) -> int:
+    """Replace the recorded audits of these topics.
 
-    ``whole``: these are all topics, so others (deleted topics above all) are removed from the
-    record. A topic whose name Kafka would not accept is left out. Raises StoreError.
+    Returns the number of topics for which the record has no room. ``replaces_all``: these are all
+    topics, so the record of any other topic is removed (it may be deleted). Topics whose names
+    Kafka would not accept are left out. Raises StoreError.
     """
-    audits = tuple(filter(None, map(_readable, audits)))
+    audits = tuple(filter(None, map(_validated, audits)))
     for _ in range(_ATTEMPTS):
         # Compare-and-set: another audit may write at the same time, so read and merge again.
-        former, version = _former(store)
-        topics = {} if whole else dict(former.topics)
+        previous, version = _read_previous(store)
+        topics = {} if replaces_all else dict(previous.topics)
         topics |= {audit.topic_id: audit for audit in audits}
-        kept = _kept(topics.values())
-        if _write(store, encode(AuditRecord(kept, former.serial + 1)), version):
+        kept = _most_important(topics.values())
+        if _write(store, encode(AuditRecord(kept, previous.serial + 1)), version):
             return len(topics) - len(kept)
     raise StoreUnavailable(
         f"{AUDIT_KEY} is written by others all the time: audit again",
@@ -125,18 +125,19 @@ def write_record(store: ObjectStore, audits: Iterable[TopicAudit], *, whole: boo
     )
 
 
-def _former(store: ObjectStore) -> tuple[AuditRecord, Version | None]:
+def _read_previous(store: ObjectStore) -> tuple[AuditRecord, Version | None]:
+    """Return the record to merge with and its version; an unreadable record counts as empty."""
     try:
-        got = store.get(AUDIT_KEY)
+        stored = store.get(AUDIT_KEY)
     except ObjectNotFound:
         return AuditRecord(), None
     except ObjectTooLarge:
         store.delete(AUDIT_KEY)
         return AuditRecord(), None
     try:
-        return decode(got.data), got.version
+        return decode(stored.data), stored.version
     except AuditUnreadable:
-        return AuditRecord(), got.version
+        return AuditRecord(), stored.version
 
 
 def _write(store: ObjectStore, data: bytes, expected: Version | None) -> bool:
@@ -154,19 +155,20 @@ def _write(store: ObjectStore, data: bytes, expected: Version | None) -> bool:
     return True
 
 
-def _kept(audits: Iterable[TopicAudit]) -> dict[uuid.UUID, TopicAudit]:
+def _most_important(audits: Iterable[TopicAudit]) -> dict[uuid.UUID, TopicAudit]:
+    # Topics with findings come first, then the most recent audits.
     ordered = sorted(audits, key=lambda item: (not item.counts, -item.at_ms, item.topic_id))
     return {audit.topic_id: audit for audit in ordered[:TOPICS_MAX]}
 
 
-def _readable(audit: TopicAudit) -> TopicAudit | None:
+def _validated(audit: TopicAudit) -> TopicAudit | None:
     """Return the audit as it will be read back, or None.
 
     Manifests can contain keys that are not valid. The findings of such an audit are only counted.
     """
     for candidate in (audit, replace(audit, worst=())):
         try:
-            return _topic_of(_row(candidate, candidate.worst[:WORST_MAX]))
+            return _parse_topic(_row(candidate, candidate.worst[:WORST_MAX]))
         except ValueError:
             continue
     return None
@@ -177,6 +179,7 @@ def _readable(audit: TopicAudit) -> TopicAudit | None:
 
 def encode(record: AuditRecord) -> bytes:
     """Return the record as compact JSON of at most BYTES_MAX bytes."""
+    # Findings of all topics share one limit, which bounds the size of the record.
     left = DESCRIBED_MAX
     rows = []
     for audit in record.topics.values():
@@ -221,7 +224,7 @@ def decode(data: bytes) -> AuditRecord:
         fields = json.loads(data)
         version, serial = _number(fields["formatVersion"]), _number(fields["serial"])
         rows = fields["topics"] if version == _FORMAT_VERSION else []
-        audits = [_topic_of(row) for row in rows]
+        audits = [_parse_topic(row) for row in rows]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AuditUnreadable("it is no record of an audit") from error
     # Checked after parsing, so that an unknown version is named in the message.
@@ -233,7 +236,7 @@ def decode(data: bytes) -> AuditRecord:
     return AuditRecord({audit.topic_id: audit for audit in audits}, serial)
 
 
-def _topic_of(row: Mapping[str, Any]) -> TopicAudit:
+def _parse_topic(row: Mapping[str, Any]) -> TopicAudit:
     topic_id = parse_id(_text(row["topicId"]))
     name, writer = _text(row["name"]), _text(row["by"])
     # Names and keys are shown to users, so anything that Kafka would not accept is refused.
@@ -252,12 +255,12 @@ def _topic_of(row: Mapping[str, Any]) -> TopicAudit:
         versions=(lowest, highest),
         segments=_number(row["segments"]),
         size_bytes=_number(row["sizeBytes"]),
-        counts=dict(_counted(row.get("findings", {}))),
-        worst=tuple(_worst_of(folder, finding) for finding in worst),
+        counts=dict(_parse_counts(row.get("findings", {}))),
+        worst=tuple(_parse_worst(folder, finding) for finding in worst),
     )
 
 
-def _counted(found: Mapping[str, Any]) -> Iterable[tuple[FindingKind, int]]:
+def _parse_counts(found: Mapping[str, Any]) -> Iterable[tuple[FindingKind, int]]:
     for name, number in found.items():
         kind = FindingKind(name)
         if not kind.is_damage or not _number(number):
@@ -265,8 +268,9 @@ def _counted(found: Mapping[str, Any]) -> Iterable[tuple[FindingKind, int]]:
         yield kind, number
 
 
-def _worst_of(folder: str, fields: Mapping[str, Any]) -> WorstFinding:
+def _parse_worst(folder: str, fields: Mapping[str, Any]) -> WorstFinding:
     key = _text(fields["object"])
+    # The key is shown as the topic's, so it must be in the topic's folder.
     if key and place_of_data(key).folder != folder:
         raise ValueError("another topic's object")
     start, end = fields["offsets"]

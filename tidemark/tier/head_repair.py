@@ -187,7 +187,7 @@ def _with_lost_entries(
     ]
     for entry in later:
         try:
-            head = transitions.put_back(head, entry)
+            head = transitions.restore_entry(head, entry)
         except (IllegalTransition, Diverged):
             continue  # nothing new, expired, leaves a hole, or belongs to another history
     store.check_live(head)

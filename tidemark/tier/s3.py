@@ -252,7 +252,7 @@ class S3Store:
         try:
             return operation(path)
         except (exceptions.BaseError, OSError, ValueError) as error:
-            raise _translated(self.describe(), key, error) from error
+            raise _translate(self.describe(), key, error) from error
 
 
 def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
@@ -321,7 +321,7 @@ class _RangeBeyondEnd(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Trouble:
+class _ErrorAdvice:
     """Meaning of a server's answers for a person: S3 error codes or HTTP statuses, and advice."""
 
     answers: frozenset[str]
@@ -330,47 +330,47 @@ class _Trouble:
     retriable: bool
 
 
-_TROUBLES = (
-    _Trouble(
+_ERROR_ADVICE = (
+    _ErrorAdvice(
         frozenset({"NoSuchBucket"}),
         BUCKET_MISSING,
         "the bucket does not exist: create it, or correct the name",
         False,
     ),
-    _Trouble(
+    _ErrorAdvice(
         frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "401"}),
         Reason.STORE_ACCESS_DENIED,
         "the access key or secret is wrong: correct the credentials (of a Cluster, in the Secret "
         "that credentialsSecretRef names)",
         False,
     ),
-    _Trouble(
+    _ErrorAdvice(
         frozenset({"AccessDenied", "403"}),
         Reason.STORE_ACCESS_DENIED,
         "access is denied: correct the credentials (of a Cluster, in the Secret that "
         "credentialsSecretRef names), or allow them to read, write, delete and list",
         False,
     ),
-    _Trouble(
+    _ErrorAdvice(
         frozenset({"QuotaExceeded", "XMinioStorageFull", "507"}),
         Reason.STORE_FULL,
         "the store is full: make room",
         True,
     ),
-    _Trouble(
+    _ErrorAdvice(
         frozenset({"NotImplemented", "501"}),
         Reason.STORE_NOT_IMPLEMENTED,
         "the store does not implement a request that Tidemark needs (conditional writes, listing, "
         "multipart uploads): use another store or version",
         False,
     ),
-    _Trouble(
+    _ErrorAdvice(
         frozenset({"NotS3"}),
         Reason.STORE_NOT_S3,
         "what answers there is not an S3: correct the endpoint",
         False,
     ),
-    _Trouble(
+    _ErrorAdvice(
         frozenset({"NoAnswer"}),
         Reason.STORE_UNREACHABLE,
         "the endpoint does not answer: check that it runs, its address and the network",
@@ -379,12 +379,12 @@ _TROUBLES = (
 )
 
 
-def _translated(where: str, key: str, error: Exception) -> StoreError:
+def _translate(where: str, key: str, error: Exception) -> StoreError:
     """The port's error for one of obstore's. What the server said comes first: a missing bucket is
     "not found" to the client, and so is every path of a server that is no S3 at all."""
     # The server's own code decides first, because the client's classes of errors are too coarse.
-    answer = _answer(error)
-    trouble = next((t for t in _TROUBLES if answer & t.answers), None)
+    answer = _answer_codes(error)
+    trouble = next((t for t in _ERROR_ADVICE if answer & t.answers), None)
     if trouble is not None:
         message = f"{where}: {trouble.advice}"
         return StoreUnavailable(message, reason=trouble.reason, retriable=trouble.retriable)
@@ -402,7 +402,7 @@ def _translated(where: str, key: str, error: Exception) -> StoreError:
     return StoreUnavailable(message, reason=Reason.STORE_ERROR, retriable=True)
 
 
-def _answer(error: Exception) -> frozenset[str]:
+def _answer_codes(error: Exception) -> frozenset[str]:
     """The S3 error code and HTTP status in an error of obstore, which has them only in its text.
     Names of objects stand there too, so nothing is looked for that a name could contain."""
     text = str(error)

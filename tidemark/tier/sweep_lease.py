@@ -94,7 +94,7 @@ class SweepLease:
         ahead_ms = record.until_ms - now_ms
         if record.holder not in ("", self._holder) and 0 < ahead_ms <= LEASE_MS + _SKEW_MS:
             raise _lease_taken(record.holder, ahead_ms // 1000)
-        self._write(_taken(record, self._holder, now_ms + LEASE_MS), version)
+        self._write(_with_holder(record, self._holder, now_ms + LEASE_MS), version)
         return self
 
     def keep(self) -> None:
@@ -118,30 +118,30 @@ class SweepLease:
 
     def _read(self) -> tuple[_Record, Version | None]:
         try:
-            got = self._store.get(SWEEP_KEY)
+            stored = self._store.get(SWEEP_KEY)
         except ObjectNotFound:
             return _Record(), None
-        return _decoded(got.data), got.version
+        return _decode(stored.data), stored.version
 
     def _write(self, record: _Record, expected: Version | None) -> None:
         """Write the record.
 
         After a lost answer the stored record decides: it is ours if it is equal.
         """
-        data = _encoded(record)
+        data = _encode(record)
         try:
             if expected is None:
                 self._store.create(SWEEP_KEY, data)
             else:
                 self._store.replace(SWEEP_KEY, data, expected)
         except (AlreadyExists, PreconditionFailed) as error:
-            found, _ = self._read()
-            if found != record:
-                raise _lease_taken(found.holder, LEASE_MS // 1000) from error
+            stored, _ = self._read()
+            if stored != record:
+                raise _lease_taken(stored.holder, LEASE_MS // 1000) from error
         self._record = record
 
 
-def _taken(record: _Record, holder: str, until_ms: int) -> _Record:
+def _with_holder(record: _Record, holder: str, until_ms: int) -> _Record:
     return replace(record, holder=holder, until_ms=until_ms, serial=record.serial + 1)
 
 
@@ -152,7 +152,7 @@ def _lease_taken(holder: str, seconds: int) -> SweepLeaseTaken:
     )
 
 
-def _encoded(record: _Record) -> bytes:
+def _encode(record: _Record) -> bytes:
     written: dict[str, object] = {
         "formatVersion": _FORMAT_VERSION,
         "holder": record.holder,
@@ -165,25 +165,25 @@ def _encoded(record: _Record) -> bytes:
     return json.dumps(written, separators=(",", ":")).encode("utf-8")
 
 
-def _decoded(data: bytes) -> _Record:
+def _decode(data: bytes) -> _Record:
     """Return the record in ``data``.
 
     An unreadable one counts as free, because the lease only saves requests.
     """
     try:
-        found = json.loads(data)
+        values = json.loads(data)
         return _Record(
-            str(found["holder"]),
-            int(found["untilMs"]),
-            int(found["sweptMs"]),
-            int(found["serial"]),
-            None if found.get("left") is None else _left(found["left"]),
+            str(values["holder"]),
+            int(values["untilMs"]),
+            int(values["sweptMs"]),
+            int(values["serial"]),
+            None if values.get("left") is None else _parse_remainder(values["left"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return _Record()
 
 
-def _left(found: dict[str, object]) -> SweepRemainder:
+def _parse_remainder(values: dict[str, object]) -> SweepRemainder:
     return SweepRemainder(
-        **{item.name: int(str(found[item.name])) for item in fields(SweepRemainder)}
+        **{item.name: int(str(values[item.name])) for item in fields(SweepRemainder)}
     )

@@ -86,7 +86,7 @@ class TopicCatalog:
             retriable=True,
         )
 
-    def bury(self, topic: TopicObject) -> None:
+    def put_tombstone(self, topic: TopicObject) -> None:
         """Make the object of a deleted topic a tombstone, also if there was none yet."""
         self.put(replace(topic, deleted=True))
 

@@ -199,7 +199,7 @@ def raise_floor_to(head: Head, offset: int, floor_epoch: int, *, now_ms: int) ->
     return _raise_floor(head, Mark(offset, floor_epoch, now_ms), delete_delay_ms=0)
 
 
-def put_back(head: Head, entry: SegmentEntry) -> Head:
+def restore_entry(head: Head, entry: SegmentEntry) -> Head:
     """Add a complete copy to the line of a head that went back. Raises IllegalTransition if it adds
     nothing or leaves a hole, and Diverged."""
     start = answering_from(head, entry)
@@ -214,7 +214,7 @@ def give_up_copying(head: Head, *, now_ms: int) -> Head:
     return replace(head, entries=tuple(_marked_if_copying(e, now_ms) for e in head.entries))
 
 
-def bury(head: Head, *, now_ms: int) -> Head:
+def make_tombstone(head: Head, *, now_ms: int) -> Head:
     """Make the head the tombstone of a deleted topic: everything is marked, and no leader may write
     again.
 

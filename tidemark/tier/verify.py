@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tidemark.tier.integrity import BatchLine, ObjectDamaged, damaged
 from tidemark.tier.remote_storage_manager import RemoteStorageManager, decode_custom_metadata
 from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.whole_batches import whole_batches
+from tidemark.tier.verified_batches import verified_batches
 
 PIECE_BYTES = 8 * 1024 * 1024
 
@@ -31,7 +31,7 @@ def verify_segment(
     store = segments.describe(entry)
     line = BatchLine(entry, store)
     parts = _parts(segments, entry)
-    for position, data, headers in whole_batches(entry, parts, aux.pieces, store):
+    for position, data, headers in verified_batches(entry, parts, aux.pieces, store):
         for at, header in headers:
             line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
             # Before the part that the segment answers for, its leader epochs may be forgotten.

@@ -57,8 +57,8 @@ class PrivateListener:
         """Accept until cancelled; the socket is closed then."""
         await self._acceptor.run()
 
-    def left(self, peer: TlsIdentity) -> None:
-        """A connection of a proven peer has ended."""
+    def connection_closed(self, peer: TlsIdentity) -> None:
+        """Uncount a connection of an authenticated peer that has ended."""
         self._proven[peer] -= 1
         if self._proven[peer] <= 0:
             del self._proven[peer]

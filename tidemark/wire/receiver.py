@@ -46,7 +46,7 @@ class FrameReceiver:
         return self._frame is not None or bool(self._prefix)
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Memory of the unfinished frame, in bytes."""
         return len(self._prefix) if self._frame is None else len(self._frame)
 

@@ -170,7 +170,7 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
         # Leadership may have been lost meanwhile, and a deposed leader must not answer with
         # records.
         check_replicas(reads, services, params)
-        call.memory.hold(total_bytes(reads))
+        call.memory.set_reserved(total_bytes(reads))
     # The quota counts what is sent. A throttled client was given less room above.
     if call.quotas is not None:
         call.quotas.use(QuotaKind.FETCH, total_bytes(reads))
@@ -262,7 +262,7 @@ async def _answer(
     await call.turns.give()
     # The session has advanced without this request, so its data will not be sent.
     if isinstance(answered, ErrorCode):
-        call.memory.hold(0)
+        call.memory.set_reserved(0)
         return FetchResponse(error_code=answered)
     session_id, is_sent = answered
     sent = [read for read, is_one in zip(reads, is_sent, strict=True) if is_one]

@@ -79,7 +79,7 @@ async def read_until_enough(
         # A negative limit is the client's error and is answered by the read, so it takes no memory.
         granted = memory.grant(wished) if wished >= 0 else wished
         reads = await read_all(requests, call, params, granted)
-        memory.hold(found_bytes(reads))
+        memory.set_reserved(found_bytes(reads))
         # The answer may get less memory than min_bytes, and must not wait for more than fits.
         missing = min(params.min_bytes, granted) - total_bytes(reads)
         left_s = deadline - now()
@@ -91,7 +91,7 @@ async def read_until_enough(
             _Snapshot(read.partition, params) for read in reads if read.partition is not None
         ]
         del reads
-        memory.hold(0)
+        memory.set_reserved(0)
         if not await _wait_for(watched, missing, call, left_s):
             deadline = now()
 

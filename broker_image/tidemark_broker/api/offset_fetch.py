@@ -178,7 +178,7 @@ async def _group(
     known = _Known(offsets, pending if require_stable else frozenset())
     if requested is None:
         # Only a list of all offsets can be much larger than its request.
-        if not call.has_room(call.memory.held_bytes + len(offsets) * _OFFSET_BYTES):
+        if not call.has_room(call.memory.reserved_bytes + len(offsets) * _OFFSET_BYTES):
             later = ErrorCode.coordinator_load_in_progress  # the client retries
             return await _refused(group_id, requested, call, later)
         topics = await _all(known, call)

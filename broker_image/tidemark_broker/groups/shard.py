@@ -234,7 +234,7 @@ class GroupShard:
         self._room.used_bytes -= self.offsets.weight_bytes
         for group in self.all_groups():
             self._room.forget(group)
-            self._room.leave(group.group_id)
+            self._room.forget_owner(group.group_id)
 
     # ------------------------------------------------------------ members of both protocols
 

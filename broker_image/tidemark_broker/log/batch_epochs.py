@@ -24,13 +24,16 @@ class EpochRun(NamedTuple):
 
 
 class SegmentEpochs:
-    """Epochs seen in one segment: of every batch (``whole``), or only of those at the ends."""
+    """Leader epochs of one segment.
 
-    __slots__ = ("runs", "segment", "whole")
+    ``is_complete``: of every batch, otherwise only of those at the ends.
+    """
 
-    def __init__(self, segment: Segment, *, whole: bool) -> None:
+    __slots__ = ("is_complete", "runs", "segment")
+
+    def __init__(self, segment: Segment, *, is_complete: bool) -> None:
         self.segment = segment
-        self.whole = whole
+        self.is_complete = is_complete
         self.runs: list[EpochRun] = []
 
     def note(self, batch: BatchAt) -> None:
@@ -42,13 +45,13 @@ class SegmentEpochs:
             self.runs.append(EpochRun(batch.leader_epoch, batch.base_offset, batch.last_offset))
 
     def all_runs(self) -> list[EpochRun]:
-        """Return the runs of the whole segment, after a walk (blocking) if the ends differ.
+        """Return the runs of the complete segment, after a walk (blocking) if the ends differ.
 
         Epochs do not fall, so ends of the same epoch leave no other epoch in between.
         """
-        if self.whole or len(self.runs) < 2:
+        if self.is_complete or len(self.runs) < 2:
             return self.runs
-        walked = SegmentEpochs(self.segment, whole=True)
+        walked = SegmentEpochs(self.segment, is_complete=True)
         for batch in _batches(self.segment):
             walked.note(batch)
         return walked.runs

@@ -173,7 +173,7 @@ def _settle_closed(
     # An index that does not reach the next segment was not saved completely: rebuild it.
     if epochs is None or segment.next_offset != next_base:
         logger.warning("the indexes of %s do not fit its log and are rebuilt", segment.log_path)
-        epochs = SegmentEpochs(segment, whole=True)
+        epochs = SegmentEpochs(segment, is_complete=True)
         segment.unload()
         segment.open_for_recovery()
         _repeat_cut(segment, next_base)
@@ -239,7 +239,7 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
     """Return the epochs at the segment's ends and set its figures from the last index entries and a
     walk to the end. None if they do not suffice.
     """
-    epochs = SegmentEpochs(segment, whole=False)
+    epochs = SegmentEpochs(segment, is_complete=False)
     index, times = segment.index_ends()
     segment.open_file()
     assert segment.descriptor is not None
@@ -314,7 +314,7 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
     segment.open_for_recovery()
     # The epochs are collected from every batch, since the checkpoint may be older.
     assert segment.descriptor is not None
-    epochs = SegmentEpochs(segment, whole=True)
+    epochs = SegmentEpochs(segment, is_complete=True)
     loaded.epochs.append(epochs)
     end = segment.size_bytes
     position, expected = 0, segment.base_offset

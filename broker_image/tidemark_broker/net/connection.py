@@ -119,7 +119,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             shared.budget,
             shared.unfinished,
             address,
-            go_on=self._advance,
+            resume=self._advance,
             give_up=self._too_slow,
         )
         self._transport: asyncio.Transport | None = None
@@ -199,7 +199,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reading.stop()
         request_bytes = sum(map(weight, self._arrived)) + sum(slot.size for slot in self._in_flight)
         for slot in self._in_flight:
-            slot.memory.hold(0)
+            slot.memory.set_reserved(0)
         self._arrived.clear()
         self._in_flight.clear()
         self.shared.budget.give(request_bytes)
@@ -307,7 +307,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """
         if not (self._reading.waits_for_request or self._rest.is_on):
             return 0
-        return self._reading.held_bytes + sum(map(weight, self._arrived))
+        return self._reading.partial_bytes + sum(map(weight, self._arrived))
 
     @property
     def unsent(self) -> "Unsent":
@@ -340,7 +340,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._arrived.popleft()
             self._begin(frame, alone=alone)
         if not self._arrived and self._may_begin() and not self._is_large_request_muted():
-            self._read_on(self._reading.may_go_on())
+            self._read_on(self._reading.may_read_on())
         else:
             # Memory for incomplete requests goes to other connections meanwhile.
             self._reading.pause()
@@ -358,7 +358,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """True if a large incomplete request must wait for a mute, during which it would only
         hold memory.
         """
-        begun = self._reading.large_one
+        begun = self._reading.partial_large_request
         return begun is not None and len(begun) >= _HEADER_BYTES and self._rest.comes_first(begun)
 
     def _may_begin(self) -> bool:
@@ -367,7 +367,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._may_write
             and not self._ended
             and not self._rest.is_on
-            and not (self._unsent.held_bytes and self.shared.answers.short)
+            and not (self._unsent.unsent_bytes and self.shared.answers.short)
             and len(self._in_flight) < self._in_flight_max
         )
 
@@ -394,11 +394,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.end(broker_table.FAILED, "the request failed inside the broker")
         else:
             slot.done = True
-            slot.memory.hold(sum(map(len, slot.pieces or ())))
+            slot.memory.set_reserved(sum(map(len, slot.pieces or ())))
             self._write_ready()
         finally:
             if self._ended:
-                slot.memory.hold(0)
+                slot.memory.set_reserved(0)
 
     def _obey(self, order: CloseConnection, slot: _Slot) -> None:
         """Close the connection, after the last answer if there is one."""
@@ -406,7 +406,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.end(order.reason, str(order))
             return
         slot.pieces, slot.done = order.answer, True
-        slot.memory.hold(sum(map(len, order.answer)))
+        slot.memory.set_reserved(sum(map(len, order.answer)))
         self._write_ready()
         # Closed a moment later, so that the client reads the answer before the end.
         if not self._ended:
@@ -428,7 +428,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if slot.alone:
                 self._reading.waits_for_request = False
             if slot.pieces:
-                self.shared.metrics.bytes_out.inc(slot.memory.held_bytes)
+                self.shared.metrics.bytes_out.inc(slot.memory.reserved_bytes)
                 transport.writelines(slot.pieces)
                 self._unsent.add(slot.memory)
         if freed:

@@ -53,7 +53,7 @@ class ConnectionQuotas:
         self._open[address] += 1
         return None
 
-    def left(self, address: str) -> None:
+    def remove(self, address: str) -> None:
         """Uncount a closed connection."""
         self._open[address] -= 1
         if self._open[address] <= 0:

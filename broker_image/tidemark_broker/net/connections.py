@@ -130,7 +130,7 @@ class Connections:
 
     def _lost(self, connection: ServerConnection) -> None:
         """Remove a closed connection."""
-        self.connection_quotas.left(connection.address)
+        self.connection_quotas.remove(connection.address)
         self._open.discard(connection)
         self._confined.discard(connection)
         # Log the limit again once it was left.
@@ -161,7 +161,7 @@ class Connections:
         was_short = False
         while True:
             await asyncio.sleep(_PARKED_CHECK_S)
-            is_short = self.budget.exhausted or self.unfinished.is_waited_for
+            is_short = self.budget.exhausted or self.unfinished.has_waiters
             # A shortage must last for two checks, since bursts pass by themselves.
             if is_short and was_short:
                 self._end_parked()

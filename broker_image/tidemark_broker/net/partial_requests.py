@@ -42,8 +42,8 @@ class UnfinishedFrames:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._little = _Line()
-        self._much = _Line()
+        self._short_line = _WaitingLine()
+        self._long_line = _WaitingLine()
         self.used_bytes = 0
 
     @property
@@ -51,12 +51,12 @@ class UnfinishedFrames:
         """True if the limit is reached."""
         return self.used_bytes >= self._limit
 
-    def held(self, change_bytes: int) -> None:
+    def add(self, change_bytes: int) -> None:
         """Add or remove bytes of incomplete frames."""
         self.used_bytes += change_bytes
         # Below the limit turns are not needed, so all waiting connections resume.
         if change_bytes < 0 and not self.exhausted:
-            for reader in (*self._little.dissolved(), *self._much.dissolved()):
+            for reader in (*self._short_line.dissolve(), *self._long_line.dissolve()):
                 reader.resume()
 
     def may_read(self, reader: FrameReader, frame_bytes: int, missing_bytes: int) -> bool:
@@ -66,30 +66,30 @@ class UnfinishedFrames:
         """
         if frame_bytes <= SMALL_BYTES or not self.exhausted:
             return True
-        for line in (self._little, self._much):
+        for line in (self._short_line, self._long_line):
             if line.continues(reader, missing_bytes):
                 return True
-        line = self._little if missing_bytes <= LITTLE_BYTES else self._much
+        line = self._short_line if missing_bytes <= LITTLE_BYTES else self._long_line
         return line.may_read(reader, missing_bytes)
 
     def has_turn(self, reader: FrameReader) -> bool:
         """True if the connection is read although the limit is reached."""
-        return reader is self._little.turn or reader is self._much.turn
+        return reader is self._short_line.turn or reader is self._long_line.turn
 
     @property
-    def is_waited_for(self) -> bool:
+    def has_waiters(self) -> bool:
         """True if a connection waits for a turn."""
-        return self._little.is_waited_for or self._much.is_waited_for
+        return self._short_line.has_waiters or self._long_line.has_waiters
 
-    def left(self, reader: FrameReader) -> None:
+    def remove(self, reader: FrameReader) -> None:
         """Remove a connection whose frame is complete, or that cannot be read for another
         reason.
         """
-        self._little.left(reader)
-        self._much.left(reader)
+        self._short_line.remove(reader)
+        self._long_line.remove(reader)
 
 
-class _Line:
+class _WaitingLine:
     """Connections that wait for the same turn."""
 
     def __init__(self) -> None:
@@ -99,11 +99,11 @@ class _Line:
         self._last: dict[str, int] = {}
         self._turns = 0
         self._renewals = 0
-        self._missing_bytes = self._looked_at_bytes = 0
+        self._missing_bytes = self._last_missing_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_waited_for(self) -> bool:
+    def has_waiters(self) -> bool:
         return bool(self._waiting)
 
     def continues(self, reader: FrameReader, missing_bytes: int) -> bool:
@@ -115,28 +115,28 @@ class _Line:
 
     def may_read(self, reader: FrameReader, missing_bytes: int) -> bool:
         if self.turn is None:
-            self._begin(reader, missing_bytes)
+            self._begin_turn(reader, missing_bytes)
             return True
         self._waiting.setdefault(reader, missing_bytes)
         # Odd values sort a new address behind earlier arrivals and before the turn's owner.
         self._last.setdefault(reader.address, 2 * self._turns - 1)
         return False
 
-    def left(self, reader: FrameReader) -> None:
+    def remove(self, reader: FrameReader) -> None:
         self._waiting.pop(reader, None)
         if reader is self.turn:
-            self._end()
-            self._next()
+            self._end_turn()
+            self._start_next_turn()
 
-    def dissolved(self) -> list[FrameReader]:
+    def dissolve(self) -> list[FrameReader]:
         """End the turn and return the connections that waited."""
         waiting = list(self._waiting)
         self._waiting.clear()
         self._last.clear()
-        self._end()
+        self._end_turn()
         return waiting
 
-    def _next(self) -> None:
+    def _start_next_turn(self) -> None:
         if not self._waiting:
             self._last.clear()
             return
@@ -145,35 +145,35 @@ class _Line:
         address = min((key.address for key in waiting), key=lambda key: last[key])
         own = [reader for reader in waiting if reader.address == address]
         following = own[0] if self._turns % 2 else min(own, key=lambda reader: waiting[reader])
-        self._begin(following, waiting.pop(following))
+        self._begin_turn(following, waiting.pop(following))
         # In a later turn of the loop, since it may leave the line at once, and all after it too.
         asyncio.get_running_loop().call_soon(following.resume)
 
-    def _begin(self, reader: FrameReader, missing_bytes: int) -> None:
+    def _begin_turn(self, reader: FrameReader, missing_bytes: int) -> None:
         self.turn = reader
         self._turns += 1
         self._last[reader.address] = 2 * self._turns
         self._renewals = 0
-        self._missing_bytes = self._looked_at_bytes = missing_bytes
-        self._allow(TURN_S + missing_bytes / TURN_BYTES_PER_S)
+        self._missing_bytes = self._last_missing_bytes = missing_bytes
+        self._start_timer(TURN_S + missing_bytes / TURN_BYTES_PER_S)
 
-    def _allow(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_is_up)
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer)
 
-    def _time_is_up(self) -> None:
-        came, self._looked_at_bytes = (
-            self._looked_at_bytes - self._missing_bytes,
+    def _on_timer(self) -> None:
+        received_bytes, self._last_missing_bytes = (
+            self._last_missing_bytes - self._missing_bytes,
             self._missing_bytes,
         )
         if self.turn is None or not self._waiting:
-            self._allow(TURN_S)
-        elif came >= RENEWAL_BYTES and self._renewals < RENEWALS_MAX:
+            self._start_timer(TURN_S)
+        elif received_bytes >= RENEWAL_BYTES and self._renewals < RENEWALS_MAX:
             self._renewals += 1
-            self._allow(TURN_S)
+            self._start_timer(TURN_S)
         else:
             self.turn.give_up()
 
-    def _end(self) -> None:
+    def _end_turn(self) -> None:
         self.turn = None
         if self._timer is not None:
             self._timer.cancel()

@@ -31,17 +31,17 @@ def weight(frame: Frame) -> int:
 class ReadBackpressure:
     """Reading of one connection.
 
-    ``go_on`` is called once a paused connection may be read again, ``give_up`` if others wait for
+    ``resume`` is called once a paused connection may be read again, ``give_up`` if others wait for
     the memory of an incomplete request.
     """
 
     __slots__ = (
         "_budget",
-        "_go_on",
         "_reader",
         "_receiver",
+        "_resume",
         "_unfinished",
-        "held_bytes",
+        "partial_bytes",
         "waits_for_request",
     )  # fmt: skip
 
@@ -52,16 +52,16 @@ class ReadBackpressure:
         unfinished: UnfinishedFrames,
         address: str,
         *,
-        go_on: Callable[[], None],
+        resume: Callable[[], None],
         give_up: Callable[[], None],
     ) -> None:
         self._receiver = receiver
         self._budget = budget
         self._unfinished = unfinished
-        self._go_on = go_on
-        self._reader = FrameReader(address, go_on, give_up)
+        self._resume = resume
+        self._reader = FrameReader(address, resume, give_up)
         #: Bytes of an incomplete request.
-        self.held_bytes = 0
+        self.partial_bytes = 0
         #: True while a request is in progress that the next one must wait for.
         self.waits_for_request = False
 
@@ -87,18 +87,18 @@ class ReadBackpressure:
         # Counted here, before any of them starts: they are in memory now.
         for frame in frames:
             self._budget.take(weight(frame))
-        self._count(self._receiver.held_bytes)
+        self._count(self._receiver.buffered_bytes)
         if frames:
-            self._unfinished.left(self._reader)
+            self._unfinished.remove(self._reader)
         return frames
 
     @property
-    def large_one(self) -> Frame | None:
+    def partial_large_request(self) -> Frame | None:
         """Received part of an incomplete large request, None without one."""
         return self._receiver.begun if self._receiver.frame_bytes > SMALL_BYTES else None
 
-    def may_go_on(self) -> bool:
-        """Return whether there is room to read on. If not, ``go_on`` is called later."""
+    def may_read_on(self) -> bool:
+        """Return whether there is room to read on. If not, ``resume`` is called later."""
         receiver = self._receiver
         if self.waits_for_request and receiver.frame_bytes > CAUTIOUS_BYTES:
             self.pause()
@@ -107,23 +107,23 @@ class ReadBackpressure:
         is_small = receiver.in_frame and receiver.frame_bytes <= SMALL_BYTES
         if self._budget.exhausted and not is_small:
             self.pause()
-            self._budget.call_back(self._go_on)
+            self._budget.call_back(self._resume)
             return False
         return self._unfinished.may_read(self._reader, receiver.frame_bytes, receiver.missing_bytes)
 
     def pause(self) -> None:
         """Leave the line, because something else prevents reading."""
         if self._receiver.in_frame:
-            self._unfinished.left(self._reader)
+            self._unfinished.remove(self._reader)
 
     def stop(self) -> None:
         """Stop reading for good. Idempotent."""
-        self._budget.forget(self._go_on)
-        self._unfinished.left(self._reader)
+        self._budget.forget(self._resume)
+        self._unfinished.remove(self._reader)
         self._receiver.drop()
         self._count(0)
 
-    def _count(self, held_bytes: int) -> None:
-        change, self.held_bytes = held_bytes - self.held_bytes, held_bytes
+    def _count(self, partial_bytes: int) -> None:
+        change, self.partial_bytes = partial_bytes - self.partial_bytes, partial_bytes
         if change:
-            self._unfinished.held(change)
+            self._unfinished.add(change)

@@ -124,7 +124,7 @@ class ReplicationServer:
     def _lost(self, connection: ServerConnection) -> None:
         peer = self._connections.pop(connection, None)
         if peer is not None:
-            self._listener.left(peer)
+            self._listener.connection_closed(peer)
 
     async def stop(self) -> None:
         """Stop accepting, and close every connection."""

@@ -89,7 +89,7 @@ class KafkaServer:
             try:
                 await self._connect(connection, accepted)
             except Exception:  # without connection_made there is no connection_lost either
-                self.connections.connection_quotas.left(address)
+                self.connections.connection_quotas.remove(address)
                 raise
 
         acceptor = Acceptor(

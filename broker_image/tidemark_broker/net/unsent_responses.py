@@ -12,7 +12,7 @@ from tidemark_broker.response_memory import AnswerMemory
 #: Smaller answers are not tracked.
 _FOLLOWED_BYTES = 4096
 #: Interval of polling the buffer's size.
-_SETTLE_S = 0.02
+_POLL_S = 0.02
 
 
 class Unsent:
@@ -29,29 +29,29 @@ class Unsent:
         self._loop = loop
         self._emptied = emptied
         self._paused = False
-        self._taken_s = 0.0
-        self._not_taken_bytes = 0
+        self._last_progress_s = 0.0
+        self._last_unsent_bytes = 0
 
     @property
-    def held_bytes(self) -> int:
+    def unsent_bytes(self) -> int:
         """Bytes at the last poll."""
-        return self._memory.held_bytes
+        return self._memory.reserved_bytes
 
     def add(self, answer: AnswerMemory) -> None:
         """Take over the memory of a written answer until it is sent."""
-        size = answer.held_bytes
-        answer.hold(0)
+        size = answer.reserved_bytes
+        answer.set_reserved(0)
         if size > _FOLLOWED_BYTES and self.transport is not None:
             # One poll timer serves all answers of the connection.
-            is_followed = self._memory.held_bytes > 0
-            self._memory.hold(self._memory.held_bytes + size)
+            is_followed = self._memory.reserved_bytes > 0
+            self._memory.set_reserved(self._memory.reserved_bytes + size)
             if not is_followed:
-                self._loop.call_later(_SETTLE_S, self._settle)
+                self._loop.call_later(_POLL_S, self._poll)
 
     def forget(self) -> None:
         """Release everything, because the connection is closed."""
         self.transport = None
-        self._memory.hold(0)
+        self._memory.set_reserved(0)
 
     def pause(self) -> None:
         """Stop polling: the buffer is full, and the transport reports when it is empty."""
@@ -60,19 +60,19 @@ class Unsent:
     def resume(self) -> None:
         """Handle an empty buffer."""
         self._paused = False
-        self._settle()
+        self._poll()
 
-    def _settle(self) -> None:
-        if self._memory.held_bytes == 0:
+    def _poll(self) -> None:
+        if self._memory.reserved_bytes == 0:
             return
-        left = self._left()
-        self._memory.hold(min(left, self._memory.held_bytes))
-        if left and not self._paused:
-            self._loop.call_later(_SETTLE_S, self._settle)
-        elif not left:
+        buffered_bytes = self._buffered_bytes()
+        self._memory.set_reserved(min(buffered_bytes, self._memory.reserved_bytes))
+        if buffered_bytes and not self._paused:
+            self._loop.call_later(_POLL_S, self._poll)
+        elif not buffered_bytes:
             self._emptied()
 
-    def _left(self) -> int:
+    def _buffered_bytes(self) -> int:
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def is_stalled(self, for_s: float) -> bool:
@@ -80,9 +80,9 @@ class Unsent:
 
         Must be called repeatedly.
         """
-        left = self._left()
+        size = self._buffered_bytes()
         # Any progress restarts the period.
-        if left == 0 or left < self._not_taken_bytes or not self._not_taken_bytes:
-            self._taken_s = self._loop.time()
-        self._not_taken_bytes = left
-        return left > 0 and self._loop.time() - self._taken_s >= for_s
+        if size == 0 or size < self._last_unsent_bytes or not self._last_unsent_bytes:
+            self._last_progress_s = self._loop.time()
+        self._last_unsent_bytes = size
+        return size > 0 and self._loop.time() - self._last_progress_s >= for_s

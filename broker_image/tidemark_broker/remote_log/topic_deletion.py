@@ -46,7 +46,7 @@ def delete_topic(
         partitions=partitions,
     )
     # The topic's tombstone first: from now on the topic counts as deleted.
-    tier.topics.bury(topic)
+    tier.topics.put_tombstone(topic)
     heads = _write_tombstones(shared, tier, topic)
     # The budget bounds one call, so that the controller's request does not time out.
     budget, remaining = SEGMENTS_AT_ONCE, 0
@@ -81,7 +81,9 @@ def _write_tombstones(
             loaded = tier.manifests.load_any(topic.topic_id, partition)
         else:
             loaded = tier.manifests.create(_tombstone(shared, topic, partition, now_ms))
-        buried = tier.manifests.commit(loaded, lambda head: transitions.bury(head, now_ms=now_ms))
+        buried = tier.manifests.commit(
+            loaded, lambda head: transitions.make_tombstone(head, now_ms=now_ms)
+        )
         heads.append((partition, buried))
     return heads
 

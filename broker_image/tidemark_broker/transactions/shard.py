@@ -182,7 +182,7 @@ class TransactionShard:
         """Give up the partition. The next coordinator continues from the committed state."""
         self._around.room.used_bytes -= self._table.weight_bytes
         for transactional_id in self._table.ids():
-            self._around.room.leave(transactional_id)
+            self._around.room.forget_owner(transactional_id)
         self._around.resigned(self)
         # The waiting requests then fail with NOT_COORDINATOR.
         for settling in self._settling.values():
@@ -305,7 +305,7 @@ class TransactionShard:
             return True
         size = len(transactional_id.encode()) + value_bytes + _MARGIN_BYTES
         is_small = size <= self.log.partition.log.config.max_message_bytes
-        return is_small and not self._around.room.lacks(0)
+        return is_small and not self._around.room.is_full_for(0)
 
     def _append(
         self, transactional_id: str, change: TransactionMetadata | None, value: bytes | None

@@ -318,7 +318,7 @@ class ControlServer:
 
     def _ended(self, identity: TlsIdentity, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._listener.left(identity)
+        self._listener.connection_closed(identity)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a control connection failed", exc_info=error)
 

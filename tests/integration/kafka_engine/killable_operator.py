@@ -89,7 +89,7 @@ async def operator(
 ) -> AsyncIterator[None]:
     """Lead until the block ends or the operator dies at its call."""
     api = await KubeApi.open(KubernetesAccess(world.kubeconfig))
-    send_to_kube, send_to_kafka = api._call, KafkaClient._ask
+    send_to_kube, send_to_kafka = api._call, KafkaClient._send
 
     async def kube(method: str, path: str, **given: Any) -> Any:
         # Reads change nothing, so dying at one equals dying at the next write.
@@ -108,7 +108,7 @@ async def operator(
         return await (fate.call(name, make) if name in CHANGES else make())
 
     monkeypatch.setattr(api, "_call", kube)
-    monkeypatch.setattr(KafkaClient, "_ask", kafka)
+    monkeypatch.setattr(KafkaClient, "_send", kafka)
     term = asyncio.create_task(_lead(world, api))
     try:
         yield

@@ -412,7 +412,7 @@ async def test_ended_connection_releases_its_memory_at_once(
         writer.write(_framed(FETCH))
         await _until(lambda: len(server.connections._open) == 1)
         (served,) = server.connections._open
-        await _until(lambda: served.unsent.held_bytes > 0)
+        await _until(lambda: served.unsent.unsent_bytes > 0)
         writer.write(_framed(bytes(3_000_000)))
         await _until(lambda: server.connections.budget.used_bytes > 3_000_000)
         # A frame of one byte is malformed and ends the connection.

@@ -37,11 +37,11 @@ def test_audits_are_recorded_side_by_side_and_an_oversized_record_is_rewritten(
     assert read_record(store).topics == {}
     # Two audits of different topics must not overwrite each other.
     for number in (1, 2):
-        write_record(store, [audit(number)], whole=False)
+        write_record(store, [audit(number)], replaces_all=False)
     assert {topic.int for topic in read_record(store).topics} == {1, 2}
     # A record above the limit is not read, and the next audit replaces it.
     store.put(AUDIT_KEY, bytes(BYTES_MAX + 1))
     with pytest.raises(AuditUnreadable, match="more than"):
         read_record(store)
-    write_record(store, [audit(3)], whole=False)
+    write_record(store, [audit(3)], replaces_all=False)
     assert {topic.int for topic in read_record(store).topics} == {3}

@@ -21,7 +21,7 @@ def fill(shares: Shares, who: str) -> int:
     """Return the number of bytes that a client can take."""
     with request_of(who):
         taken = 0
-        while not shares.lacks(1):
+        while not shares.is_full_for(1):
             shares.add(f"{who} {taken}", 1)
             taken += 1
     return taken
@@ -32,9 +32,9 @@ def test_one_client_leaves_half_to_others() -> None:
     assert fill(shares, "ann") == 50
     # The second client has half of the other half.
     assert fill(shares, "bob") == 25
-    assert not shares.lacks(1), "the broker itself"
+    assert not shares.is_full_for(1), "the broker itself"
     shares.add("by itself", 24)
-    assert shares.lacks(1)
+    assert shares.is_full_for(1)
 
 
 def test_earlier_memory_has_no_owner_and_reduces_the_limit() -> None:
@@ -66,7 +66,7 @@ def test_additions_of_others_count_towards_the_owner() -> None:
         shares.add("g", 10)
     with request_of("bob"):
         shares.add("g", 30)
-        assert not shares.lacks(30)
+        assert not shares.is_full_for(30)
     shares.add("g", 5)
     with request_of("ann"):
         # The 45 bytes of the group are Ann's, of the 50 that she may use.

@@ -16,7 +16,7 @@ class TurnQueue:
 
     def __init__(self) -> None:
         self.frames = UnfinishedFrames(1000)
-        self.frames.held(1000)
+        self.frames.add(1000)
         self.resumed: list[str] = []
         self.ended: list[str] = []
 

@@ -79,7 +79,7 @@ async def test_a_topic_shows_the_last_audits_findings_until_the_next_one(
     store = DirectoryStore(tmp_path)
 
     async def after(audit: TopicAudit) -> tuple[str, str, str]:
-        write_record(store, [audit], whole=True)
+        write_record(store, [audit], replaces_all=True)
         return await read_audit(world)
 
     # No audit has run yet: the condition names the command that starts one.
@@ -121,7 +121,7 @@ async def test_equal_records_are_written_once_and_read_once_a_minute(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     await drained(world)
-    write_record(DirectoryStore(tmp_path), [audited(world)], whole=True)
+    write_record(DirectoryStore(tmp_path), [audited(world)], replaces_all=True)
     await read_audit(world)
     world.journal.clear()
     reader = AuditReader(world.services)
@@ -144,7 +144,7 @@ async def test_unreadable_record_keeps_findings_and_proves_nothing(
         (FindingKind.MISSING, ("False", "DamageFound")),
         (None, ("Unknown", "NotAudited")),
     ):
-        write_record(store, [audited(world, kind)], whole=True)
+        write_record(store, [audited(world, kind)], replaces_all=True)
         await read_audit(world)
         # The exporter of the record was killed while it wrote: a prefix of the JSON remains.
         (tmp_path / AUDIT_KEY).write_bytes(b'{"formatVersion":1,"topics":')
@@ -156,7 +156,7 @@ async def test_finding_survives_unreadable_store_and_new_controller(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     await drained(world)
-    write_record(DirectoryStore(tmp_path), [audited(world, FindingKind.DAMAGED)], whole=True)
+    write_record(DirectoryStore(tmp_path), [audited(world, FindingKind.DAMAGED)], replaces_all=True)
     before = await read_audit(world)
     # A directory in place of the record makes the read fail with an OSError.
     (tmp_path / AUDIT_KEY).unlink()

@@ -395,7 +395,9 @@ async def test_topic_deleted_in_the_tier_is_not_restored(world: ShellWorld, tmp_
     folder.mkdir()
     # The tier has the tombstone of the topic.
     catalog = open_tier(from_json(json.dumps({"filesystem": {"path": str(folder)}}))).topics
-    catalog.bury(TopicObject(topic_id=topic_id, name="t", cluster_id=cluster_id, partitions=1))
+    catalog.put_tombstone(
+        TopicObject(topic_id=topic_id, name="t", cluster_id=cluster_id, partitions=1)
+    )
     await _restores(world, folder, topic_id)
     _, reason, message = world.condition(TOPIC, "t", "Stalled")
     assert reason == "AdoptionRefused"

@@ -201,5 +201,5 @@ class SmallTier:
     def delete(self) -> None:
         """Write the tombstone of a deleted topic."""
         self.loaded = self.tier.manifests.commit(
-            self.loaded, lambda h: transitions.bury(h, now_ms=0)
+            self.loaded, lambda h: transitions.make_tombstone(h, now_ms=0)
         )

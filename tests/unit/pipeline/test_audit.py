@@ -218,5 +218,5 @@ def test_recorded_audit_counts_all_findings_and_names_the_worst(small_tier: Smal
     assert [item.object for item in outcome.worst] == [
         item.log_key for item in (first, third, fourth)
     ]
-    write_record(small_tier.tier.store, [outcome], whole=True)
+    write_record(small_tier.tier.store, [outcome], replaces_all=True)
     assert read_record(small_tier.tier.store).topics == {small_tier.topic_id: outcome}

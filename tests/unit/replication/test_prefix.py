@@ -114,8 +114,8 @@ def test_a_log_must_reach_the_tiers_end_and_its_log_start() -> None:
     # again.
     deleted = TierEnd(RemoteEnd(-1, -1), log_start_offset=40)
     assert deleted.next_offset == 40
-    assert prefix_rule.lacks(deleted, epochs(), next_offset=39)
-    assert not prefix_rule.lacks(deleted, epochs(), next_offset=40)
+    assert prefix_rule.is_behind_tier(deleted, epochs(), next_offset=39)
+    assert not prefix_rule.is_behind_tier(deleted, epochs(), next_offset=40)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def audit(number: int = 7, *, damaged: int = 0, **fields: Any) -> TopicAudit:
 
 def test_an_audit_record_round_trips(memory: Any) -> None:
     assert read_record(memory) == AuditRecord()
-    assert write_record(memory, [audit(7), audit(8, damaged=2)], whole=True) == 0
+    assert write_record(memory, [audit(7), audit(8, damaged=2)], replaces_all=True) == 0
     assert read_record(memory).topics == {
         uuid.UUID(int=7): audit(7),
         uuid.UUID(int=8): audit(8, damaged=2),
@@ -63,13 +63,13 @@ def test_an_audit_record_round_trips(memory: Any) -> None:
 def test_a_partial_audit_keeps_other_topics_and_a_full_one_replaces_all(
     memory: Any,
 ) -> None:
-    write_record(memory, [audit(7), audit(8)], whole=True)
-    write_record(memory, [audit(8, damaged=1)], whole=False)
+    write_record(memory, [audit(7), audit(8)], replaces_all=True)
+    write_record(memory, [audit(8, damaged=1)], replaces_all=False)
     assert read_record(memory).topics == {
         uuid.UUID(int=8): audit(8, damaged=1),
         uuid.UUID(int=7): audit(7),
     }
-    write_record(memory, [audit(9)], whole=True)
+    write_record(memory, [audit(9)], replaces_all=True)
     assert list(read_record(memory).topics) == [uuid.UUID(int=9)]
 
 
@@ -84,11 +84,11 @@ def test_equal_audits_have_different_bodies(memory: Any) -> None:
 
 def test_concurrent_audits_are_both_recorded(memory: Any) -> None:
     replace_ = memory.replace
-    write_record(memory, [audit(1)], whole=True)
+    write_record(memory, [audit(1)], replaces_all=True)
 
     def replace_after_other(*args: Any) -> Any:
         memory.replace = replace_
-        write_record(memory, [audit(2)], whole=False)
+        write_record(memory, [audit(2)], replaces_all=False)
         return replace_(*args)
 
     # Another audit writes between the read and the compare-and-set of this one.
@@ -98,14 +98,14 @@ def test_concurrent_audits_are_both_recorded(memory: Any) -> None:
 
 
 def test_a_repeatedly_overtaken_writer_raises_an_error(memory: Any) -> None:
-    write_record(memory, [audit()], whole=True)
+    write_record(memory, [audit()], replaces_all=True)
 
     def refuse(*_: Any) -> Any:
         raise PreconditionFailed("another was quicker")
 
     memory.replace = refuse
     with pytest.raises(StoreUnavailable, match="written by others all the time"):
-        write_record(memory, [audit()], whole=True)
+        write_record(memory, [audit()], replaces_all=True)
 
 
 def _rows(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
@@ -176,7 +176,7 @@ def test_an_invalid_record_is_reported_with_a_fixed_message_and_rewritten(
     memory.objects[AUDIT_KEY] = TORN[name]
     with pytest.raises(AuditUnreadable, match=r"^it is no record of an audit$"):
         read_record(memory)
-    write_record(memory, [audit()], whole=False)
+    write_record(memory, [audit()], replaces_all=False)
     assert list(read_record(memory).topics) == [ID]
 
 

@@ -36,7 +36,7 @@ class TestTopics:
         assert catalog.put(self.topic(1)) is False
         assert catalog.put(self.topic(2, "other")) is True
         assert catalog.find("flights") == self.topic(1) == catalog.get(uuid.UUID(int=1))
-        catalog.bury(self.topic(1))
+        catalog.put_tombstone(self.topic(1))
         with pytest.raises(TopicNotFound, match="it was deleted"):
             catalog.find("flights")
         with pytest.raises(TopicNotFound):

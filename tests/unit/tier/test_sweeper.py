@@ -193,7 +193,7 @@ def test_a_page_is_deleted_only_once_no_head_can_name_it(place: Any, memory: Any
 def test_every_object_of_a_deleted_topic_is_deleted(place: Any, memory: Any) -> None:
     store = manifests(memory)
     loaded = store.create(place.head())
-    store.commit(loaded, lambda head: transitions.bury(head, now_ms=5))
+    store.commit(loaded, lambda head: transitions.make_tombstone(head, now_ms=5))
     put_objects(memory, place.segment(0, 9))
     assert sweep(memory).removed.count == 2
 

@@ -92,7 +92,7 @@ def test_deleted_topics_are_not_restorable(place: Any, memory: Any) -> None:
     store = manifests(memory)
     loaded = stored(place, memory, 1)
     described(place, memory)
-    store.commit(loaded, lambda head: transitions.bury(head, now_ms=1))
+    store.commit(loaded, lambda head: transitions.make_tombstone(head, now_ms=1))
     assert list(restorable(tier_on(memory))) == []
 
 

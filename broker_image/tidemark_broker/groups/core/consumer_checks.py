@@ -136,7 +136,7 @@ def check_room(
         raise refused(ErrorCode.group_max_size_reached, wrong)
     # An unchanged member needs no new memory, and must be able to continue when it is full.
     is_new = member is None or described is not member.described
-    if is_new and room.lacks(described.weight_bytes):
+    if is_new and room.is_full_for(described.weight_bytes):
         wrong = "The groups of this broker have reached tidemark.groups.bytes.max."
         raise refused(ErrorCode.group_max_size_reached, wrong)
 

@@ -191,11 +191,11 @@ class GroupOffsets:
                 return _stale(group, by)
         if new.metadata is not None and len(new.metadata) > self._settings.offset_metadata_max:
             return ErrorCode.offset_metadata_too_large
-        before = self._offsets.held(by.group_id, new.of, by.producer)
+        before = self._offsets.replaced_offset(by.group_id, new.of, by.producer)
         more = len(new.metadata or "")
         if before is not None:
             more -= len(before.metadata)
-        if (before is None or more > 0) and self._room.lacks(more):
+        if (before is None or more > 0) and self._room.is_full_for(more):
             return ErrorCode.invalid_commit_offset_size
         return ErrorCode.none
 

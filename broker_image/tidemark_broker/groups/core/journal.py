@@ -50,4 +50,4 @@ class GroupMemory(Shares):
     @property
     def is_full(self) -> bool:
         """True if nothing new may be created. Existing state continues."""
-        return self.lacks(0)
+        return self.is_full_for(0)

@@ -140,7 +140,7 @@ class CommittedOffsets:
         """Partitions whose offset an open transaction may change."""
         return tuple(self._open.get(group_id, ()))
 
-    def held(
+    def replaced_offset(
         self, group_id: str, of: OffsetKey, producer: TransactionalProducer | None
     ) -> CommittedOffset | None:
         """Return the offset that a new one of the same producer, or outside of transactions,

@@ -180,7 +180,7 @@ class Rebalancing:
         if request.who.member_id != UNKNOWN_MEMBER_ID:
             self._refuse_join(request, ErrorCode.unknown_member_id)
             return
-        if self._room.lacks(request.weight_bytes):
+        if self._room.is_full_for(request.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
             return
         # The record precedes the group in memory, so a group that cannot be recorded does not
@@ -207,7 +207,7 @@ class Rebalancing:
             self._refuse_join(request, ErrorCode.inconsistent_group_protocol)
         elif member_id != UNKNOWN_MEMBER_ID:
             self._join_with_id(group, request, now)
-        elif self._room.lacks(request.weight_bytes):
+        elif self._room.is_full_for(request.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
         elif instance_id is not None:
             self._join_static(group, request, instance_id, now)
@@ -240,7 +240,7 @@ class Rebalancing:
             # A pending id belongs to a dynamic member. A static one has no pending phase.
             if request.who.instance_id is not None:
                 self._refuse_join(request, ErrorCode.unknown_member_id)
-            elif self._room.lacks(request.weight_bytes):
+            elif self._room.is_full_for(request.weight_bytes):
                 self._refuse_join(request, ErrorCode.group_max_size_reached)
             else:
                 self._add(group, request, member_id, now)
@@ -251,7 +251,7 @@ class Rebalancing:
             return
         member = group.members[member_id]
         same = member.protocols == request.protocols
-        if not same and self._room.lacks(request.weight_bytes - member.weight_bytes):
+        if not same and self._room.is_full_for(request.weight_bytes - member.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
             return
         leads = group.leader == member_id
@@ -559,7 +559,7 @@ class Rebalancing:
 
     def _record_assigned(self, group: ClassicGroup, assignments: dict[str, bytes]) -> int:
         growth = _growth(group, assignments)
-        if growth > 0 and self._room.lacks(growth):
+        if growth > 0 and self._room.is_full_for(growth):
             raise CoordinatorError(ErrorCode.group_max_size_reached)
         return self._record(group, group.metadata(assignments))
 

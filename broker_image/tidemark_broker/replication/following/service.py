@@ -121,7 +121,7 @@ class _Round:
         # Nothing to report yet: release the memory and wait for changes.
         if not self._is_enough(results):
             results = {}
-            self._memory.hold(0)
+            self._memory.set_reserved(0)
             wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS)
             await purgatory.wait([self._session.watch], self._has_news, wait_ms / 1000)
             results = await self._collect(arrived=False)
@@ -197,7 +197,7 @@ class _Round:
             result = await self._one(partition, cached.requested, left, arrived=arrived)
             results[cached] = (partition, result)
             left -= len(result.records)
-        self._memory.hold(granted - left)
+        self._memory.set_reserved(granted - left)
         # Only now: a round that failed halfway proves nothing.
         if arrived:
             session.rounds.last_s = self._now_s

@@ -51,7 +51,7 @@ class PrefixState:
     next_offset: int
 
 
-def question(replica: PrefixState) -> str:
+def reason_to_query_tier(replica: PrefixState) -> str:
     """Return the reason why the replica must query the tier before it leads, or ""."""
     if replica.doubt is not None and replica.doubt.refuted:
         return replica.doubt.reason
@@ -63,7 +63,7 @@ def question(replica: PrefixState) -> str:
     if replica.doubt is not None:
         return replica.doubt.reason
     if contradicts(replica.end, replica.epochs, next_offset=replica.next_offset):
-        return lacking(TierEnd(replica.end or NOTHING, -1), next_offset=replica.next_offset)
+        return describe_gap(TierEnd(replica.end or NOTHING, -1), next_offset=replica.next_offset)
     return ""
 
 
@@ -82,7 +82,7 @@ def joined_isr(before: PartitionState | None, after: PartitionState, node_id: in
     )
 
 
-def lacks(tier: TierEnd, epochs: LeaderEpochs, *, next_offset: int) -> bool:
+def is_behind_tier(tier: TierEnd, epochs: LeaderEpochs, *, next_offset: int) -> bool:
     """Return whether a log that ends at ``next_offset`` lacks or contradicts the tier's content.
 
     If so, its leader would assign offsets a second time.
@@ -92,8 +92,8 @@ def lacks(tier: TierEnd, epochs: LeaderEpochs, *, next_offset: int) -> bool:
     )
 
 
-def lacking(tier: TierEnd, *, next_offset: int) -> str:
-    """Describe a log for which :func:`lacks` is true."""
+def describe_gap(tier: TierEnd, *, next_offset: int) -> str:
+    """Describe a log for which :func:`is_behind_tier` is true."""
     if next_offset < tier.log_start_offset:
         return f"its log ends at {next_offset}, below the tier's log start {tier.log_start_offset}"
     return (

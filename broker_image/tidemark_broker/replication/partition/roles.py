@@ -132,7 +132,7 @@ async def become_leader(partition: Partition) -> None:
     if row is None:
         return
     # A log that may lack records of the tier must not assign their offsets again.
-    reason = prefix_rule.question(partition.prefix_state())
+    reason = prefix_rule.reason_to_query_tier(partition.prefix_state())
     if reason:
         _wait_for_tier(partition, reason)
     else:
@@ -145,9 +145,9 @@ def stop_if_behind_tier(partition: Partition, tier: TierEnd) -> bool:
     If so, it stops leading at once and accepts nothing before it has taken over from the tier.
     """
     log = partition.log
-    if not prefix_rule.lacks(tier, log.epochs, next_offset=log.next_offset):
+    if not prefix_rule.is_behind_tier(tier, log.epochs, next_offset=log.next_offset):
         return False
-    doubt = Doubt(prefix_rule.lacking(tier, next_offset=log.next_offset), refuted=True)
+    doubt = Doubt(prefix_rule.describe_gap(tier, next_offset=log.next_offset), refuted=True)
     partition.doubt = doubt
     _wait_for_tier(partition, doubt.reason)
     return True

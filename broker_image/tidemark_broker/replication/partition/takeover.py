@@ -55,13 +55,13 @@ async def _claimed_tier(partition: Partition) -> tuple[TierEnd, BootstrapPoint |
     if remote is None:
         raise RemoteUnavailable("this broker has no remote storage")
     tier = await remote.claimed_end(partition)
-    if not _lacks(partition, tier):
+    if not _is_behind_tier(partition, tier):
         return tier, None
     return tier, await remote.bootstrap(partition, tier.next_offset)
 
 
-def _lacks(partition: Partition, tier: TierEnd) -> bool:
-    return prefix_rule.lacks(tier, partition.log.epochs, next_offset=partition.next_offset)
+def _is_behind_tier(partition: Partition, tier: TierEnd) -> bool:
+    return prefix_rule.is_behind_tier(tier, partition.log.epochs, next_offset=partition.next_offset)
 
 
 async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint | None) -> None:
@@ -70,7 +70,11 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
     The caller holds ``lock``, and nothing has changed since the query.
     """
     row, log = partition.row, partition.log
-    if row is None or partition.stored is None or (point is None and _lacks(partition, tier)):
+    if (
+        row is None
+        or partition.stored is None
+        or (point is None and _is_behind_tier(partition, tier))
+    ):
         return
     if point is not None:
         logger.warning(

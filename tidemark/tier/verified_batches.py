@@ -16,7 +16,7 @@ from tidemark.tier.segment import SegmentEntry
 Batches = tuple[int, bytes, list[tuple[int, BatchHeader]]]
 
 
-def whole_batches(
+def verified_batches(
     entry: SegmentEntry,
     parts: Iterable[bytes],
     digests: Sequence[bytes],
@@ -35,18 +35,18 @@ def whole_batches(
     A batch that ``end`` cuts is left out. Raises ObjectDamaged, and errors of the iterator.
     """
     stream = CheckedStream(entry, digests, store, begin=begin, end=end)
-    held, skip = b"", position - begin
+    pending, skip = b"", position - begin
     for part in parts:
-        held += stream.feed(part)
+        pending += stream.feed(part)
         # Verified ranges start at a piece, which may be before the first requested batch.
         if skip:
-            held, skip = held[skip:], max(0, skip - len(held))
+            pending, skip = pending[skip:], max(0, skip - len(pending))
         try:
-            headers = list(iter_headers(held))
+            headers = list(iter_headers(pending))
         except CorruptBatch as error:
             raise damaged(entry, entry.log_key, store, str(error)) from error
         # The rest of the last batch is completed by the next part.
-        whole = headers[-1][0] + headers[-1][1].size_bytes if headers else 0
-        yield position, held, headers
-        position, held = position + whole, held[whole:]
+        complete_bytes = headers[-1][0] + headers[-1][1].size_bytes if headers else 0
+        yield position, pending, headers
+        position, pending = position + complete_bytes, pending[complete_bytes:]
     stream.finish()
