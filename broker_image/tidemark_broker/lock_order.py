@@ -72,10 +72,10 @@ class ThreadLock(AbstractContextManager[bool], Protocol):
     """Common interface of :class:`threading.Lock` and :class:`threading.RLock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock."""
+        """Take the lock; return whether it was taken before the ``timeout`` in seconds."""
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock, in the thread that took it."""
 
 
 def ordered_lock(rank: LockRank) -> ThreadLock:

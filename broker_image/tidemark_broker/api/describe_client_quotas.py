@@ -75,6 +75,7 @@ def _problem(
 ) -> tuple[ErrorCode, str] | None:
     """Return the error of a request, with Kafka's codes (``ClientQuotasImage.describe``)."""
     invalid = ErrorCode.invalid_request
+    # Entity types: named once, not empty, and among those that this broker has quotas for.
     if len(filters) < len(request.components):
         return invalid, "an entity type is named twice"
     if "" in filters:
@@ -83,6 +84,7 @@ def _problem(
     if unknown:
         text = f"quotas exist for {USER} and {CLIENT_ID}, not for {', '.join(sorted(unknown))}"
         return ErrorCode.unsupported_version, text
+    # Match types: known, and with a name exactly if the match is exact.
     if any(not _EXACT <= component.match_type <= _ANY for component in request.components):
         return invalid, "unknown match type"
     if any(

@@ -86,14 +86,17 @@ async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommit
 def _entries(
     request: TxnOffsetCommitRequest, denied: Set[str], call: Call
 ) -> Iterator[_TxnCommitEntry]:
+    """Yield one entry for each partition, in the order of the request."""
     topics = call.services.cluster.topics
     for topic in request.topics:
         view = topics.get(topic.name)
         for part in topic.partitions:
+            # As in Kafka, authorization is checked before existence, which it would reveal.
             if topic.name in denied:
                 yield _TxnCommitEntry(ErrorCode.topic_authorization_failed, None)
             elif view is None or part.partition_index not in view.partitions:
                 yield _TxnCommitEntry(ErrorCode.unknown_topic_or_partition, None)
+            # The topic's id distinguishes the offset from one of a deleted topic of that name.
             else:
                 new = NewOffset(
                     of=OffsetKey(topic.name, part.partition_index),

@@ -251,6 +251,7 @@ class PartitionLog:
         the partition is part of the producer's transaction. Without it only a transaction that is
         already open here continues.
         """
+        # The implementation is in a module of its own, which works on the shared state.
         return appending.append_as_leader(
             self.state, data, leader_epoch, now_ms, contents, origin, guard, reads=reads
         )
@@ -271,6 +272,7 @@ class PartitionLog:
         :class:`InvalidProducerEpoch` or :class:`TransactionCoordinatorFenced` for a marker that was
         superseded.
         """
+        # Markers skip the checks of client batches: only coordinators write them.
         return appending.append_marker(
             self.state,
             marker,

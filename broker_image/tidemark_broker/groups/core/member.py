@@ -46,6 +46,7 @@ class ClassicMember:
         self.session_timeout_ms = session_timeout_ms
         self.protocols = protocols
         self.assignment = assignment
+        # Pending requests, which are answered when the rebalance proceeds.
         self.join: Join | None = None
         self.sync: Sync | None = None
         self.is_new = False

@@ -239,6 +239,7 @@ async def start_at(
         "%s: restarts at offset %d, log start %d", partition.tp, next_offset, log_start_offset
     )
     log = partition.log
+    # Blocks on the disk, so it runs in a thread. The lock keeps other changes of the log away.
     await in_role_thread(
         log.truncate_fully_and_start_at,
         next_offset,

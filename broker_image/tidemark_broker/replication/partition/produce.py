@@ -128,6 +128,7 @@ def begin_marker(
 
     :func:`acknowledged` waits until it is committed.
     """
+    # Coordinators never wait for fewer replicas: a lost marker would leave the transaction open.
     return _append(
         partition,
         ACKS_ALL,

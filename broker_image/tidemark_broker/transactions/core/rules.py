@@ -198,12 +198,12 @@ def verify_partitions(
     producer: Producer,
     partitions: AbstractSet[TopicPartition],
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """AddPartitionsToTxn that only verifies (KIP-890): is each partition in the producer's open
-    transaction?
+    """Verify that partitions are in the producer's open transaction (KIP-890).
 
-    Uses the committed state. A change in progress does not matter, since its marker voids the
-    verification.
+    This is AddPartitionsToTxn in its mode that only verifies. It uses the committed state. A change
+    in progress does not matter, since its marker voids the verification.
     """
+    # An error of the producer or the transaction applies to all partitions.
     error = _unverified(known, producer)
     if error is not ErrorCode.none or known is None:
         return dict.fromkeys(partitions, error)
