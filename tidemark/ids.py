@@ -10,7 +10,7 @@ import uuid
 
 
 def id_text(value: uuid.UUID) -> str:
-    """As Kafka prints it."""
+    """Return an id in the form in which Kafka prints it: 22 characters of base64url."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
 
 

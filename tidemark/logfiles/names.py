@@ -45,12 +45,12 @@ _DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 
 def segment_file_name(offset: int, suffix: str) -> str:
-    """``00000000000000000042.log`` and its kin."""
+    """Return the name of a segment's file, such as ``00000000000000000042.log``."""
     return f"{offset:020d}{suffix}"
 
 
 def parse_segment_file_name(name: str) -> tuple[int, str] | None:
-    """(offset, suffix), or None for any other file."""
+    """Return (base offset, suffix) of a segment's file, or None for another name."""
     match = _SEGMENT_FILE.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
 
@@ -61,18 +61,24 @@ def partition_directory_name(topic: str, partition: int) -> str:
 
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
-    """(topic, partition), or None where the directory is no partition's."""
+    """Return (topic, partition) of a partition's directory, or None for another name."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
     return (match[1], int(match[2])) if match else None
 
 
 def deleted_directory_name(topic: str, partition: int, unique: uuid.UUID) -> str:
-    """The name a directory gets before it is removed; long topics are cut to fit a file name."""
+    """Return the name to which a directory is renamed before its removal.
+
+    Long topic names are cut, so that the result is a valid file name.
+    """
     return _former_name(topic, f"-{partition}.{unique.hex}-delete")
 
 
 def stray_directory_name(topic: str, partition: int, unique: uuid.UUID) -> str:
-    """The name a directory gets when it is set aside; long topics are cut to fit a file name."""
+    """Return the name to which the directory of a failed replica is renamed.
+
+    Long topic names are cut, so that the result is a valid file name.
+    """
     return _former_name(topic, f"-{partition}.{unique.hex}-stray")
 
 
@@ -81,7 +87,7 @@ def _former_name(topic: str, tail: str) -> str:
 
 
 def partition_of_stray(name: str) -> int | None:
-    """The partition of a directory that was set aside, None for any other name."""
+    """Return the partition of a stray directory, or None for another name."""
     match = _STRAY_DIRECTORY.fullmatch(name)
     return None if match is None else int(match[1])
 

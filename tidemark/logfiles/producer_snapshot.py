@@ -61,14 +61,17 @@ def join_entries(packed: Sequence[bytes]) -> bytes:
 
 
 def without_transactions(data: bytes) -> bytes:
-    """The same producers, none of them within a transaction."""
+    """Return the snapshot with no producer in a transaction."""
     return encode_snapshot(
         [entry._replace(current_txn_first_offset=-1) for entry in decode_snapshot(data)]
     )
 
 
 def decode_snapshot(data: bytes) -> tuple[ProducerEntry, ...]:
-    """The producers; :class:`SnapshotFormatError` for a wrong version, CRC or length."""
+    """Return the producers in a file.
+
+    Raises :class:`SnapshotFormatError` for a wrong version, CRC or length.
+    """
     if len(data) < _FRONT.size + _COUNT.size:
         raise SnapshotFormatError(f"{len(data)} bytes are too few")
     version, crc = _FRONT.unpack_from(data)

@@ -14,7 +14,7 @@ _VERSION = 0
 
 
 class TransactionIndexError(ValueError):
-    """Bytes that are no transaction index."""
+    """The bytes are not a transaction index."""
 
 
 class AbortedTxn(NamedTuple):
@@ -33,7 +33,10 @@ def encode_aborted(transactions: Iterable[AbortedTxn]) -> bytes:
 
 
 def decode_aborted(data: bytes) -> Iterator[AbortedTxn]:
-    """The entries; :class:`TransactionIndexError` for a version or a length that it cannot have."""
+    """Return the entries of a file.
+
+    Raises :class:`TransactionIndexError` for an unknown version or an impossible length.
+    """
     if len(data) % ENTRY_BYTES:
         raise TransactionIndexError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
     for version, *fields in _ENTRY.iter_unpack(data):

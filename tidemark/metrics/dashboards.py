@@ -322,7 +322,7 @@ _TABLE = {
 
 
 def render_all() -> dict[str, str]:
-    """The text of each file, a panel a line."""
+    """Return the JSON text of each file, with one panel per line."""
     return {name: _text(render(dashboard, _TABLE)) for name, dashboard in ALL.items()}
 
 

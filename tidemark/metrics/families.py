@@ -26,8 +26,11 @@ Values = Mapping[tuple[str, ...], float]
 
 
 def counter(row: Metric, registry: CollectorRegistry) -> Counter:
-    """Counted from 0 on, also of what has not come about yet where all values are known: a rate
-    sees the first time only of a series that was there before."""
+    """Return a counter.
+
+    Series with known label values start at 0: ``rate()`` ignores the first sample of a series, and
+    would miss the first event.
+    """
     made = Counter(row.name, row.meaning, row.label_names, registry=registry)
     if row.labels:
         for values in itertools.product(*(label.values for label in row.labels)):

@@ -1,11 +1,11 @@
-"""One row of the table of metrics."""
+"""Row of the table of metrics."""
 
 import enum
 from dataclasses import dataclass
 
 
 class MetricType(enum.StrEnum):
-    """Prometheus' types, as they stand behind ``# TYPE``."""
+    """Prometheus' metric types, with their names in ``# TYPE`` lines."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -14,8 +14,11 @@ class MetricType(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """``values``: all that it ever has. Where they are no fixed list ``bound`` says what bounds
-    them, as a part of a sentence."""
+    """Label of a metric.
+
+    ``values``: all possible values, if they are a fixed list. Otherwise ``bound`` says what limits
+    their number, as a part of a sentence.
+    """
 
     name: str
     values: tuple[str, ...] = ()
@@ -24,8 +27,11 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``name`` is what Prometheus shows, ``_total`` of counters included; units as Prometheus has
-    them (seconds, bytes). ``meaning`` is a sentence."""
+    """Metric.
+
+    ``name``: as in Prometheus, with ``_total`` for counters and base units (seconds, bytes).
+    ``meaning``: one sentence.
+    """
 
     name: str
     kind: MetricType
@@ -34,12 +40,12 @@ class Metric:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """In the order of the values that are given."""
+        """Names of the labels, in their order."""
         return tuple(label.name for label in self.labels)
 
 
 def counter(name: str, meaning: str, *labels: Label) -> Metric:
-    """A row; the name without ``_total``."""
+    """Return a row for a counter, whose ``name`` is without ``_total``."""
     return Metric(f"{name}_total", MetricType.COUNTER, meaning, labels)
 
 
@@ -49,10 +55,10 @@ def gauge(name: str, meaning: str, *labels: Label) -> Metric:
 
 
 def histogram(name: str, meaning: str, *labels: Label) -> Metric:
-    """A row; ``_bucket``, ``_sum`` and ``_count`` come with it."""
+    """Return a row for a histogram; Prometheus adds ``_bucket``, ``_sum`` and ``_count``."""
     return Metric(name, MetricType.HISTOGRAM, meaning, labels)
 
 
 def rows(module: dict[str, object]) -> tuple[Metric, ...]:
-    """The rows that a module's globals are, in their order."""
+    """Return the rows among a module's globals, in their order."""
     return tuple(value for value in module.values() if isinstance(value, Metric))

@@ -22,9 +22,14 @@ _SCHEMA = 39
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """``queries`` by their legend (``{{label}}`` is put in by Grafana), a legend for each; ``unit``
-    as Grafana calls it; ``kind``: ``stat``, ``timeseries`` or ``table``; ``width`` of 24 columns;
-    ``stacked``: the sum means something."""
+    """Panel of a dashboard.
+
+    - ``queries``: by legend, in which Grafana replaces ``{{label}}``.
+    - ``unit``: Grafana's name of the unit.
+    - ``kind``: ``stat``, ``timeseries`` or ``table``.
+    - ``width``: of the 24 columns.
+    - ``stacked``: the sum of the series has a meaning.
+    """
 
     title: str
     queries: Mapping[str, str]
@@ -45,7 +50,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """``uid`` is its name in links; ``rows`` by their titles."""
+    """Dashboard. ``uid``: its name in links. ``rows``: panels by the title of their row."""
 
     uid: str
     title: str
@@ -53,13 +58,13 @@ class Dashboard:
     rows: Mapping[str, Sequence[Panel]]
 
     def panels(self) -> Iterator[Panel]:
-        """All of them, in order."""
+        """All panels, in their order."""
         for row in self.rows.values():
             yield from row
 
 
 def render(dashboard: Dashboard, table: Mapping[str, Metric]) -> Json:
-    """As Grafana imports it; ``table`` by name."""
+    """Return the dashboard as Grafana imports it. ``table``: metrics by name."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,

@@ -105,7 +105,10 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """With LogAppendTime, ``max_timestamp`` is the timestamp of every record."""
+        """Type of the timestamps.
+
+        With LogAppendTime, ``max_timestamp`` is the timestamp of every record.
+        """
         return _TIMESTAMP_TYPES[bool(self.attributes & _LOG_APPEND_TIME)]
 
 

@@ -29,7 +29,7 @@ _BUFFER_FULL = "whole buffer"
 
 
 class UnpackedTooLarge(CorruptBatch):
-    """A block that unpacks to more than the caller allows."""
+    """The block unpacks to more than the caller allows."""
 
 
 class Codec(enum.IntEnum):
@@ -68,8 +68,11 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX) -> bytes:
-    """Unpack one block; :class:`CorruptBatch` if it is none, :class:`UnpackedTooLarge` if it is
-    larger than ``limit_bytes``."""
+    """Unpack one block.
+
+    Raises :class:`CorruptBatch` if it cannot be unpacked, and :class:`UnpackedTooLarge` if the
+    result is larger than ``limit_bytes``.
+    """
     try:
         kind = Codec(codec)
     except ValueError as error:
@@ -85,7 +88,10 @@ def decompress(codec: int, data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX
 
 
 def _decompress_bounded(kind: Codec, data: bytes, limit_bytes: int) -> bytes:
-    """Into a buffer that doubles until the block fits: a bomb costs no more than the limit."""
+    """Unpack into a buffer that doubles until the block fits.
+
+    A decompression bomb therefore takes no more memory than the limit.
+    """
     size = min(limit_bytes, max(_FIRST_GUESS_BYTES, 4 * len(data)))
     while True:
         buffer = bytearray(size)

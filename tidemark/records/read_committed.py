@@ -16,8 +16,10 @@ def committed(
     batches: Iterable[tuple[int, BatchHeader]],
     aborted: "AbortedProducers",
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Those of the batches in ``data``, by position, that are read. Raises :class:`CorruptBatch`
-    where one of the others is not what was written."""
+    """Yield those of the batches in ``data``, by position, that a reader receives.
+
+    Raises :class:`CorruptBatch` if the CRC of a skipped batch is wrong.
+    """
     view = memoryview(data)
     for position, header in batches:
         if aborted.excludes(header, view[position : position + header.size_bytes]):
@@ -27,20 +29,25 @@ def committed(
 
 
 class AbortedProducers:
-    """Goes along a log, batch by batch in their order."""
+    """Producers of aborted transactions at one place of a log.
+
+    It must be given all batches in their order.
+    """
 
     def __init__(self, transactions: Iterable[tuple[int, int]]) -> None:
         """``transactions``: producer id and first offset of each."""
-        #: Those that begin later, the next one last.
+        #: Transactions that begin later in the log, the next one last.
         self._later = sorted(transactions, key=_first_offset, reverse=True)
         self._now: set[int] = set()
 
     def excludes(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Return whether the batch has no records for this reader."""
+        """Return whether the batch has no records for this reader: aborted data, or a marker."""
+        # The transactions that have begun up to this batch.
         while self._later and self._later[-1][1] <= header.last_offset:
             self._now.add(self._later.pop()[0])
         if not header.is_control:
             return header.is_transactional and header.producer_id in self._now
+        # The marker ends the transaction. The producer's next one may be committed.
         if header.producer_id in self._now:
             marker = read_end_marker(batch)
             if marker is not None and not marker.is_commit:

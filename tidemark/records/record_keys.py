@@ -15,8 +15,11 @@ KeyedRecord = tuple[int, int, int, bytes | None, bool]
 
 
 def keyed_records(payload: bytes, count: int, last_delta: int) -> Iterator[KeyedRecord]:
-    """Every record of an unpacked batch, in order; no offset delta is above ``last_delta``, the
-    header's. :class:`CorruptBatch` where they do not fit, maybe after some were given out."""
+    """Yield every record of an unpacked batch, in order.
+
+    No offset delta is above ``last_delta`` of the header. Raises :class:`CorruptBatch` for
+    malformed records, possibly after some were yielded.
+    """
     position, limit = 0, len(payload)
     try:
         for _ in range(count):

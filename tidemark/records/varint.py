@@ -11,7 +11,7 @@ _LONG_BYTES, _LONG_MASK = 10, 0xFFFF_FFFF_FFFF_FFFF
 
 
 class VarintError(ValueError):
-    """A varint that does not end, or ends beyond the buffer."""
+    """The varint does not end, or ends beyond the buffer."""
 
 
 def write_varint(out: bytearray, value: int) -> None:
@@ -24,7 +24,7 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """(value of 32 bits, position behind it)."""
+    """Return (value of 32 bits, position behind it)."""
     if position + 1 < len(buffer):  # most take one byte, or two
         byte = buffer[position]
         if byte < 0x80:
@@ -38,7 +38,7 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """(value of 64 bits, position behind it)."""
+    """Return (value of 64 bits, position behind it)."""
     if position + 1 < len(buffer):
         byte = buffer[position]
         if byte < 0x80:

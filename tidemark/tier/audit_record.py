@@ -103,10 +103,10 @@ def read_record(store: ObjectStore) -> AuditRecord:
 
 
 def write_record(store: ObjectStore, audits: Iterable[TopicAudit], *, replaces_all: bool) -> int:
-    """Replace the recorded audits of these topics.
+    """Replace the recorded audits of the audited topics.
 
-    Returns the number of topics for which the record has no room. ``replaces_all``: these are all
-    topics, so the record of any other topic is removed (it may be deleted). Topics whose names
+    Returns the number of topics for which the record has no room. ``replaces_all``: ``audits`` has
+    all topics, so the record of any other topic is removed (it may be deleted). Topics whose names
     Kafka would not accept are left out. Raises StoreError.
     """
     audits = tuple(filter(None, map(_validated, audits)))

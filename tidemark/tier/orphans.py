@@ -59,5 +59,5 @@ def _likely_first(head: Head, places: Collection[KeyLocation]) -> Iterator[tuple
 
 
 def _names(page: ManifestPage, gone: int) -> Iterator[str]:
-    """Keys of the page's entries whose objects are not known to be deleted."""
+    """Return the keys of the page's entries whose objects are not known to be deleted."""
     return (entry.key for index, entry in enumerate(page.entries) if not gone >> index & 1)

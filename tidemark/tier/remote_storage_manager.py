@@ -69,7 +69,7 @@ class RemoteStorageManager:
 
     @property
     def stores(self) -> Mapping[str, ObjectStore]:
-        """The store of each bucket."""
+        """Store of each bucket."""
         return self._buckets
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:

@@ -99,7 +99,7 @@ class S3Store:
         return VersionedObject(data, self._version(key, result.meta["e_tag"]))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
-        """Bytes of the range, read in parts, cut off at the object's end."""
+        """Return the bytes of the range, read in parts and cut off at the object's end."""
         parts: list[bytes] = []
         while start < end_exclusive:
             end = min(end_exclusive, start + _PART_BYTES)
@@ -112,12 +112,13 @@ class S3Store:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def put(self, key: str, data: bytes) -> None:
-        """Write, whatever stood there."""
+        """Write, over any existing object."""
         self._call(key, lambda path: obstore.put(self._bucket, path, data))
 
     def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
-        """Upload the parts as they are produced: in one request if they are small, else in
-        several.
+        """Upload the parts as they are produced.
+
+        A small object takes one request, a larger one a multipart upload.
         """
         stream = _Stream(parts)
         # A small object costs one request; the first part decides.
@@ -141,7 +142,7 @@ class S3Store:
             raise
 
     def create(self, key: str, data: bytes) -> Version:
-        """Write only if nothing stands there (If-None-Match)."""
+        """Write only if the key has no object (If-None-Match)."""
         result = self._call(key, lambda path: obstore.put(self._bucket, path, data, mode="create"))
         return self._version(key, result["e_tag"])
 
@@ -153,12 +154,14 @@ class S3Store:
         return self._version(key, result["e_tag"])
 
     def delete(self, key: str) -> None:
-        """Remove; a missing object is fine."""
+        """Delete; a missing object is no error."""
         self._call(key, lambda path: delete_object(self._config, self._name, path))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete by DeleteObjects, ``KEYS_AT_ONCE`` keys per request. Keys that it refuses, and all
-        keys of a store without this request, are deleted one by one."""
+        """Delete by DeleteObjects, ``KEYS_AT_ONCE`` keys per request.
+
+        Keys that it refuses, and all keys in a store without this request, are deleted one by one.
+        """
         refused: dict[str, str] = {}
         in_a_row = 0
         for begin in range(0, len(keys), KEYS_AT_ONCE):
@@ -191,7 +194,7 @@ class S3Store:
             return keys
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object in a folder and below it."""
+        """Yield every object in a folder and below it."""
         folder = check_prefix(prefix).rstrip("/") or None
         stream = self._call(
             "", lambda _: obstore.list(self._bucket, folder, chunk_size=_LIST_CHUNK)
@@ -206,7 +209,7 @@ class S3Store:
                 yield ObjectInfo(meta["path"], meta["size"], modified_ms)
 
     def unfinished(self) -> Iterator[UnfinishedUpload]:
-        """Multipart uploads below the prefix."""
+        """Yield multipart uploads below the prefix."""
         return s3_uploads.unfinished(self._config, self._name)
 
     def abort(self, upload: UnfinishedUpload) -> None:
@@ -214,12 +217,14 @@ class S3Store:
         s3_uploads.abort(self._config, self._name, upload)
 
     def probe(self) -> None:
-        """The bucket is there and may be listed: one small request that only an S3 can answer.
-        Raises StoreUnavailable, ``BucketMissing`` where the service has no such bucket."""
+        """Check that the bucket exists and may be listed, by one small request.
+
+        Raises StoreUnavailable, with ``BucketMissing`` if the service has no such bucket.
+        """
         self._call("", lambda _: obstore.list_with_delimiter(self._bucket, _NO_FOLDER))
 
     def describe(self) -> str:
-        """``bucket NAME at ENDPOINT``; no keys."""
+        """Return ``bucket NAME at ENDPOINT`` for messages, without credentials."""
         prefix = f", prefix {self._config.prefix}" if self._config.prefix else ""
         return (
             f"bucket {self._name} at "
@@ -246,7 +251,7 @@ class S3Store:
         return Version(e_tag)
 
     def _call(self, key: str, operation: Callable[[str], _Result]) -> _Result:
-        """Run one operation with errors in the port's words."""
+        """Run one operation and translate its errors to those of the port."""
         # An empty key is for requests about the bucket itself.
         path = check_key(key) if key else key
         try:
@@ -287,7 +292,10 @@ def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
 
 
 class _Stream:
-    """Parts of an upload, and what taking one has raised: that is no trouble of the store."""
+    """Parts of an upload.
+
+    An exception of the iterator is stored, because it is not an error of the store.
+    """
 
     def __init__(self, parts: Iterable[bytes]) -> None:
         self._parts = iter(parts)
@@ -307,7 +315,7 @@ class _Stream:
 
 
 def _at_least(stream: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Parts of the stream until there are ``size`` bytes, or no more."""
+    """Yield parts of the stream until they have ``size`` bytes, or the stream ends."""
     while size > 0:
         part = next(stream, None)
         if part is None:
@@ -317,12 +325,12 @@ def _at_least(stream: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 class _RangeBeyondEnd(StoreError):
-    """The range starts at or behind the object's end."""
+    """The range starts at or after the end of the object."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ErrorAdvice:
-    """Meaning of a server's answers for a person: S3 error codes or HTTP statuses, and advice."""
+    """Reason and advice for S3 error codes or HTTP statuses."""
 
     answers: frozenset[str]
     reason: Reason
@@ -380,8 +388,11 @@ _ERROR_ADVICE = (
 
 
 def _translate(where: str, key: str, error: Exception) -> StoreError:
-    """The port's error for one of obstore's. What the server said comes first: a missing bucket is
-    "not found" to the client, and so is every path of a server that is no S3 at all."""
+    """Return the error of the port for an error of ``obstore``.
+
+    The server's code decides first. ``obstore`` reports "not found" for a missing bucket, and for
+    each path of a server that is not an S3.
+    """
     # The server's own code decides first, because the client's classes of errors are too coarse.
     answer = _answer_codes(error)
     trouble = next((t for t in _ERROR_ADVICE if answer & t.answers), None)
@@ -403,8 +414,11 @@ def _translate(where: str, key: str, error: Exception) -> StoreError:
 
 
 def _answer_codes(error: Exception) -> frozenset[str]:
-    """The S3 error code and HTTP status in an error of obstore, which has them only in its text.
-    Names of objects stand there too, so nothing is looked for that a name could contain."""
+    """Return the S3 error code and the HTTP status in an error of ``obstore``.
+
+    ``obstore`` has them only in its text. The text also contains names of objects, so only patterns
+    that no name can contain are searched.
+    """
     text = str(error)
     code, status = _CODE.search(text), _STATUS.search(text)
     found = {match[1] for match in (code, status) if match}

@@ -21,8 +21,11 @@ _KEY_VARIABLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Config:
-    """``endpoint`` empty: AWS of the region. ``buckets``: the first holds all metadata, data goes
-    to all. ``prefix``: folder below which everything lies, empty for none."""
+    """Buckets as remote store.
+
+    ``endpoint`` empty: AWS in ``region``. ``buckets``: the first one has all metadata, segments are
+    in all of them. ``prefix``: folder of all objects, empty for none.
+    """
 
     kind: ClassVar[str] = "s3"
     location_names: ClassVar[tuple[str, ...]] = ("endpoint", "region", "buckets", "prefix")
@@ -39,7 +42,7 @@ class S3Config:
 
     @classmethod
     def parse(cls, fields: Mapping[str, object]) -> Self:
-        """From the fields of the configuration. Raises InvalidConfig."""
+        """Parse the fields of the configuration. Raises InvalidConfig."""
         endpoint = optional_text(fields, cls.kind, "endpoint", "")
         if endpoint:
             parse_endpoint(endpoint)
@@ -54,8 +57,10 @@ class S3Config:
 
     @classmethod
     def from_options(cls, given: Mapping[str, str], environment: Mapping[str, str]) -> Self:
-        """From the options of a job, buckets with commas, keys perhaps from the environment.
-        Raises InvalidConfig."""
+        """Parse the options of a job.
+
+        Buckets are separated by commas. Keys may be in the environment. Raises InvalidConfig.
+        """
         if not given.get("buckets"):
             raise InvalidConfig("the option 'buckets' is missing: name the buckets of the tier")
         keys = {
@@ -70,7 +75,7 @@ class S3Config:
         return cls.parse({**given, **keys, "buckets": given["buckets"].split(",")})
 
     def endpoints(self) -> tuple[S3Endpoint, ...]:
-        """The addresses that are talked to, where the configuration names them."""
+        """Return the configured addresses."""
         return (parse_endpoint(self.endpoint),) if self.endpoint else ()
 
     def fields(self) -> dict[str, object]:
@@ -86,8 +91,10 @@ class S3Config:
 
     @staticmethod
     def moved(old: Mapping[str, object], new: Mapping[str, object]) -> str:
-        """Why the location ``new`` is another store than ``old``; "" when it is the same, perhaps
-        with more buckets."""
+        """Return why the location ``new`` is another store than ``old``.
+
+        "" if it is the same store, even with more buckets.
+        """
         for name in ("endpoint", "prefix"):
             if old.get(name) != new.get(name):
                 return f"s3.{name} changed"

@@ -16,7 +16,10 @@ from tidemark.tier.s3_requests import S3Response, elements, parsed, send, text_o
 
 
 def unfinished(config: S3Config, bucket: str) -> Iterator[UnfinishedUpload]:
-    """Those below the configured prefix, with keys relative to it. Blocks; StoreUnavailable."""
+    """Yield unfinished uploads below the configured prefix, with keys relative to it.
+
+    Blocks. Raises StoreUnavailable.
+    """
     folder = f"{config.prefix}/" if config.prefix else ""
     marks: dict[str, str] = {}
     while True:
@@ -67,7 +70,7 @@ def _refused(bucket: str, method: str, status: int) -> StoreUnavailable:
 
 
 def _ms_of(time_text: str) -> int:
-    """A time that cannot be read counts as now: what has no known age is not old."""
+    """Return a time in ms. An unreadable one counts as now, so that the upload is not removed."""
     try:
         return int(datetime.fromisoformat(time_text).timestamp() * 1000)
     except ValueError:

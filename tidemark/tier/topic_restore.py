@@ -45,8 +45,11 @@ _NO_BROKER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierOrigin:
-    """From where the partitions of a Topic begin: the text of an annotation. ``leader_epoch``: of
-    their first leaders, above all in the heads. ``first_producer_id``: above all in the tier."""
+    """Start of a Topic's partitions in the tier, as text for an annotation.
+
+    ``leader_epoch``: of their first leaders, above all epochs in the heads. ``first_producer_id``:
+    above all producer ids in the tier.
+    """
 
     topic_id: uuid.UUID
     partitions: int
@@ -102,8 +105,11 @@ class TierOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restorable:
-    """A topic that the tier has. ``heads``: by partition; a partition of ``topic`` without one has
-    nothing in the tier and begins empty."""
+    """Topic in the tier.
+
+    ``heads``: by partition. A partition of ``topic`` without a head has nothing in the tier and
+    starts empty.
+    """
 
     topic: TopicObject
     heads: Mapping[int, Head]
@@ -115,7 +121,10 @@ class Restorable:
 
     @property
     def tiering(self) -> Tiering:
-        """The furthest of its partitions: an acknowledgement may not have reached them all."""
+        """Most advanced tiering state of the partitions.
+
+        An acknowledgement may not have reached all of their heads.
+        """
         return max(
             (head.tiering for head in self.heads.values()),
             key=lambda tiering: (tiering.epoch, _FURTHER.index(tiering.state)),
@@ -123,7 +132,7 @@ class Restorable:
 
     @property
     def offsets(self) -> Mapping[int, tuple[int, int]]:
-        """(log start, first offset that is lost) of each partition."""
+        """Return (log start, first lost offset) of each partition."""
         return {
             partition: (head.log_start_offset, head.next_copy_offset)
             for partition, head in sorted(self.heads.items())
@@ -131,8 +140,10 @@ class Restorable:
 
 
 def restorable(tier: Tier) -> Iterator[Restorable]:
-    """Every topic that was not deleted and has a head, one after the other. Blocks. Raises
-    StoreUnavailable, ManifestCorrupt."""
+    """Yield every topic that was not deleted and has a head.
+
+    Blocks. Raises StoreUnavailable, ManifestCorrupt.
+    """
     for topic in tier.topics.all():
         numbers = tier.manifests.partitions(topic.topic_id)
         heads = {number: _newest(tier, topic.topic_id, number) for number in numbers}
@@ -144,8 +155,10 @@ def restorable(tier: Tier) -> Iterator[Restorable]:
 def claim(
     tier: Tier, found: Restorable, *, from_cluster: str, to_cluster: str, now_ms: int
 ) -> TierOrigin:
-    """Make the topic's heads, and its object, the new cluster's; what its Topic is to say. Blocks;
-    may be repeated. Raises IllegalTransition where they are neither cluster's."""
+    """Transfer the topic's heads and object to the new cluster; return the origin for its Topic.
+
+    Blocks. May be repeated. Raises IllegalTransition if they belong to a third cluster.
+    """
     topic_id, heads = found.topic.topic_id, []
     for partition in range(found.partitions):
         if partition in found.heads:
@@ -185,9 +198,10 @@ def claim(
 
 
 def _newest(tier: Tier, topic_id: uuid.UUID, partition: int) -> Head:
-    """Load the head; if it is older than its objects, return what a repair would make of it.
+    """Load the head; if it is older than its objects, return what a repair would write.
 
-    The head stays as it is; a page that is missing is written again, as it was."""
+    The stored head does not change, but missing pages are rewritten.
+    """
     try:
         return head_repair.check_against_objects(tier, topic_id, partition).head
     except HeadWentBack as error:
@@ -219,8 +233,11 @@ def _empty(found: Restorable, partition: int, cluster_id: str) -> Head:
 
 
 def _first_free_producer_id(tier: Tier, head: Head) -> int:
-    """Above all producers that the partition's log knows at its end: an id that is given again
-    would meet their sequence numbers. What cannot be read is left to the brokers, which say so."""
+    """Return an id above all producers at the end of the partition's log.
+
+    A reused id would meet the sequence numbers of its former producer. Unreadable data is left to
+    the brokers, which report it.
+    """
     snapshot = tier.reader.snapshot(head.topic_id, head.partition)
     entry = snapshot.find(head.highest_remote_offset)
     if entry is None:

@@ -1,9 +1,7 @@
-"""A segment in the store, read whole and held against everything that is known of it.
+"""Verification of a complete segment in the store.
 
-Readers check what they serve; this is for who wants to know before anybody reads: sizes as listed,
-the auxiliary object, the digest of every piece of the log, the CRC-32C and the leader epoch of
-every batch, and offsets that run on from the segment's start to its end. Memory is a piece of a few
-MiB.
+Readers verify what they serve. This module verifies a segment before it is read: its sizes as
+listed, the auxiliary object, the digest of each piece, and each batch.
 """
 
 from collections.abc import Iterator

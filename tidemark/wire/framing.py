@@ -227,12 +227,12 @@ def _gather(pieces: list[bytes]) -> list[bytes]:
 
 
 def _has_tags(response_type: Any) -> bool:
-    """Return whether the header of such an answer ends with tagged fields."""
+    """Return whether the header of that response type ends with tagged fields."""
     return bool(response_type.__flexible__) and response_type.__api_key__ != _API_VERSIONS
 
 
 def decode_response(response_type: type[E], frame: bytes | memoryview) -> tuple[int, E]:
-    """(correlation id, entity) of an answer's frame without its length."""
+    """Return (correlation id, entity) of an answer's frame without its length."""
     if len(frame) < 4:
         raise FrameError("an answer is shorter than its header")
     (correlation_id,) = struct.unpack_from(">i", frame)
