@@ -67,11 +67,6 @@ class SweepLease:
         self._record = _Record()
 
     @property
-    def is_held(self) -> bool:
-        """Whether the lease is still held, by this process's clock."""
-        return self._record.holder == self._holder and self._now_ms() < self._record.until_ms
-
-    @property
     def ended_ms(self) -> int:
         """Time (ms) at which the last sweep ended, as this holder last wrote it."""
         return self._record.swept_ms

@@ -52,7 +52,7 @@ def sweep(
     # The minimum age protects recent uploads.
     try:
         report = _swept(opened, delete=delete, delay_ms=int(older_than * _HOUR_MS))
-    except (StoreError, SweptElsewhere) as error:
+    except (StoreError, SweepLeaseTaken) as error:
         fail(str(error))
     print_report(report, deleted=delete)
 
