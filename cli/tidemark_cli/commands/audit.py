@@ -131,7 +131,7 @@ def _record(opened: OpenTier, outcomes: Sequence[TopicAudit], *, covers_tier: bo
     stand.
     """
     try:
-        left_out = write_record(opened.tier.store, outcomes, whole=covers_tier)
+        left_out = write_record(opened.tier.store, outcomes, replaces_all=covers_tier)
     except StoreError as error:
         _warn(f"the outcome could not be stored in the tier: {error}")
         return

@@ -43,11 +43,11 @@ async def test_one_client_has_at_most_half_of_the_large_responses() -> None:
     # 100 connections of one address request all topics. Ports do not make them different clients.
     tasks = [gated.request(f"10.0.0.1:{port}") for port in range(100)]
     await many_turns()
-    assert len(gated.making) == TOLD_AT_ONCE // 2
+    assert len(gated.making) == RESPONSES_AT_ONCE // 2
     # Other addresses share the second half.
     tasks += [gated.request(f"10.0.0.{other}:1") for other in range(2, 30)]
     await many_turns()
-    assert len(gated.making) == TOLD_AT_ONCE
+    assert len(gated.making) == RESPONSES_AT_ONCE
     assert "10.0.0.2:1" in gated.making
     gated.may_end.set()
     assert all(await asyncio.gather(*tasks))

@@ -52,7 +52,11 @@ async def test_a_group_configuration_is_forwarded_and_described() -> None:
     world.set_group("g", consumer_session_timeout_ms="50000")
     assert await asking == ("none", None)
     (change,) = world.operator.changes
-    assert (change.kind, change.name, change.is_whole) == (ChangeKind.CONFIGURE_GROUP, "g", False)
+    assert (change.kind, change.name, change.replaces_all) == (
+        ChangeKind.CONFIGURE_GROUP,
+        "g",
+        False,
+    )
     assert [(setting.name, setting.value) for setting in change.settings] == [(SESSION, "50000")]
     # Sources: 5 is the default, 4 the broker's static configuration, 8 the group's own.
     described = {

@@ -543,7 +543,7 @@ async def test_alter_configs_replaces_all_keys() -> None:
     resource = whole.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=(config,))
     await alter(world, resource, api=alter_configs.WHOLE)
     (change,) = world.operator.changes
-    assert change.is_whole
+    assert change.replaces_all
     assert [(setting.name, setting.operation) for setting in change.settings] == [
         ("retention.ms", 0)
     ]
@@ -565,7 +565,11 @@ async def test_a_cluster_wide_setting_is_forwarded(version: int) -> None:
     (response,) = (await asking).responses
     assert response.error_code is ErrorCode.none
     (change,) = world.operator.changes
-    assert (change.kind, change.name, change.is_whole) == (ChangeKind.CONFIGURE_CLUSTER, "", False)
+    assert (change.kind, change.name, change.replaces_all) == (
+        ChangeKind.CONFIGURE_CLUSTER,
+        "",
+        False,
+    )
     assert [(setting.name, setting.value) for setting in change.settings] == [
         ("log.retention.ms", "2")
     ]

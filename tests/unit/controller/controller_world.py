@@ -409,7 +409,7 @@ def reports(
     world: ControllerWorld,
     node_id: int,
     *reported: PartitionRow,
-    is_whole: bool = False,
+    has_all_records: bool = False,
     **tiering: int,
 ) -> None:
     """Report a broker's replicas as its last pushed state has them.

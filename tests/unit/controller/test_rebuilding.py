@@ -147,7 +147,7 @@ def _one_down(
     for broker_ in brokers:
         if broker_.node_id not in down:
             held = (reported,) if broker_.node_id in reported.hosts else ()
-            reports(world, broker_.node_id, *held, is_whole=True)
+            reports(world, broker_.node_id, *held, has_all_records=True)
     return world
 
 
@@ -206,8 +206,8 @@ def test_a_replica_that_may_have_lost_a_tail_proves_nothing() -> None:
     """A later clean shutdown of its broker does not change that."""
     world = _one_down(reported_row(1, 2, 3))
     # Once not whole, a replica stays so in this rebuilding.
-    for is_whole in (False, True):
-        reports(world, 1, reported_row(1, 2, 3), is_whole=is_whole)
+    for has_all_records in (False, True):
+        reports(world, 1, reported_row(1, 2, 3), has_all_records=has_all_records)
         assert "brokers 3 have" in _blocked(world)
     reports(world, 3, reported_row(1, 2, 3))
     world.decide()
@@ -235,7 +235,7 @@ def test_majority_of_the_last_isr_is_enough_with_min_isr_one() -> None:
 def test_a_majority_with_different_states_proves_nothing() -> None:
     world = _one_down(reported_row(1, 2, 3), min_isr=1)
     # Brokers 1 and 2 report different states, so neither is the last one.
-    reports(world, 2, reported_row(1, 2, 3, partition_epoch=10), is_whole=True)
+    reports(world, 2, reported_row(1, 2, 3, partition_epoch=10), has_all_records=True)
     assert "brokers 3 have" in _blocked(world)
 
 
@@ -277,7 +277,7 @@ def _grown(**fields: object) -> ControllerWorld:
 def _grown_reports(world: ControllerWorld, *partitions: int) -> None:
     for node_id in (1, 2, 3):
         held = [reported_row(1, 2, 3, partition=part) for part in partitions]
-        reports(world, node_id, *held, is_whole=True)
+        reports(world, node_id, *held, has_all_records=True)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_partition_that_only_a_broker_that_is_down_has_keeps_its_place() -> No
     world = _grown()
     for node_id in (1, 2):
         held = [reported_row(1, 2, 3, partition=part) for part in (0, 1)]
-        reports(world, node_id, *held, is_whole=True, partition_count=3)
+        reports(world, node_id, *held, has_all_records=True, partition_count=3)
     fence(world, 3)
     pushed = snapshot.full(world.state)
     assert pushed.topics[0].partition_count == 3

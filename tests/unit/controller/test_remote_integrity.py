@@ -115,7 +115,7 @@ def test_message_starts_with_the_worst_finding_and_the_remedy() -> None:
     """Only the end is truncated, where the command is that users know."""
     key = segment_key(LONG, ID, 3, 10, ID) + ".log"
     # The longest possible names and numbers, to reach the limit of a message.
-    worst = Worst(FindingKind.DAMAGED, 2**31 - 1, key, 2**63 - 2, 2**63 - 2)
+    worst = WorstFinding(FindingKind.DAMAGED, 2**31 - 1, key, 2**63 - 2, 2**63 - 2)
     counts = {kind: 2**63 - 1 for kind in FindingKind if kind.is_damage}
     audit = dataclasses.replace(DAMAGED, by="v" * 60, counts=counts, worst=(worst,))
     text = messages(world_of(audit, name=LONG).reconcile())["RemoteIntegrity"]

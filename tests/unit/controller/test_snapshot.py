@@ -171,7 +171,7 @@ def test_stray_topic_is_listed_and_not_deleted() -> None:
     orphan = OrphanedTopic(topic_id=numbered_uuid(6), name="six", since_ms=0)
     world.state.cluster = dataclasses.replace(world.state.cluster, orphans=(orphan,))
     pushed = snapshot.delta(world.state)
-    assert [(item.name, item.topic_id, item.is_stray) for item in pushed.unserved] == [
+    assert [(item.name, item.topic_id, item.is_unmanaged) for item in pushed.unserved] == [
         ("six", numbered_uuid(6), False),
         ("topic-7", numbered_uuid(7), True),
         ("nine", numbered_uuid(9), True),

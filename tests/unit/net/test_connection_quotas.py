@@ -12,7 +12,7 @@ class ManualClock:
 
 
 def test_each_address_has_its_own_connection_limit() -> None:
-    limits = Newcomers(per_address_max=2, rate_per_address_max=100)
+    limits = ConnectionQuotas(per_address_max=2, rate_per_address_max=100)
     assert [limits.refusal("a") for _ in range(3)] == [
         None,
         None,
@@ -25,7 +25,7 @@ def test_each_address_has_its_own_connection_limit() -> None:
 
 def test_each_address_has_a_connection_rate_and_rejected_attempts_do_not_count() -> None:
     clock = ManualClock()
-    limits = Newcomers(per_address_max=1000, rate_per_address_max=3, now=clock)
+    limits = ConnectionQuotas(per_address_max=1000, rate_per_address_max=3, now=clock)
     taken = [limits.refusal("a") is None for _ in range(200)]
     # Three connections a second over ten windows of one second, as Kafka's quota sensors allow.
     assert taken == [True] * 30 + [False] * 170
@@ -37,7 +37,7 @@ def test_each_address_has_a_connection_rate_and_rejected_attempts_do_not_count()
 
 
 def test_the_number_of_remembered_addresses_is_limited() -> None:
-    limits = Newcomers(per_address_max=5, rate_per_address_max=5)
+    limits = ConnectionQuotas(per_address_max=5, rate_per_address_max=5)
     for number in range(connection_quotas.ADDRESSES_MAX + 50):
         address = f"2001:db8::{number:x}"
         assert limits.refusal(address) is None

@@ -35,7 +35,7 @@ TRUSTED_STATE = PrefixState(
 
 
 def must_read_tier(**changes: object) -> bool:
-    return bool(prefix_rule.question(dataclasses.replace(TRUSTED_STATE, **changes)))  # type: ignore[arg-type]
+    return bool(prefix_rule.reason_to_query_tier(dataclasses.replace(TRUSTED_STATE, **changes)))  # type: ignore[arg-type]
 
 
 def test_a_leader_with_proof_leads_without_the_tier() -> None:
@@ -107,9 +107,9 @@ def test_a_log_without_the_tiers_last_record_contradicts_it() -> None:
 def test_a_log_must_reach_the_tiers_end_and_its_log_start() -> None:
     tier = TierEnd(RemoteEnd(99, 4), log_start_offset=40)
     assert tier.next_offset == 100
-    assert prefix_rule.lacks(tier, epochs((4, 0)), next_offset=99)
-    assert prefix_rule.lacks(tier, epochs((3, 0)), next_offset=120)
-    assert not prefix_rule.lacks(tier, epochs((4, 0)), next_offset=100)
+    assert prefix_rule.is_behind_tier(tier, epochs((4, 0)), next_offset=99)
+    assert prefix_rule.is_behind_tier(tier, epochs((3, 0)), next_offset=120)
+    assert not prefix_rule.is_behind_tier(tier, epochs((4, 0)), next_offset=100)
     # An empty tier with a log start: everything below 40 was deleted and must not be given out
     # again.
     deleted = TierEnd(RemoteEnd(-1, -1), log_start_offset=40)

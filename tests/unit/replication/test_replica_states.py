@@ -56,9 +56,9 @@ async def test_a_replica_is_incomplete_after_a_crash_until_it_joins_the_isr(
     await one.receive(row(leader=2, partition_epoch=7, isr=(2,)))
     # As after a crash: the log may have lost its tail.
     one.partition.doubt = prefix_rule.UNCLEAN_SHUTDOWN
-    assert not (await _reported(one)).partitions[0].is_whole
+    assert not (await _reported(one)).partitions[0].has_all_records
     await one.receive(row(leader=2, partition_epoch=8, isr=(1, 2)))
-    assert (await _reported(one)).partitions[0].is_whole
+    assert (await _reported(one)).partitions[0].has_all_records
 
 
 async def test_a_topic_reports_the_highest_known_number_of_partitions(node: Nodes) -> None:

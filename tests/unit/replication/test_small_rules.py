@@ -183,7 +183,7 @@ def test_topics_deleted_while_the_controller_was_unreachable() -> None:
     cache.apply(partition_states(present, full=True, removals=(tombstone,)))
     assert tombstones == [("b", b)]
     assert not any(cache.is_deleted(name, 0) for name in "abcd")
-    unserved_topic = control.UnservedTopic(name="d", topic_id=d, is_stray=False)
+    unserved_topic = control.UnservedTopic(name="d", topic_id=d, is_unmanaged=False)
     # Now the controller knows all topics: the former a and c are deleted, d still is not.
     cache.apply(partition_states(knows_all=True, unserved=(unserved_topic,)))
     assert tombstones == [("b", b), ("a", a), ("c", c)]
@@ -255,7 +255,7 @@ def test_a_topic_never_has_fewer_partitions_than_before() -> None:
 def test_a_topic_without_its_resource_stays_visible() -> None:
     cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
     cache.apply(partition_states(topic_state(topic_id, "t", partitions=(row(),)), full=True))
-    stray = control.UnservedTopic(name="t", topic_id=topic_id, is_stray=True)
+    stray = control.UnservedTopic(name="t", topic_id=topic_id, is_unmanaged=True)
     # The Topic resource was lost, but brokers still have replicas of the topic.
     for _ in range(2):
         cache.apply(partition_states(full=True, unserved=(stray,), knows_all=True))

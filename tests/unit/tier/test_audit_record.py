@@ -75,9 +75,9 @@ def test_a_partial_audit_keeps_other_topics_and_a_full_one_replaces_all(
 
 def test_equal_audits_have_different_bodies(memory: Any) -> None:
     """Equal bodies would have equal versions, and compare-and-set could not distinguish them."""
-    write_record(memory, [audit()], whole=True)
+    write_record(memory, [audit()], replaces_all=True)
     first = memory.objects[AUDIT_KEY]
-    write_record(memory, [audit()], whole=True)
+    write_record(memory, [audit()], replaces_all=True)
     # The serial number differs.
     assert memory.objects[AUDIT_KEY] != first
 
@@ -93,7 +93,7 @@ def test_concurrent_audits_are_both_recorded(memory: Any) -> None:
 
     # Another audit writes between the read and the compare-and-set of this one.
     memory.replace = replace_after_other
-    write_record(memory, [audit(3)], whole=False)
+    write_record(memory, [audit(3)], replaces_all=False)
     assert {topic.int for topic in read_record(memory).topics} == {1, 2, 3}
 
 
@@ -237,7 +237,7 @@ def test_beyond_the_limit_topics_with_findings_and_the_latest_stay(
     monkeypatch.setattr(audit_record, "TOPICS_MAX", 3)
     audits = [audit(1, damaged=1), audit(2), audit(3), audit(4), audit(5, damaged=1)]
     # Five topics and room for three: 1 and 5 have findings, and 4 is the latest of the others.
-    assert write_record(memory, audits, whole=True) == 2
+    assert write_record(memory, audits, replaces_all=True) == 2
     assert {topic.int for topic in read_record(memory).topics} == {1, 4, 5}
 
 
@@ -245,7 +245,7 @@ def test_a_topic_with_an_invalid_name_does_not_affect_others(memory: Any) -> Non
     """Any client with access to the store can write a topic object and a manifest."""
     stranger = WorstFinding(FindingKind.MISSING, 0, "data/elsewhere", 1, 2)
     odd = audit(8, name="no topic's name")
-    write_record(memory, [audit(7, damaged=1, worst=(stranger,)), odd], whole=True)
+    write_record(memory, [audit(7, damaged=1, worst=(stranger,)), odd], replaces_all=True)
     # The topic with the odd name is left out, and of the other one only the description of its
     # finding.
     (found,) = read_record(memory).topics.values()

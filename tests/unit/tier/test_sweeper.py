@@ -185,7 +185,7 @@ def test_a_page_is_deleted_only_once_no_head_can_name_it(place: Any, memory: Any
     memory.put(late, b"{}")
     assert sweep(memory).removed.count == 0
     # No head follows a tombstone, so every page can be deleted.
-    store.commit(loaded, lambda head: transitions.bury(head, now_ms=5))
+    store.commit(loaded, lambda head: transitions.make_tombstone(head, now_ms=5))
     assert sweep(memory).removed.count == 1
     assert late not in memory.objects
 

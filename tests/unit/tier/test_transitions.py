@@ -148,7 +148,7 @@ class TestHolder:
 
     @pytest.mark.parametrize("change", CHANGES)
     def test_a_tombstone_rejects_every_leader(self, place: Any, change: Change) -> None:
-        head = transitions.bury(place.head(), now_ms=7)
+        head = transitions.make_tombstone(place.head(), now_ms=7)
         with pytest.raises(TopicDeleted):
             change(head, ONE, place.segment(0, 9))
 
@@ -407,8 +407,8 @@ class TestDelete:
         started = transitions.start_copy(head, ONE, place.segment(10, 19))
         # The topic is deleted: everything, even an unfinished copy, is marked and may be deleted
         # without a leader.
-        head = transitions.bury(started, now_ms=70)
-        assert transitions.bury(head, now_ms=99) is head
+        head = transitions.make_tombstone(started, now_ms=70)
+        assert transitions.make_tombstone(head, now_ms=99) is head
         due = queries.pending_deletes(head, {}, now_ms=70, delay_ms=0)
         assert len(due) == 2
         assert transitions.finish_delete(head, None, due).is_empty

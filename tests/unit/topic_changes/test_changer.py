@@ -432,13 +432,13 @@ async def test_settings_are_kept_while_others_change(changes: Changes) -> None:
 
 async def test_alter_configs_replaces_all_settings(changes: Changes) -> None:
     await changes(create(settings=settings(retention_ms="5", segment_ms="6")))
-    requested = change(ChangeKind.CONFIGURE, settings=settings(segment_ms="8"), is_whole=True)
+    requested = change(ChangeKind.CONFIGURE, settings=settings(segment_ms="8"), replaces_all=True)
     assert await changes.one(requested) == ("none", "")
     assert changes.spec()["config"] == {"segment.ms": "8"}
 
 
 def _for_all_brokers(**fields: Any) -> TopicChange:
-    requested = {"settings": (), "is_whole": False} | fields
+    requested = {"settings": (), "replaces_all": False} | fields
     return change(ChangeKind.CONFIGURE_CLUSTER, "", **requested)
 
 
@@ -469,7 +469,7 @@ async def test_config_of_all_brokers_is_stored_in_the_cluster(changes: Changes) 
 
 async def test_alter_configs_keeps_keys_that_kafka_cannot_change(changes: Changes) -> None:
     changes.world.edit(CLUSTER, "main", config={"num.partitions": "3", "log.retention.ms": "5"})
-    requested = _for_all_brokers(settings=settings(message_max_bytes="4"), is_whole=True)
+    requested = _for_all_brokers(settings=settings(message_max_bytes="4"), replaces_all=True)
     # AlterConfigs may remove what Kafka clients have set themselves.
     changes.world.server.hold(CLUSTER, "main", MANAGER, ("spec", "config", "log.retention.ms"))
     assert await changes.one(requested) == ("none", "")
@@ -520,7 +520,7 @@ async def test_invalid_config_of_all_brokers_is_refused(
 
 async def test_group_config_is_stored_in_the_cluster(changes: Changes) -> None:
     def of(name: str, **requested: Any) -> TopicChange:
-        fields = {"settings": (), "is_whole": False} | requested
+        fields = {"settings": (), "replaces_all": False} | requested
         return change(ChangeKind.CONFIGURE_GROUP, name, **fields)
 
     changes.world.edit(CLUSTER, "main", config=UNDER_REPLICATED)
