@@ -19,7 +19,7 @@ def test_each_address_has_its_own_connection_limit() -> None:
         "the address already has 2 connections, the limit",
     ]
     assert limits.refusal("b") is None
-    limits.left("a")
+    limits.remove("a")
     assert limits.refusal("a") is None
 
 
@@ -41,6 +41,6 @@ def test_the_number_of_remembered_addresses_is_limited() -> None:
     for number in range(connection_quotas.ADDRESSES_MAX + 50):
         address = f"2001:db8::{number:x}"
         assert limits.refusal(address) is None
-        limits.left(address)
+        limits.remove(address)
     assert len(limits._rates) == connection_quotas.ADDRESSES_MAX
     assert not limits._open

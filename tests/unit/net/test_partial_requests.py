@@ -40,10 +40,10 @@ async def test_one_small_and_one_large_request_are_read_at_a_time() -> None:
     assert not queue.may_read(later)
     assert not queue.may_read(more, MUCH)
     assert queue.may_read(little)  # its turn continues
-    queue.frames.left(little)
+    queue.frames.remove(little)
     await asyncio.sleep(0)
     assert queue.resumed == ["later"]
-    queue.frames.left(much)
+    queue.frames.remove(much)
     await asyncio.sleep(0)
     assert queue.resumed == ["later", "more"]
 
@@ -58,7 +58,7 @@ async def test_addresses_take_turns_and_the_smallest_request_comes_first() -> No
     for name, reader in readers.items():
         assert queue.may_read(reader, missing[name]) == (name == "a1")
     for name in ("a1", "b1", "a3", "a2"):
-        queue.frames.left(readers[name])
+        queue.frames.remove(readers[name])
         await asyncio.sleep(0)
     # b is the other address. Of a's requests the one with the fewest missing bytes follows, then
     # the one that has waited longest, in turns.
@@ -77,7 +77,7 @@ async def test_new_addresses_do_not_starve_others() -> None:
     for number in range(8):
         readers.append(queue.reader("new", f"n{number}"))
         queue.may_read(readers[-1])
-        queue.frames.left(next(reader for reader in readers if queue.frames.has_turn(reader)))
+        queue.frames.remove(next(reader for reader in readers if queue.frames.has_turn(reader)))
         await asyncio.sleep(0)
     assert queue.resumed.count("good") == 3
 
@@ -86,7 +86,7 @@ async def test_all_readers_continue_once_memory_is_free() -> None:
     queue = TurnQueue()
     readers = [queue.reader(str(number)) for number in range(4)]
     assert [queue.may_read(reader) for reader in readers] == [True, False, False, False]
-    queue.frames.held(-1)
+    queue.frames.add(-1)
     assert queue.resumed == ["1", "2", "3"]
 
 
@@ -105,7 +105,7 @@ async def test_a_stuck_reader_is_closed_while_others_wait(
     assert not queue.may_read(other)
     await asyncio.sleep(0.02)
     assert queue.ended == ["slow"]
-    queue.frames.left(slow)
+    queue.frames.remove(slow)
     await asyncio.sleep(0)
     assert queue.resumed == ["other"]
 
@@ -127,7 +127,7 @@ async def test_slow_progress_extends_the_time_limit_to_a_maximum(
         # it.
         missing -= partial_requests.RENEWAL_BYTES
         assert queue.may_read(slow, missing)
-        renewals.append(queue.frames._much._renewals)
+        renewals.append(queue.frames._long_line._renewals)
         await asyncio.sleep(0.001)
     assert max(renewals) == 2
 
@@ -137,7 +137,7 @@ async def test_a_reader_that_left_the_queue_is_not_called() -> None:
     first, second, third = (queue.reader(name) for name in ("1", "2", "3"))
     for item in (first, second, third):
         queue.may_read(item)
-    queue.frames.left(second)
-    queue.frames.left(first)
+    queue.frames.remove(second)
+    queue.frames.remove(first)
     await asyncio.sleep(0)
     assert queue.resumed == ["3"]

@@ -134,7 +134,7 @@ async def test_pages_are_small_and_together_complete(topics: int, partitions: in
         for topic in page.topics
         for state in topic.partitions
     ]
-    assert reported == [(item.topic_id, item.partition) for item in many.held()]
+    assert reported == [(item.topic_id, item.partition) for item in many.open_replicas()]
     # The operator accepts only small requests before a broker has proved its identity.
     for number, page in enumerate(made):
         request = control.ReplicaStatesRequest(
