@@ -149,7 +149,7 @@ def test_only_acknowledgements_end_disabling() -> None:
 def test_within_an_epoch_the_order_is_disabling_disabled_enabled() -> None:
     order = [Tiering(state, 5) for state in (DISABLING, DISABLED, ENABLED)]
     # Going back in this order means that an older state arrives late.
-    back = [(a.state, b.state) for a in order for b in order if b.goes_back_from(a)]
+    back = [(a.state, b.state) for a in order for b in order if b.is_regression_from(a)]
     assert back == [(DISABLED, DISABLING), (ENABLED, DISABLING), (ENABLED, DISABLED)]
     assert not Tiering(DISABLING, 6).is_regression_from(Tiering(ENABLED, 5))
 

@@ -116,7 +116,7 @@ async def operator(
         term.cancel()
         await asyncio.gather(term, return_exceptions=True)
         # The next operator must not inherit the patched client.
-        monkeypatch.setattr(KafkaClient, "_ask", send_to_kafka)
+        monkeypatch.setattr(KafkaClient, "_send", send_to_kafka)
         await api.close()
 
 

@@ -83,7 +83,7 @@ class CoordinatorBench:
             KeyTable,
             cluster=self.node.context.metadata,
             purgatory=self.node.context.purgatory,
-            want=self.requested_topics.append,
+            request_topic=self.requested_topics.append,
             now=lambda: self.node.now_s,
         )
         self.node.context.role_changed.append(self.coordinators.role_changed)
@@ -197,7 +197,7 @@ async def test_topic_without_its_resource_is_requested_and_served(tmp_path: Path
         cluster = made.node.context.metadata
         await made.alone(1)
         table = await made.active()
-        unserved_topic = control.UnservedTopic(name=TOPIC, topic_id=TOPIC_ID, is_stray=True)
+        unserved_topic = control.UnservedTopic(name=TOPIC, topic_id=TOPIC_ID, is_unmanaged=True)
         cluster.apply(partition_states(full=True, unserved=(unserved_topic,)))
         assert made.coordinators.shard_of("anything") is table
         assert made.requested_topics == [TOPIC]

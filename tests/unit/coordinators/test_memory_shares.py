@@ -44,7 +44,7 @@ def test_earlier_memory_has_no_owner_and_reduces_the_limit() -> None:
         assert fill(shares, "ann") == available
         for number in range(available):
             # As after a takeover, the memory stays in use, and its owner is not known.
-            shares.leave(f"ann {number}")
+            shares.forget_owner(f"ann {number}")
         ownerless += available
         assert shares.used_bytes == ownerless
 
@@ -70,10 +70,10 @@ def test_additions_of_others_count_towards_the_owner() -> None:
     shares.add("g", 5)
     with request_of("ann"):
         # The 45 bytes of the group are Ann's, of the 50 that she may use.
-        assert shares.lacks(6)
+        assert shares.is_full_for(6)
     shares.add("g", -40)
     with request_of("ann"):
-        assert not shares.lacks(40)
+        assert not shares.is_full_for(40)
 
 
 def test_release_is_limited_to_the_owners_additions() -> None:
@@ -84,5 +84,5 @@ def test_release_is_limited_to_the_owners_additions() -> None:
         shares.add("g", -15)
         assert shares.used_bytes == 6
         # 94 bytes are free, and the client owns none of the used ones.
-        assert not shares.lacks(47)
-        assert shares.lacks(48)
+        assert not shares.is_full_for(47)
+        assert shares.is_full_for(48)

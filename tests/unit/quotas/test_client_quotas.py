@@ -30,10 +30,10 @@ def test_all_clients_of_a_user_share_its_quota(quotas: ClientQuotas) -> None:
     first, second = quotas.of("ann", "a"), quotas.of("ann", "b")
     first.use(QuotaKind.PRODUCE, 1000)
     # 1,000 bytes are what 100 bytes/s allow in the ten complete windows.
-    assert first.rest_s == 0.0
+    assert first.throttle_s == 0.0
     second.use(QuotaKind.PRODUCE, 500)
     # 500 bytes above that take 5 s at 100 bytes/s.
-    assert second.rest_s == 5.0
+    assert second.throttle_s == 5.0
     assert quotas.of("bob", "a").room(QuotaKind.PRODUCE) is None
 
 
@@ -47,7 +47,7 @@ def test_one_answer_has_what_the_windows_allow_and_nothing_once_that_is_used_up(
     refused = quotas.of("ann", "a")
     assert refused.room(QuotaKind.FETCH) == 0.0
     # The answer was 200 bytes larger, for which the client pauses 2 s.
-    assert refused.rest_s == 2.0
+    assert refused.throttle_s == 2.0
     clock.now_s += 11.0
     assert quotas.of("ann", "a").room(QuotaKind.FETCH) == 1000
 
@@ -57,7 +57,7 @@ def test_request_time_never_costs_more_than_a_window(quotas: ClientQuotas) -> No
     request = quotas.of("ann", "a")
     request.use(QuotaKind.REQUEST, 100 * 60)
     # Kafka limits the pause for request time to one window (KIP-124).
-    assert request.rest_s == 1.0
+    assert request.throttle_s == 1.0
 
 
 def test_no_pause_lasts_for_days(quotas: ClientQuotas) -> None:

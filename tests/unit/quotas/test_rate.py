@@ -46,13 +46,13 @@ def test_after_the_rest_the_rate_is_at_most_the_limit(
     for pause_s, amount in steps:
         now_s += pause_s
         rate.record(amount, now_s)
-    rest_s = rate.rest_s(limit, now_s)
-    assert (rest_s > 0) == (rate.per_second(now_s) > limit)
+    throttle_s = rate.throttle_s(limit, now_s)
+    assert (throttle_s > 0) == (rate.per_second(now_s) > limit)
     # Nothing is used meanwhile: usage leaves with its window, or is spread over more time.
-    while rest_s > 1e-6:
-        now_s += rest_s
-        rest_s = rate.rest_s(limit, now_s)
-        assert rest_s <= 11
+    while throttle_s > 1e-6:
+        now_s += throttle_s
+        throttle_s = rate.throttle_s(limit, now_s)
+        assert throttle_s <= 11
     assert rate.per_second(now_s) <= limit * (1 + 1e-6)
 
 

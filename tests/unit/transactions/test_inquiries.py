@@ -37,7 +37,7 @@ class PendingLinks:
     """Connections to other brokers, whose requests wait to be answered."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[int, AskCoordinatorRequest, asyncio.Future[Any]]] = []
+        self.requests: list[tuple[int, QueryCoordinatorRequest, asyncio.Future[Any]]] = []
 
     async def request(self, broker: int, entity: Any, answer: Any, timeout_s: float) -> Any:
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -120,9 +120,9 @@ async def test_messages_between_brokers() -> None:
     """Send each private request through its codec, to the handler and back."""
     received: list[Any] = []
 
-    async def ask(request: Any, peer: TlsIdentity, memory: Any) -> AskCoordinatorResponse:
+    async def ask(request: Any, peer: TlsIdentity, memory: Any) -> QueryCoordinatorResponse:
         received.append(request)
-        return AskCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),))
+        return QueryCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),))
 
     async def write(request: Any, peer: TlsIdentity, memory: Any) -> WriteMarkersResponse:
         received.append(request)
@@ -134,7 +134,7 @@ async def test_messages_between_brokers() -> None:
         ),
         PrivateApi(WRITE_MARKERS, "Write", WriteMarkersRequest, WriteMarkersResponse, write),
     )
-    inquiry = AskCoordinatorRequest(
+    inquiry = QueryCoordinatorRequest(
         inquiries=(
             WireInquiry(
                 transactional_id="a", producer_id=7, producer_epoch=3, adds=True,
@@ -151,7 +151,7 @@ async def test_messages_between_brokers() -> None:
         )
     )  # fmt: skip
     answers = []
-    for request, answer in ((inquiry, AskCoordinatorResponse), (marker, WriteMarkersResponse)):
+    for request, answer in ((inquiry, QueryCoordinatorResponse), (marker, WriteMarkersResponse)):
         frame = encode_request(request, 1, "broker 1")[4:]
         pieces = await PrivateDispatcher(apis).serve(frame, room(), TlsIdentity("c", 1))
         answers.append(decode_response(answer, b"".join(pieces)[4:])[1])

@@ -117,7 +117,7 @@ async def test_a_topic_created_after_the_backup_gets_its_marker_once_it_is_adopt
         made.apply_states(data(1))
         await made.pass_hours()
         # A broker has reported the topic's files. The topic may still be adopted.
-        unserved_topic = control.UnservedTopic(name="later", topic_id=LATER, is_stray=True)
+        unserved_topic = control.UnservedTopic(name="later", topic_id=LATER, is_unmanaged=True)
         made.apply_states(data(1), knows_all=True, unserved=(unserved_topic,))
         await made.pass_hours()
         assert (made.written, made.finished) == ([], [])
