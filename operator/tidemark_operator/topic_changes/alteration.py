@@ -108,7 +108,7 @@ def configured(state: ControllerState, topic: TopicInfo, body: Json, change: Top
     """Return the patch for other settings of a topic."""
     _check_present(topic)
     before = TopicSettings.of(body["spec"])
-    after = changed(before, change.settings, replaces_all=change.is_whole)
+    after = changed(before, change.settings, replaces_all=change.replaces_all)
     # A disablement must not be changed halfway (KIP-950): brokers already work on it.
     if topic.tiering.is_disabling and after.tiering != before.tiering:
         text = (

@@ -100,7 +100,7 @@ def test_an_unsupported_disablement_policy_is_an_invalid_request(
     """KIP-950 requires INVALID_REQUEST (section "Exceptions")."""
     requested = settings(remote_storage_enable="false", remote_log_disable_policy=value)
     with pytest.raises(ChangeRefusal, match=r"remote[.]log[.]disable[.]policy") as refusal:
-        changed(TopicSettings({}, ON), requested, replaces_all=is_whole)
+        changed(TopicSettings({}, ON), requested, replaces_all=replaces_all)
     assert refusal.value.code == ErrorCode.invalid_request == 42
 
 
