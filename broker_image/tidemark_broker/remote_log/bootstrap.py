@@ -53,11 +53,15 @@ def tier_end(head: Head) -> TierEnd:
 
 
 def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> BootstrapPoint:
-    """Return the start of a replica's log.
+    """Return where a replica's empty local log starts when older records exist only in the tier.
 
-    It is after the segment that contains the offset before ``up_to_offset``, or at the log start if
-    that segment is expired. An elected leader needs all of the tier, whatever end it knew before:
-    the next offset that it assigns must not be in the tier.
+    A follower calls this after OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405), a new leader during its
+    takeover. The log starts after the remote segment that contains the offset before
+    ``up_to_offset`` (exclusive), or at the log start offset if that segment is expired. An elected
+    leader ignores a smaller ``up_to_offset`` and starts after the tier's last offset: the next
+    offset that it assigns must not be in the tier.
+
+    Blocking. Raises RemoteOffsetOutOfRange if the tier does not reach ``up_to_offset``.
     """
     snapshot = tier.reader.snapshot(
         partition.topic_id, partition.partition, partition.tier_position
@@ -82,6 +86,12 @@ def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> Boot
 
 
 def _behind(tier: Tier, entry: SegmentEntry, head_log_start: int) -> BootstrapPoint:
+    """Return the start of a log that begins after ``entry``, with the state of its aux object.
+
+    ``head_log_start``: log start offset of the manifest's head. Raises AuxCorrupt if the leader
+    epochs or the producer snapshot in the aux object are unreadable.
+    """
+    # The aux object holds the segment's indexes, leader epochs and producer snapshot.
     aux = tier.segments.fetch_aux(entry)
     next_offset = entry.end_offset_inclusive + 1
     try:
@@ -111,15 +121,16 @@ def _snapshot(entry: SegmentEntry, aux: Aux) -> bytes | None:
 
 
 def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Sequence[ProducerBatch]:
-    """Return the producers' batches before the end of a segment, as far as they are readable.
+    """Return the idempotent producers' batches near the end of ``last``, oldest first.
 
-    A producer snapshot has only the last batch of each producer, and a client may retry any of its
-    last five. An unknown retry gets OUT_OF_ORDER_SEQUENCE_NUMBER instead of its offset. That does
-    not prevent the replica's start, so a damaged segment is skipped; reads report it.
+    They let the replica recognize a retry of any of a producer's last five batches: a producer
+    snapshot has only the last one. A retry that is not recognized gets OUT_OF_ORDER_SEQUENCE_NUMBER
+    instead of its original offset. This is best effort and never prevents the replica's start: a
+    damaged segment ends the search, and later reads report it.
     """
     found: list[ProducerBatch] = []
     entry: SegmentEntry | None = last
-    left = _RECALLED_BYTES
+    left = _RECALLED_BYTES  # bytes that may still be read
     try:
         for _ in range(_RECALLED_SEGMENTS):
             if entry is None or left <= 0:
@@ -134,8 +145,10 @@ def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Seque
 
 
 def _last_batches(tier: Tier, entry: SegmentEntry, count_bytes: int) -> list[ProducerBatch]:
-    """Return the producers' batches in the last ``count_bytes`` of a segment, starting with the
-    batch at that position.
+    """Return the idempotent producers' batches in about the last ``count_bytes`` of a segment.
+
+    Reading starts at a batch that the offset index knows, not after that position. Raises
+    CorruptBatch if a batch's CRC is wrong.
     """
     position = 0
     # Only the end of a large segment is read, from an indexed batch.

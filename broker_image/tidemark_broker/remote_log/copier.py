@@ -52,15 +52,17 @@ class Copier:
         self._partition = writer.partition
 
     async def copy_next(self) -> bool:
-        """Copy the next eligible segment; return False if there is none.
+        """Copy the next eligible local segment to the tier; return False if there is none.
 
-        Raises the cause of a failure. After :class:`CustomMetadataTooLarge` nothing more is copied
-        in this term.
+        Raises the cause of a failed copy, and LocalDataMissing if the local log starts after the
+        next offset to copy. After :class:`CustomMetadataTooLarge` nothing more is copied in this
+        term.
         """
         # A commit with an unknown outcome may have copied the candidate already.
         await self._writer.refresh()
         if self._partition.row is None or not self._partition.row.manifest:
             return False  # until the controller knows of the head, "not found" could mean "empty"
+        # Deleted records must neither be copied nor be mistaken for a hole.
         await self.follow_log_start()
         candidate = self._candidate()
         if candidate is Blocked.HOLE:
@@ -103,6 +105,11 @@ class Copier:
         )
 
     async def _copy(self, segment: SegmentInfo) -> None:
+        """Copy one segment: commit its entry as COPY_STARTED, upload it, commit COPY_FINISHED.
+
+        The states are those of Kafka's RemoteLogSegmentState. Raises the error of a failed step;
+        the next attempt then uses a new segment id.
+        """
         writer, shared, by = self._writer, self._shared, self._writer.term.by
         # The quota comes first: a started copy must not wait with an entry in COPY_STARTED.
         await shared.quotas.copy.take(segment.size_bytes)
@@ -110,8 +117,10 @@ class Copier:
         try:
             # At most one segment is in COPY_STARTED: abandon the one of a failed attempt first.
             await self._abandon_left_over()
+            # Read the index files before the commit: a local error then leaves no entry behind.
             prepared = await shared.pools.copier.run_to_end(prepare, self._partition.log, segment)
             entry = self._entry(segment, prepared)
+            # The manifest names the objects before the store contains them.
             started = await writer.commit(lambda head: transitions.start_copy(head, by, entry))
             await self._upload(entry, _with_origin(prepared.data, started, entry))
         except Exception:
@@ -120,8 +129,10 @@ class Copier:
         shared.metrics.add(tier_table.COPY_BYTES, segment.size_bytes)
 
     def _entry(self, segment: SegmentInfo, prepared: _Prepared) -> SegmentEntry:
+        """Return the manifest entry of a new copy attempt, with a fresh segment id."""
         partition, term = self._partition, self._writer.term
-        # The entry has the claim under which it is written.
+        # The leader epoch and tiered epoch at the end are those of the claim under which it is
+        # written; leader_epochs are those of the records in the segment.
         return new_segment(
             topic=partition.topic,
             topic_id=partition.topic_id,
@@ -164,6 +175,12 @@ class Copier:
             raise
 
     async def _check_custom_metadata(self, entry: SegmentEntry, custom: bytes | None) -> None:
+        """Give up a copy whose custom metadata exceeds the limit of KIP-917.
+
+        ``custom``: bytes that the RemoteStorageManager returned for the upload, None for none. If
+        they exceed ``remote.log.metadata.custom.metadata.max.bytes``, the uploaded objects are
+        deleted, the entry is abandoned, and CustomMetadataTooLarge is raised.
+        """
         limit = self._shared.dynamic.custom_metadata_max_bytes
         # The limit of KIP-917 is inclusive, as in Kafka.
         if custom is None or len(custom) <= limit:
@@ -188,6 +205,11 @@ class Copier:
         )
 
     async def _finish(self, entry: SegmentEntry, copied: Copied) -> None:
+        """Commit COPY_FINISHED for an uploaded segment; only then may readers use it.
+
+        ``copied`` has the storage's custom metadata and the digests of the uploaded objects. If the
+        entry was marked for deletion during the upload, the copy is abandoned instead.
+        """
         writer, by = self._writer, self._writer.term.by
         custom, digests = copied.custom_metadata, copied.digests
         try:
@@ -209,7 +231,12 @@ class Copier:
 
 
 def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
-    """Make a closed segment durable and read the files that belong to it (blocking)."""
+    """Make a closed segment durable and collect what is uploaded with it (blocking).
+
+    Return the log file and the aux data: both indexes, the leader epochs up to the segment's end,
+    the producer snapshot and the aborted transactions.
+    """
+    # A copy must not contain records that a crash of this broker could still lose.
     if log.recovery_point < segment.next_base_offset:
         log.flush(segment.next_base_offset)
     files = log.segment_files(segment.base_offset)
@@ -224,6 +251,7 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
             tuple(log.aborted_transactions(segment.base_offset, segment.next_base_offset))
         ),
     )
+    # The manifest entry names only the epochs of the segment's own records.
     within = epochs.between(segment.base_offset, segment.next_base_offset).entries
     rows = [(entry.epoch, entry.start_offset) for entry in within]
     if rows and rows[0][1] > segment.base_offset:

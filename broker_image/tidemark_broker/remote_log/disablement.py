@@ -29,9 +29,14 @@ def fetch_key(partition: Partition) -> DelayedOperationKey:
 
 
 async def delete_remote_part(writer: HeadWriter) -> None:
-    """Do the leader's part of Delete; afterwards it may be acknowledged.
+    """Do the leader's part of a disablement with policy Delete (KIP-950).
 
-    If an earlier leader has made the single commit already, only the steps after it are repeated.
+    It moves the log start offset to one that every electable replica has locally, which marks all
+    remote segments for deletion, and waits until the new log start is durable here. The caller may
+    acknowledge the disablement to the controller when this returns.
+
+    It may be repeated. If an earlier leader has committed the new log start already, only the later
+    steps run.
     """
     partition, shared, tiered_epoch = writer.partition, writer.shared, writer.term.tiering.epoch
     # One commit claims the epoch and moves the log start, so that no reader sees only one of them.
@@ -39,6 +44,7 @@ async def delete_remote_part(writer: HeadWriter) -> None:
         start = await _common_local_start(shared, partition, tiered_epoch)
         await writer.disable_delete(start)
     await writer.claim()
+    # Compare again: a replica that joined the ISR since the commit may start above its log start.
     await _common_local_start(shared, partition, tiered_epoch)
     await follow_local_starts(writer)
     start = writer.head.log_start_offset
@@ -46,6 +52,8 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     await _until(
         shared, partition, PartitionChange.HIGH_WATERMARK, lambda: partition.high_watermark >= start
     )
+    # Raise this replica's log start. The head's tiered epoch and end reach the followers only
+    # with the second call, once that log start is durable.
     writer.announce()
     await _made_durable(partition, start)
     writer.announce()
@@ -74,9 +82,14 @@ async def follow_local_starts(writer: HeadWriter) -> None:
 
 
 async def follow_disablement(shared: ManagerState, partition: Partition, tiered_epoch: int) -> None:
-    """Do a follower's part of Delete: wait until its log start has reached the head's, is
-    checkpointed, and it has everything from there.
+    """Do a follower's part of a disablement with policy Delete (KIP-950).
+
+    Wait until this replica's log start has reached that of the manifest's head, is checkpointed,
+    and the local log has every record from there. Then the disablement may be acknowledged.
+    ``tiered_epoch``: tiering epoch of the disablement. Raises RemoteUnavailable if the replica
+    stops following meanwhile.
     """
+    # The leader's fetch responses report the head of the disablement, and its log start.
     await _until(
         shared,
         partition,
@@ -93,8 +106,10 @@ async def follow_disablement(shared: ManagerState, partition: Partition, tiered_
 
 
 def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | None]:
-    """Return the local log start of each electable replica; None if it was not reported under
-    this epoch yet.
+    """Return the local log start offset of each electable replica, by broker id.
+
+    The value is None for a replica that has not reported its local log start under ``tiered_epoch``
+    yet.
     """
     starts: dict[int, int | None] = {}
     leader = partition.leader
@@ -112,8 +127,9 @@ def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | Non
 
 
 async def _common_local_start(shared: ManagerState, partition: Partition, tiered_epoch: int) -> int:
-    """Return the largest local log start of the electable replicas, once all have reported
-    theirs.
+    """Wait until all electable replicas have reported their local log starts; return the largest.
+
+    Each of the replicas has all records from the returned offset on its own disk.
     """
 
     def all_have_the_epoch() -> bool:
@@ -121,17 +137,19 @@ async def _common_local_start(shared: ManagerState, partition: Partition, tiered
 
     while True:
         await _until(shared, partition, PartitionChange.LOW_WATERMARK, all_have_the_epoch)
+        # The ISR may have changed again since the condition was met.
         start = _largest(partition, tiered_epoch)
         if start is not None:
             return start
 
 
 def _largest(partition: Partition, tiered_epoch: int) -> int | None:
-    """Return the largest local log start, or None.
+    """Return the electable replicas' largest local log start offset, None if it is not known.
 
-    None means that a replica has not reported its start, or that the largest one is not committed
-    yet. None is also the result while the row has eligible leaders (KIP-966), since the start of
-    one that is down is unknown.
+    None means that a replica has not reported its local log start under ``tiered_epoch``, or that
+    the largest one is above the high watermark. None is also the result while the partition has
+    eligible leader replicas (KIP-966) outside the ISR, since the start of one that is down is
+    unknown.
     """
     if partition.row is None or partition.row.has_eligible_leaders:
         return None

@@ -38,10 +38,11 @@ def next_segment(
     log_start_offset: int,
     last_stable_offset: int,
 ) -> SegmentInfo | Blocked:
-    """Return the segment to copy now.
+    """Return the closed local segment to copy next, or the reason why there is none.
 
-    ``segments``: oldest first, the last one active. ``next_copy_offset`` is the head's. A log that
-    starts above that offset, although no record was deleted, has a hole that no copy may hide.
+    ``segments``: oldest first, the last one active. ``next_copy_offset``: offset after the tier's
+    last one. If the log starts above that offset although no record was deleted, the result is
+    ``Blocked.HOLE``: a copy would leave a gap in the tier.
     """
     candidate = _candidate(segments, next_copy_offset)
     if candidate is None:
@@ -49,6 +50,7 @@ def next_segment(
     # The gap was neither copied nor deleted.
     if candidate.base_offset > max(next_copy_offset, log_start_offset):
         return Blocked.HOLE
+    # Only committed records without an open transaction are copied, as in Kafka.
     if candidate.next_base_offset > last_stable_offset:
         return Blocked.NOT_STABLE
     return candidate

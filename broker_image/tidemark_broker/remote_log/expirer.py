@@ -55,6 +55,11 @@ class Expirer:
         )
 
     async def _expire(self) -> None:
+        """Raise the manifest's log start offset to what retention or DeleteRecords requires.
+
+        Segments completely below it are thereby marked for deletion. While a disablement is in
+        progress (``may_expire`` False) nothing is expired here.
+        """
         if not self._writer.term.tiering.may_expire:
             return
         # DeleteRecords has moved the replica's own log start, which the head follows.
@@ -71,7 +76,10 @@ class Expirer:
         )
 
     async def _retained_from(self) -> int:
-        """Return the log start that retention requires, or the current one."""
+        """Return the log start offset that retention.ms and retention.bytes require.
+
+        It is the head's current log start offset if nothing expires.
+        """
         log, head = self._partition.log, self._writer.head
         # An empty tier has nothing to expire.
         if head.live_end is None:
@@ -111,6 +119,12 @@ class Expirer:
         )
 
     async def _delete(self) -> bool:
+        """Delete the objects of marked segments whose ``remote.delete.delay.ms`` has passed.
+
+        Then commit a head without them. Return True if more segments may be due right now, since
+        one run deletes at most DELETES_AT_ONCE. Raises the store's error if some objects could not
+        be deleted.
+        """
         writer, shared, by = self._writer, self._shared, self._writer.term.by
         head = writer.head
         if writer.totals.pending_segments:
@@ -127,7 +141,8 @@ class Expirer:
                 return True  # even if the store refuses some of them
             if error is not None:
                 raise error
-        # A commit without changes deletes the pages that the head no longer names.
+        # ``trash`` lists manifest pages that the head no longer uses. Every commit deletes them
+        # from the store, even one that changes nothing else.
         if writer.head.trash:
             await writer.commit(lambda head: head)
         return False
@@ -144,7 +159,10 @@ class Expirer:
         return [item for item in due if item.entry.segment_id not in self._shared.uploads]
 
     async def _describe_topic(self) -> None:
-        """Keep the topic's object up to date; only the leader of partition 0 does."""
+        """Write the topic's description to the store if it has changed, as partition 0's leader.
+
+        A reader finds the topic in the tier by this object, and a restore starts from it.
+        """
         partition, view = self._partition, self._partition.view
         # One writer for each topic: partition 0's leader.
         if partition.partition != 0 or view is None:
@@ -171,11 +189,11 @@ class Expirer:
 def delete_objects(
     shared: ManagerState, tier: Tier, due: Sequence[PendingDelete]
 ) -> tuple[Sequence[PendingDelete], StoreError | None]:
-    """Delete both objects of each marked segment (blocking).
+    """Delete the log object and the aux object of each marked segment (blocking).
 
-    Return the deleted segments, and the error that prevented the others. All are deleted in one
-    request; a refused object does not stop the others. If that request fails, they are deleted one
-    by one until the first failure.
+    Return the deleted segments, and the error that prevented the others (None if all are deleted).
+    All are deleted in one request; a refused object does not stop the others. If that request
+    fails, they are deleted one by one until the first failure.
     """
     if not due:
         return due, None

@@ -53,11 +53,20 @@ class RemoteFetcher:
     def __init__(
         self, shared: ManagerState, snapshot_of: Callable[[Partition], Snapshot | None]
     ) -> None:
+        """Create the reader without cached data.
+
+        ``snapshot_of``: returns the manifest snapshot that this broker has in memory as the
+        partition's leader, None if it does not lead.
+        """
         self._shared = shared
         self._snapshot_of = snapshot_of
+        #: Manifests read for partitions that this broker does not lead, with the time of the read
+        #: in monotonic seconds.
         self._snapshots: OrderedDict[TopicIdPartition, tuple[float, Snapshot]] = OrderedDict()
         self.caches = Caches(shared.settings)
+        #: Objects that reads have found damaged or missing, for the partitions' status.
         self.damages = Damages()
+        #: Reads in progress, and results that came after their request had timed out.
         self._jobs: ReadJobs[Any] = ReadJobs(
             shared.pools.fetcher,
             clock=shared.context.monotonic,
@@ -74,7 +83,12 @@ class RemoteFetcher:
     async def read(
         self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
-        """Read from the tier; see :class:`RemoteLog`. ``TimeoutError`` when the deadline passes."""
+        """Read whole batches from the tier for a consumer's Fetch; see :meth:`RemoteLog.read`.
+
+        At most ``max_bytes`` are returned, but always the whole first batch. ``deadline_s`` is in
+        monotonic seconds. Raises TimeoutError when it passes, also while the fetch quota (KIP-956)
+        is exhausted; the read then continues for the client's next request.
+        """
         # The response is full already.
         if max_bytes <= 0:
             return RemoteRead(b"", offset)
@@ -92,6 +106,7 @@ class RemoteFetcher:
         )
         self._shared.metrics.add(tier_table.FETCH_BYTES, len(found.data))
         self._shared.quotas.fetch.record(len(found.data))
+        # Load the next chunk while the client processes this one.
         if ahead is not None:
             self._fetch_ahead(ahead)
         return found
@@ -160,10 +175,15 @@ class RemoteFetcher:
         deadline_s: float,
         offset: int,
     ) -> R:
-        """Run a read in the pool, once for all requests with the same key.
+        """Run a read of the tier in the fetcher's thread pool and return its result.
 
-        A key of None is never shared, because its result is of that moment. The caller waits in the
-        purgatory, where a disablement ends the wait. The data starts at ``offset``.
+        Requests with the same ``request_key`` share one read. With None the read is not shared, for
+        example a look-up whose result is valid only at that moment. The caller waits in the
+        purgatory, where a disablement with policy Delete ends the wait. ``offset``: first offset of
+        the requested data; ``deadline_s`` is in monotonic seconds.
+
+        Raises RemoteOffsetOutOfRange for deleted or disabled data, RemoteDataCorrupt for damage,
+        RemoteUnavailable for a retriable failure, and TimeoutError.
         """
         key = object() if request_key is None else (_key(partition), request_key)
         if not partition.tiering.reads_tier:
@@ -177,7 +197,9 @@ class RemoteFetcher:
         try:
             await self._wait(partition, job, deadline_s, offset)
         finally:
+            # A shared read continues after a timeout, for the client's next request.
             self._jobs.leave(job, keep=request_key is not None)
+        # Translate the tier's errors to those that the request handlers know.
         try:
             return job.future.result()
         except queries.TierOffsetOutOfRange as error:
@@ -227,7 +249,11 @@ class RemoteFetcher:
         offset: int,
         max_bytes: int,
     ) -> "tuple[RemoteRead, _Ahead | None]":
-        """Read with the known snapshot, and retry with a fresh one if that fails."""
+        """Read with the known manifest snapshot, and retry once with a fresh one if that fails.
+
+        Runs in a thread. Return the batches, and the chunk to read ahead (None for none). An object
+        that even a fresh manifest names but the store lacks is recorded as damage.
+        """
         if snapshot is not None:
             # The snapshot may be older than a deletion or a compaction of the manifest.
             try:
@@ -261,6 +287,11 @@ class RemoteFetcher:
     def _read_with(
         self, tier: Tier, partition: Partition, snapshot: Snapshot, offset: int, max_bytes: int
     ) -> "tuple[RemoteRead, _Ahead | None]":
+        """Read the batches at ``offset`` from the segment that ``snapshot`` names for it.
+
+        Return the batches, and the chunk to read ahead (None for none). Raises TierOffsetOutOfRange
+        if no live segment contains the offset.
+        """
         entry = snapshot.find(offset)
         if entry is None:
             # The caller distinguishes a deleted offset from one above the tier's end.
@@ -288,9 +319,11 @@ class RemoteFetcher:
         offset: int,
         read: Callable[[SegmentReader], R],
     ) -> R:
-        """Read, and retry from the store if the data seems damaged.
+        """Call ``read`` with the segment's reader; on damage, call it once more without the cache.
 
-        The damage may have been in memory or in transit. If it is in the store, it is recorded.
+        The damage may have been in the cache or in transit. If the second attempt fails too, it is
+        in the store: the damage of ``offset`` is recorded for the partition's status, and
+        ObjectDamaged is raised.
         """
         try:
             return read(SegmentReader(tier, self.caches, entry))
@@ -314,6 +347,10 @@ class RemoteFetcher:
         timestamp_ms: int,
         log_start: int,
     ) -> RemoteOffset | None:
+        """Return the tier's first record at or after ``timestamp_ms``, or None (in a thread).
+
+        ``log_start``: the replica's log start offset, which may be above that of the manifest.
+        """
         snapshot, limits = snapshot or self._fresh(tier, partition), unpack_limits()
         entry = snapshot.find_by_timestamp(timestamp_ms)
         # A segment's largest timestamp may be of a record below the start: try the next one.
@@ -334,15 +371,18 @@ class RemoteFetcher:
     def _newest(
         self, tier: Tier, partition: Partition, snapshot: Snapshot | None, log_start: int
     ) -> RemoteOffset | None:
-        """Return the newest record.
+        """Return the tier's first record with the largest timestamp, or None (in a thread).
 
-        Segments are tried by largest timestamp, descending, so usually one is read.
+        It serves ListOffsets with MAX_TIMESTAMP (KIP-734). Segments are tried by largest timestamp,
+        descending, so usually one is read. ``log_start``: the replica's log start offset.
         """
         snapshot = snapshot or self._fresh(tier, partition)
         best: RemoteOffset | None = None
         for entry in snapshot.by_newest():
+            # No later segment of this order can contain a newer record.
             if best is not None and entry.max_timestamp_ms < best.timestamp_ms:
                 break
+            # Deleted records do not count.
             start = max(entry.from_offset, snapshot.head.log_start_offset, log_start)
             if start > entry.end_offset_inclusive:
                 continue
@@ -361,8 +401,12 @@ class RemoteFetcher:
     def _ahead(
         self, tier: Tier, snapshot: Snapshot, entry: SegmentEntry, end: int
     ) -> "_Ahead | None":
-        """Return the chunk that a sequential reader needs next, or None if it is cached."""
+        """Return the chunk that a sequential consumer needs next, or None if it is cached already.
+
+        ``end``: byte position in the segment ``entry`` at which the current read ended.
+        """
         size = self.caches.chunk_bytes
+        # The read has reached the segment's end: start with the first chunk of the next segment.
         if end >= entry.size_bytes:
             try:
                 following = snapshot.find(entry.end_offset_inclusive + 1)
@@ -374,6 +418,7 @@ class RemoteFetcher:
         # The reader is in the second half of a chunk: fetch the following one.
         elif end % size >= size // 2 and (end // size + 1) * size < entry.size_bytes:
             ahead = _Ahead(tier, entry, end // size + 1)
+        # It continues in the chunk in which this read has ended.
         else:
             ahead = _Ahead(tier, entry, end // size)
         at_hand = (ahead.entry.segment_id, ahead.chunk) in self.caches.chunks

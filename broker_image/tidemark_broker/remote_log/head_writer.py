@@ -53,11 +53,12 @@ def leader_term(partition: Partition) -> LeaderTerm:
 
 
 def claiming(shared: ManagerState, term: LeaderTerm) -> Transition:
-    """Return the claim of a term as a transition.
+    """Return a transition of the manifest's head that claims it for a leader's term.
 
-    The tiered epoch of a Delete is claimed by the one commit that moves the log start
-    (:meth:`HeadWriter.disable_delete`). Until then only the leader epoch is claimed, and the tier's
-    content stays part of the log.
+    A claim writes the leader epoch and the tiered epoch to the head, so that an older leader is
+    fenced. The tiered epoch of a disablement with policy Delete is not claimed here but by the
+    commit that also moves the log start (:meth:`HeadWriter.disable_delete`). Until then only the
+    leader epoch is claimed, and the tier's content stays part of the log.
     """
 
     def claim(head: Head) -> Head:
@@ -85,12 +86,18 @@ class HeadWriter:
         self.shared = shared
         self.partition = partition
         self.term = term
+        #: Live and pending segments and bytes, as of the last load or commit.
         self.totals = NOTHING
+        #: Whether the term is over, so that results no longer reach the replica.
         self._retired = False
         self._loaded: LoadedHead | None = None
+        #: Whether the store may have another version than ``_loaded``.
         self._outdated = False
+        #: Time of the last read or commit, in monotonic seconds.
         self._read_at_s = 0.0
+        #: Cached pages, with the tier object that they belong to.
         self._pages: tuple[Tier, PageCache] | None = None
+        #: Serializes loads and commits.
         self._lock = ordered_async_lock(LockRank.TIER_HEAD)
 
     @property
@@ -124,7 +131,7 @@ class HeadWriter:
         self._retired = True
 
     async def open(self) -> None:
-        """Load the head, or create it if the controller knows of none."""
+        """Load the manifest's head, or create it if the controller knows of none."""
         async with self._lock:
             if self._loaded is not None and not self._outdated:
                 return
@@ -166,7 +173,11 @@ class HeadWriter:
         )
 
     async def disable_delete(self, log_start_offset: int) -> None:
-        """Make the one commit of a disablement with Delete: claim, log start and floor."""
+        """Commit a disablement with policy Delete (KIP-950) to the manifest's head.
+
+        One commit claims the tiered epoch, raises the log start offset and marks all remote
+        segments for deletion, so that no reader sees only a part of it.
+        """
         term, shared = self.term, self.shared
         await self.commit(
             # Computed on the head at commit time: another attempt may have changed it.
@@ -207,11 +218,12 @@ class HeadWriter:
             return self.head
 
     def announce(self) -> None:
-        """Raise the replica's log start to the head's, up to the high watermark, once it is durable
-        here.
+        """Publish the head's state on the replica: first its log start offset, then the tier's end.
 
-        The head's other values are published only together with its log start, because a follower
-        infers the one from the other (``disablement``).
+        The log start is raised up to the high watermark, which happens once it is durable on this
+        broker. The tiered epoch and the tier's end follow only after that, because a follower
+        infers from the tiered epoch that the log start it received belongs to it
+        (:mod:`disablement`).
         """
         partition = self.partition
         if self._retired or self._loaded is None or not partition.is_leader:
@@ -249,9 +261,10 @@ class HeadWriter:
     async def _run(
         self, function: Callable[..., tuple[LoadedHead, Totals]], *args: object
     ) -> tuple[LoadedHead, Totals]:
-        """Run a blocking call and return its result.
+        """Run a blocking load or commit in a thread; return the head and the tier's totals.
 
-        While the head is older than before, local data that the tier may not have is kept.
+        Raises HeadWentBack if the store returned an older head than one seen before. Local
+        retention of the partition then stops, since the tier may lack what it had before.
         """
         try:
             found = await self.shared.pools.commits.run_to_end(function, *args)
@@ -299,6 +312,7 @@ class HeadWriter:
     def _commit(
         self, tier: Tier, loaded: LoadedHead, transition: Transition
     ) -> tuple[LoadedHead, Totals]:
+        """Commit a transition in a thread; return the new head and the tier's totals."""
         changed = verified_head.commit(
             tier,
             self.partition,

@@ -146,7 +146,11 @@ class LeaderTasks:
         return True
 
     async def _wait_for_segment(self) -> None:
-        """Wait until a segment is closed, or the closed one is committed; at most one interval."""
+        """Wait until a segment may be eligible for a copy, at most one task interval.
+
+        It waits for one of three events: the controller knows of the manifest, the closed segment
+        becomes stable, or a segment is rolled.
+        """
         self._clear(COPY)
         partition, wait = self.partition, self.shared.wait
         interval_s = self.shared.settings.interval_s
@@ -156,6 +160,7 @@ class LeaderTasks:
                 [(PartitionChange.HIGH_WATERMARK, partition.tp)], self._manifest_known, interval_s
             )
             return
+        # A closed segment waits for the last stable offset to reach its end.
         stable = self._copier.stable_from()
         if stable is not None:
             log = partition.log
@@ -165,6 +170,7 @@ class LeaderTasks:
                 interval_s,
             )
             return
+        # All closed segments are copied.
         await wait(
             [(PartitionChange.SEGMENT_ROLLED, partition.tp)],
             lambda: self._copier.stable_from() is not None,
@@ -178,7 +184,12 @@ class LeaderTasks:
     async def _repeat(
         self, name: str, work: Callable[[], Awaitable[bool]], *, until_true: bool = False
     ) -> None:
-        """Repeat the work, forever or until it has succeeded once."""
+        """Repeat ``work`` with backoff after failures: forever, or until it returns True.
+
+        ``name`` is the key of its failure in ``failures``. With ``until_true`` the first True ends
+        the loop. Being fenced, a deleted topic and CustomMetadataTooLarge end it in any case. The
+        first two are raised.
+        """
         backoff = self._fresh_backoff()
         while True:
             try:

@@ -65,7 +65,10 @@ class RemoteQuotas:
     def of(
         cls, settings: RemoteSettings, counters: RemoteMetrics, now: Callable[[], float]
     ) -> "RemoteQuotas":
-        """Create the quotas of the settings."""
+        """Create the quotas of the settings.
+
+        ``counters`` receives the throttled seconds; ``now`` returns monotonic seconds.
+        """
         # Both quotas use Kafka's sliding windows, with separate settings.
         copy = Windows(settings.copy_windows, settings.copy_window_seconds)
         fetch = Windows(settings.fetch_windows, settings.fetch_window_seconds)

@@ -55,11 +55,14 @@ class ReadJobs(Generic[R]):
         kept_bytes: int,
         on_end: Callable[[Job[R]], None],
     ) -> None:
+        """Create it without reads; see the class for the parameters."""
         self._pool = pool
         self._clock = clock
         self._size_of = size_of
         self._on_end = on_end
+        #: Reads that are queued or running, and finished ones whose result is kept.
         self._jobs: dict[Hashable, Job[R]] = {}
+        #: Finished reads without a waiting request; the least recently used are dropped.
         self._kept: Lru[Hashable, Job[R]] = Lru(kept_bytes)
 
     def __len__(self) -> int:

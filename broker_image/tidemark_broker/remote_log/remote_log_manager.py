@@ -57,6 +57,7 @@ class RemoteLogManager:
     """Remote log manager, owned by the loop thread."""
 
     def __init__(self, context: ReplicaContext, settings: RemoteSettings) -> None:
+        """Create the manager without partitions. It contacts no store before :meth:`configure`."""
         self._context = context
         pools, counters = Pools.of(settings), RemoteMetrics()
         self._shared = ManagerState(
@@ -71,10 +72,13 @@ class RemoteLogManager:
         )
         self._sweeps = Sweeps(self._shared)
         self._fetcher = RemoteFetcher(self._shared, self._snapshot_of)
+        #: Tasks of the partitions that this broker leads.
         self._tasks: dict[TopicIdPartition, LeaderTasks] = {}
+        #: Cancelled tasks of former terms that still wait for a call to the store.
         self._ending: dict[asyncio.Task[None], TopicIdPartition] = {}
         # Topics with a deletion request in progress.
         self._deleting: set[uuid.UUID] = set()
+        #: Shutdown in progress, None before :meth:`close`.
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -162,7 +166,12 @@ class RemoteLogManager:
     # ------------------------------------------------------------ disablement, deletion
 
     async def disable(self, partition: Partition, disabling: Tiering) -> None:
-        """Do this replica's part of a disablement; the controller repeats it until it returns."""
+        """Do this replica's part of disabling remote storage for a topic (KIP-950).
+
+        Return when the controller may count this replica as done. The controller repeats the
+        request until then. ``disabling``: tiering state and policy in the request. Raises
+        RemoteUnavailable if this replica's stored state does not match, or if the tier fails.
+        """
         stored = partition.tiering
         # The controller may be ahead of, or behind, this replica's state.
         if stored.epoch != disabling.epoch:
@@ -198,9 +207,11 @@ class RemoteLogManager:
         partitions: int,
         tiered_epoch: int,
     ) -> int:
-        """Delete a bounded part of a topic's objects; see :class:`RemoteLog`.
+        """Delete a part of a deleted topic's objects; return the number that remains.
 
-        One request at a time.
+        The controller repeats the request until the result is 0. Only one request for a topic runs
+        at a time. Raises RemoteUnavailable for a second one, or if the store fails; see
+        :class:`RemoteLog`.
         """
         # The controller repeats a request that took too long.
         if topic_id in self._deleting:
@@ -246,7 +257,10 @@ class RemoteLogManager:
     # ------------------------------------------------------------ status
 
     def summary(self, partition: Partition) -> RemoteSummary:
-        """Figures for the status report; no I/O."""
+        """Return a partition's tier figures for the status report; no I/O.
+
+        Only the leader knows them. A follower's summary has zeros.
+        """
         tasks = self._tasks.get(_key(partition))
         if tasks is None:
             return RemoteSummary()
@@ -308,7 +322,10 @@ class RemoteLogManager:
         self._context.purgatory.notify(self._shared.store_key)
 
     def _gauges(self) -> Mapping[Metric, float]:
-        """Return the gauges for another thread; copies everything that may change meanwhile."""
+        """Return the current values of the tier's gauges, for the thread that serves metrics.
+
+        It copies everything that the loop thread may change meanwhile.
+        """
         # The tuple copies the dictionary in one step, which is safe between threads.
         led = [tasks for tasks in tuple(self._tasks.values()) if tasks.writer.loaded is not None]
         totals = [tasks.writer.totals for tasks in led]

@@ -107,13 +107,15 @@ class SegmentReader:
         self._chunks: dict[int, bytes] = {}
 
     def read(self, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
-        """Return whole batches from the one with ``offset``, the offset after them, and the
-        position after them.
+        """Return whole batches from the one that contains ``offset``, in about ``max_bytes``.
 
-        The first batch is complete, however large.
+        The tuple has the bytes, the offset after the last batch, and the byte position after it in
+        the segment. The first batch is complete, however large. Raises ObjectDamaged if the data
+        differs from what was copied.
         """
         # One request for the whole range, instead of one for each chunk.
         self._load_about(offset, max_bytes)
+        # ``line`` checks that each batch continues the offsets and bytes of the one before it.
         line, first = self._find(offset)
         batches = [first]
         while batches[-1].end < self._entry.size_bytes:
@@ -137,10 +139,11 @@ class SegmentReader:
     def first_at_or_after(
         self, timestamp_ms: int, start_offset: int, limits: UnpackLimits
     ) -> RemoteOffset | None:
-        """Return the first record from ``start_offset`` that is not older than a time.
+        """Return the first record from ``start_offset`` that is not older than ``timestamp_ms``.
 
-        When ``limits`` are exhausted the look-up ends, as in a local segment
-        (``log.timestamp_lookup``).
+        None if the segment has no such record. ``limits`` bounds how much is unpacked. When it is
+        exhausted the result is the start of the current batch, which is not after the requested
+        record, as in a local segment (``log.timestamp_lookup``).
         """
         # Entries strictly below: an equal one need not be the first record of that time.
         indexed = self._indexes().times.lookup(timestamp_ms - 1).offset
@@ -191,7 +194,11 @@ class SegmentReader:
         return [chunk for run in runs for chunk in self._fetch_run(run[0], len(run))]
 
     def _fetch_run(self, first: int, count: int) -> Iterator[bytes]:
-        """Read adjacent chunks and check them."""
+        """Read ``count`` adjacent chunks from chunk ``first`` on in one request, and check them.
+
+        Return the chunks in order. Raises ObjectDamaged if the object's length or a digest differs
+        from the manifest.
+        """
         size = self._caches.chunk_bytes
         start, end = first * size, min((first + count) * size, self._entry.size_bytes)
         data = self._tier.segments.fetch(self._entry, start, end)
@@ -224,17 +231,23 @@ class SegmentReader:
         start_offset: int,
         limits: UnpackLimits,
     ) -> RemoteOffset | None:
+        """Return the batch's first record from ``start_offset`` not older than ``timestamp_ms``.
+
+        None if the batch has no such record. If its records cannot be unpacked, or all have the
+        timestamp of their append, the result is the start of the batch.
+        """
         data = self._bytes(batch.position, batch.end)
         line.check_batch(data)
         header = parse_header(data)
         epoch = header.partition_leader_epoch
+        # All records of the batch have the same timestamp: its first one matches.
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return self._begin_of(batch, start_offset)
         try:
             for offset, record_ms in decode_timestamps(data, limits):
                 if offset >= start_offset and record_ms >= timestamp_ms:
                     return RemoteOffset(offset, record_ms, epoch)
-        # Unpacks to too much, or was produced so: its CRC is correct.
+        # The CRC is correct, so the producer sent such a batch, or it exceeds ``limits``.
         except CorruptBatch:
             return self._begin_of(batch, start_offset)
         return None
@@ -257,10 +270,10 @@ class SegmentReader:
         return following
 
     def _walk_from(self, offset: int) -> tuple[BatchLine, _BatchPosition]:
-        """Return the batch from which to walk to ``offset``, and the line of offsets that continues
-        after it.
+        """Return a checker of consecutive batches, and the batch from which to walk to ``offset``.
 
-        The position determines the expected offsets: the segment's first, or those in the index.
+        The offset index gives the last batch known to be at or before ``offset``. The checker
+        expects the base offset of that batch, or the segment's first offset at position 0.
         """
         last_offset, position = self._indexes().offsets.entry_for(offset)
         batch = self._batch_at(position)

@@ -52,6 +52,10 @@ class StoreGuard:
         on_change: Callable[[], None],
         wall_ms: Callable[[], int],
     ) -> None:
+        """Create the guard without a configuration; see :meth:`configure`.
+
+        ``monotonic`` returns seconds, ``wall_ms`` the wall clock in milliseconds.
+        """
         self._settings = settings
         self._monotonic = monotonic
         self._wall_ms = wall_ms
@@ -60,11 +64,16 @@ class StoreGuard:
         self._on_change = on_change
         self._accepted = _Accepted()
         self._tier: Tier | None = None
+        #: Verified identity of the store, "" until it is verified.
         self._store_id = ""
+        #: Reason why the store may not be used, None while it may.
         self._error: StoreUnavailable | None = _not_configured()
+        #: Task that checks the store periodically.
         self._watcher: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        #: Set to request a check before the interval has passed.
         self._wake_up = asyncio.Event()
+        #: Number of times that the store has become usable.
         self.changes = 0
 
     @property
@@ -79,7 +88,11 @@ class StoreGuard:
         return 0 if tier is None else tier.manifests.page_cache_bytes
 
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
-        """Apply the configuration accepted by the controller; a change is verified before use."""
+        """Apply the storage configuration accepted by the controller.
+
+        ``remote_storage``: JSON, "" for none. ``store_id``: identity that the store must have, ""
+        if none is recorded yet. A changed configuration is verified before :meth:`tier` returns it.
+        """
         accepted = _Accepted(remote_storage, store_id, cluster_id)
         if accepted == self._accepted:
             return
@@ -135,9 +148,14 @@ class StoreGuard:
             self._watcher = None
 
     def _open(self) -> None:
+        """Open the configured store; it is not usable until the watcher has verified its identity.
+
+        An invalid configuration becomes ``_error`` and is not raised.
+        """
         if not self._accepted.remote_storage:
             self._error = _not_configured()
             return
+        # The tier object, with its cache of pages, stays the same for the same place.
         try:
             if self._tier is None:
                 config = from_json(self._accepted.remote_storage)
@@ -186,9 +204,10 @@ class StoreGuard:
         )
 
     async def _check(self) -> bool:
-        """Verify the identity.
+        """Verify the store's identity and conditional writes; return False to retry with backoff.
 
-        A configuration that changed meanwhile is checked in the next round.
+        True means that the next check is due after the normal interval, or that no store is
+        configured. If the configuration has changed during the check, its result is discarded.
         """
         tier, accepted = self._tier, self._accepted
         if tier is None:

@@ -68,6 +68,7 @@ class Sweeps:
         }
 
     async def _run(self) -> None:
+        """Sweep the tier periodically until cancelled; failures are logged and retried later."""
         settings, pools = self._shared.settings, self._shared.pools
         while True:
             # With jitter brokers that started together check at different times.
@@ -77,6 +78,7 @@ class Sweeps:
             try:
                 tier = self._shared.guard.tier()
                 await pools.expiration.run_to_end(self._sweep_if_due, tier)
+            # Another broker sweeps at present.
             except SweepLeaseTaken as error:
                 logger.debug("%s", error)
             except (StoreError, PoolFull) as error:
@@ -89,14 +91,19 @@ class Sweeps:
                 )
 
     def _sweep_if_due(self, tier: Tier) -> None:
-        """Sweep if it is due, in a thread."""
+        """Take the sweep lease and sweep, if the last sweep is an interval ago (in a thread).
+
+        A sweep deletes objects that no manifest names. Raises SweepLeaseTaken if another broker
+        sweeps at present.
+        """
         shared = self._shared
         now_ms = shared.context.wall_ms
         lease = SweepLease(tier.store, self._holder, now_ms)
-        # A little early is in time: the pauses are only about as long as the interval.
+        # Time of the last sweep by any broker, which the lease object stores.
         swept_ms = lease.swept_ms()
         if swept_ms != self._last_ms:
             self._last = SweepReport()  # another broker has swept since, and reports its remains
+        # With jitter the pauses may be a little shorter than the interval.
         since_s = (now_ms() - swept_ms) / 1000
         if since_s < shared.settings.sweep_interval_s * (1 - shared.settings.jitter):
             return
@@ -108,6 +115,7 @@ class Sweeps:
             self._sweep(tier, lease)
             done = True
         finally:
+            # Release the lease in any case; if that fails, it expires.
             with contextlib.suppress(StoreError, SweepLeaseTaken):
                 lease.end(done=done, left=self._last.left)
                 self._last_ms = lease.ended_ms
@@ -131,6 +139,7 @@ class Sweeps:
             raise _Stopped
 
     def _report(self, report: SweepReport) -> None:
+        """Add a sweep's results to the metrics, and log a warning if it found unnamed objects."""
         self._last = report
         # Counters add up over all sweeps; the gauges show what the last one has left.
         removed = report.removed.count + report.uploads_removed

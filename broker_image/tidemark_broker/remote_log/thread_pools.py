@@ -74,9 +74,10 @@ class Pool:
         return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
 
     async def run_to_end(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call :meth:`run`, but let a cancelled caller wait until the call has ended.
+        """Run a call in the pool; a cancelled caller waits until the call has ended.
 
-        It is for calls whose effect the next one depends on.
+        It is for calls whose effect the next call depends on, such as commits. A thread cannot be
+        interrupted, so :meth:`run` would return while the call still runs.
         """
         work = asyncio.ensure_future(self.run(function, *args, **kwargs))
         try:

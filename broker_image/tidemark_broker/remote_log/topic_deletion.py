@@ -34,10 +34,12 @@ SEGMENTS_AT_ONCE = 1000
 def delete_topic(
     shared: ManagerState, tier: Tier, topic_id: uuid.UUID, name: str, partitions: int
 ) -> int:
-    """Write the tombstones of all heads first, so that nothing new starts; then delete.
+    """Delete a bounded part of a topic's objects in the tier (blocking); return what remains.
 
-    Return the number of remaining segments, pages, or unnamed objects, for which the call must be
-    repeated.
+    The result is the number of segments, pages, or unnamed objects that are left. The caller
+    repeats the call until it is 0. ``partitions``: number of the topic's partitions. Raises
+    DeletesRefused if the store refused to delete objects; those of other partitions are deleted
+    first.
     """
     topic = TopicObject(
         topic_id=topic_id,
@@ -47,6 +49,7 @@ def delete_topic(
     )
     # The topic's tombstone first: from now on the topic counts as deleted.
     tier.topics.put_tombstone(topic)
+    # The partitions' tombstones fence leaders that may still copy.
     heads = _write_tombstones(shared, tier, topic)
     # The budget bounds one call, so that the controller's request does not time out.
     budget, remaining = SEGMENTS_AT_ONCE, 0
@@ -62,6 +65,7 @@ def delete_topic(
         remaining += left
     if refusal is not None:
         raise refusal
+    # Once all named objects are deleted, delete those that no manifest names.
     remaining = remaining or _sweep(tier, topic)
     if not remaining:
         logger.info("topic id %s: nothing is left in the tier", topic_id)
@@ -71,7 +75,10 @@ def delete_topic(
 def _write_tombstones(
     shared: ManagerState, tier: Tier, topic: TopicObject
 ) -> list[tuple[int, LoadedHead]]:
-    """Return the tombstones of all partitions, created if there was no head."""
+    """Replace the manifest head of every partition by a tombstone; return them by partition number.
+
+    A partition without a head gets a new tombstone. Tombstones that exist already stay as they are.
+    """
     now_ms, found = shared.context.wall_ms(), set(tier.manifests.partitions(topic.topic_id))
     heads = []
     # Partitions without a head get a tombstone too, which fences a leader's first head.
@@ -121,9 +128,10 @@ def _sweep(tier: Tier, topic: TopicObject) -> int:
 def _clear(
     shared: ManagerState, tier: Tier, loaded: LoadedHead, pages: PageCache, budget: int
 ) -> tuple[int, int]:
-    """Delete one partition's segments.
+    """Delete the objects of at most ``budget`` segments of one partition.
 
-    Return the remaining segments and pages, and the number deleted.
+    ``loaded`` is the partition's tombstone. Return two numbers: the remaining segments and manifest
+    pages, and the segments deleted by this call. Raises the store's error.
     """
     now_ms = shared.context.wall_ms()
     marked = queries.pending_deletes(
@@ -132,6 +140,7 @@ def _clear(
     # A late upload would restore a deleted object, with no head left that names it.
     due = tuple(item for item in marked if not _may_still_arrive(shared, item.entry, now_ms))
     done, error = delete_objects(shared, tier, due if budget > 0 else ())
+    # ``trash`` lists pages that the tombstone no longer uses; a commit deletes them.
     if done or loaded.head.trash:
         loaded = tier.manifests.commit(
             loaded, lambda head: transitions.finish_delete(head, None, done)

@@ -47,9 +47,10 @@ class Uploads:
         return segment_id in self._running
 
     async def run(self, upload: Upload, data: SegmentData) -> Copied:
-        """Upload a segment; return the storage manager's result.
+        """Upload a segment's objects in the copier's pool; return the storage manager's result.
 
-        If the caller is cancelled, the upload ends by itself.
+        A running upload cannot be stopped. If the caller is cancelled or the upload fails, its
+        objects are cleaned up after it has ended (:meth:`given_up`).
         """
         loop, segment_id = asyncio.get_running_loop(), upload.entry.segment_id
         work = self._copier.submit(upload.tier.segments.copy_segment, upload.entry, data)
@@ -74,8 +75,9 @@ class Uploads:
 
 
 def drop_if_unreferenced(upload: Upload) -> bool:
-    """Delete the objects of an abandoned upload, unless the manifest refers to them or may do
-    so; best effort (blocking). Return whether they were deleted.
+    """Delete the objects of an abandoned upload unless the manifest may still use them (blocking).
+
+    Best effort: an error is logged. Return whether they were deleted.
     """
     entry = upload.entry
     try:
@@ -91,6 +93,7 @@ def drop_if_unreferenced(upload: Upload) -> bool:
 
 
 def _is_referred_to(upload: Upload) -> bool:
+    """Return whether the manifest has the upload's entry, other than as a marked one."""
     manifests, segment_id = upload.tier.manifests, upload.entry.segment_id
     head = manifests.load(upload.topic_id, upload.partition).head
     for entry in head.entries:

@@ -21,9 +21,13 @@ logger = logging.getLogger(__name__)
 def load(
     tier: Tier, partition: Partition, by: Claim, *, now_ms: int, memory: Head | None = None
 ) -> LoadedHead:
-    """Load the current head; if it went back, repair it under the leader's claim ``by``.
+    """Load the manifest's current head, and repair it if the store returns an outdated one.
 
-    ``memory``: the newest head that the leader has. Raises what ``ManifestStore.load`` raises.
+    A head is outdated if it is older than the newest one that this replica knows from its state
+    file or from ``memory`` (the newest head that the leader has, None for none). ``by``: claim of
+    the leader, under which the repair is written. Raises HeadWentBack if the head cannot be
+    repaired, ManifestFenced if a newer leader has claimed it, and what ``ManifestStore.load``
+    raises.
     """
     topic_id, number = partition.topic_id, partition.partition
     known = partition.tier_position
@@ -54,7 +58,10 @@ def commit(
     *,
     now_ms: int,
 ) -> LoadedHead:
-    """Commit a transition; if the head went back meanwhile, commit it on the repaired head."""
+    """Commit a transition; if the head was replaced by an older one, repair it and commit on that.
+
+    ``loaded``: head on which the transition is based. ``by``: claim of the leader.
+    """
     try:
         # The store's conditional write detects that the head has changed.
         return tier.manifests.commit(loaded, transition)
@@ -71,6 +78,11 @@ def _repair(
     now_ms: int,
     memory: Head | None,
 ) -> LoadedHead:
+    """Write a repaired head in place of an outdated one and return it.
+
+    ``error`` has the outdated head, or none if the head is missing. Raises HeadWentBack if the
+    repair cannot be proven, and ManifestFenced if a newer leader has claimed the head.
+    """
     found = error.found
     # A newer leader has claimed the head: it decides about a repair.
     if found is not None and by.is_older_than(found.head.claim):
