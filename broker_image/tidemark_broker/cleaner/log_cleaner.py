@@ -61,9 +61,10 @@ def settings_of(config: BrokerConfig, threads: int) -> CleanerSettings:
 
 
 class LogCleaner:
-    """Compaction of a broker's logs, owned by the loop thread.
+    """Log compaction of a broker (Kafka's ``LogCleaner``), owned by the loop thread.
 
-    ``monotonic`` in seconds, ``wall_ms`` since the epoch.
+    ``partitions`` returns the hosted replicas. ``monotonic`` returns seconds, ``wall_ms``
+    milliseconds since the Unix epoch.
     """
 
     def __init__(
@@ -75,10 +76,12 @@ class LogCleaner:
         wall_ms: Callable[[], int],
     ) -> None:
         enabled = config.boolean("log.cleaner.enable")
+        #: Concurrent compactions, 0 if ``log.cleaner.enable`` is false.
         self._workers = config.integer("log.cleaner.threads") if enabled else 0
         # Without workers the thread pool still needs a valid size.
         threads = max(self._workers, 1)
         self._settings = settings_of(config, threads)
+        #: Pause in seconds after no log was due.
         self._backoff_s = config.seconds("log.cleaner.backoff.ms")
         self._throttle = IoThrottle(config.integer("log.cleaner.io.max.bytes.per.second"))
         self._in_thread = ThreadPool("cleaner", threads=threads)
@@ -87,6 +90,7 @@ class LogCleaner:
         self._wall_ms = wall_ms
         # Two workers must not compact the same log.
         self._in_progress: set[TopicPartition] = set()
+        #: Logs whose last compaction failed, with the time of their next attempt.
         self._aside: dict[TopicPartition, Backoff] = {}
         self._stopping = False
         self.figures = CleanerFigures()
@@ -138,7 +142,10 @@ class LogCleaner:
         return True
 
     async def _dirtiest(self) -> tuple[Partition, Dirtiness] | None:
-        """Return the due log with the largest dirty ratio."""
+        """Return the due log with the largest dirty ratio, None if no log is due.
+
+        Also updates the ratios in the metrics.
+        """
         best: tuple[Partition, Dirtiness] | None = None
         figures, now_ms = self.figures, self._wall_ms()
         # The metrics cover all compacted logs, not only the due ones.
@@ -179,6 +186,11 @@ class LogCleaner:
             self._aside = {tp: item for tp, item in self._aside.items() if tp in hosted}
 
     async def _clean(self, partition: Partition, dirtiness: Dirtiness) -> None:
+        """Compact one log in a thread, and record the outcome.
+
+        The cleaner aborts if the log was truncated or reset meanwhile, or the broker stops. That is
+        not a failure: the log is compacted again later.
+        """
         try:
             stats = await self._in_thread(
                 clean,
@@ -213,6 +225,8 @@ class LogCleaner:
             partition.storage_failed(error)
 
     def _succeeded(self, partition: Partition, before: Dirtiness, stats: CleaningStats) -> None:
+        """Update the metrics and log the result of a successful compaction."""
+        # The log is not retried with a pause any more.
         self._aside.pop(partition.tp, None)
         figures = self.figures
         figures.runs += 1

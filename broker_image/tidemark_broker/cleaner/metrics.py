@@ -18,7 +18,9 @@ class CleanerCollector(Collector):
         self._cleaner = cleaner
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of log compaction."""
         figures = self._cleaner.figures
+        # Kafka reports the ratios in percent.
         values: dict[Row, float] = {
             broker_table.MAX_DIRTY: figures.max_dirty_ratio * 100,
             broker_table.MAX_COMPACTION_DELAY: figures.max_overdue_s,

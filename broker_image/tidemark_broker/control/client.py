@@ -72,9 +72,12 @@ class ProcessIdentity:
 
 
 class ControlClient:
-    """Owner of the session; run :meth:`run` in a task.
+    """Client side of the session between this broker and the leading controller of the operator.
 
-    ``listeners`` returns the advertised endpoints with resolved ports.
+    Run :meth:`run` in a task. ``listeners`` returns the advertised endpoints with the ports that
+    were bound. ``storage_error`` and ``directory_error`` return the current error text for
+    ``BrokerStatus``, "" for none. ``clean_broker_epoch`` is the broker epoch of the previous run if
+    that ended with a clean shutdown, else -1.
     """
 
     def __init__(
@@ -95,10 +98,13 @@ class ControlClient:
         clean_broker_epoch: int,
     ) -> None:
         self._identity = identity
+        # Every controller replica has an address. The finder returns the one that leads.
         self._finder = ControllerFinder(
             identity.broker_id, addresses, lambda address: self._connect(address, "requests")
         )
         self._dialer = Dialer(files=tls, expected=tls_identity.TlsIdentity(identity.cluster_id))
+        #: Secret of the current registration, which authenticates every later request of the
+        #: session.
         self._session_token = b""
         self._listeners = listeners
         self._manager = manager
@@ -109,31 +115,49 @@ class ControlClient:
         self._clock = clock
         self._storage_error = storage_error
         self._directory_error = directory_error
+        #: Broker epoch that the next registration presents as proof that no records were lost, -1
+        #: for none. With the proof the broker keeps its place in the ISRs.
         self._previous_broker_epoch = clean_broker_epoch
+        #: True from a loss of appended records until the controller has registered the new process
+        #: id.
         self._has_lost_records = False
         self._heartbeat: HeartbeatThread | None = None
+        #: Fails with the error that ends the current session. None before the first session.
         self._ended: asyncio.Future[None] | None = None
         #: Start of the current session, and of the session whose heartbeats are being sent.
         self._session_began_s = self._heartbeat_of_s = time.monotonic()
+        #: Last logged problem, so that each new one is logged once and not at every attempt.
         self._last_problem = ""
         #: Address at which the last attempt created no session.
         self._last_failed: Address | None = None
+        #: Epoch of the current registration, -1 before the first one.
         self.broker_epoch = -1
+        #: True while the controller excludes this broker from leadership and from the clients'
+        #: metadata.
         self.fenced = True
+        #: True while a session exists.
         self.connected = False
         #: The current session, for requests over another connection.
         self.link: ControllerLink | None = None
+        #: True once a controlled shutdown was requested. Each heartbeat repeats the request.
         self.want_shut_down = False
+        #: Set when the controller unfences the broker for the first time.
         self.unfenced = asyncio.Event()
+        #: Set once the controller permits the shutdown, usually after all leaders have moved.
         self.may_shut_down = asyncio.Event()
 
     # ------------------------------------------------------------ sessions
 
     async def run(self) -> None:
-        """Keep a session with the leading controller until cancelled."""
+        """Register with the leading controller and keep a session with it, until cancelled.
+
+        After each session the leader is looked up again, since another controller may lead by then.
+        """
         clock = asyncio.get_running_loop().time
         backoff = Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         while True:
+            # The connection to the leading controller. Waits without limit while no controller
+            # leads.
             found = await self._finder.find(last=self._last_failed)
             began_s = clock()
             error = await self._try(found)
@@ -146,11 +170,15 @@ class ControlClient:
             # pause.
             if clock() - began_s > _LONGEST_PAUSE_S:
                 backoff = backoff.succeeded()
+            # The end of a session always counts as a failure, because a healthy session has no end.
             backoff = backoff.failed(clock())
             await asyncio.sleep(backoff.until_s - clock())
 
     async def _try(self, found: FoundController) -> Exception | None:
-        """Run one session; return the error that ended it."""
+        """Run one session, log its end, and return the error that ended it.
+
+        Never raises except on cancellation, so that the caller only has to choose a pause.
+        """
         address = found.address
         try:
             await self._session(found)
@@ -177,6 +205,12 @@ class ControlClient:
         self._last_problem = problem
 
     async def _session(self, found: FoundController) -> None:
+        """Open one session and serve it until it ends: register, attach commands, start heartbeats.
+
+        ``found`` contains the address of the leading controller and an open connection for this
+        broker's requests. A second connection carries the controller's commands. Heartbeats use a
+        third one, in a thread. Raises the error that ended the session.
+        """
         self._session_began_s = time.monotonic()
         address, requests = found
         # Set before anything can fail: discovery then tries the other addresses first.
@@ -191,9 +225,11 @@ class ControlClient:
             await self._attach(commands)
             # The future exists before the heartbeats, which may end the session at once.
             self._ended = asyncio.get_running_loop().create_future()
+            # A disk may have failed while the registration was in progress. Its proof is void then.
             if self._has_lost_records:
                 raise SessionEnded("records were lost during the registration")
             stack.callback(self._start_heartbeat(address, session_timeout_s).stop)
+            # From here on the session counts as established.
             self.connected = True
             self._last_failed = None
             self.link = self._link_to(address)
@@ -222,10 +258,17 @@ class ControlClient:
         commands: KafkaConnection,
         ended: "asyncio.Future[None]",
     ) -> None:
+        """Run the tasks of an established session until the first ends, and raise its error.
+
+        ``requests`` carries this broker's requests (ISR changes, producer ids, status),
+        ``commands`` those of the controller. ``ended`` fails when the heartbeat thread reports the
+        end of the session.
+        """
         session = ControllerSession(
             self._identity.broker_id, self.broker_epoch, self._session_token
         )
         reporter = StatusReporter(self._manager, self._storage_error, self._directory_error)
+        # A failed or recovered disk is reported at once, because the controller then moves leaders.
         self._manager.context.failures.changed = reporter.kick
         await first_of(
             self._commands.run(commands, session.broker_epoch),
@@ -236,11 +279,17 @@ class ControlClient:
         )
 
     async def _register(self, connection: KafkaConnection) -> float:
-        """Register the broker. Return the session's timeout in seconds."""
+        """Register this broker process with the controller. Return the session timeout in seconds.
+
+        The response contains the broker epoch and the token of the session. Raises
+        :class:`PreviousProcessAlive`, :class:`ControllerRefused` or :class:`SessionEnded` if the
+        broker cannot join this controller.
+        """
         me = self._identity
         answer = await self._request_registration(connection, me)
-        # The controller has lost its state, so it first reads what the brokers know of their
-        # replicas.
+        # The controller was restored without its own state. It first collects the partition states
+        # that the brokers have stored, and only then accepts a registration. Therefore the request
+        # is sent twice.
         if answer.wants_states:
             await self._send_states(connection, me)
             answer = await self._request_registration(connection, me)
@@ -253,11 +302,13 @@ class ControlClient:
                 self.may_shut_down.set()
             raise kind(f"registration refused: {answer.error_message}")
         check(answer.error_code, "registration")
-        # A controller with an older epoch is superseded and does not know it yet.
+        # A controller with an older epoch has been superseded without noticing. It must not be
+        # obeyed.
         if not await self._epoch.accept(answer.controller_epoch):
             raise SessionEnded(
                 f"controller epoch {answer.controller_epoch} is older than {self._epoch.highest}"
             )
+        # ``records_lost`` replaces the identity. The registration was then made with a void proof.
         if self._identity is not me:
             raise SessionEnded("records were lost during the registration")
         self._session_token = answer.session_token
@@ -267,6 +318,13 @@ class ControlClient:
     async def _request_registration(
         self, connection: KafkaConnection, me: ProcessIdentity
     ) -> control.BrokerRegistrationResponse:
+        """Send one BrokerRegistration request for the process ``me`` and return the response.
+
+        The caller passes the identity, so that a repetition presents the same process although
+        ``records_lost`` may have replaced ``self._identity`` meanwhile.
+        """
+        # The highest controller epoch and its last commit tell a restored controller how old its
+        # state is.
         return await connection.request(
             control.BrokerRegistrationRequest(
                 broker_id=me.broker_id,
@@ -285,9 +343,10 @@ class ControlClient:
         )
 
     async def _send_states(self, connection: KafkaConnection, me: ProcessIdentity) -> None:
-        """Send the recorded states of the replicas.
+        """Send the partition states that this broker has stored, to a controller that lost its own.
 
-        The controller decides nothing about them before.
+        The states are sent in pages. The controller elects no leaders before it has the states of
+        the brokers.
         """
         for number, page in enumerate(await pages(self._manager)):
             request = control.ReplicaStatesRequest(
@@ -321,8 +380,10 @@ class ControlClient:
 
     @property
     def proven_broker_epoch(self) -> int:
-        """Broker epoch that proves a clean shutdown; -1 while the controller does not know of a
-        loss.
+        """Broker epoch to store as proof of a clean shutdown.
+
+        -1 from a loss of records until the next registration, because the controller must not let
+        this broker keep its place in the ISRs.
         """
         return -1 if self._has_lost_records else self.broker_epoch
 
@@ -342,6 +403,11 @@ class ControlClient:
     # ------------------------------------------------------------ heartbeats
 
     def _start_heartbeat(self, address: Address, session_timeout_s: float) -> HeartbeatThread:
+        """Start and return the thread that sends the heartbeats of the session just registered.
+
+        ``address`` is that of the controller. The caller stops the thread at the end of the
+        session.
+        """
         thread = HeartbeatThread(
             HeartbeatTarget(
                 host=address[0],
@@ -359,6 +425,7 @@ class ControlClient:
         # A shutdown that was requested before this session continues in it.
         thread.want_shut_down = self.want_shut_down
         self._heartbeat = thread
+        # Stall detection compares this start time with the time at which a stalled loop woke up.
         self._heartbeat_of_s = self._session_began_s
         self._clock.stall.session_of(session_timeout_s)
         thread.start()
@@ -380,6 +447,10 @@ class ControlClient:
     def _heartbeat_answered(
         self, thread: HeartbeatThread, answer: control.BrokerHeartbeatResponse
     ) -> None:
+        """Handle a heartbeat response: fencing, permission to shut down, and the session's end.
+
+        Called on the event loop. ``thread`` is the one that received the response.
+        """
         # A late answer of an earlier session must not affect this one.
         if thread is not self._heartbeat:
             return
@@ -393,12 +464,14 @@ class ControlClient:
         self.fenced = answer.is_fenced
         if not answer.is_fenced:
             self.unfenced.set()
-        # A loop that did not turn for a whole session must not act as leader: others may lead by
-        # now.
+        # If the event loop stalled for longer than the session timeout, the controller may have
+        # elected other leaders meanwhile. Only a session that started after the stall may confirm
+        # this broker's roles, and only once this broker has applied that session's full snapshot.
         in_force = not answer.is_fenced and thread.snapshot_controller_epoch >= 0
         if in_force and not self._clock.stall.confirmed(self._heartbeat_of_s):
             self._end_session(SessionEnded("the event loop did not turn for a whole session"))
             return
+        # All leaders of this broker have moved away.
         if answer.should_shut_down:
             self.may_shut_down.set()
 
@@ -416,7 +489,10 @@ async def _wait(future: "asyncio.Future[None]") -> None:
 
 
 async def first_of(*coroutines: Coroutine[None, None, None]) -> None:
-    """Run coroutines until one ends, then cancel and await the others. Raises its error."""
+    """Run coroutines concurrently until one ends, then cancel and await the others.
+
+    Raises the error of the one that ended first.
+    """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

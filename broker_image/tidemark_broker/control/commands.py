@@ -114,10 +114,11 @@ class CommandSlots:
 
 
 class CommandServer:
-    """Command connections, one at a time.
+    """Server for the commands that the leading controller sends over an attached connection.
 
-    ``snapshot_applied`` is called with the controller epoch of each full snapshot, before its
-    acknowledgement.
+    One connection is served at a time. ``serve_kafka`` handles ordinary Kafka requests of the
+    operator. ``snapshot_applied`` is called with the controller epoch of each full snapshot of
+    partition states, before the snapshot is acknowledged.
     """
 
     def __init__(
@@ -131,21 +132,28 @@ class CommandServer:
         users: UserStore,
     ) -> None:
         self._manager = manager
+        #: Highest controller epoch that this broker has obeyed. Commands of an older one are
+        #: rejected.
         self._epoch = epoch
+        #: Work of disabling remote storage per partition (KIP-950).
         self._disablements = disablements
         self._serve_kafka = serve_kafka
         self._snapshot_applied = snapshot_applied
+        #: Users, ACLs and quotas that the controller distributes.
         self._users = users
 
     async def run(self, connection: KafkaConnection, broker_epoch: int) -> None:
-        """Serve until the connection ends (raises) or the task is cancelled."""
+        """Read and execute commands until the connection ends (raises) or the task is cancelled.
+
+        ``broker_epoch`` is that of this session and is returned in the responses.
+        """
         turns = CommandSlots(lambda frame: self._one(connection, frame, broker_epoch))
         try:
             while True:
                 frame = await connection.read_frame()
                 key, _, correlation_id = peek_request(frame)
-                # States are applied in this loop, so that nothing that arrived later overtakes
-                # them.
+                # States are applied in this loop, one after the other. A command that arrived later
+                # can therefore rely on the states before it.
                 if key == control.PARTITION_STATES:
                     states = _body(control.PartitionStatesRequest, frame)
                     answer = await self._states(states, broker_epoch)
@@ -153,6 +161,7 @@ class CommandServer:
                 elif key == USER_STATES:
                     users = await self._user_states(frame, broker_epoch)
                     connection.write(encode_response(users, correlation_id))
+                # All other commands run in tasks of their own, and may complete in any order.
                 elif not turns.take(frame, urgent=key in URGENT):
                     logger.warning("command dropped: %d commands are waiting", WAITING_MAX)
         finally:
@@ -173,8 +182,15 @@ class CommandServer:
             await connection.close()
 
     async def _answer(self, frame: Frame, peer: str, broker_epoch: int) -> Sequence[bytes] | None:
+        """Execute one command and return the pieces of its response frame.
+
+        A key that is not an internal command is an ordinary Kafka request of the operator. None
+        means that the request has no response.
+        """
         key, _, correlation_id = peek_request(frame)
         answer: _Answer
+        # Each handler checks the controller epoch itself, since a superseded controller may still
+        # be connected.
         if key == control.DISABLE_REMOTE_TOPIC:
             answer = await self._disable(
                 _body(control.DisableRemoteTopicRequest, frame), broker_epoch
@@ -194,7 +210,14 @@ class CommandServer:
     async def _states(
         self, request: control.PartitionStatesRequest, broker_epoch: int
     ) -> control.PartitionStatesResponse:
-        # The epoch must be durable before its commands are obeyed.
+        """Apply partition states of the controller: leaders, ISRs, assignments and removals.
+
+        A full snapshot replaces everything known, a change only names what differs. The response
+        contains the partitions that could not be applied, or an error code for the request as a
+        whole.
+        """
+        # The controller epoch is stored durably before anything of that controller is applied.
+        # After a restart this broker still rejects an older controller.
         try:
             accepted = await self._epoch.accept(request.controller_epoch)
         except StorageError as error:
@@ -208,6 +231,7 @@ class CommandServer:
                 self._epoch.highest,
             )
             return _states_answer(_STALE, broker_epoch)
+        # Reported at the next registration. It tells a restored controller how old its state is.
         self._epoch.commit = max(self._epoch.commit, request.commit)
         # Set before the partitions are applied, so that no client is served without ACLs.
         self._users.awaited = request.users_follow
@@ -220,16 +244,22 @@ class CommandServer:
             len(request.removals),
             len(errors),
         )
-        # The controller unfences this broker after a full snapshot, which must be applied by then.
+        # The controller unfences this broker once the snapshot is reported as applied.
         if request.full:
             await self._snapshot_applied(request.controller_epoch)
         return _states_answer(0, broker_epoch, tuple(errors))
 
     async def _user_states(self, frame: Frame, broker_epoch: int) -> UserStatesResponse:
+        """Replace all users, SCRAM credentials, ACLs and quotas by those in the request.
+
+        Each request contains the complete set. A large one is decoded in a thread, so that the
+        event loop continues.
+        """
         if len(frame) > _LONG_BYTES:
             request, users = await _in_thread(self._users_of, frame)
         else:
             request, users = self._users_of(frame)
+        # A superseded controller may send users that were deleted since.
         stale = self._epoch.is_stale(request.controller_epoch)
         if stale:
             logger.warning(
@@ -263,12 +293,18 @@ class CommandServer:
     async def _delete(
         self, request: control.DeleteRemoteTopicRequest
     ) -> control.DeleteRemoteTopicResponse:
+        """Delete a part of a topic's remote data, and return the number of remaining segments.
+
+        The controller repeats the request until none remain. REQUEST_TIMED_OUT means that segments
+        remain, and a remaining count of -1 that it is unknown.
+        """
         # Deleting remote data cannot be undone, so the epoch is checked first.
         if self._epoch.is_stale(request.controller_epoch):
             return _delete_answer(_STALE, -1, "the request is of an older controller")
         remote = self._manager.remote
         if remote is None:
             return _delete_answer(_STORAGE, -1, "this broker has no remote storage")
+        # One request deletes for a limited time. A repetition continues where it stopped.
         try:
             # The deletion continues over several requests; the answer tells what is left.
             remaining = await remote.delete_topic(

@@ -61,10 +61,11 @@ class ControllerFinder:
         self._problems: dict[Address, str] = {}
 
     async def find(self, *, last: Address | None = None) -> FoundController:
-        """Return the first address that leads.
+        """Wait until one of the addresses leads, and return it with its open connection.
 
-        ``last`` led before but created no session, because it hangs or was superseded. It is
-        queried a little later than the others.
+        All addresses are queried concurrently, without a time-out. ``last`` led before but created
+        no session, because it hangs or was superseded. It is queried :data:`LATER_S` seconds later
+        than the others. The caller closes the returned connection.
         """
         looking = [
             asyncio.ensure_future(self._look(address, LATER_S if address == last else 0.0))
@@ -83,6 +84,7 @@ class ControllerFinder:
                 for other in await asyncio.gather(*looking, return_exceptions=True):
                     if isinstance(other, FoundController) and other is not first:
                         other.connection.abort()
+        # Cancelled after a leader was found: nothing else would close its connection.
         except BaseException:
             if first is not None:
                 first.connection.abort()
@@ -90,6 +92,10 @@ class ControllerFinder:
         return first
 
     async def _look(self, address: Address, after_s: float) -> FoundController:
+        """Connect to one address repeatedly until it leads, and return the connection.
+
+        ``after_s`` delays the first attempt in seconds. Ends only with a leader or by cancellation.
+        """
         failures = 0
         # Gives the other addresses a chance to answer first.
         await asyncio.sleep(after_s)
@@ -104,6 +110,7 @@ class ControllerFinder:
             else:
                 self._problems.pop(address, None)
                 return FoundController(address, connection)
+            # The pause grows with each failed attempt, up to :data:`LONGEST_PAUSE_S`.
             failures += 1
             await asyncio.sleep(_PAUSES.pause_s(failures))
 
@@ -117,9 +124,10 @@ class ControllerFinder:
             raise
 
     async def _leads(self, connection: KafkaConnection) -> bool:
-        """Return whether the other side leads, by a heartbeat without a registration.
+        """Return whether the controller on the other side leads.
 
-        A leader answers that it does not know the registration.
+        Sends a heartbeat without a registration. A standby answers NOT_CONTROLLER. Any other answer
+        is that of a leader.
         """
         # Without a registration the epoch is -1, and a leader answers STALE_BROKER_EPOCH.
         answer = await connection.request(

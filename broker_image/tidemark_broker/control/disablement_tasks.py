@@ -29,7 +29,11 @@ _WorkKey = tuple[uuid.UUID, int, int, int]
 
 
 class DisablementTasks:
-    """Running disablements; tasks end with :meth:`close`."""
+    """Work of disabling remote storage on this broker's partitions (KIP-950).
+
+    The work on one partition runs in a task and outlives the request that started it. :meth:`close`
+    cancels all tasks.
+    """
 
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
@@ -38,7 +42,12 @@ class DisablementTasks:
     async def disable(
         self, request: control.DisableRemoteTopicRequest
     ) -> tuple[control.DisableRemoteTopicResult, ...]:
-        """Start or continue the work of each partition, and wait at most ``timeout_ms``."""
+        """Disable remote storage of a topic on this broker's replicas (``DisableRemoteTopic``).
+
+        Returns one result per partition. Starts the work of each hosted partition, or continues it
+        if an earlier request has started it, and waits at most ``timeout_ms``. REQUEST_TIMED_OUT in
+        a result means that the controller must repeat the request.
+        """
         # Partitions that moved away are reported as not hosted, and their new leader acts.
         tasks = {
             partition: self._task(hosted, request)
@@ -90,6 +99,12 @@ class DisablementTasks:
         number: int,
         task: "asyncio.Task[None] | None",
     ) -> control.DisableRemoteTopicResult:
+        """Return the result of one partition: done, in progress, or not hosted by this broker.
+
+        ``number`` is the partition, ``task`` its work (None if the partition was not hosted when
+        the request arrived).
+        """
+        # Looked up again, because the replica may have been removed while the request waited.
         partition = self._manager.by_id(request.topic_id, number)
         if partition is None or task is None:
             return _answer(number, _UNKNOWN, "not hosted by this broker")
@@ -109,8 +124,13 @@ class DisablementTasks:
         request: control.DisableRemoteTopicRequest,
         task: "asyncio.Task[None]",
     ) -> tuple[int, str]:
-        # The checks run in this order at each repetition, since the leader epoch may change any
-        # time.
+        """Return the error code and message for the work of one partition.
+
+        0 acknowledges that the disablement is complete and durable here. REQUEST_TIMED_OUT makes
+        the controller repeat the request.
+        """
+        # An acknowledgement is valid only for the leader epoch and the tiered epoch (the number of
+        # the tiering change) under which the work was done. Both may have changed since.
         if not task.done():
             return _AT_WORK, "in progress"
         if task.cancelled():
@@ -120,6 +140,8 @@ class DisablementTasks:
             return _AT_WORK, str(error)
         if self._tasks.get(_key(partition, request)) is not task:
             return _AT_WORK, "the leader epoch changed meanwhile"
+        # The replica's ``partition.state`` file must contain the change, so that a restart keeps
+        # it.
         if partition.tiering.epoch < request.tiered_epoch:
             return _AT_WORK, "the tiered epoch is not stored yet"
         return _NONE, ""

@@ -33,9 +33,10 @@ _ANSWER_BYTES_MAX = 1024 * 1024
 
 
 class LoopClock:
-    """Time of the loop's last turn; updated on the loop, read from any thread.
+    """Time of the event loop's last iteration; updated on the loop, read from any thread.
 
-    ``stall`` is notified.
+    Each update is also passed to ``stall``, which detects that the loop stopped for a whole
+    session.
     """
 
     def __init__(self, stall: Stall | None = None) -> None:
@@ -75,10 +76,12 @@ class HeartbeatTarget:
 
 
 class HeartbeatThread:
-    """Heartbeats of one session. ``answered`` and ``lost`` are called on the loop's thread.
+    """Thread that sends the heartbeats of one session to the controller.
 
-    ``snapshot_controller_epoch`` and ``want_shut_down`` may be set from the loop at any time.
-    :meth:`kick` sends the next heartbeat at once.
+    ``answered`` is called with each response, and ``lost`` with the reason if the controller
+    stopped answering, both on the thread of the event loop. ``snapshot_controller_epoch`` and
+    ``want_shut_down`` may be set from the loop at any time. :meth:`kick` sends the next heartbeat
+    at once.
     """
 
     def __init__(
@@ -99,8 +102,12 @@ class HeartbeatThread:
         self._kicks.setblocking(False)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        #: Controller epoch of the last full snapshot that was applied in this session, -1 for none.
+        #: The controller unfences the broker only after it.
         self.snapshot_controller_epoch = -1
+        #: True to request that the controller moves leaders away (controlled shutdown).
         self.want_shut_down = False
+        #: As in the last response.
         self._is_fenced = True
 
     def start(self) -> None:
@@ -126,9 +133,10 @@ class HeartbeatThread:
             self._beat_until_stopped()
 
     def _beat_until_stopped(self) -> None:
-        """Send heartbeats; give up after half a session without an answer.
+        """Send heartbeats, over new connections if necessary, until stopped.
 
-        The other half is left for a new session before the controller fences the broker.
+        Reports ``lost`` after half a session timeout without a response. The other half is left for
+        a new session, before the controller fences the broker.
         """
         last_answer_s = time.monotonic()
         while not self._stopping.is_set():
@@ -167,6 +175,11 @@ class HeartbeatThread:
         )
 
     def _beat(self, connection: BlockingConnection) -> None:
+        """Send one heartbeat, wait for its response, and pass that to the event loop.
+
+        The heartbeat reports the age of the event loop's last iteration (``loop_age_ms``). The
+        controller fences a broker whose loop has stopped although this thread still runs.
+        """
         answer = connection.request(
             control.BrokerHeartbeatRequest(
                 broker_id=self._target.broker_id,
@@ -180,6 +193,7 @@ class HeartbeatThread:
             control.BrokerHeartbeatResponse,
             self._target.interval_s,
         )
+        # Read by ``_pause_s``: heartbeats are more frequent while unfencing is expected.
         self._is_fenced = answer.is_fenced
         self._post(self._answered, answer)
 

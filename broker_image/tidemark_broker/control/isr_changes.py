@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 
 
 class IsrChanges:
-    """Queue with at most one proposal per partition."""
+    """Queue of proposed ISR changes (AlterPartition, KIP-497), at most one per partition."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicIdPartition, tuple[Partition, control.IsrChange]] = {}
@@ -44,12 +44,16 @@ class IsrChanges:
         self._arrived.set()
 
     async def run(self, connection: KafkaConnection, session: ControllerSession) -> None:
-        """Send proposals until the session ends (raises) or the task is cancelled."""
+        """Send proposed ISR changes to the controller until the session ends (raises).
+
+        A proposal stays queued until it is answered, so the end of a session loses none.
+        """
         # Proposals of the previous session are still queued and must be sent first.
         self._arrived.set()
         while True:
             await self._arrived.wait()
             self._arrived.clear()
+            # One request at a time, with up to :data:`BATCH_MAX` partitions.
             while batch := self._batch():
                 request = control.AlterPartitionRequest(
                     broker_id=session.broker_id,
@@ -74,6 +78,7 @@ class IsrChanges:
         batch: "list[tuple[Partition, control.IsrChange]]",
         answer: control.AlterPartitionResponse,
     ) -> None:
+        """Remove answered proposals from the queue, and pass each result to its partition."""
         results = {(result.topic_id, result.partition): result for result in answer.results}
         for partition, change in batch:
             key = (change.topic_id, change.partition)
@@ -81,6 +86,7 @@ class IsrChanges:
             # A newer proposal may have replaced the one that was answered.
             if self._waiting.get(key) == (partition, change):
                 del self._waiting[key]
+            # check.
             if result is None:
                 logger.warning("%s: AlterPartition was not answered", partition.tp)
             else:

@@ -44,8 +44,10 @@ class AllocationPace:
 async def allocate_blocks(
     producer_ids: ProducerIds, connection: KafkaConnection, session: ControllerSession
 ) -> None:
-    """Request a block whenever one is wanted, until the session ends (raises) or the task is
-    cancelled.
+    """Supply the broker with blocks of producer ids from the controller (KIP-730).
+
+    Runs until the session ends (raises) or the task is cancelled. A block is requested whenever
+    ``producer_ids.block_needed`` is set, which happens before the current block is used up.
     """
     now, pace = asyncio.get_running_loop().time, AllocationPace()
     while True:

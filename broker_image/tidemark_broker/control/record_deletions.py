@@ -41,7 +41,11 @@ class _DeletionRefused(Exception):
 async def deletion_points(
     manager: ReplicaManager, request: wire.DeletionPointsRequest
 ) -> tuple[wire.WireDeletionPoint, ...]:
-    """Return one answer for each partition, in the order of the request."""
+    """Resolve deletion requests to offsets. Return one result per partition, in request order.
+
+    Nothing is deleted. The controller shows the results in a dry run, and sends the offsets back in
+    a ``DeleteTopicRecords`` request.
+    """
     gate, found = asyncio.Semaphore(_AT_ONCE), []
     until_s = asyncio.get_running_loop().time() + _LOOKUPS_S
 
@@ -49,6 +53,7 @@ async def deletion_points(
         async with gate:
             return await _point(manager, request.topic_id, point, until_s)
 
+    # In slices, so that a topic with thousands of partitions does not create as many tasks at once.
     for start in range(0, len(request.partitions), _SOME):
         async with asyncio.TaskGroup() as group:
             some = request.partitions[start : start + _SOME]
@@ -60,6 +65,10 @@ async def deletion_points(
 async def _point(
     manager: ReplicaManager, topic_id: uuid.UUID, point: wire.WireDeletionPointQuery, until_s: float
 ) -> wire.WireDeletionPoint:
+    """Resolve one partition's query, or return its error code with all offsets set to -1.
+
+    ``until_s`` is the deadline in seconds of the loop's clock.
+    """
     try:
         # One deadline for all partitions, so that the answer arrives while the controller waits.
         async with asyncio.timeout_at(until_s):
@@ -95,12 +104,20 @@ def _hosted(
 async def _resolved(
     partition: Partition, point: wire.WireDeletionPointQuery
 ) -> wire.WireDeletionPoint:
+    """Translate "before this offset" or "before this time" into the offset to delete up to.
+
+    The result also contains the bounds of the log, the leader epoch of the last record below the
+    offset, and the size of what would be deleted. Raises :class:`_DeletionRefused`.
+    """
     if not partition.log.config.deletes:  # a dry run fails like the deletion itself
         raise _DeletionRefused(ErrorCode.policy_violation)
     # The high watermark is read first: records that arrive during the look-ups are not covered.
     high_watermark = await _offset(partition, consumer_reads.LATEST, point.leader_epoch)
+    # A negative ``before_offset`` means everything that is committed.
     offset = high_watermark if point.before_offset < 0 else point.before_offset
     if point.before_time_ms >= 0:
+        # The first record with at least that timestamp is the first one that stays. Without such a
+        # record all committed records are older.
         by_time = await _offset(partition, point.before_time_ms, point.leader_epoch)
         offset = high_watermark if by_time < 0 else min(by_time, high_watermark)
     size_bytes = await _bytes_below(partition, min(offset, high_watermark))
@@ -157,10 +174,13 @@ def _local_bytes(log: PartitionLog, copied: int, offset: int) -> int:
 async def delete_topic_records(
     manager: ReplicaManager, request: wire.DeleteTopicRecordsRequest, *, who: str
 ) -> tuple[wire.WirePartitionDeletionResult, ...]:
-    """Delete, wait for the followers, and return one result for each partition in the order of
-    the request.
+    """Delete records up to the given offsets and return one result per partition, in request order.
+
+    Waits at most ``timeout_ms`` until all followers have deleted them too (the low watermark).
+    ``who`` identifies the requester for the limit of waiting operations.
     """
     begun: list[Deletion] = []
+    # Deletions start at once on all partitions, and then a single wait covers all of them.
     for number, below in enumerate(request.partitions):
         if number % _SOME == _SOME - 1:
             await asyncio.sleep(0)
@@ -174,11 +194,17 @@ async def delete_topic_records(
 def _begin(
     manager: ReplicaManager, topic_id: uuid.UUID, below: wire.WirePartitionDeletion
 ) -> Deletion:
-    """Start a deletion. The conditions are checked in the same step of the loop that deletes."""
+    """Start the deletion on one partition.
+
+    ``below`` contains the offset and the leader epochs that the controller resolved. Conditions are
+    checked in the same step of the event loop that moves the log start, so nothing can change
+    between.
+    """
     try:
         partition = _hosted(manager, topic_id, below.partition, below.leader_epoch)
     except _DeletionRefused as refused:
         return Deletion(TopicPartition("", below.partition), refused.error)
+    # The leader epochs prevent a deletion of other records after an unclean election.
     result = log_start.delete_intended(
         partition,
         below.offset,

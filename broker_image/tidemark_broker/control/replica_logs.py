@@ -39,6 +39,11 @@ def last_epoch(log: PartitionLog) -> int:
 
 
 def _replica_log(manager: ReplicaManager, topic_id: uuid.UUID, number: int) -> control.ReplicaLog:
+    """Return the log end of one replica, for the controller's choice in an unclean election.
+
+    KAFKA_STORAGE_ERROR means that the replica exists but its content is in doubt, and
+    UNKNOWN_TOPIC_OR_PARTITION that this broker has none.
+    """
     partition = manager.by_id(topic_id, number)
     if partition is None:
         # An offline replica may hold records that no other replica has, unlike a missing one.
@@ -48,6 +53,7 @@ def _replica_log(manager: ReplicaManager, topic_id: uuid.UUID, number: int) -> c
     # A failing disk may return an old log end, which must not win an election.
     if log.failure is not None or partition.context.failures.has_failed(partition.tp):
         return _answer(topic_id, number, _STORAGE, leader_epoch=partition.leader_epoch)
+    # Range of offsets that were committed once and were missing when the log was opened.
     lost = log.lost_at_open
     return control.ReplicaLog(
         topic_id=topic_id,

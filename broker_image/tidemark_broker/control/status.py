@@ -81,9 +81,10 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
 
 
 def glance(partition: Partition) -> Hashable:
-    """Return a cheap key that is equal as long as :func:`partition_status` would be.
+    """Return a cheap key that stays equal as long as the result of :func:`partition_status` would.
 
-    The size only changes with the log's bounds. Liveness of brokers is compared by the caller.
+    It contains everything that the status is computed from, except for the size (which only changes
+    with the log's bounds) and the liveness of brokers (which the caller compares).
     """
     leader, log = partition.leader, partition.log
     remote, failures = partition.context.remote, partition.context.failures
@@ -101,7 +102,11 @@ def glance(partition: Partition) -> Hashable:
 
 
 class StatusReporter:
-    """Reports of one session. A new session reports everything again."""
+    """Reporter of this broker's and its partitions' state to the controller, for one session.
+
+    A new session uses a new reporter and therefore reports everything again. ``storage_error`` and
+    ``directory_error`` return the current error text, "" for none.
+    """
 
     def __init__(
         self,
@@ -112,12 +117,17 @@ class StatusReporter:
         self._manager = manager
         self._storage_error = storage_error
         self._directory_error = directory_error
+        #: Last status of each partition that the controller has acknowledged.
         self._acknowledged: dict[TopicIdPartition, control.PartitionStatus] = {}
+        #: Key of each partition (:func:`glance`) when its status was last found to be acknowledged.
         self._glances: dict[Partition, Hashable] = {}
+        #: Broker states at the last report, to detect that a broker became alive or dead.
         self._brokers: Mapping[int, control.BrokerState] | None = None
+        #: Last acknowledged state of the broker itself, None before the first report.
         self._health: _Health | None = None
         self._kicked = asyncio.Event()
         self._log_bytes = 0
+        #: Time in seconds at which ``_log_bytes`` was computed.
         self._added_up_s = -inf
 
     def kick(self) -> None:
@@ -145,11 +155,12 @@ class StatusReporter:
                 await self._kicked.wait()
 
     def _changed(self) -> list[control.PartitionStatus]:
-        """Return changed partitions, at most :data:`PARTITIONS_MAX`.
+        """Return the statuses that differ from the last acknowledged ones.
 
-        The rest is in the next report.
+        At most :data:`PARTITIONS_MAX`. The rest is in the next report.
         """
-        # Liveness of followers changes the low watermark without changing the partition.
+        # The low watermark depends on which followers are alive. A change of that does not change
+        # the keys, so all partitions are compared completely.
         if self._brokers is not self._manager.metadata.brokers:
             self._brokers = self._manager.metadata.brokers
             self._glances.clear()
@@ -158,6 +169,7 @@ class StatusReporter:
         # Partitions that moved away must be reported again if they return.
         if len(led) < len(self._acknowledged):
             self._forget_all_but(led)
+        # The cheap key excludes most partitions. Only the others are computed and compared in full.
         changed = []
         for partition in led:
             glanced = glance(partition)
@@ -166,6 +178,7 @@ class StatusReporter:
                 if self._acknowledged.get((partition.topic_id, partition.partition)) != status:
                     changed.append(status)
                     continue
+            # Stored only for acknowledged partitions. A lost report is therefore found again.
             self._glances[partition] = glanced
         return changed[:PARTITIONS_MAX]
 
@@ -204,6 +217,11 @@ class StatusReporter:
         health: _Health,
         changed: list[control.PartitionStatus],
     ) -> None:
+        """Send one BrokerStatus report and record it as acknowledged.
+
+        ``health`` is about the broker itself. ``changed`` contains only the partitions that differ
+        from the last acknowledged report.
+        """
         request = control.BrokerStatusRequest(
             broker_id=session.broker_id,
             broker_epoch=session.broker_epoch,

@@ -21,10 +21,10 @@ class CoordinatorFinder:
         self._request_topic = request_topic
 
     def partition_of(self, topic: str, key: str) -> int:
-        """Return the partition of ``key``.
+        """Return the partition of the internal ``topic`` that coordinates ``key``, by Kafka's hash.
 
-        Raises :class:`CoordinatorError` (COORDINATOR_NOT_AVAILABLE) if the topic does not exist,
-        and requests it.
+        ``key`` is a group id or a transactional id. Raises :class:`CoordinatorError`
+        (COORDINATOR_NOT_AVAILABLE) if the topic does not exist, and requests its creation.
         """
         view = self._cluster.topics.get(topic)
         # The topic may be known here while its object is being deleted, so both are checked.

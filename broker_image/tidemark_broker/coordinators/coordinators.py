@@ -73,11 +73,11 @@ class _PartitionCoordinator(Generic[S]):
 
 
 class Coordinators(Generic[S]):
-    """All partitions of one topic. Used from the loop thread only.
+    """Coordination of one internal topic by this broker. Used from the loop thread only.
 
-    ``make`` creates the state of a partition, with deadlines in seconds of ``now``.
-    ``request_topic`` requests the creation of a missing topic. It may be called any number of
-    times.
+    ``topic`` is ``__consumer_offsets`` or ``__transaction_state``. ``make`` creates the in-memory
+    state (shard) of a partition, with deadlines in seconds of ``now``. ``request_topic`` requests
+    the creation of a missing topic. It may be called any number of times.
     """
 
     def __init__(
@@ -95,9 +95,13 @@ class Coordinators(Generic[S]):
         self._finder = CoordinatorFinder(cluster, request_topic)
         self._purgatory = purgatory
         self._now = now
+        #: Coordinated partitions by number, including those that are loading.
         self._coordinators: dict[int, _PartitionCoordinator[S]] = {}
+        #: Tasks that load partitions.
         self._loads: set[asyncio.Task[None]] = set()
+        #: Collects the numbers of partitions whose high watermark has moved.
         self._watch: Watch[int] = Watch()
+        #: Set when a deadline is added that expires before the one that is waited for.
         self._earlier = asyncio.Event()
         #: Partition whose deadlines come first, in rotation.
         self._first_due = 0
@@ -156,7 +160,10 @@ class Coordinators(Generic[S]):
     # ------------------------------------------------------------ roles
 
     def role_changed(self, partition: Partition) -> None:
-        """Handle a change of a replica's leadership or leader epoch."""
+        """Start, keep or end the coordination of a partition after a change of its leadership.
+
+        Called for every replica whose leader or leader epoch has changed.
+        """
         if partition.topic != self.topic:
             return
         coordinator = self._coordinators.get(partition.partition)
@@ -167,6 +174,7 @@ class Coordinators(Generic[S]):
             same = coordinator.log.partition is partition
             if leads and same and coordinator.log.leader_epoch == partition.leader_epoch:
                 return
+            # A late change of a removed partition object must not end its successor's coordination.
             if same or leads:
                 self._resign(coordinator)
         if leads:
@@ -201,10 +209,15 @@ class Coordinators(Generic[S]):
     # ------------------------------------------------------------ loading
 
     async def _load(self, coordinator: _PartitionCoordinator[S]) -> None:
+        """Load one partition's state from its log, then let it serve clients.
+
+        Does nothing further if this broker lost the leadership meanwhile.
+        """
         began_s = self._now()
         loaded = await self._load_until_read(coordinator)
         if loaded is None or coordinator.log.ended:
             return
+        # No await from the check to here, so the leadership cannot change in between.
         coordinator.state = State.ACTIVE
         coordinator.shard.loaded(self._now())
         logger.info(
@@ -217,7 +230,11 @@ class Coordinators(Generic[S]):
         )
 
     async def _load_until_read(self, coordinator: _PartitionCoordinator[S]) -> Loaded | None:
-        """Load the partition, with retries. Return None once another broker leads."""
+        """Replay the partition's log into the shard, with retries.
+
+        Return how much was read, or None if this broker lost the leadership first. A damaged log is
+        retried without end, since it may be repaired while the broker runs.
+        """
         partition, end_offset = coordinator.log.partition, coordinator.log.loaded_below
         while not coordinator.log.ended:
             try:
@@ -277,10 +294,10 @@ class Coordinators(Generic[S]):
                 pass
 
     def _expire(self) -> float:
-        """Handle expired deadlines for one slice of the loop's time. Return the seconds until the
-        next one.
+        """Handle expired deadlines for one time slice. Return the seconds until the next call.
 
-        Deadlines of many groups may expire together, and one may take long.
+        Deadlines of many groups may expire together, and one may take long. The rest is handled in
+        the next slice, so that requests are served between.
         """
         now_s, wait_s = self._now(), _SLEEP_MAX_S
         until_s = time.perf_counter() + _SLICE_S
@@ -291,8 +308,10 @@ class Coordinators(Generic[S]):
             coordinator = coordinators[(self._first_due + number) % len(coordinators)]
             if coordinator.state is not State.ACTIVE:
                 continue
+            # One deadline at a time, because its handler may remove others.
             while time.perf_counter() < until_s and (keys := coordinator.deadlines.due(now_s, 1)):
                 self._expire_one(coordinator, keys[0], now_s)
+            # In the past if the slice ended before all expired deadlines were handled.
             next_s = coordinator.deadlines.next_s()
             if next_s is not None:
                 wait_s = min(wait_s, next_s - now_s)

@@ -46,7 +46,7 @@ class TransactionalProducer(NamedTuple):
 
 
 class CoordinatorLog:
-    """Log of a partition in one leader epoch, while this broker leads in it.
+    """Writer for one partition of an internal topic in one leader epoch of this broker.
 
     Used from the loop only.
     """
@@ -95,12 +95,14 @@ class CoordinatorLog:
     ) -> int:
         """Append records as one batch. Return the end offset, for :meth:`committed`.
 
-        Raises :class:`CoordinatorError` if nothing was appended.
+        ``producer`` is set for records of a transaction. Does not wait for replication. Raises
+        :class:`CoordinatorError` if nothing was appended.
         """
         self.check()
         now_ms = self.partition.context.wall_ms()
         made = [Record(record.key, record.value, timestamp_ms=now_ms) for record in records]
-        # Offsets of a transaction are written in its producer's name, so that markers end them.
+        # Offsets in a transaction are written under its producer id, so that its marker commits or
+        # aborts them.
         if producer is None:
             batch = build_batch(made)
         else:

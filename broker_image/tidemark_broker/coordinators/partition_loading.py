@@ -47,9 +47,9 @@ class Loaded(NamedTuple):
 def load(
     log: PartitionLog, into: Replayed, end_offset: int, given_up: Callable[[], bool]
 ) -> Loaded:
-    """Replay all records below ``end_offset`` (blocks), unless ``given_up`` returns True.
+    """Replay all records below ``end_offset`` of a log into ``into``. Blocks.
 
-    Raises :class:`CorruptBatch` and errors of the log.
+    Stops early once ``given_up`` returns True. Raises :class:`CorruptBatch` and errors of the log.
     """
     records = bytes_read = 0
     offset = log.log_start_offset

@@ -20,7 +20,7 @@ _ASK_AGAIN_S = 1.0
 
 
 class ChannelMute:
-    """Mute of one connection; ``over`` is called at its end."""
+    """Mute of one connection because of exceeded quotas. ``over`` is called when a mute ends."""
 
     __slots__ = ("_first_until_s", "_loop", "_over", "_timer", "_until_s", "before_first")
 
@@ -56,16 +56,22 @@ class ChannelMute:
         self._timer = self._loop.call_at(until_s, self._end)
 
     def comes_first(self, request: Frame) -> bool:
-        """Return whether the connection is muted before this request, and start the mute."""
+        """Return whether this request must wait for a mute before it may start, and start the mute.
+
+        Used before the first Produce of a connection, since other connections of the client may
+        have exceeded the quota. Must be called again after the mute: the wait is computed again, at
+        most :data:`FIRST_MAX_S` seconds in total.
+        """
         for_s = None if self.before_first is None else self.before_first(request)
         if for_s is None:
             return False
         now_s = self._loop.time()
         if self._first_until_s is None:
             self._first_until_s = now_s + min(for_s, FIRST_MAX_S)
-        # Recomputed in intervals: other connections of the client may have closed.
+        # Muted for at most one second at a time, because other connections of the client may have
+        # closed.
         left_s = min(for_s, self._first_until_s - now_s, _ASK_AGAIN_S)
-        # From here on ordinary mutes apply.
+        # The wait is over. From here on only the mutes that responses start apply.
         if left_s < _LEAST_S:
             self.before_first = None
             return False

@@ -66,10 +66,12 @@ class CloseConnection(Exception):  # named as the order it gives
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerState:
-    """Parts that all connections of one listener share.
+    """State that all connections of one listener share.
 
-    ``opened`` and ``lost`` are called for each connection. ``confined`` and ``released`` are called
-    for those that must authenticate, and have.
+    ``opened`` and ``lost`` are called for each connection. ``confined`` is called for one that must
+    authenticate first, ``released`` once it has. ``budget`` counts the memory of unanswered
+    requests, ``answers`` that of responses, ``unfinished`` that of requests that have not arrived
+    completely. ``scratch`` is a receive buffer that all connections reuse.
     """
 
     open_session: OpenSession
@@ -88,7 +90,12 @@ class ListenerState:
 
 
 class _Slot:
-    """Position of one request in the order of answers."""
+    """One request in flight, at its place in the order of responses.
+
+    ``size`` is the memory of the request in bytes, ``memory`` that of the response. While a slot
+    with ``alone`` is in flight, no request behind it starts. Once ``done``, ``pieces`` contains the
+    response frame, None without one.
+    """
 
     __slots__ = ("alone", "done", "memory", "pieces", "size")
 
@@ -101,14 +108,20 @@ class _Slot:
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """Connection of one accepted socket. See the module."""
+    """Protocol of one accepted socket: receives requests, runs them, and writes responses in order.
+
+    See the module for the rules.
+    """
 
     def __init__(self, shared: ListenerState, address: str = "") -> None:
         self.shared = shared
         self.address = address
         self._config = shared.config
+        #: Concurrent requests: 1 until the client has authenticated, see :meth:`confine`.
         self._in_flight_max = shared.config.requests_in_flight_max
+        #: Time limit of the authentication; later that of the final response.
         self._deadline: asyncio.TimerHandle | None = None
+        #: Handler of request frames, set when the connection is established.
         self._serve: Serve
         self._now = shared.loop.time
         # Reading decides when to pause. It calls back once the reason has passed.
@@ -123,16 +136,24 @@ class ServerConnection(asyncio.BufferedProtocol):
             give_up=self._too_slow,
         )
         self._transport: asyncio.Transport | None = None
+        #: Complete requests that have not started.
         self._arrived: collections.deque[Frame] = collections.deque()
+        #: Started requests in the order of arrival. Their responses are written in this order.
         self._in_flight: collections.deque[_Slot] = collections.deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: False while the transport's write buffer is full.
         self._may_write = True
+        #: False while reading from the transport is paused.
         self._is_read = True
+        #: True once this side has decided to close.
         self._ended = False
         self._unsent = Unsent(AnswerMemory(shared.answers), shared.loop, self._advance)
+        #: Mute because of exceeded quotas (KIP-219).
         self._rest = ChannelMute(shared.loop, self._mute_ended)
+        #: Timer that aborts a socket whose peer does not receive the rest.
         self._closing: asyncio.TimerHandle | None = None
         self.peer = "?"
+        #: Loop time in seconds of the last received bytes.
         self.last_received_s = 0.0
 
     # ------------------------------------------------------------ asyncio.BufferedProtocol
@@ -329,16 +350,22 @@ class ServerConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ internal
 
     def _advance(self) -> None:
-        """Start as many requests as permitted. Read on only if none is left over."""
+        """Start as many requests as permitted, then resume or pause reading.
+
+        Called after every event that may permit more: received bytes, a written response, free
+        memory, the end of a mute.
+        """
         while self._arrived and self._may_begin():
             frame = self._arrived[0]
-            # Only Produce may overlap. A large answer would wait for the previous one and hold
-            # memory.
+            # Only Produce requests may overlap, as their responses are small. The response of any
+            # other request might wait for the previous ones while it holds memory.
             alone = peek_key(frame) != PRODUCE_KEY
             if (alone and self._reading.waits_for_request) or self._rest.comes_first(frame):
                 break
             self._arrived.popleft()
             self._begin(frame, alone=alone)
+        # Reading continues only if every received request has started. Otherwise TCP slows the
+        # client down.
         if not self._arrived and self._may_begin() and not self._is_large_request_muted():
             self._read_on(self._reading.may_read_on())
         else:
@@ -381,9 +408,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     async def _run(self, frame: Frame, slot: _Slot) -> None:
+        """Run one request, and write its response once all earlier ones are written.
+
+        Every error ends the connection, because responses are in order and none can be left out.
+        """
         try:
             slot.pieces = await self._serve(frame, slot.memory)
-        # Errors end the connection; other requests of it are cancelled by the close.
+        # The close cancels the connection's other requests.
         except CloseConnection as order:
             self._obey(order, slot)
         except FrameError as error:
@@ -393,10 +424,12 @@ class ServerConnection(asyncio.BufferedProtocol):
                 logger.exception("a request of %s failed", self.peer)
             self.end(broker_table.FAILED, "the request failed inside the broker")
         else:
+            # Marked only. ``_write_ready`` waits for the responses of earlier requests.
             slot.done = True
             slot.memory.set_reserved(sum(map(len, slot.pieces or ())))
             self._write_ready()
         finally:
+            # After a close nothing is written any more, so the memory is returned here.
             if self._ended:
                 slot.memory.set_reserved(0)
 
@@ -416,7 +449,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._deadline = self.shared.loop.call_later(_LAST_WORD_S, self.close)
 
     def _write_ready(self) -> None:
-        """Write the answers that are next in order."""
+        """Write the responses that are next in the order of requests.
+
+        Stops at the first request that is still running.
+        """
         transport = self._transport
         if transport is None or self._ended:
             return
@@ -431,6 +467,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.shared.metrics.bytes_out.inc(slot.memory.reserved_bytes)
                 transport.writelines(slot.pieces)
                 self._unsent.add(slot.memory)
+        # More room for requests, of this connection and of others.
         if freed:
             self.shared.budget.give(freed)
             self._advance()

@@ -38,10 +38,9 @@ class ConnectionQuotas:
         self._rates: Lru[str, WindowedRate] = Lru(ADDRESSES_MAX)
 
     def refusal(self, address: str) -> str | None:
-        """Return why a connection of that address is rejected, or None if it is accepted and
-        counted.
+        """Return why a new connection of that address is rejected, or None if it is accepted.
 
-        The end of an accepted one must be reported to :meth:`left`.
+        An accepted connection is counted. Its end must be reported to :meth:`remove`.
         """
         # The rate is not counted for a connection that is rejected for this limit.
         if self._open[address] >= self._per_address_max:

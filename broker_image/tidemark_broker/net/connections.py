@@ -32,13 +32,19 @@ _PARKED_SHARE = 16
 
 
 class Connections:
-    """All connections. Used from the loop on which it was first used."""
+    """All client connections of a broker, and the memory that they share.
+
+    Used from the loop on which it was first used.
+    """
 
     def __init__(self, config: ServerConfig, net_metrics: NetMetrics | None = None) -> None:
         self.config = config
         self.metrics = net_metrics or NetMetrics(CollectorRegistry())
+        #: Memory of requests from their arrival until they are answered.
         self.budget = RequestBudget(config.queued_request_bytes_max)
+        #: Memory of responses until the client has received them.
         self.answers = AnswerBudget(config.answer_bytes_max)
+        #: Memory of requests that have not arrived completely.
         self.unfinished = UnfinishedFrames(config.queued_request_bytes_max // 4)
         self.metrics.queued_bytes.set_function(lambda: self.budget.used_bytes)
         self.metrics.answer_bytes.set_function(lambda: self.answers.used_bytes)
@@ -48,15 +54,21 @@ class Connections:
             rate_per_address_max=config.connection_rate_per_address_max,
         )
         self._open: set[ServerConnection] = set()
+        #: Connections that must authenticate and have not.
         self._confined: set[ServerConnection] = set()
+        #: True while a limit is reached. It is logged once when it is reached.
         self._refusing = False
+        #: Background tasks that close idle, stuck and non-reading connections.
         self._sweepers: list[asyncio.Task[None]] = []
         self._scratch = bytearray(SCRATCH_BYTES)
 
     def shared(self, open_session: OpenSession, name: str) -> ListenerState:
-        """Return the shared parts of one listener's connections."""
+        """Return the shared state for the connections of the listener ``name``.
+
+        The first call also starts the background tasks that close idle and stuck connections.
+        """
         loop = asyncio.get_running_loop()
-        # The sweeps need a running loop, which does not exist in the constructor.
+        # The tasks need a running loop, which does not exist in the constructor.
         if not self._sweepers:
             sweeps = (self._close_idle(), self._close_non_readers(), self._close_parked())
             self._sweepers = [loop.create_task(sweep) for sweep in sweeps]

@@ -29,10 +29,10 @@ def weight(frame: Frame) -> int:
 
 
 class ReadBackpressure:
-    """Reading of one connection.
+    """Receiver of one connection's bytes, and the decision whether to read more.
 
-    ``resume`` is called once a paused connection may be read again, ``give_up`` if others wait for
-    the memory of an incomplete request.
+    ``resume`` is called once a paused connection may be read again. ``give_up`` is called if the
+    rest of an incomplete request arrives too slowly while other connections wait for its memory.
     """
 
     __slots__ = (
@@ -55,10 +55,15 @@ class ReadBackpressure:
         resume: Callable[[], None],
         give_up: Callable[[], None],
     ) -> None:
+        #: Splits the received bytes into frames.
         self._receiver = receiver
+        #: Memory of complete, unanswered requests of all connections.
         self._budget = budget
+        #: Memory of incomplete requests of all connections, which large requests fill one at a
+        #: time.
         self._unfinished = unfinished
         self._resume = resume
+        #: This connection in the queue of connections that wait for memory.
         self._reader = FrameReader(address, resume, give_up)
         #: Bytes of an incomplete request.
         self.partial_bytes = 0

@@ -40,7 +40,12 @@ class ServePeer(Protocol):
 
 
 class ReplicationServer:
-    """One listening address. Used from the loop on which it was started."""
+    """Listener for connections of other brokers. Used from the loop on which it was started.
+
+    ``serve`` handles the frames of an authenticated peer. ``me`` is this broker's identity, whose
+    cluster the peers must belong to. Without ``encrypted`` TLS ends after the mutual
+    authentication.
+    """
 
     def __init__(
         self,
@@ -62,10 +67,14 @@ class ReplicationServer:
         self._budget = RequestBudget(config.queued_request_bytes_max)
         self._answers = AnswerBudget(config.answer_bytes_max)
         self._unfinished = UnfinishedFrames(config.queued_request_bytes_max // 4)
+        #: Open connections with the broker that each one authenticated as.
         self._connections: dict[ServerConnection, TlsIdentity] = {}
+        #: Task that accepts connections, None until :meth:`listen`.
         self._listening: asyncio.Task[None] | None = None
+        #: Set by :meth:`bind`.
         self._socket: socket.socket
         self._listener: PrivateListener
+        #: Bound address, "" and 0 until :meth:`bind`.
         self.host = ""
         self.port = 0
 
@@ -76,9 +85,14 @@ class ReplicationServer:
         return self
 
     async def listen(self) -> Self:
-        """Accept connections on the bound address. Idempotent. Raises ``OSError``."""
+        """Accept connections on the bound address. Idempotent. Raises ``OSError``.
+
+        Called after the first full snapshot of the controller has been applied.
+        """
         if self._listening is None:
             self._socket.listen(_BACKLOG)
+            # Authentication happens before a connection object exists, so strangers use no request
+            # memory.
             shared = self._shared()
             self._listener = PrivateListener(
                 self._socket,

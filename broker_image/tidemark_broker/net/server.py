@@ -49,8 +49,11 @@ class KafkaServer:
         self.name = name
         self._tls = tls
         self._socket: socket.socket
+        #: State that the connections share, None until :meth:`listen`.
         self._shared: ListenerState | None = None
+        #: Task that accepts connections.
         self._accepting: asyncio.Task[None] | None = None
+        #: Bound address, "" and 0 until :meth:`bind`.
         self.host = ""
         self.port = 0
 
@@ -84,6 +87,12 @@ class KafkaServer:
         return self
 
     def _accept(self, shared: ListenerState) -> None:
+        """Start the task that accepts sockets and turns each one into a :class:`ServerConnection`.
+
+        Sockets beyond the limits per address, or of unfinished TLS handshakes, are closed at once.
+        """
+
+        # The quota has counted the socket already. Normally ``connection_lost`` uncounts it.
         async def welcome(accepted: socket.socket, address: str) -> None:
             connection = ServerConnection(shared, address)
             try:
