@@ -68,21 +68,25 @@ class MetadataCache:
     """Metadata of the cluster, owned by the loop thread."""
 
     def __init__(self, cluster_id: str) -> None:
+        """Create an empty cache; the controller's first snapshot fills it."""
         self.cluster_id = cluster_id
         self.cluster_config: Mapping[str, str] = MappingProxyType({})
         #: Configuration of consumer groups, by their names.
         self.groups: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+        #: Registered brokers by id, fenced ones included.
         self.brokers: Mapping[int, control.BrokerState] = MappingProxyType({})
         self.topics: dict[str, TopicMetadata] = {}
         #: Incremented with every change of topics.
         self.topics_version = 0
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
+        #: Partition states by topic id and partition, which ``topics`` shows read-only.
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
         #: Partitions whose row the controller does not name at present, by topic.
         self._in_doubt: dict[uuid.UUID, set[int]] = {}
         #: Topics without a Topic object by id, and whether the controller knows all other topics.
         self._unserved: Mapping[uuid.UUID, control.UnservedTopic] = MappingProxyType({})
         self._knows_all = False
+        #: Topics that are no longer shown, but whose deletion is not proven yet.
         self._vanished: dict[uuid.UUID, TopicMetadata] = {}
         #: Names of topics whose tombstone was received since the snapshot.
         self._deleted: Lru[str, bool] = Lru(_DELETED_MAX)
@@ -116,11 +120,11 @@ class MetadataCache:
         return partition in self._in_doubt.get(topic_id, ())
 
     def is_deleted(self, topic: str, partition: int) -> bool:
-        """Return whether the topic's deletion is recorded, or the current topic of that name does
-        not have the partition.
+        """Return whether a partition is known to be deleted.
 
-        A partition that is unknown or in doubt is not deleted: a controller that was restored from
-        a backup may not know it yet.
+        That is the case if the topic's deletion is recorded, or if the current topic of that name
+        has fewer partitions. A partition that is merely unknown is not deleted: a controller that
+        was restored from a backup may not know it yet.
         """
         view = self.topics.get(topic)
         if view is not None:
@@ -156,10 +160,10 @@ class MetadataCache:
         return next((listener for listener in listeners if listener.name == REPLICATION), None)
 
     def apply(self, request: control.PartitionStatesRequest) -> None:
-        """Apply a snapshot or a delta.
+        """Apply a snapshot (``request.full``) or a delta that the controller has sent.
 
-        ``brokers`` is the complete list. It is empty in a delta without changes, because the
-        receiver itself is always in it.
+        ``request.brokers`` is the complete list. It is empty in a delta that does not change
+        brokers.
         """
         self.cluster_config = MappingProxyType(
             {entry.name: entry.value for entry in request.cluster_config}
@@ -210,9 +214,9 @@ class MetadataCache:
                 self.topics_version += 1
 
     def _settle_vanished(self, request: control.PartitionStatesRequest) -> None:
-        """Report topics that are no longer shown as deleted, once a tombstone or a controller that
-        knows all topics proves it.
+        """Notify the subscribers of topics whose deletion is now proven.
 
+        Proof is a tombstone, or a controller that knows all topics and does not have this one.
         Another topic of the same name is no proof: it may be an older one from a restored backup.
         """
         # A tombstone in this very message is proof, whatever the controller knows otherwise.
@@ -243,7 +247,11 @@ class MetadataCache:
             _merge_rows(rows, (row,))
 
     def _merge(self, topic: control.TopicState, former: dict[int, control.PartitionState]) -> None:
-        """Merge a topic's state. ``former``: its rows before the snapshot."""
+        """Merge a topic's state from a message into the cache.
+
+        ``former``: the topic's partition states before the message, by partition. Partitions that
+        the controller counts but does not describe keep their former state and are in doubt.
+        """
         view = topic_metadata(topic)
         rows = self._rows.setdefault(view.topic_id, {})
         _merge_rows(rows, view.partitions.values())
@@ -269,10 +277,10 @@ class MetadataCache:
         self._by_id[view.topic_id] = view
 
     def _drop(self, topic_id: uuid.UUID, *, is_delta: bool) -> None:
-        """Apply a tombstone.
+        """Remove a topic whose deletion the controller has announced by a tombstone.
 
-        In a snapshot it does not affect a later topic of that name, which a restored backup does
-        not know.
+        Only a tombstone in a delta (``is_delta``) is recorded under the topic's name. One in a
+        snapshot may be older than a topic of the same name that a restored backup does not know.
         """
         view = self._forget(topic_id)
         if view is None:
@@ -311,10 +319,10 @@ def unknown_row(partition: int) -> control.PartitionState:
 def _merge_rows(
     rows: dict[int, control.PartitionState], new: Iterable[control.PartitionState]
 ) -> None:
-    """Merge rows that are not older, since a partition epoch never goes back.
+    """Merge partition states into ``rows`` unless they are older; keep the order of partitions.
 
-    A row of the same epochs may be more complete than the known one, which came with an answer to
-    AlterPartition and does not name the replicas. Rows stay in order.
+    A state with the same epochs replaces the known one. The known one may be from an AlterPartition
+    response, which does not name the replicas.
     """
     last, in_order = next(reversed(rows), -1), True
     for row in new:

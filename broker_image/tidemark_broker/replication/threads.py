@@ -63,7 +63,8 @@ class ThreadPool:
     async def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function in a worker thread, to its end even if the caller is cancelled.
 
-        Raises :class:`ThreadsBusy`. Call it on the loop's thread.
+        In a pool with ``only_reads`` a call that has not started is dropped instead. Raises
+        :class:`ThreadsBusy` if too many calls are waiting. Call it on the loop's thread.
         """
         if self._pending_max is not None and self._pending >= self._running_max + self._pending_max:
             raise ThreadsBusy(f"{self._pending} {self.name} are under way already")

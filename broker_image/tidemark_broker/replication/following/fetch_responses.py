@@ -20,7 +20,11 @@ from tidemark_broker.replication.threads import in_read_thread
 
 
 def state_of(partition: Partition) -> LeaderState:
-    """Return the current values that a response reports, in the form of :func:`state_in`."""
+    """Return the values that a response reports for a partition besides records.
+
+    They have the form of :func:`state_in`, so that both can be compared: a partition whose values
+    equal those of the last response need not be sent again (KIP-227).
+    """
     # Only durable values of the tier are reported: a crash must not undo them.
     log, end = partition.log, partition.durable_remote_end
     position = partition.durable_tier_position
@@ -51,11 +55,15 @@ def state_in(result: ReplicaFetchResult) -> LeaderState:
 
 
 def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartition) -> ErrorCode:
-    """Return the error for a follower's fetch, or ``none`` if it is served."""
+    """Return the error for a follower's fetch of one partition, or ``none`` if it is served.
+
+    The order matters: each check assumes that the earlier ones have passed.
+    """
     error = partition.check_leader(requested.current_leader_epoch)
     if error is not ErrorCode.none:
         return error
-    # A replica that is not assigned yet: the follower waits until both have the newer row.
+    # A replica that is not assigned yet: the follower waits until both brokers have received the
+    # newer assignment from the controller.
     if partition.leader is None or replica_id not in partition.leader.followers:
         return ErrorCode.unknown_leader_epoch
     log = partition.log
@@ -67,7 +75,7 @@ def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartitio
         partition, partition.leader, replica_id, requested.local_log_start_offset
     ):
         return ErrorCode.offset_out_of_range
-    # An unknown epoch is of a history that this log does not contain.
+    # The follower's last record is of an epoch that this log does not contain at all.
     if requested.last_fetched_epoch != divergence.UNKNOWN:
         end = consumer_reads.epoch_end(log, requested.last_fetched_epoch)
         if end.epoch < 0 or end.end_offset < 0:
@@ -84,8 +92,10 @@ def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartitio
 async def records(
     partition: Partition, requested: ReplicaFetchPartition, left: int
 ) -> ReplicaFetchResult:
-    """Return at most ``left`` bytes of records, from memory or disk; the first batch is
-    complete.
+    """Return a result with records from the follower's fetch offset, from memory or disk.
+
+    ``left``: bytes that the response may still take. The first batch is complete even if it is
+    larger, unless the response is full already.
     """
     log = partition.log
     # The response is full, or there is nothing new: only the offsets are sent.
@@ -102,7 +112,8 @@ async def records(
             read = await in_read_thread(
                 log.read, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
             )
-            # The records are of the requested epoch; the offsets in the response must be too.
+            # The leader may have changed during the disk read. The offsets in the response must be
+            # of the same leader epoch as the records.
             error = partition.check_leader(requested.current_leader_epoch)
             if error is not ErrorCode.none:
                 return answer(partition, error)
@@ -115,7 +126,7 @@ async def records(
 
 
 def refusal(requested: ReplicaFetchPartition, error: ErrorCode) -> ReplicaFetchResult:
-    """Return the response for a partition that is not hosted here."""
+    """Return an error result without offsets, for a partition that this broker does not host."""
     return ReplicaFetchResult(
         topic_id=requested.topic_id,
         partition=requested.partition,
@@ -141,7 +152,10 @@ def answer(
     diverging: EpochEnd | None = None,
     records: bytes = b"",
 ) -> ReplicaFetchResult:
-    """Return a response with the leader's offsets and the end of the tier."""
+    """Return a result with the leader's offsets, its log start and the end of the tier.
+
+    ``diverging``: point where the follower must truncate (KIP-595), None for none.
+    """
     log = partition.log
     point = diverging or UNDEFINED_END
     # The tier's end is sent only once it is in this leader's state file.

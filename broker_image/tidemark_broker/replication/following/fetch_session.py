@@ -71,13 +71,18 @@ class ReplicaFetchSession:
     def __init__(
         self, session_id: int, request: ReplicaFetchRequest, purgatory: Purgatory, now_s: float
     ) -> None:
+        """Start the session that ``request`` opens; its partitions are added by :meth:`name`."""
         self.session_id = session_id
         self.broker_epoch = request.broker_epoch
+        #: Epoch that the next request must have.
         self.epoch = INITIAL_EPOCH
+        #: Times of the last request and of the last check of all partitions, monotonic seconds.
         self.used_s = self.checked_s = now_s
+        #: Time of the last fetch, which counts for partitions that no request names.
         self.rounds = FetchRounds()
         #: Set when the session ends, so that a round that waits for the disk is dropped.
         self.ended = False
+        #: Collects the partitions that changed on the leader since the last request.
         self.watch = Watch[ReplicaCachedPartition]()
         self.cached: dict[TopicIdPartition, ReplicaCachedPartition] = {}
         #: Partitions to examine in the next round; the longest waiting one comes first.
@@ -158,8 +163,10 @@ class ReplicaFetchSessionCache:
         return sum(len(session.cached) for session in self._by_replica.values())
 
     def of(self, request: ReplicaFetchRequest, now_s: float) -> ReplicaFetchSession | ErrorCode:
-        """Return the session that a request continues or starts, or the error upon which the
-        follower sends a full request.
+        """Return the session that a request continues or starts.
+
+        An ErrorCode is returned instead if the session is unknown or the request is out of order.
+        The follower then sends a full request, which names all its partitions.
         """
         if is_full(request.session_epoch):
             self._end(request.replica_id)

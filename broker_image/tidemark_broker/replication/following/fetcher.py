@@ -75,6 +75,11 @@ class ReplicaFetcher:
         monotonic: Callable[[], float],
         from_tier: FromTier,
     ) -> None:
+        """Create the fetcher of one leader without partitions.
+
+        ``broker_epoch``: returns the epoch of this broker's registration. ``monotonic`` returns
+        seconds. ``from_tier``: replicas that start their log from the tier instead of fetching.
+        """
         self.leader_id = leader_id
         self.partitions: dict[TopicPartition, Partition] = {}
         self._node_id = node_id
@@ -84,14 +89,19 @@ class ReplicaFetcher:
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
         self._from_tier = from_tier
-        # Partitions wait singly: a failing disk must not delay others of the same leader.
+        # Each partition has its own backoff: a failing disk must not delay others of this leader.
         self._backoffs: dict[TopicPartition, Backoff] = {}
+        #: Set to end a pause early, because there is something new to fetch.
         self._changed = asyncio.Event()
+        #: Number of full requests so far, by which their order of partitions rotates.
         self._turn = 0
         self._handler = FetchSessionHandler()
         self._by_key: dict[TopicIdPartition, Partition] = {}
+        #: Partitions whose request may differ from that in the leader's session.
         self._marked: dict[TopicPartition, None] = {}
+        #: Partitions to remove from the leader's session with the next request.
         self._forgotten: dict[TopicIdPartition, None] = {}
+        #: Time of the last check of all partitions, in monotonic seconds.
         self._checked_s = float("-inf")
 
     def add(self, partition: Partition) -> None:
@@ -120,7 +130,10 @@ class ReplicaFetcher:
             self._forgotten[_key(partition)] = None
 
     async def run(self) -> None:
-        """Fetch until cancelled, with a new connection after each failure."""
+        """Fetch from the leader until cancelled, with a new connection after each failure.
+
+        The pause between connections grows with each failure.
+        """
         pause = self._connection_backoff()
         while True:
             began = self._monotonic()
@@ -150,6 +163,10 @@ class ReplicaFetcher:
             return
 
     async def _session(self) -> None:
+        """Connect to the leader and fetch until the connection fails or its address changes.
+
+        Raises ConnectionError, OSError, TimeoutError or FrameError.
+        """
         endpoint = self._metadata.endpoint(self.leader_id)
         if endpoint is None:
             raise ConnectionError(f"broker {self.leader_id} has no known address")
@@ -168,6 +185,10 @@ class ReplicaFetcher:
             await connection.close()
 
     async def _round(self, connection: KafkaConnection) -> None:
+        """Send one fetch request to the leader and apply its response to the local logs.
+
+        Raises ConnectionError if the leader refuses the whole request.
+        """
         request = self._request()
         session_partitions = self._handler.session_partitions
         # All partitions are backing off, or are starting from the tier.
@@ -186,12 +207,13 @@ class ReplicaFetcher:
             return
         if answer.error_code:
             raise ConnectionError(f"the leader returned error {answer.error_code}")
-        # The session advances before the results are applied: the leader counts them as sent.
+        # Advance the session epoch before the results are applied: the leader has advanced it when
+        # it sent the response, even if a result cannot be applied here.
         self._handler.answered(answer.session_id)
         await self._apply(session_partitions, answer)
 
     def _request(self) -> ReplicaFetchRequest:
-        """Build the next request, which names what the session does not have yet."""
+        """Build the next fetch request, which names only what the session lacks (KIP-227)."""
         session_id, epoch = self._handler.session_id, self._handler.epoch
         requested = [
             next_request(candidate, self._limits.partition_max_bytes)
@@ -216,9 +238,10 @@ class ReplicaFetcher:
         )
 
     def _candidates(self) -> list[Partition]:
-        """Return the partitions whose current state the session may not have.
+        """Return the partitions whose fetch parameters may differ from the leader's session.
 
-        If a request names all, the order rotates.
+        Partitions in backoff, and those that start from the tier, are left out. A full request
+        names all others, each time starting with another partition.
         """
         now_s = self._monotonic()
         tps: Iterable[TopicPartition] = [*self._marked, *self._backoffs]
@@ -257,6 +280,12 @@ class ReplicaFetcher:
         session_partitions: Mapping[TopicIdPartition, ReplicaFetchPartition],
         answer: ReplicaFetchResponse,
     ) -> None:
+        """Apply a response's results to the local logs, one partition after another.
+
+        ``session_partitions``: what was requested for each partition. If log starts were raised, it
+        waits up to a second until they are durable, so that the next fetch reports them to the
+        leader.
+        """
         raised = []
         for result in answer.partitions:
             key = (result.topic_id, result.partition)

@@ -25,7 +25,11 @@ class Fetchers:
         broker_epoch: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        """Create it without fetchers. ``dialer_of`` returns the dialer for a broker id."""
+        """Create it without fetchers.
+
+        ``dialer_of``: returns the connection factory for a broker id. ``broker_epoch``: returns the
+        epoch of this broker's registration. ``monotonic`` returns seconds.
+        """
         self._node_id = node_id
         self._metadata = metadata
         self._limits = limits
@@ -33,6 +37,7 @@ class Fetchers:
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
         self.from_tier = FromTier()
+        #: Fetcher and its task, by the leader's broker id.
         self._fetchers: dict[int, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
         # Cancelled tasks are kept until they end: a connection may take time to close.
@@ -65,6 +70,7 @@ class Fetchers:
             task.cancel()
 
     def _fetcher(self, leader_id: int) -> ReplicaFetcher:
+        """Return the fetcher of a leader; if there is none yet, create it and start its task."""
         known = self._fetchers.get(leader_id)
         if known is not None:
             return known[0]

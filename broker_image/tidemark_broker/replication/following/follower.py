@@ -43,7 +43,10 @@ class FetchOutcome(enum.Enum):
 
 
 def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
-    """Return the next request to the leader; it reports the durable log start."""
+    """Return the parameters of the partition's next fetch from its leader.
+
+    ``log_start_offset`` is the durable one: the leader may complete DeleteRecords by it (KIP-107).
+    """
     # The epoch and offset of the last record let the leader detect a divergence (KIP-595).
     log = partition.log
     return ReplicaFetchPartition(
@@ -75,16 +78,17 @@ def is_unchanged_since(partition: Partition, requested: ReplicaFetchPartition) -
 async def apply_answer(
     partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
 ) -> FetchOutcome:
-    """Apply one partition's result, unless role, epoch or log end have changed since the
-    request.
+    """Apply the leader's result for one partition to the local log.
+
+    It is ignored if the role, the leader epoch or the log end have changed since the request.
+    Storage errors become ``BACK_OFF``.
     """
     context = partition.context
     async with partition.lock:
         if not still_applies(partition, requested):
             return FetchOutcome.IDLE
         try:
-            # Truncations run in a thread, so the lock keeps role changes out until the result is
-            # applied.
+            # Truncations run in a thread. The lock keeps role changes out until they have ended.
             outcome = await _apply(partition, result)
         except StorageError as error:
             partition.storage_failed(error)
@@ -110,6 +114,10 @@ def still_applies(partition: Partition, requested: ReplicaFetchPartition) -> boo
 
 
 async def _apply(partition: Partition, result: ReplicaFetchResult) -> FetchOutcome:
+    """Apply a result that still matches the replica: truncate or append, then move the offsets.
+
+    The caller holds ``lock``. Raises StorageError or CorruptRecords.
+    """
     error = ErrorCode(result.error_code)
     if error is ErrorCode.offset_out_of_range:
         return await _out_of_range(partition, result)
@@ -118,8 +126,9 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> FetchOutco
     if error is not ErrorCode.none:
         logger.info("%s: leader %d answers %s", partition.tp, partition.leader_id, error.name)
         return FetchOutcome.BACK_OFF
-    # The tier's end first: truncation and retention depend on it.
+    # Record the tier's end first: truncation and retention depend on it.
     _note_tier(partition, result)
+    # The local log has records that the leader's has not. They must go before anything is appended.
     if result.diverging_epoch >= 0:
         return await _truncate(
             partition, EpochEnd(result.diverging_epoch, result.diverging_end_offset)
@@ -171,6 +180,11 @@ def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
 
 
 async def _truncate(partition: Partition, leaders_end: EpochEnd) -> FetchOutcome:
+    """Truncate the log to where it still agrees with the leader's log (KIP-595).
+
+    ``leaders_end``: the leader's end offset of the largest epoch that is not above the follower's
+    last one.
+    """
     log = partition.log
     offset = divergence.truncation_offset(
         leaders_end=leaders_end,
@@ -191,10 +205,11 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> FetchOutcome
 
 
 async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> FetchOutcome:
-    """Handle an offset outside the leader's log.
+    """Handle OFFSET_OUT_OF_RANGE: truncate or restart the log according to the leader's offsets.
 
-    A longer log is truncated. A log below the leader's log start restarts there. It also restarts
-    if it must fetch the range again that a Delete has removed from the tier.
+    A log that is longer than the leader's is truncated. A log that ends below the leader's log
+    start restarts there. After a disablement with policy Delete (KIP-950), a log that starts above
+    the leader's log start restarts too, because only the leader's local log has the range below.
     """
     log = partition.log
     if leader.next_offset < log.next_offset:
@@ -210,7 +225,8 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Fet
     if leader.log_start_offset > log.next_offset:
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return FetchOutcome.PROGRESS
-    # A Delete has removed the tier's part, which only the leader's local log still has.
+    # A disablement with policy Delete has removed the remote segments. Only the leader's local log
+    # still has the offsets between the two local log starts.
     gone = partition.tiering.has_deleted_remote_part(leader.head_tiered_epoch)
     if (
         gone
@@ -234,7 +250,11 @@ async def start_at(
     producer_snapshot: bytes | None = None,
     recent_batches: Sequence[ProducerBatch] = (),
 ) -> None:
-    """Drop the local log and restart it at ``next_offset``. The caller holds ``lock``."""
+    """Drop the local log and restart it empty at ``next_offset``.
+
+    ``epochs``, ``producer_snapshot`` and ``recent_batches`` are the state before that offset, from
+    the tier. Without them the log starts without history. The caller holds ``lock``.
+    """
     logger.info(
         "%s: restarts at offset %d, log start %d", partition.tp, next_offset, log_start_offset
     )

@@ -62,9 +62,11 @@ class ReplicaFetchService:
     async def handle(
         self, request: ReplicaFetchRequest, peer: TlsIdentity, memory: AnswerMemory
     ) -> ReplicaFetchResponse:
-        """Respond at once if there is news, else wait for records or a raised log start.
+        """Answer a follower's fetch: at once if there is something to send, otherwise after a wait.
 
-        The response is no larger than ``memory`` permits.
+        The wait ends with new records, a raised log start, an error, or ``max_wait_ms``. The
+        response is no larger than ``memory`` permits. Raises FrameError if the peer's certificate
+        is not that of the follower's broker id.
         """
         # The certificate names the broker, so one broker cannot advance another one's offsets.
         if request.replica_id != peer.node_id:
@@ -128,6 +130,10 @@ class _Round:
         return tuple(self._reported(results))
 
     def _take(self) -> None:
+        """Apply the request's changes to the session: forgotten partitions, then named ones.
+
+        Every partition that changed since the last request becomes due for this response.
+        """
         session = self._session
         for item in self._request.forgotten:
             partition = self._find(item.topic_id, item.partition)
@@ -141,7 +147,8 @@ class _Round:
             partition = None if cached.tp else self._find(*cached.key)
             if partition is not None:
                 session.watch_over(cached, partition.tp)
-        # Consume changes from before this round; they are due already.
+        # This call marks what has changed before this request as due. The wait later must only
+        # see changes that are newer.
         session.changes()
         # The end of the tier has no watch: compare all partitions now and then.
         if self._now_s - session.checked_s >= CHECK_INTERVAL_S:
@@ -181,10 +188,12 @@ class _Round:
         return size >= max(self._request.min_bytes, 1) or not self._session.cached
 
     async def _collect(self, *, arrived: bool) -> Results:
-        """Collect a result of each due partition.
+        """Return a result for each due partition of the session.
 
-        On arrival the fetch counts: the follower has everything below its offsets. For partitions
-        at rest the time of the round counts.
+        ``arrived``: whether this is the first call for the request. Only that call counts as a
+        fetch, which proves that the follower has everything below its fetch offsets. For partitions
+        without changes only the time of the fetch counts. {} is returned if the session has ended
+        meanwhile.
         """
         session = self._session
         left = granted = self._memory.grant(min(self._request.max_bytes, RESPONSE_BYTES_MAX))
@@ -211,6 +220,11 @@ class _Round:
         *,
         arrived: bool,
     ) -> ReplicaFetchResult:
+        """Return the result of one partition, and record the fetch if ``arrived``.
+
+        ``left``: bytes of records that the response may still take. ``partition``: None if this
+        broker does not host it.
+        """
         if partition is None:
             return fetch_responses.refusal(requested, ErrorCode.unknown_topic_id)
         # Divergence is checked only for a valid fetch; its result would be meaningless otherwise.
@@ -229,6 +243,7 @@ class _Round:
         return await fetch_responses.records(partition, requested, left)
 
     def _fetched(self, partition: Partition, requested: ReplicaFetchPartition) -> None:
+        """Record a follower's valid fetch: it may advance the high watermark or extend the ISR."""
         replica_id, session = self._request.replica_id, self._session
         isr_maintenance.follower_fetched(
             partition,
@@ -243,7 +258,8 @@ class _Round:
                 tiered_epoch=requested.tiered_epoch,
             ),
         )
-        # From here the session's rounds stand for fetches of this partition, even unnamed ones.
+        # From here each later request of the session counts as a fetch of this partition, even if
+        # it does not name it.
         if partition.leader is not None and session.session_id != NO_SESSION:
             partition.leader.follow_session(replica_id, session.rounds)
 
@@ -252,10 +268,10 @@ class _Round:
             partition.leader.left_session(self._request.replica_id)
 
     def _reported(self, results: Results) -> Iterable[ReplicaFetchResult]:
-        """Yield the results to send: named partitions, and those with news.
+        """Yield the results to send: of partitions that the request names, and of those with news.
 
-        A partition that was sent records and is not done moves to the end of the queue, so that
-        none starves.
+        A partition that got records moves to the end of the queue, so that a full response starves
+        none. A partition with nothing left to send leaves the queue until it changes.
         """
         due = self._session.due
         for cached, (partition, result) in results.items():

@@ -51,9 +51,10 @@ class FromTier:
         leader: ReplicaFetchResult,
         ended: Callable[[FetchOutcome], None],
     ) -> None:
-        """Start the log of one replica from the tier.
+        """Start a task that starts one replica's log from the tier.
 
-        ``ended`` receives the outcome, unless it is given up first.
+        ``requested`` and ``leader``: the fetch and its result OFFSET_MOVED_TO_TIERED_STORAGE.
+        ``ended`` receives the outcome, unless the start is given up first.
         """
         tp = partition.tp
 
@@ -70,6 +71,7 @@ class FromTier:
                     del self._tasks[tp]
             ended(outcome)
 
+        # A start in an older leader epoch is cancelled by give_up.
         task = asyncio.get_running_loop().create_task(run(), name=f"start of {tp} from the tier")
         self._tasks[tp] = requested.current_leader_epoch, task
 
@@ -93,9 +95,10 @@ class FromTier:
 async def start_from_tier(
     partition: Partition, requested: ReplicaFetchPartition, leader: ReplicaFetchResult
 ) -> FetchOutcome:
-    """Start a log from the tier after the leader's result OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405).
+    """Restart a follower's log after what the tier has, so that it can fetch the rest (KIP-405).
 
-    ``leader`` is that result, the answer to ``requested``.
+    ``leader``: the leader's result OFFSET_MOVED_TO_TIERED_STORAGE for the fetch ``requested``.
+    Return the follower's next step; an unavailable tier is ``BACK_OFF``.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -128,7 +131,10 @@ async def _bootstrap_point(partition: Partition, leader: ReplicaFetchResult) -> 
 
 
 async def _start(partition: Partition, leader: ReplicaFetchResult, point: BootstrapPoint) -> None:
-    """Restart the log. The caller holds ``lock``, and nothing has changed since the query."""
+    """Restart the log at the point that the tier returned, and record the tier's end.
+
+    The caller holds ``lock``, and nothing has changed since the query.
+    """
     # The leader may have deleted more than the manifest says.
     log_start = max(leader.log_start_offset, point.log_start_offset)
     await start_at(

@@ -56,7 +56,12 @@ async def wait_until_settled(
     *,
     who: Hashable,
 ) -> None:
-    """Wait at most ``timeout_s`` for the pending deletions."""
+    """Wait at most ``timeout_s`` until every pending deletion has ended.
+
+    A deletion ends when the low watermark has reached its offset, or when it fails; its ``error``
+    is set then. Deletions that are still pending afterwards have timed out. ``who``: the client,
+    for the purgatory's limits.
+    """
     # All wait together: one purgatory entry with the keys of every partition.
     pending = [deletion for deletion in deletions if deletion.pending]
     if pending:

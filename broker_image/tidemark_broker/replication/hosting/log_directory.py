@@ -155,8 +155,9 @@ class LogDirectory:
         config: LogConfig,
         state: StoredState,
     ) -> PartitionLog:
-        """Create an empty, durable log with ``partition.metadata`` and ``partition.state``, or
-        return the existing one (blocking).
+        """Create an empty, durable log for a replica, or return the existing one (blocking).
+
+        Its directory contains ``partition.metadata`` and ``partition.state`` from the start.
         """
         return self._logs.create(
             topic=topic,
@@ -263,7 +264,10 @@ class LogDirectory:
         return future
 
     async def run_log_start_checkpoints(self) -> None:
-        """Write requested log starts until cancelled."""
+        """Make requested log start offsets durable, many in one checkpoint, until cancelled.
+
+        The futures of :meth:`checkpoint_log_start` complete once the checkpoint is written.
+        """
         while True:
             await self._requested.wait()
             self._requested.clear()
@@ -305,9 +309,9 @@ def _state_of(log: PartitionLog) -> StoredState | None:
 
 
 def _state_in(directory: Path, topic_id: uuid.UUID) -> StoredState | None:
-    """Read a state file.
+    """Return the stored state of the replica in a directory, None if it is missing or unreadable.
 
-    An unreadable one counts as missing: epochs come with the next snapshot.
+    A replica without it waits for the controller's next snapshot.
     """
     try:
         state = read_state(directory)

@@ -61,12 +61,18 @@ class Placement:
         takeovers: TakeoverTasks,
         broker_config: Mapping[str, str],
     ) -> None:
+        """Create it without replicas.
+
+        ``takeovers``: tasks of elected leaders that query the tier first. ``broker_config``: the
+        broker's properties, which topics' configurations override.
+        """
         self._context = context
         self._logs = logs
         self._fetchers = fetchers
         self._hosted = hosted
         self._takeovers = takeovers
         self._broker_config = broker_config
+        #: Assigned replicas whose storage failed, to be retried.
         self._offline: dict[TopicIdPartition, ReplicaAssignment] = {}
 
     @property
@@ -87,7 +93,11 @@ class Placement:
         return partition
 
     async def place(self, assignment: ReplicaAssignment) -> control.PartitionError | None:
-        """Open or create one replica, persist its state, and give it its role."""
+        """Open or create one assigned replica, persist its state, and give it its role.
+
+        Return None, or the error to report to the controller. A replica whose storage fails is
+        offline and retried by :meth:`place_again`.
+        """
         key = (assignment.view.topic_id, assignment.row.partition)
         tp = assignment.tp
         async with self._hosted.lock(tp), self._hosted.at_work:
@@ -119,10 +129,11 @@ class Placement:
         return None
 
     def may_copy(self, row: control.PartitionState) -> bool:
-        """Return whether a replica whose log lacks records may copy the whole log from its leader.
+        """Return whether a replica that lost records may copy the whole log from its leader again.
 
-        A leader that was elected cleanly has all committed records. A replica that is neither in
-        the ISR nor an eligible leader does not count as a copy of any record.
+        It may if the leader was elected cleanly, so that it has all committed records, and if this
+        replica is in neither the ISR nor the eligible leader replicas (KIP-966), so that no record
+        is counted as stored here.
         """
         # The copy must not replace the only remaining copy of any committed record.
         node_id = self._context.node_id
@@ -135,6 +146,7 @@ class Placement:
         )
 
     async def _create(self, assignment: ReplicaAssignment) -> Partition:
+        """Create the empty log of an assigned replica on disk and host it, without a role."""
         view, row = assignment.view, assignment.row
         state = StoredState.of(view, row, assignment.controller_epoch)
         log = await in_thread(
@@ -145,7 +157,8 @@ class Placement:
             config=self._config(view),
             state=state,
         )
-        # A new log of a partition with a tier lacks what is only in the tier.
+        # The new log lacks records that may exist only in the tier. If this replica is elected, it
+        # must query the tier before it leads.
         doubt = prefix_rule.LOG_RESTARTED if row.manifest else None
         partition = Partition(
             self._context, log, stored=None, view=view, on_disk=state, doubt=doubt
@@ -183,7 +196,10 @@ class Placement:
         )
 
     def reconfigure(self, partitions: Iterable[Partition]) -> None:
-        """Apply the current configuration to hosted logs."""
+        """Apply the effective configuration of broker, cluster and topic to hosted logs.
+
+        An invalid configuration is logged, and the log keeps its former one.
+        """
         for partition in partitions:
             view = self._context.metadata.by_id(partition.topic_id)
             if view is None:

@@ -46,6 +46,10 @@ def _takes(
     row: control.PartitionState | None,
     node_id: int,
 ) -> bool:
+    """Return whether one removal of the controller removes this broker's replica.
+
+    ``row``: the replica's last known state, None if unknown.
+    """
     if not _names(removal, key):
         return False
     # A tombstone removes every replica of the topic id.
@@ -55,6 +59,7 @@ def _takes(
     known_epoch = -1 if row is None else row.partition_epoch
     if removal.partition_epoch > known_epoch:
         return True
+    # The same epoch: the replica has stored the reassignment already, but was not removed yet.
     return (
         row is not None
         and removal.partition_epoch == row.partition_epoch

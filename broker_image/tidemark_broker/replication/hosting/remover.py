@@ -56,15 +56,18 @@ class Remover:
     async def _remove(
         self, partition: Partition, key: TopicIdPartition
     ) -> control.PartitionError | None:
+        """Remove a hosted replica: stop fetching, end its tasks and role, delete its log.
+
+        Return None, or the storage error to report to the controller, which repeats the removal.
+        """
         self._fetchers.unfollow(partition.tp)
         # Tasks of the tier end before the log is closed under them.
         if self._context.remote is not None:
             self._context.remote.on_stop(partition)
         async with self._hosted.lock(partition.tp), partition.lock:
             roles.retire(partition)
-            await (
-                partition.wait_for_last_write()
-            )  # another topic may soon have the directory's name
+            # Another topic's log may soon get the directory's name: no late write may hit it.
+            await partition.wait_for_last_write()
             try:
                 await in_thread(self._logs.delete, partition.log)
             except StorageError as error:
@@ -88,10 +91,13 @@ class Remover:
     async def _discard(
         self, unopened: UnopenedLog, key: TopicIdPartition, removals: Removals
     ) -> control.PartitionError | None:
-        """Remove a replica whose log does not open."""
+        """Delete the directory of a replica whose log does not open, if the removals apply to it.
+
+        Return None, or the storage error to report to the controller.
+        """
         async with self._hosted.lock(unopened.tp):
             try:
-                # The row in the state file decides, since no replica is open to ask.
+                # No replica is open, so the state file tells which partition epoch it had.
                 state = await in_thread(self._logs.state_of, unopened)
                 if not removals.take(key, None if state is None else state.row):
                     return None

@@ -71,10 +71,10 @@ class Repairs:
         return found
 
     async def probe_room(self, partitions: Sequence[Partition]) -> None:
-        """Probe once, for all replicas, whether the disk accepts writes again.
+        """Check with one test write whether a full or failing disk accepts writes again.
 
-        If it does, replicas that could not be written count as working, and logs that did not open
-        are retried.
+        If it does, the replicas of ``partitions`` that wait for it count as working, and logs that
+        did not open are due for a retry. Without failed replicas nothing is written.
         """
         if not self._context.failures.count:
             self._probe = self._probe.succeeded()
@@ -111,8 +111,11 @@ class Repairs:
         )
 
     async def reopen(self, partitions: Iterable[Partition]) -> dict[Partition, str]:
-        """Reopen every log that refuses all requests since its disk failed. Returns those that lack
-        records, with the reason: reopening does not help them."""
+        """Reopen the logs that refuse all requests since their disk failed.
+
+        Return the partitions whose logs lack records, with the reason: reopening does not help
+        them.
+        """
         incomplete: dict[Partition, str] = {}
         self._forget_pauses()
         for partition in partitions:

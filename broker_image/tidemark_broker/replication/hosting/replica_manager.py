@@ -76,6 +76,10 @@ class ReplicaManager:
         fetchers: Fetchers,
         broker_config: Mapping[str, str],
     ) -> None:
+        """Create it without replicas; :meth:`load` adds those on the disk.
+
+        ``broker_config``: the broker's properties, which topics' configurations override.
+        """
         self.context = context
         self.metadata: MetadataCache = context.metadata
         self._logs = logs
@@ -92,7 +96,9 @@ class ReplicaManager:
             takeovers=self._takeovers,
             broker_config=broker_config,
         )
+        #: Retries of logs whose disk failed.
         self._repairs = Repairs(context, logs)
+        #: Removal of replicas that the controller has deleted or moved away.
         self._remover = Remover(context, logs=logs, fetchers=fetchers, hosted=self._hosted)
 
     # ------------------------------------------------------------ look-ups
@@ -112,8 +118,9 @@ class ReplicaManager:
         return len(self._placement.offline)
 
     def failed_replicas(self) -> tuple[control.TopicPartitions, ...]:
-        """Return the replicas whose storage fails now: the last attempt failed, or they are not
-        open.
+        """Return the replicas whose storage fails now, by topic.
+
+        These are replicas whose last disk access failed, and those whose log is not open.
         """
         hosted = (self._hosted.by_name.get(tp) for tp in self.context.failures.partitions)
         failed = {(item.topic_id, item.partition) for item in hosted if item is not None}
@@ -203,7 +210,11 @@ class ReplicaManager:
     # ------------------------------------------------------------ states
 
     async def apply(self, request: control.PartitionStatesRequest) -> list[control.PartitionError]:
-        """Apply a snapshot or a delta whose controller epoch was accepted already."""
+        """Apply a snapshot or a delta of the controller to this broker's replicas.
+
+        The caller has accepted the controller epoch. Return the errors of replicas that could not
+        be placed or removed. A failed replica does not stop the others.
+        """
         # Remember the former state: only changes are passed on below.
         brokers, cluster_config = self.metadata.brokers, self.metadata.cluster_config
         views = {topic.topic_id: self.metadata.by_id(topic.topic_id) for topic in request.topics}
@@ -248,9 +259,10 @@ class ReplicaManager:
         before: Mapping[uuid.UUID, TopicMetadata | None],
         removals: Removals,
     ) -> list[Change]:
-        """Return the placements of a message.
+        """Return an awaitable for each replica that a message assigns to this broker or changes.
 
-        ``before``: the topics as they were known until now.
+        ``before``: the metadata of the message's topics as known until now. Replicas that the same
+        message removes are left out.
         """
         assignments = []
         for topic in request.topics:
@@ -273,13 +285,16 @@ class ReplicaManager:
     def _rows_for(
         self, view: TopicMetadata, topic: control.TopicState, *, include_hosted: bool
     ) -> list[control.PartitionState]:
-        """Return the rows that concern this broker: those that the message names, and with
-        ``include_hosted`` (the topic's tiering or configuration changed) every hosted one.
+        """Return the states of a topic's partitions that concern this broker.
+
+        They are those of the message's partitions with a replica here. With ``include_hosted`` (the
+        topic's tiering or configuration has changed) every hosted partition's state is returned
+        too.
         """
         numbers = {row.partition for row in topic.partitions}
         if include_hosted:
             numbers |= self._hosted.by_topic.get(view.topic_id, {}).keys()
-        # A partition in doubt keeps its role until its row is known again.
+        # The controller does not know these partitions at present: their replicas keep their roles.
         in_doubt = {n for n in numbers if self.metadata.is_in_doubt(view.topic_id, n)}
         numbers = numbers.intersection(view.partitions).difference(in_doubt)
         rows = [view.partitions[number] for number in sorted(numbers)]
@@ -336,7 +351,11 @@ class ReplicaManager:
     # ------------------------------------------------------------ now and then
 
     async def retry(self) -> None:
-        """Retry logs that did not open, offline replicas, and takeovers from the tier."""
+        """Retry everything that waits for a disk or the tier; called periodically.
+
+        These are logs that did not open, offline replicas, failed logs, and takeovers from the
+        tier.
+        """
         for tp in self._repairs.due():
             await self._retry_opening(tp)
         # Offline replicas are placed with the controller's latest row.
@@ -399,9 +418,9 @@ class ReplicaManager:
             isr_maintenance.shrink_isr(partition)
 
     async def close(self) -> None:
-        """Stop fetching and every role, in all replicas at once.
+        """Stop fetching and end the role of every replica, at the broker's shutdown.
 
-        Logs stay open; the storage closes them.
+        The logs stay open; :meth:`LogDirectory.close` closes them.
         """
         # State files first: a role change below must not queue another write.
         await self.context.states.close()
