@@ -20,7 +20,7 @@ from tidemark_broker.replication.threads import in_read_thread
 
 
 def state_of(partition: Partition) -> LeaderState:
-    """Return the values that a response reports for a partition besides records.
+    """Return the values that a response reports for a partition in addition to records.
 
     They have the form of :func:`state_in`, so that both can be compared: a partition whose values
     equal those of the last response need not be sent again (KIP-227).

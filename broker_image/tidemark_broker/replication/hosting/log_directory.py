@@ -159,6 +159,7 @@ class LogDirectory:
 
         Its directory contains ``partition.metadata`` and ``partition.state`` from the start.
         """
+        # The state is in the directory from the start, so that no crash leaves a log without it.
         return self._logs.create(
             topic=topic,
             topic_id=topic_id,

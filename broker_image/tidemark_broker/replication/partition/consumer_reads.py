@@ -99,12 +99,15 @@ def fetch(
     leader_only: bool = True,
     read_committed: bool = False,
 ) -> FetchResult:
-    """Fetch one partition for a consumer from the page cache, without waiting.
+    """Fetch one partition for a consumer from the page cache, without waiting for a disk.
 
-    A result with an error has no offsets (Kafka's ``ReplicaManager.createLogReadResult``). With
-    ``min_one`` the first batch is returned whatever its size. ``remote`` is set if the tier has the
-    requested offset, ``from_disk`` if :func:`read_from_disk` must read it. With ``read_committed``
-    the last stable offset is the end (KIP-98).
+    The result says where else to read: ``remote`` is set if only the tier has the requested offset,
+    ``from_disk`` if :func:`read_from_disk` must read it in a thread. A result with an error has no
+    offsets (Kafka's ``ReplicaManager.createLogReadResult``).
+
+    With ``min_one`` the first batch is returned whatever its size. ``leader_only``: False permits
+    followers to serve the fetch (KIP-392). With ``read_committed`` the records end at the last
+    stable offset (KIP-98). Epochs of -1 are unknown and not checked.
     """
     check = partition.check_leader if leader_only else partition.check_replica
     error = check(current_leader_epoch)
@@ -126,6 +129,7 @@ def fetch(
     # Local retention deleted it, but the tier may have it.
     if offset < log.local_log_start_offset:
         return _not_here(partition, offset, max_bytes)
+    # The consumer is at the end of the committed data: the caller waits for more.
     if offset >= readable_end(log, read_committed=read_committed):
         return empty_answer(partition)
     need = DiskReadNeed(offset, max_bytes, min_one, read_committed)
@@ -168,6 +172,10 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
 
 
 def _read(partition: Partition, answer: FetchResult, need: DiskReadNeed) -> FetchResult:
+    """Return ``answer`` with records from the page cache, or with the need for a disk read.
+
+    Storage errors become KAFKA_STORAGE_ERROR.
+    """
     context, log = partition.context, partition.log
     # A partition whose disk fails is retried after a pause, not with every fetch.
     if not context.failures.may_try(partition.tp, context.monotonic()):
@@ -210,9 +218,9 @@ def _read_with(
 
 
 async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchResult:
-    """Return ``fetched`` with the records that were not in memory.
+    """Return a result of :func:`fetch` with the records that were not in the page cache.
 
-    The leader may have changed by then: the caller checks again.
+    They are read in a thread. The leader may have changed by then: the caller checks again.
     """
     need = fetched.from_disk
     if need is None:
@@ -242,7 +250,7 @@ def _result_with(
     from_disk: DiskReadNeed | None = None,
     aborted: Sequence[AbortedTxn] = (),
 ) -> FetchResult:
-    """Return ``answer`` with the outcome of the read."""
+    """Return ``answer``, which has the offsets, with the outcome of the read added."""
     # Field by field, because dataclasses.replace is slower, and this runs for each partition.
     return FetchResult(
         error=answer.error,
@@ -266,9 +274,11 @@ async def list_offset(
     current_leader_epoch: int = -1,
     read_committed: bool = False,
 ) -> OffsetResult:
-    """Answer ListOffsets: a special value below zero, or the first record at or after a time in ms.
+    """Answer ListOffsets for a consumer on the leader.
 
-    With ``read_committed`` nothing exists from the last stable offset.
+    ``timestamp``: milliseconds, for the first record at or after that time, or one of the special
+    values below zero, for example EARLIEST. With ``read_committed`` records from the last stable
+    offset on do not count.
     """
     error = partition.check_leader(current_leader_epoch)
     if error is not ErrorCode.none:
@@ -283,11 +293,10 @@ async def list_offset(
 def replica_offset(
     partition: Partition, timestamp: int, *, current_leader_epoch: int = -1
 ) -> OffsetResult:
-    """Return a special offset of this replica's own log, leader or not (Kafka's
-    ``ReplicaManager.fetchOffset`` for the debugging replica id).
+    """Return a special offset of this replica's own log, leader or not.
 
-    The latest offset is the log end, beyond the high watermark; compared to the leader's it is a
-    follower's lag.
+    It is Kafka's ``ReplicaManager.fetchOffset`` for the debugging replica id. The latest offset is
+    the log end, beyond the high watermark. Compared to the leader's it shows a follower's lag.
     """
     error = partition.check_replica(current_leader_epoch)
     if error is not ErrorCode.none:
@@ -314,6 +323,10 @@ def _not_beyond(partition: Partition) -> ErrorCode:
 
 
 def _special(partition: Partition, timestamp: int, *, read_committed: bool) -> OffsetResult:
+    """Return the offset for a special timestamp such as LATEST or EARLIEST, without a look-up.
+
+    The offset is -1 if the partition has none, UNSUPPORTED_VERSION the error for unknown values.
+    """
     log = partition.log
     # Consumers see the committed end, which a new leader may not know yet (KIP-207).
     if timestamp == LATEST:
@@ -338,10 +351,10 @@ def _special(partition: Partition, timestamp: int, *, read_committed: bool) -> O
 
 
 def _earliest_pending_upload(partition: Partition) -> OffsetResult:
-    """Return the first offset that is not in the tier (KIP-1023).
+    """Return the first offset that is not copied to the tier yet (KIP-1023).
 
-    The result is -1 without a tier, or if its end is unknown while the local log starts above the
-    log start.
+    It is -1 for a topic without a tier. It is also -1 while the tier's end is unknown and only the
+    tier has the beginning of the log.
     """
     log, end = partition.log, partition.remote_end
     # Without a tier nothing is pending.
@@ -362,6 +375,11 @@ def _at(log: PartitionLog, offset: int) -> OffsetResult:
 
 
 async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool) -> OffsetResult:
+    """Return the first committed record at or after a time, or the one with the largest timestamp.
+
+    The tier is queried first, because its records are older, then the local log. Segments may move
+    to the tier between both queries; then both are repeated, at most _LOOK_UPS_MAX times.
+    """
     log = partition.log
     try:
         for _ in range(_LOOK_UPS_MAX):
@@ -373,8 +391,10 @@ async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool
                 return remote  # records that only the tier has are older
             else:
                 found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
+            # Otherwise local retention has deleted segments between both look-ups, whose records
+            # neither of them has seen.
             if log.local_log_start_offset == local_start:
-                break  # otherwise records moved to the tier between both look-ups
+                break
         else:
             return OffsetResult(error=ErrorCode.request_timed_out)
         if remote is not None and (found is None or found.timestamp_ms <= remote.timestamp_ms):
@@ -404,10 +424,10 @@ def _newest(log: PartitionLog) -> TimestampOffset | None:
 
 
 async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult | None:
-    """Query the tier, if only the tier has a part of the log.
+    """Look up a time in the tier, if a part of the log exists only there.
 
-    For the largest timestamp Kafka queries the local log only, so its answer may be another record
-    or none.
+    Return None if the tier need not be queried or has no matching record below the local log. With
+    MAX_TIMESTAMP Kafka queries only the local log, so its answer may be another record or none.
     """
     log = partition.log
     remote = partition.context.remote

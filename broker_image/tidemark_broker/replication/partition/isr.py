@@ -45,10 +45,10 @@ class FollowerFetch(NamedTuple):
 
 
 def after_fetch(progress: FollowerProgress, fetch: FollowerFetch) -> FollowerProgress:
-    """Update a follower's progress: it has everything below its fetch offset.
+    """Return a follower's progress after a fetch: it has everything below its fetch offset.
 
-    It is caught up *now* if it fetches at the leader's end. It was caught up at its previous fetch
-    if it now has the end of that time.
+    It is caught up *now* if it fetches at the leader's log end. It was caught up at the time of its
+    previous fetch if it now fetches at or above the log end of that time.
     """
     # The two rules of Kafka's Replica.updateFetchStateOrThrow.
     caught_up_s = progress.last_caught_up_s
@@ -86,11 +86,12 @@ def at_rest(progress: FollowerProgress, last_round_s: float) -> FollowerProgress
 def at_new_epoch(
     previous: FollowerProgress | None, *, in_isr: bool, now_s: float
 ) -> FollowerProgress:
-    """Reset a follower's progress for a new leader epoch.
+    """Return a follower's progress at the start of a new leader epoch.
 
-    Offsets are unknown; an ISR member gets a new lag clock.
+    ``previous``: its progress in the epoch before, None if unknown. Log starts are kept, other
+    offsets are unknown. An ISR member gets the full ``replica.lag.time.max.ms`` to catch up.
     """
-    # An ISR member gets the full lag time to send its first fetch.
+    # Without a fetch in this epoch, an ISR member counts as caught up now.
     fresh = FollowerProgress(last_caught_up_s=now_s if in_isr else float("-inf"))
     if previous is None:
         return fresh
@@ -163,8 +164,9 @@ def high_watermark(view: LeaderView) -> int:
 
 
 def _holds_back(view: LeaderView, node: int, progress: FollowerProgress) -> bool:
-    """Return whether a follower outside the ISR is caught up and about to join, so that it
-    counts too.
+    """Return whether a follower outside the ISR must hold back the high watermark.
+
+    It must while it is caught up and about to join the ISR.
     """
     # With a small ISR the high watermark could otherwise stay ahead of a follower, which
     # would then never join (Kafka's Partition.maybeIncrementLeaderHW).
@@ -181,11 +183,11 @@ def _holds_back(view: LeaderView, node: int, progress: FollowerProgress) -> bool
 
 
 def may_join(view: LeaderView, node: int) -> bool:
-    """Return whether a follower may join the ISR: complete up to the high watermark, in this leader
-    epoch, unfenced.
+    """Return whether a follower may join the ISR (Kafka's ``Partition.canAddReplicaToIsr``).
 
-    It must also have reported a (durable) log start as high as the leader's. An elected leader must
-    not show an earlier one than a DeleteRecords has acknowledged (invariant 2).
+    It must be unfenced and have everything up to the high watermark and the start of this leader
+    epoch. It must also have reported a durable log start as high as the leader's: once elected, it
+    must not show records whose deletion a DeleteRecords has acknowledged (invariant 2).
     """
     progress = view.followers.get(node)
     # Each condition matches a promise: no pending change, a live registration, all committed data,
@@ -243,9 +245,12 @@ def meaning(
     change: control.IsrChange,
     result: control.IsrResult,
 ) -> AlterPartitionAnswer:
-    """Return the meaning of ``result``, the answer to ``change``, for the leader of ``row``.
+    """Return what the controller's answer to an AlterPartition means for the leader.
 
-    A newer row is adopted even with an error, because an earlier attempt may have been committed.
+    ``row`` is the leader's current partition state, ``pending`` the ISR of its proposal in flight
+    (None for none). ``result`` is the answer to ``change``, which may be an older proposal.
+
+    A newer state is adopted even with an error, because an earlier attempt may have been committed.
     Only the answer to exactly the pending proposal (the same partition epoch and ISR) may end it.
     Until then any of its members may be in the ISR already.
     """

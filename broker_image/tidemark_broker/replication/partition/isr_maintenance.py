@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def leader_view(partition: Partition, leader: LeaderRole) -> LeaderView:
-    """Collect the input of :mod:`isr` for a partition."""
+    """Collect the input of the decisions in :mod:`isr` for a partition led by this broker."""
     metadata = partition.context.metadata
     return LeaderView(
         leader=partition.context.node_id,
@@ -66,7 +66,10 @@ def after_change(partition: Partition) -> None:
 
 
 def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> None:
-    """Record a follower's fetch: advance the high watermark and let the follower join the ISR."""
+    """Record a follower's fetch, which may advance the high watermark or add it to the ISR.
+
+    ``node``: the follower's broker id. It joins the ISR only once the controller has accepted.
+    """
     leader = partition.leader
     if leader is None:
         return
@@ -85,12 +88,12 @@ def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> N
 def must_fetch_again(
     partition: Partition, leader: LeaderRole, node: int, local_log_start_offset: int
 ) -> bool:
-    """Return whether a follower starts above the range that a disablement with Delete has left, so
-    that only this log has what it lacks.
+    """Return whether a follower must drop its log and fetch it again before it joins the ISR.
 
-    It then fetches everything again before it joins the ISR. The check is here, where joining is
-    decided: a replica that may be in the ISR, or is an eligible leader (KIP-966), has all committed
-    data and discards none.
+    That is the case after a disablement with policy Delete (KIP-950) has removed the remote
+    segments, if the follower's local log starts above the log start offset. Only this leader's log
+    has the offsets in between. A replica that may be in the ISR, or any replica while there are
+    eligible leader replicas (KIP-966), keeps its log, because its data may be the only copy.
     """
     # All conditions are needed: a deletion from the tier, and a start above the log start.
     log = partition.log
@@ -103,9 +106,10 @@ def must_fetch_again(
 
 
 def shrink_isr(partition: Partition) -> None:
-    """Propose an ISR without lagging followers; called every lag/2.
+    """Propose an ISR without lagging followers; called every half ``replica.lag.time.max.ms``.
 
-    An unsettled proposal is repeated. Its epochs are the same, so it cannot take effect twice.
+    If an earlier proposal has no answer yet, it is repeated instead. Its epochs are the same, so it
+    cannot take effect twice.
     """
     leader = partition.leader
     if leader is None:
@@ -146,13 +150,16 @@ def _change(
 
 
 def answered(partition: Partition, change: control.IsrChange, result: control.IsrResult) -> None:
-    """Apply the controller's answer to a proposal; see :func:`isr.meaning`.
+    """Apply the controller's answer to an ISR proposal (AlterPartition); see :func:`isr.meaning`.
 
-    It takes effect at once, because the controller has persisted it. The state file follows.
+    ``change`` is the proposal that was sent. The answer takes effect at once, because the
+    controller has persisted it. This replica's state file is written later.
     """
     leader, row = partition.leader, partition.row
     if leader is None or row is None or row.leader_epoch != leader.epoch:
         return  # it no longer leads, or is about to lead in a later epoch
+    # Late and repeated answers occur: only a newer state, or the answer to the pending proposal,
+    # has an effect.
     meaning = isr.meaning(row, leader.pending, change, result)
     if meaning is isr.AlterPartitionAnswer.NOTHING:
         return
@@ -170,12 +177,14 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
     if not result.error_code or meaning is isr.AlterPartitionAnswer.ADOPT:
         # After a plain refusal shrink_isr retries later: the answer would be the same now.
         propose_news(partition)
+    # Another ISR may permit a higher high watermark.
     after_change(partition)
 
 
 def _adopt_answer(
     partition: Partition, leader: LeaderRole, change: control.IsrChange, result: control.IsrResult
 ) -> None:
+    """Adopt the partition state in the controller's answer as the leader's current one."""
     if partition.stored is None:
         return
     # The answer has no manifest flag: an accepted proposal has set the one it carried.

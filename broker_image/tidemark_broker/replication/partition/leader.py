@@ -40,11 +40,19 @@ class LeaderRole:
         now_s: float,
         before: "LeaderRole | None" = None,
     ) -> None:
+        """Start a leader epoch.
+
+        ``row``: partition state with that epoch. ``epoch_start_offset``: log end when the epoch
+        began. ``now_s``: monotonic seconds. ``before``: state of this broker's former leader epoch,
+        None if it did not lead.
+        """
         self.node_id = node_id
         self.row = row
         self.epoch = row.leader_epoch
         self.epoch_start_offset = epoch_start_offset
+        #: ISR of the AlterPartition in flight, None for none.
         self.pending: tuple[int, ...] | None = None
+        #: Time of the last request of each follower's fetch session.
         self._rounds: dict[int, FetchRounds] = {}
         known = {} if before is None else before.followers
         # Log starts survive an epoch: the low watermark must not forget them.
@@ -57,14 +65,15 @@ class LeaderRole:
         return [node for node in row.replicas if node >= 0 and node != self.node_id]
 
     def adopt(self, row: control.PartitionState, now_s: float) -> None:
-        """Adopt another ISR or replica set of the same epoch.
+        """Adopt another ISR or replica set of the same leader epoch.
 
-        A newer partition epoch settles a pending change: it is that change, or has made it stale.
-        The same epoch leaves it pending, because it may be committed at this moment.
+        A newer partition epoch ends a pending proposal: it is that change, or has made it stale.
+        The same epoch leaves it pending, because the controller may commit it at this moment.
         """
         if row.partition_epoch != self.row.partition_epoch:
             self.pending = None
-        # A follower that left the ISR must catch up again before it is waited for.
+        # A follower that left the ISR no longer holds back the high watermark until it has caught
+        # up again.
         left = set(self.row.isr) - set(row.isr)
         self.row = row
         self.followers = {

@@ -25,10 +25,11 @@ UNKNOWN = -1
 
 
 def delete_records(partition: Partition, offset: int) -> DeleteResult:
-    """Raise the log start to exactly ``offset`` on the leader (KIP-107; -1: the high watermark).
+    """Delete the records below ``offset`` on the leader (DeleteRecords, KIP-107).
 
-    The caller waits for ``(PartitionChange.LOW_WATERMARK, tp)`` until the low watermark has reached
-    ``result.offset``.
+    -1 stands for the high watermark. The log start is raised as soon as it is durable. The caller
+    then waits for ``(PartitionChange.LOW_WATERMARK, tp)`` until the low watermark has reached
+    ``result.offset``, that is, until all replicas have deleted the records.
     """
     error = partition.check_leader()
     # Kafka rejects DeleteRecords on a topic that is only compacted.
@@ -57,12 +58,15 @@ def last_epoch_below(partition: Partition, offset: int) -> int:
 def delete_intended(
     partition: Partition, offset: int, *, leader_epoch: int, last_epoch: int
 ) -> DeleteResult:
-    """Call :func:`delete_records` for the leader of ``leader_epoch``, if its log has the intended
-    records or has deleted them.
+    """Delete the records below ``offset`` if they are still those that the caller means.
 
-    The last intended record was written in ``last_epoch``. After an unclean election other records
-    may have their offsets (OFFSET_OUT_OF_RANGE). A newly elected leader may not know yet that they
-    are committed (OFFSET_NOT_AVAILABLE).
+    After an unclean election other records may have the same offsets, so the caller also names the
+    leader's epoch and ``last_epoch``, the leader epoch in which the record before ``offset`` was
+    written.
+
+    The error is OFFSET_OUT_OF_RANGE if the log has other records; ``lost_from`` is then the end of
+    the intended ones. It is OFFSET_NOT_AVAILABLE if a newly elected leader does not know yet that
+    they are committed.
     """
     error = partition.check_leader(leader_epoch)
     if error is not ErrorCode.none:
@@ -70,6 +74,7 @@ def delete_intended(
     log = partition.log
     # Read before the log start: retention, in a thread, moves the log start first.
     epochs = log.epochs
+    # The records are not deleted yet, and the one before ``offset`` is missing or of another epoch.
     if log.log_start_offset < offset and (
         log.next_offset < offset or epochs.epoch_for_offset(offset - 1) != last_epoch
     ):

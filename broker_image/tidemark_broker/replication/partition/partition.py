@@ -92,21 +92,27 @@ class Partition:
         on_disk: StoredState | None = None,
         doubt: Doubt | None = None,
     ) -> None:
-        """Create the replica of an open log.
+        """Create the replica of an open log, without a role.
 
-        ``stored``: state of a former run. ``on_disk``: state in the file of a new log, from which
-        no role was taken yet. ``doubt``: reason why its log proves nothing.
+        ``stored``: content of the state file of a former run, None for none. ``view``: the topic's
+        metadata, None until the controller has sent it. ``on_disk``: content of the state file of a
+        new log, from which no role was taken yet. ``doubt``: reason why the log may lack committed
+        records.
         """
         self.context = context
         self.log = log
         self.tp = TopicPartition(log.topic, log.partition)
+        #: Held by everything that changes the role or the log end.
         self.lock = ordered_async_lock(LockRank.REPLICA)
         self._file_lock = ordered_async_lock(LockRank.STATE_FILE)
         self.role = Role.IDLE
+        #: State in effect; the file may follow later.
         self.stored = stored
         self._on_disk = stored if on_disk is None else on_disk
+        #: Whether this leader created the manifest's head, which the controller may not know yet.
         self.manifest_created = False
         self.view = view
+        #: State of the leader epoch, None while this replica does not lead.
         self.leader: LeaderRole | None = None
         #: Reason why nothing proves that its log has all committed records (the prefix rule).
         self.doubt = doubt
@@ -116,7 +122,9 @@ class Partition:
         self.offline_reason = self.offline_message = ""
         #: The durable log start that the purgatory was last notified of.
         self.durable_log_start_notified = log.durable_log_start_offset
+        #: Last known end of the tier, None if unknown.
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
+        #: Tiered epoch of the manifest's head that ``remote_end`` is from, -1 for none.
         self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
         #: Position of the newest known head of the manifest; an older head is damage.
         self.tier_position = None if stored is None else stored.tier_position
@@ -126,6 +134,7 @@ class Partition:
         self.head_log_start_offset = -1
         #: Held while local retention runs: a change of tiering waits for a run in progress.
         self.retention_lock = ordered_async_lock(LockRank.RETENTION)
+        #: Whether the replica is being removed or the broker shuts down; it takes no role again.
         self.removed = False
         #: Batches that must be read before the append, and those that wait for them.
         self.turns = AppendOrder()
@@ -293,10 +302,12 @@ class Partition:
     # ------------------------------------------------------------ the tier
 
     def local_retention(self, *, tier_available: bool = True) -> TieredRetention | None:
-        """Return what local retention may do now; None for a log without a tier.
+        """Return what local retention may delete now; None for a topic that has no tier.
 
-        An end that was reported under an older tiered epoch is ignored, because a Delete may have
-        removed its records since.
+        Only an end of the tier that is in this replica's state file counts. An end that was
+        reported under an older tiered epoch is ignored, because a disablement with policy Delete
+        (KIP-950) may have removed those records since. ``tier_available``: False suspends local
+        deletions.
         """
         # Only durable knowledge of the tier may justify a local deletion.
         current = self.durable_head_tiered_epoch >= self.tiering.epoch
@@ -332,9 +343,9 @@ class Partition:
     # ------------------------------------------------------------ its file, and who waits for it
 
     async def write_state(self, stored: StoredState) -> None:
-        """Write the state durably, then put it into effect.
+        """Write a new state to the state file, then put it into effect.
 
-        A newer row that took effect meanwhile stays.
+        If a newer partition state took effect during the write, it is kept.
         """
         async with self._file_lock:
             await self._write(stored)

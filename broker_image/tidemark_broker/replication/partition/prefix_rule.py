@@ -117,12 +117,12 @@ def contradicts(end: RemoteEnd | None, epochs: LeaderEpochs, *, next_offset: int
 
 
 def trusted_offset(end: RemoteEnd | None, epochs: LeaderEpochs, *, next_offset: int) -> int:
-    """Return the last offset (inclusive, -1: none) up to which the log shares the tier's history,
-    so that local segments up to it may be deleted.
+    """Return the last offset up to which log and tier have the same records; -1 for none.
 
-    KIP-405 (``RemoteLogManager.findHighestRemoteOffset``) bounds the tier's part of an epoch by the
-    end of that epoch in the log's own leader-epoch cache. If the cache does not know the epoch of
-    the tier's last record, the records below may merely have the same offsets.
+    The offset is inclusive. Local segments up to it may be deleted. KIP-405
+    (``RemoteLogManager.findHighestRemoteOffset``) bounds the tier's part of an epoch by the end of
+    that epoch in the log's own leader-epoch cache. If the cache does not know the epoch of the
+    tier's last record, the records below may merely have the same offsets.
     """
     if end is None or end.offset < 0:
         return -1

@@ -49,8 +49,8 @@ async def append(
 ) -> ProduceResult:
     """Append a batch as leader; with acks -1 wait until it is committed.
 
-    Nothing is awaited before the append or its place in the order, so calls made in order append in
-    order.
+    Concurrent calls of one ``peer`` (a connection) append in the order of the calls. ``timeout_ms``
+    limits the wait. ``guard``: see :meth:`PartitionLog.append_as_leader`.
     """
     # No await before this call: it takes the batch's place in the order.
     begun = begin(partition, data, acks=acks, peer=peer, origin=origin, guard=guard)
@@ -67,13 +67,17 @@ def begin(
     guard: VerificationGuard | None = None,
     is_early: bool | None = None,
 ) -> "ProduceResult | DelayedAppend":
-    """Append the batch now if neither it nor an earlier one of the same ``peer`` (a connection)
-    needs a long read first.
+    """Append a batch as leader now, or queue it if its records must be read first.
 
-    ``guard``: see :meth:`PartitionLog.append_as_leader`. ``is_early``: see :func:`is_sampled`;
-    None for batches of the broker itself, which are not read. No batch is read on suspicion while
-    many wait for it, since a client with slow batches would delay everyone's first ones.
+    A batch is also queued if an earlier one of the same ``peer`` (a connection) is. Return the
+    result of the append, or the queued batch for :func:`acknowledged`.
+
+    ``guard``: see :meth:`PartitionLog.append_as_leader`. ``is_early``: see :func:`is_sampled`; None
+    for batches of the broker itself, which are not read.
     """
+    # Records are read to check them: always for compacted topics and small batches, and for a
+    # sample of others. The sample is skipped while many batches wait, since a client with slow
+    # batches would otherwise delay the first batches of all others.
     reads = is_early is not None and (
         partition.log.config.compacts
         or is_quickly_read(data)
@@ -81,6 +85,7 @@ def begin(
     )
 
     def append(contents: BatchContents | None) -> ProduceResult:
+        """Append the batch; ``contents`` are its records if they were read, otherwise None."""
         return _append(
             partition,
             acks,
@@ -100,6 +105,7 @@ def begin(
     if peer not in partition.turns:
         try:
             return append(None)
+        # The records must be read first. Small batches are read here, large ones in a thread.
         except RecordsInDoubt:
             if is_quickly_read(data):
                 return _append_read(partition, data, append)
@@ -124,9 +130,10 @@ def begin_marker(
     producer_epoch: int,
     transaction_version: int,
 ) -> ProduceResult:
-    """Append the marker that ends a producer's transaction here (KIP-98), as leader.
+    """Append the commit or abort marker that ends a producer's transaction (KIP-98), as leader.
 
-    :func:`acknowledged` waits until it is committed.
+    It is appended at once; :func:`acknowledged` waits until it is committed.
+    ``transaction_version``: version of the transaction protocol (KIP-890).
     """
     # Coordinators never wait for fewer replicas: a lost marker would leave the transaction open.
     return _append(
@@ -152,9 +159,10 @@ async def acknowledged(
     timeout_ms: int,
     who: Hashable = None,
 ) -> ProduceResult:
-    """Return the final result of :func:`begin`: with acks -1 once the batch is committed.
+    """Wait for the acknowledgement that ``acks`` requires, and return the final result.
 
-    ``who``: the client for the purgatory, None for a broker.
+    ``begun``: the result of :func:`begin`. With acks -1 this waits until the batch is committed.
+    ``who``: the client, for the purgatory's limits; None for a broker.
     """
     # Refused batches and acks 0 or 1 need no wait.
     appended = await begun.finish() if isinstance(begun, DelayedAppend) else begun
@@ -186,7 +194,10 @@ class DelayedAppend:
         self._turn.end()
 
     async def finish(self) -> ProduceResult:
-        """Append the batch when its turn comes."""
+        """Wait until the peer's earlier batches are appended, then append this one.
+
+        Its records are read in a thread if the append needs them.
+        """
         try:
             await self._turn.wait()
             try:
@@ -237,6 +248,11 @@ def _refused(partition: Partition, error: LogError) -> ProduceResult:
 def _append(
     partition: Partition, acks: int, data: bytes, append: Callable[[], AppendInfo]
 ) -> ProduceResult:
+    """Call ``append`` if the replica may accept the batch; return the result for the producer.
+
+    ``append`` writes to the log; ``data`` is its batch, b"" for a marker. Errors become results,
+    and refused batches are remembered, so that no later one of the producer overtakes them.
+    """
     context = partition.context
     # Retryable refusals come first: the batch itself is not examined for them.
     refusal = _refusal(partition, acks)
@@ -289,9 +305,7 @@ def _note_refused(partition: Partition, data: bytes, refusal: ProduceResult) -> 
 
 
 def _overtaking(partition: Partition, data: bytes) -> ProduceResult | None:
-    """Return the answer for a batch whose predecessor was refused and has not been retried, or
-    None.
-    """
+    """Return the error for a batch whose predecessor was refused and not retried, else None."""
     context = partition.context
     # Otherwise the client would take this batch's success for that of the missing one.
     missing = context.refused.before(
@@ -309,6 +323,12 @@ def _overtaking(partition: Partition, data: bytes) -> ProduceResult | None:
 async def _committed(
     partition: Partition, appended: ProduceResult, timeout_ms: int, who: Hashable
 ) -> ProduceResult:
+    """Wait until an appended batch is committed; return the result for acks=all.
+
+    ``timeout_ms``: the request's timeout. ``who``: the client, for the purgatory's limits. After an
+    error the batch stays in the log, as in Kafka.
+    """
+
     def led() -> bool:
         return partition.is_leader and partition.leader_epoch == appended.leader_epoch
 

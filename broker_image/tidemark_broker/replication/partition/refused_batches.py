@@ -77,9 +77,10 @@ class RefusedBatches:
             logger.warning("%s-%s: %s", *tp, message)
 
     def before(self, tp: TopicPartition, data: Buffer, now_s: float, knows: Knows) -> int | None:
-        """Return the sequence number that must arrive before this batch.
+        """Return the sequence number that the producer must send before this batch, None for any.
 
-        None if there is none, if this is it, or if the log ``knows`` the producer by now.
+        None also if this is the missing batch, if it was given up long ago, or if the log ``knows``
+        the producer by now, so that it checks sequence numbers itself.
         """
         found = _produced(tp, data)
         if found is None:

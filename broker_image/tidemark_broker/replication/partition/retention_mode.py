@@ -14,12 +14,12 @@ def retention_mode(
     log_start_offset: int,
     tier_available: bool = True,
 ) -> TieredRetention | None:
-    """Return the input of the log's retention; None for a topic without a tier.
+    """Return what local retention may delete; None for a topic without a tier.
 
-    ``highest_remote_offset``: inclusive, -1 for an empty tier, None for unknown, which does not
-    count as empty. ``trusted_remote_offset``: end of the history that the log shares with the tier
-    (:func:`prefix_rule.trusted_offset`); only segments up to it may be deleted. While the tier is
-    unavailable (or another one) nothing local is deleted.
+    ``highest_remote_offset``: the tier's last offset (inclusive), -1 for an empty tier, None for
+    unknown, which does not count as empty. ``trusted_remote_offset``: last offset up to which log
+    and tier have the same records (:func:`prefix_rule.trusted_offset`); only segments up to it may
+    be deleted. While the tier is unavailable nothing local is deleted.
     """
     # Records below the log start do not count: they are deleted in both tiers.
     tier_is_empty = highest_remote_offset is not None and highest_remote_offset < log_start_offset

@@ -28,11 +28,12 @@ _EVERY_EPOCH = 2**31 - 1
 async def apply(
     partition: Partition, view: TopicMetadata, row: control.PartitionState, controller_epoch: int
 ) -> bool:
-    """Apply a state from the controller; return False if it must be ignored.
+    """Apply a partition state that the controller has sent: persist it, then take the role in it.
 
-    After a start, applying the same state again takes the role. A row that is older than the known
-    one changes only the topic's settings. After a start it is ignored completely: the controller
-    must resolve a report that is ahead of its own state.
+    ``row`` is the partition's state, ``view`` its topic's metadata. Return False if it is ignored.
+    A state that is older than the known one changes only the topic's settings. Directly after a
+    start an older state is ignored completely: the controller must first resolve this broker's
+    report, which is ahead of its own state. Raises StorageError if the state cannot be persisted.
     """
     async with partition.lock:
         known = partition.row
@@ -53,7 +54,8 @@ async def apply(
                 return False
             row = known
         had_no_state = partition.stored is None
-        # Membership granted by the current leader proves the log complete again.
+        # After a crash nothing proves the log complete. It is proven again once the current leader
+        # has added the replica to the ISR.
         if partition.role is Role.FOLLOWER and prefix_rule.joined_isr(
             known, row, partition.context.node_id
         ):
@@ -71,9 +73,10 @@ async def apply(
         except StorageError:
             _give_up_former_role(partition, row)
             raise
+        # Only now it is known whether the topic has a tier, on which the log start depends.
         if had_no_state:
             partition.settle_log_start()
-        # An answer to a proposal may have brought a newer one meanwhile.
+        # The controller's answer to an ISR proposal may have brought a newer state meanwhile.
         await _take_role(partition, partition.row or row)
         if tiering_changed and partition.context.remote is not None:
             partition.context.remote.on_tiering_change(partition)
@@ -104,6 +107,7 @@ async def _persist(
 
 
 async def _take_role(partition: Partition, row: control.PartitionState) -> None:
+    """Become leader or follower, or give up the role, according to the partition's state."""
     if row.leader == partition.context.node_id:
         # Its lost records may be acknowledged ones, which only other replicas have.
         if row.leader_epoch <= partition.lost_in_epoch:
@@ -123,9 +127,9 @@ async def _take_role(partition: Partition, row: control.PartitionState) -> None:
 
 
 async def become_leader(partition: Partition) -> None:
-    """Lead in the epoch of the current row, unless the log may lack records of the tier: then
-    :mod:`takeover` queries the tier.
+    """Lead in the epoch of the current partition state, or wait for the tier first.
 
+    A log that may lack records of the tier takes over from it (:mod:`takeover`) before it leads.
     The caller holds ``lock``.
     """
     row = partition.row
@@ -154,6 +158,10 @@ def stop_if_behind_tier(partition: Partition, tier: TierEnd) -> bool:
 
 
 def _wait_for_tier(partition: Partition, doubt: str) -> None:
+    """Set the role TAKING_OVER: elected, but offline until the tier was queried (:mod:`takeover`).
+
+    ``doubt``: reason why the log may lack records of the tier.
+    """
     # Log the reason once, not with every attempt.
     if partition.role is not Role.TAKING_OVER:
         partition.offline_reason = Reason.TAKING_OVER_FROM_TIER
@@ -173,7 +181,8 @@ def _wait_for_tier(partition: Partition, doubt: str) -> None:
 
 
 async def lead(partition: Partition, row: control.PartitionState) -> None:
-    """Lead in the epoch of that row. The caller holds ``lock``."""
+    """Start to serve as leader in the epoch of ``row``. The caller holds ``lock``."""
+    # Persist the epoch's start before any record of it is appended.
     await in_role_thread(partition.log.assign_leader_epoch, row.leader_epoch)
     doubt = partition.doubt
     # A claim of the epoch before may have refuted the log during the wait above.
@@ -215,6 +224,7 @@ def _epoch_start(partition: Partition, epoch: int) -> int:
 
 
 def _step_down(partition: Partition, role: Role) -> None:
+    """Take the role FOLLOWER or IDLE, and end the leader's work if there was any."""
     was_leader = partition.leader is not None
     changed = partition.role is not role
     # Waiting requests are answered even if the role stays the same.
@@ -248,10 +258,10 @@ def retire(partition: Partition) -> None:
 
 
 async def reopen(partition: Partition) -> None:
-    """Open the log again after its disk failed. Raises :class:`StorageError` if it still fails.
+    """Open a failed log again. Raises :class:`StorageError` if its disk still fails.
 
-    If records are lost, the replica must leave the ISR, and as leader it must not continue: the
-    broker registers again, without proof that its logs are complete.
+    If records are lost, this replica must leave the ISR, and must not continue as leader. The
+    broker then registers again, so that the controller knows of the loss.
     """
     async with partition.lock:
         if partition.removed or partition.log.failure is None:

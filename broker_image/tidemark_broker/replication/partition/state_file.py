@@ -57,7 +57,7 @@ class StoredState:
 
 
 def to_json(state: StoredState) -> dict[str, object]:
-    """Return the file's content."""
+    """Return the state file's content as a JSON object."""
     return {
         "version": VERSION,
         "topic": state.topic,
@@ -84,7 +84,7 @@ def to_json(state: StoredState) -> dict[str, object]:
 
 
 def from_json(data: Mapping[str, object]) -> StoredState:
-    """Parse a file's content. Raises ValueError with the cause."""
+    """Parse a state file's content. Raises ValueError with the cause."""
     if data.get("version") != VERSION:
         raise ValueError(f"partition.state has version {data.get('version')!r}, not {VERSION}")
     row = data.get("row")
@@ -138,6 +138,7 @@ def _places(row: control.PartitionState) -> dict[str, tuple[int, ...]]:
 
 
 def _row_from_json(data: Mapping[str, object]) -> control.PartitionState:
+    """Parse the partition state in a state file. Raises KeyError, TypeError or ValueError."""
     return control.PartitionState(
         partition=_integer(data["partition"]),
         leader=_integer(data["leader"]),

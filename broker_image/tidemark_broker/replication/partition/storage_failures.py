@@ -30,7 +30,7 @@ class StorageFailures:
         self.changed: Callable[[], None] = lambda: None
 
     def failed(self, tp: TopicPartition, error: BaseException, now_s: float) -> None:
-        """Record a failure and log it."""
+        """Record and log a storage failure; the pause before the partition's next attempt grows."""
         known = self._backoffs.get(tp)
         backoff = known or Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         self._backoffs[tp] = backoff = backoff.failed(now_s)

@@ -25,11 +25,11 @@ _TIER_SAYS = "; the tier: "
 
 
 async def take_over(partition: Partition) -> None:
-    """Make one attempt to lead by the prefix rule.
+    """Make one attempt to lead after a query of the tier; it is repeated while it fails.
 
-    The replica queries the tier's end under a claim of its own epoch, and restarts its log from the
-    tier if it lacks or contradicts that. The tier is queried without ``lock``: a newer state never
-    waits for it, and voids the answer.
+    The replica claims the manifest's head in its own epoch and reads the tier's end. It restarts
+    its log from the tier if it lacks or contradicts that, and then leads. The tier is queried
+    without ``lock``: a newer state from the controller never waits for it, and voids the answer.
     """
     term = _term(partition)
     if partition.role is not Role.TAKING_OVER:
@@ -65,9 +65,10 @@ def _is_behind_tier(partition: Partition, tier: TierEnd) -> bool:
 
 
 async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint | None) -> None:
-    """Start from ``point`` if necessary, and lead.
+    """Restart the log at ``point`` (None: the log is complete), record the tier's end, and lead.
 
-    The caller holds ``lock``, and nothing has changed since the query.
+    ``tier``: end of the tier under this replica's claim. The caller holds ``lock``. Nothing has
+    changed since the query, except that the log end may have.
     """
     row, log = partition.row, partition.log
     if (
