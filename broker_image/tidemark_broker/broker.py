@@ -133,18 +133,27 @@ def transaction_limits(config: BrokerConfig) -> TransactionLimits:
 
 
 class BrokerServer:
-    """All parts of one broker. :meth:`run` may be called once."""
+    """All parts of one broker, and their start and shutdown.
+
+    ``log_directory`` is open. ``remote`` creates the remote log manager, None without tiered
+    storage. :meth:`run` may be called once.
+    """
 
     def __init__(
         self, config: BrokerConfig, log_directory: LogDirectory, remote: RemoteFactory | None = None
     ) -> None:
+        # Parts that replicas use: what is known of the cluster, waiting requests, and proposals for
+        # the ISR.
         self.config = config
         self.log_directory = log_directory
+        #: Brokers, topics and leaders as the controller has sent them.
         self.metadata = MetadataCache(config.cluster_id)
+        #: Requests that wait for a change of a partition, as in Kafka.
         self.purgatory = Purgatory()
         self.clock = LoopClock()
         self.isr_changes = IsrChanges()
         self.producer_ids = ProducerIds()
+        # What every replica needs from the broker.
         self.context = ReplicaContext(
             node_id=config.node_id,
             metadata=self.metadata,
@@ -163,6 +172,7 @@ class BrokerServer:
             self.context.remote = remote(self.context, config)
         # The control client is created last. The lambdas below read it only after the constructor.
         self.tls = TlsFiles(config.tls_directory)
+        # Replicas, and the fetchers that copy from their leaders.
         self.fetchers = Fetchers(
             node_id=config.node_id,
             metadata=self.metadata,
@@ -174,12 +184,18 @@ class BrokerServer:
         self.manager = ReplicaManager(
             self.context, logs=log_directory, fetchers=self.fetchers, broker_config=config.entries
         )
+        #: Work of disabling remote storage (KIP-950) that the controller has requested.
         self.disablements = DisablementTasks(self.manager)
         self.registry = CollectorRegistry()
         self.net_metrics = NetMetrics(self.registry)
         self.users = user_store(config)
+        #: Sends changes of topics, users and configurations to the operator, which owns the
+        #: objects.
         self.changes = Forwarder(lambda: self.client.link)
+        #: Creates topics that clients or coordinators need and that do not exist.
         self.creations = Creations(self.changes, self.metadata, config.entries)
+        # Coordinators of consumer groups and transactions, which keep their state in internal
+        # topics.
         self.groups = self._group_coordinator()
         # The coordinators load and unload a partition's state when its leader changes.
         self.context.role_changed.append(self.groups.coordinators.role_changed)
@@ -192,10 +208,12 @@ class BrokerServer:
             producer_ids=self.producer_ids,
             write_markers=self.marker_writer.write,
         )
+        # The interfaces: Kafka's Apis for clients, and internal Apis for other brokers.
         self.dispatcher = self._dispatcher()
         self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
         self.fetch_service = ReplicaFetchService(self.context, self.manager.by_id)
         self.replication_server = self._replication_server()
+        #: Highest controller epoch that this broker has obeyed.
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
         self.upkeep = LogMaintenance(log_directory, self.manager)
         self.cleaner = LogCleaner(
@@ -204,6 +222,7 @@ class BrokerServer:
             monotonic=self.context.monotonic,
             wall_ms=self.context.wall_ms,
         )
+        # Set when the first full snapshot is applied, and when all listeners accept connections.
         self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
         self.client = self._control_client()
 
@@ -215,6 +234,11 @@ class BrokerServer:
         )
 
     def _replication_server(self) -> ReplicationServer:
+        """Return the listener for other brokers, with the internal Apis that it offers.
+
+        Followers fetch records, transaction coordinators write markers, and partition leaders
+        verify transactions at their coordinator (KIP-890).
+        """
         # Internal Apis are separate from Kafka's, so that no client can call them.
         apis = (
             PrivateApi(
@@ -249,6 +273,7 @@ class BrokerServer:
         )
 
     def _dispatcher(self) -> Dispatcher:
+        """Return the dispatcher of Kafka's Apis, with the parts of the broker that handlers use."""
         # The handlers reach the broker only through these parts, which tests replace one by one.
         return Dispatcher(
             HandlerServices(
@@ -290,11 +315,11 @@ class BrokerServer:
     # ------------------------------------------------------------ life
 
     async def run(self, stop: asyncio.Event, ready: Callable[[Ready], None]) -> bool:
-        """Serve until ``stop`` is set, then shut down cleanly. ``ready`` is called once.
+        """Serve until ``stop`` is set, then shut down cleanly.
 
-        Return False if calls to the store still block threads, which cannot be interrupted.
-        Everything else is closed by then, and the process should exit without waiting for those
-        threads.
+        ``ready`` is called once, when the controller has unfenced the broker. Return False if calls
+        to the object store still block threads, which cannot be interrupted. Everything else is
+        closed by then, and the process should exit without waiting for those threads.
         """
         # Logs are loaded and addresses bound before any task starts, so that a failure ends the
         # start.
@@ -322,9 +347,14 @@ class BrokerServer:
     def _background(
         self, metrics_port: int, ready: Callable[[Ready], None]
     ) -> list[Coroutine[None, None, None]]:
+        """Return the long-running tasks of the broker. None of them ends by itself.
+
+        ``metrics_port`` is the bound port of the metrics page, for ``ready``.
+        """
         config = self.config
         retention_s = config.seconds("log.retention.check.interval.ms")
         return [
+            # Event loop clock, session with the controller, and coordinators.
             self.clock.run(),
             self.client.run(),
             self.creations.run(),
@@ -385,7 +415,7 @@ class BrokerServer:
     async def _shut_down(self) -> bool:
         """Move leaders away while the controller answers, then stop serving.
 
-        Return True if no call to the store is still running.
+        Return True if no call to the object store is still running.
         """
         # The cleaner stops first, because a running pass would delay the close of its log.
         self.cleaner.stop()
@@ -427,6 +457,11 @@ class BrokerServer:
         self.client.records_lost()
 
     def _control_client(self) -> ControlClient:
+        """Return the client of the controller, which registers this process.
+
+        The incarnation id is new at each start. The directory id identifies the log directory, so
+        that the controller notices a replaced disk.
+        """
         config = self.config
         return ControlClient(
             ProcessIdentity(
@@ -462,6 +497,10 @@ class BrokerServer:
         )
 
     def _http_page(self) -> HttpPage:
+        """Return the HTTP server for ``/metrics``, ``/metrics/topics`` and the health probe.
+
+        The probe fails if the event loop has not run for ``tidemark.health.loop.age.max.ms``.
+        """
         stalled_ms = self.config.integer("tidemark.health.loop.age.max.ms")
         # The page renders in a thread of its own, so collectors only read.
         self.registry.register(
@@ -472,6 +511,7 @@ class BrokerServer:
                 loop_age_ms=self.clock.age_ms,
             )
         )
+        # The remaining collectors belong to one part of the broker each.
         self.registry.register(GroupCollector(self.groups))
         if self.context.remote is not None:
             self.registry.register(self.context.remote.collector())

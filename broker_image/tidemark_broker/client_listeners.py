@@ -43,7 +43,9 @@ class ClientListeners:
         self, config: BrokerConfig, dispatcher: Dispatcher, users: UserStore, metrics: NetMetrics
     ) -> None:
         self._config = config
+        #: Checks passwords, SCRAM proofs and bearer tokens, in threads of its own.
         self._verifier = Verifier(users, _token_checker(config))
+        # Limits of connections and memory apply to all listeners together.
         connections = Connections(ServerConfig.of(config.entries), metrics)
         limits = ProofLimits.of(config.entries)
         # Until the controller has sent the users, an authenticating listener delays its sessions.

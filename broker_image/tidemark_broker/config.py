@@ -95,15 +95,18 @@ class BrokerConfig:
 
 
 def load(path: Path, environment: Mapping[str, str] | None = None) -> BrokerConfig:
-    """Read a configuration file (JSON if it begins with ``{``) and the environment.
+    """Read a configuration file, apply the overrides of the environment, and return the result.
 
-    Raises :class:`ConfigError`.
+    The file is JSON if it begins with ``{``, else properties. ``environment`` defaults to that of
+    the process. Raises :class:`ConfigError`.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {path} cannot be read: {error}") from error
     entries = _parse_json(text, path) if text.lstrip().startswith("{") else _parse_lines(text, path)
+    # The environment takes precedence. It contains what differs between brokers of one pod
+    # template.
     entries |= _overrides(os.environ if environment is None else environment)
     # A pod template is written before the controller creates the cluster id. The certificate has
     # it.
@@ -114,7 +117,10 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> BrokerConf
 
 
 def parse(entries: Mapping[str, str]) -> BrokerConfig:
-    """Return the configuration of text entries. Raises :class:`ConfigError`."""
+    """Return the broker configuration that the text ``entries`` describe.
+
+    Raises :class:`ConfigError` for a missing key or an invalid value.
+    """
     missing = [key for key in _REQUIRED if not entries.get(key, "").strip()]
     if missing:
         raise ConfigError(f"the configuration lacks required keys: {', '.join(missing)}")

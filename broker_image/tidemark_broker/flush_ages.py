@@ -27,17 +27,18 @@ class Flushable(Protocol):
 
 
 class FlushAges:
-    """First look at the unflushed part of each log. Used from the loop thread only."""
+    """Start of the waiting time of each log's unflushed records. Used from the loop thread only."""
 
     def __init__(self) -> None:
+        #: Recovery point and time in seconds at which records above it were first seen unflushed.
         self._since: dict[TopicPartition, tuple[int, float]] = {}
 
     def overdue(
         self, logs: Mapping[TopicPartition, Flushable], now_s: float
     ) -> frozenset[TopicPartition]:
-        """Return the logs whose records have waited for ``flush.ms``.
+        """Return the logs that must be flushed now, because records have waited for ``flush.ms``.
 
-        A log not in ``logs`` is forgotten.
+        Called periodically with all logs. A log that is not in ``logs`` is forgotten.
         """
         since: dict[TopicPartition, tuple[int, float]] = {}
         for tp, log in logs.items():
@@ -46,6 +47,7 @@ class FlushAges:
             point = log.recovery_point
             if point < log.next_offset:
                 # A flush moved the recovery point, so the age of what is still unflushed restarts.
+                # The time continues as long as the recovery point is unchanged since the last call.
                 known_point, began_s = self._since.get(tp, (-1, now_s))
                 since[tp] = (point, began_s if known_point == point else now_s)
         self._since = since

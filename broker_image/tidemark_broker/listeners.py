@@ -117,9 +117,10 @@ def address_of(key: str, text: str) -> ListenerAddress:
 
 
 def addresses_of(key: str, text: str) -> dict[str, ListenerAddress]:
-    """Parse comma-separated ``NAME://host:port`` in their order.
+    """Parse Kafka's ``listeners``: comma-separated ``NAME://host:port``, in their order.
 
-    An entry without a name is :data:`CLIENTS`. Raises :class:`ConfigError`.
+    An entry without a name is :data:`CLIENTS`. ``key`` is named in errors. Raises
+    :class:`ConfigError`, also if a name occurs twice.
     """
     found: dict[str, ListenerAddress] = {}
     for part in list_of(text):
@@ -169,9 +170,14 @@ def _listener(
     address: ListenerAddress,
     protocols: Mapping[str, SecurityProtocol],
 ) -> ClientListener:
+    """Return one client listener with the settings that its security protocol needs.
+
+    Raises :class:`ConfigError` if ``listener.security.protocol.map`` does not contain it.
+    """
     protocol = protocols.get(name)
     if protocol is None:
         raise ConfigError(f"listeners: {name} has no protocol; add {name}:SASL_SSL to {_MAP}")
+    # TLS and SASL settings are only read, and required, if the protocol uses them.
     return ClientListener(
         name=name,
         address=address,
@@ -206,6 +212,11 @@ def _client_auth(entries: Mapping[str, str], name: str) -> ClientAuth:
 def _mechanisms(
     entries: Mapping[str, str], name: str, protocol: SecurityProtocol
 ) -> tuple[str, ...]:
+    """Return the enabled SASL mechanisms of a listener, in the order of the configuration.
+
+    Raises :class:`ConfigError` for an unsupported mechanism, one without its settings, or one that
+    would send secrets in clear text.
+    """
     found = list_of(text_of_listener(entries, name, _MECHANISMS))
     unknown = [mechanism for mechanism in found if mechanism not in MECHANISMS]
     if unknown or not found:

@@ -133,7 +133,11 @@ _by_task: "WeakKeyDictionary[asyncio.Task[Any], list[_Ranked]]" = WeakKeyDiction
 
 
 def _check(requested: _Ranked, acquired: list[_Ranked]) -> None:
-    """Raise :class:`LockOrderError` if the locks in ``acquired`` forbid ``requested``."""
+    """Raise :class:`LockOrderError` if a lock must not be taken while ``acquired`` are held.
+
+    Locks are taken in ascending rank. ``acquired`` contains the locks that the thread or task
+    holds.
+    """
     # Reentrant locks are exempt only while the same one is held.
     if requested in acquired:
         if requested.reentrant:

@@ -25,6 +25,7 @@ class LogMaintenance:
     def __init__(self, log_directory: LogDirectory, manager: ReplicaManager) -> None:
         self._log_directory = log_directory
         self._manager = manager
+        #: Partitions whose last maintenance failed, so that a success is reported once.
         self._failed: set[Partition] = set()
         self._flush_ages = FlushAges()
 
@@ -37,8 +38,9 @@ class LogMaintenance:
             log_start.after_checkpoint(partition)
 
     async def flush(self) -> None:
-        """Flush logs that exceed ``flush.messages`` or ``flush.ms``, and closed segments, which
-        shortens recovery.
+        """Flush logs that exceed ``flush.messages`` or ``flush.ms``, and closed segments.
+
+        Flushed segments shorten the recovery after a crash.
         """
         unflushed = [
             partition for partition in self._manager.partitions if partition.log.is_unflushed
@@ -93,9 +95,10 @@ class LogMaintenance:
             partition.context.checkpoint_log_start(partition)
 
     async def _guarded(self, partition: Partition, work: Callable[[], object]) -> None:
-        """Run blocking work in a thread.
+        """Run blocking ``work`` on a partition's log in a thread, and report a storage failure.
 
-        A failing disk of one partition must not delay the others.
+        Never raises :class:`StorageError`, so that a failing disk of one partition does not stop
+        the maintenance of the others.
         """
         context = partition.context
         if partition.log.failure is not None:

@@ -32,7 +32,10 @@ EXIT_FAILED = 1
 
 
 def announce(ready: Ready) -> None:
-    """Write the ready line to standard output."""
+    """Write the ready line to standard output: one JSON object with the broker's bound addresses.
+
+    Called once, when the controller has unfenced the broker.
+    """
     line = {
         "ready": True,
         "nodeId": ready.node_id,
@@ -58,7 +61,7 @@ def announce(ready: Ready) -> None:
 
 
 async def serve(config: BrokerConfig) -> None:
-    """Run a broker until a signal ends it."""
+    """Run a broker until SIGTERM or SIGINT shuts it down."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,8 +80,9 @@ async def serve(config: BrokerConfig) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a broker and return the exit status: 0 clean, 2 invalid configuration, 1 other
-    failure.
+    """Run a broker and return the exit status.
+
+    0 after a clean shutdown, 2 for an invalid configuration, 1 for another failure.
     """
     parser = argparse.ArgumentParser(prog="tidemark_broker", description="A Tidemark broker.")
     parser.add_argument("--config", type=Path, required=True, help="JSON or properties file")

@@ -40,7 +40,7 @@ class BrokerCollector(Collector):
         self._loop_age_ms = loop_age_ms
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics ``tidemark_broker_*``."""
+        """Yield the metrics ``tidemark_broker_*``: replicas, failures, session and event loop."""
         partitions = self._manager.partitions
         led = [partition for partition in partitions if partition.is_leader]
         short = [
@@ -123,7 +123,11 @@ class _TopicSums:
     errors: int = 0
 
     def add(self, partition: Partition, remote: RemoteSummary) -> None:
-        """Add one partition to the sums."""
+        """Add one partition to the sums.
+
+        Offsets are counted by place: only in the tier, in both, only local. They approximate the
+        number of records.
+        """
         log = partition.log
         start, local, end = log.log_start_offset, log.local_log_start_offset, log.next_offset
         # Offsets below the log start may still be in the tier, but no client can read them.
@@ -153,7 +157,10 @@ class TopicCollector(Collector):
         self._most = most
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics ``tidemark_topic_*``."""
+        """Yield the metrics ``tidemark_topic_*`` of the largest topics.
+
+        A topic's values are sums over the partitions that this broker leads.
+        """
         # The page is bounded: small topics are left out, and LEFT_OUT counts them.
         topics = self._add_up()
         shown = dict(

@@ -12,9 +12,10 @@ from tidemark_broker.config_entries import ConfigError
 
 
 def cluster_named_in(folder: Path, node_id: str) -> str:
-    """Return the cluster id in the certificate of a folder.
+    """Return the cluster id in the URI SAN of the certificate in ``folder``.
 
-    Raises :class:`ConfigError` if the certificate cannot be read or is of another broker.
+    ``node_id`` is the broker's configured id. Raises :class:`ConfigError` if the certificate cannot
+    be read or is of another broker.
     """
     from cryptography import x509
 

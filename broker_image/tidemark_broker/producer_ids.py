@@ -24,16 +24,18 @@ class ProducerIds:
     """
 
     def __init__(self) -> None:
+        #: Unused ids of the current block.
         self._ids = range(0)
+        #: The next block, empty until the controller has allocated it.
         self._following = range(0)
         self._arrived = asyncio.Condition()
         self.block_needed = asyncio.Event()
         self.block_needed.set()
 
     async def next_id(self, timeout_s: float) -> int | None:
-        """Return an unused id, or None if no block arrived in time.
+        """Return an unused producer id, or None if no block arrived within ``timeout_s`` seconds.
 
-        Kafka then answers COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
+        Kafka answers COORDINATOR_LOAD_IN_PROGRESS in that case, and clients retry.
         """
         if not self._has_one():
             self.block_needed.set()

@@ -49,7 +49,7 @@ DelayedOperationKey: TypeAlias = tuple[PartitionChange, tuple[str, int]] | Signa
 
 
 class _Operation:
-    """One waiting caller. ``done`` resolves to whether the condition became true."""
+    """One waiting caller. ``done`` becomes True if the condition became true, False on time-out."""
 
     __slots__ = ("done", "keys", "satisfied", "who")
 
@@ -80,17 +80,25 @@ class Watch(Signal, Generic[N]):
 
 
 class Purgatory:
-    """Waiting operations by key. Not thread-safe: use it on the loop's thread only."""
+    """Waiting operations by key (Kafka's ``DelayedOperationPurgatory``).
+
+    Not thread-safe: use it on the loop's thread only.
+    """
 
     def __init__(self, name: str = "operations", *, operations_max: int = OPERATIONS_MAX) -> None:
         self.name = name
         self._operations_max = operations_max
+        #: Waiting operations of each key, in the order of arrival.
         self._by_key: dict[DelayedOperationKey, dict[_Operation, None]] = {}
+        #: Watches of each key, with the name that the owner of the watch has given to the key.
         self._watches: dict[DelayedOperationKey, dict[Watch[Any], Hashable]] = {}
         self._size = 0
+        #: Number of waiting operations of each client.
         self._of: Counter[Hashable] = Counter()
+        #: Keys that were notified since the last sweep.
         self._marked: dict[DelayedOperationKey, None] = {}
         self._sweep_due = False
+        #: Operations that could not wait because a limit was reached.
         self.refused_total = 0
 
     @property
@@ -112,10 +120,10 @@ class Purgatory:
     ) -> bool:
         """Wait until ``satisfied()`` is true, at most ``timeout_s`` seconds of the loop's clock.
 
-        ``satisfied`` is evaluated at once, and again after a notification of any of ``keys``. It
-        must be quick, and its exceptions are raised here. The result is False after a time-out or
-        :meth:`cancel`. It is also False at once if ``operations_max`` operations already wait, or
-        half as many of ``who`` (None: the broker itself).
+        Return True if the condition became true. Return False after a time-out or :meth:`cancel`,
+        and at once if ``operations_max`` operations already wait, or half as many of the client
+        ``who`` (None: the broker itself). ``satisfied`` is evaluated at once, and again after a
+        notification of any of ``keys``. It must be quick, and its exceptions are raised here.
         """
         # The common case needs neither a future nor a timer.
         if satisfied():
