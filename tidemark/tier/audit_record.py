@@ -103,18 +103,22 @@ def read_record(store: ObjectStore) -> AuditRecord:
 
 
 def write_record(store: ObjectStore, audits: Iterable[TopicAudit], *, replaces_all: bool) -> int:
-    """Replace the recorded audits of the audited topics.
+    """Replace the recorded results of the audited topics in the store's audit object.
 
-    Returns the number of topics for which the record has no room. ``replaces_all``: ``audits`` has
-    all topics, so the record of any other topic is removed (it may be deleted). Topics whose names
-    Kafka would not accept are left out. Raises StoreError.
+    Returns the number of topics that were left out because the object is limited in size.
+    ``replaces_all``: ``audits`` has all topics of the store, so the record of any other topic is
+    removed (the topic may be deleted). Topics whose names Kafka would not accept are left out, too.
+
+    Raises StoreError; StoreUnavailable if other writers win every attempt.
     """
     audits = tuple(filter(None, map(_validated, audits)))
     for _ in range(_ATTEMPTS):
         # Compare-and-set: another audit may write at the same time, so read and merge again.
         previous, version = _read_previous(store)
         topics = {} if replaces_all else dict(previous.topics)
+        # This audit's results win over older ones of the same topics.
         topics |= {audit.topic_id: audit for audit in audits}
+        # The object has a size limit, so the topics that matter least are dropped.
         kept = _most_important(topics.values())
         if _write(store, encode(AuditRecord(kept, previous.serial + 1)), version):
             return len(topics) - len(kept)
@@ -191,6 +195,10 @@ def encode(record: AuditRecord) -> bytes:
 
 
 def _row(audit: TopicAudit, worst: Iterable[WorstFinding]) -> dict[str, object]:
+    """Return one topic's audit as a JSON object; ``_parse_topic`` reads it back.
+
+    ``worst``: the findings to describe in full. All others are only counted by kind.
+    """
     row: dict[str, object] = {
         "topicId": id_text(audit.topic_id),
         "name": audit.name,
@@ -217,7 +225,8 @@ def _row(audit: TopicAudit, worst: Iterable[WorstFinding]) -> dict[str, object]:
 
 
 def decode(data: bytes) -> AuditRecord:
-    """Return the record in ``data``. Raises AuditUnreadable."""
+    """Parse the audit object. Raises AuditUnreadable with the cause."""
+    # Bound the size first: the object may have been written by any program.
     if len(data) > BYTES_MAX:
         raise AuditUnreadable(f"it has more than {BYTES_MAX} bytes")
     try:
@@ -237,12 +246,18 @@ def decode(data: bytes) -> AuditRecord:
 
 
 def _parse_topic(row: Mapping[str, Any]) -> TopicAudit:
+    """Return the audit of one topic from its JSON object; the inverse of ``_row``.
+
+    Raises ValueError, KeyError or TypeError for a row that this program would not write.
+    """
     topic_id = parse_id(_text(row["topicId"]))
     name, writer = _text(row["name"]), _text(row["by"])
     # Names and keys are shown to users, so anything that Kafka would not accept is refused.
     if not _NAME.fullmatch(name) or not _WRITER.fullmatch(writer):
         raise ValueError("no names")
+    # Lowest and highest version among the heads that the audit read.
     lowest, highest = map(_number, row["versions"])
+    # A finding that names an object outside of the topic's folder is refused.
     worst, folder = row.get("worst", ()), topic_data_prefix(name, topic_id)
     if len(worst) > WORST_MAX:
         raise ValueError("too many findings are described")

@@ -83,6 +83,7 @@ def pack(aux: Aux) -> bytes:
 def unpack(data: bytes, where: str) -> Aux:
     """Return the content of a packed object. ``where`` names it in errors. Raises AuxCorrupt."""
     try:
+        # Only format version 2 and later has digests of the log's pieces.
         version, sections = _sections(data)
         return Aux(
             offset_index=sections[_OFFSET_INDEX],
@@ -98,6 +99,11 @@ def unpack(data: bytes, where: str) -> Aux:
 
 
 def _sections(data: bytes) -> tuple[int, dict[int, bytes]]:
+    """Split a packed object into its format version and its sections by kind.
+
+    The kinds are the ``_OFFSET_INDEX``, ``_TIME_INDEX``, ... constants. Raises ValueError or
+    struct.error if the magic, a length or a CRC is wrong.
+    """
     magic, version, count = _HEADER.unpack_from(data)
     if magic != _MAGIC or not 1 <= version <= _VERSION:
         raise ValueError(f"magic {magic!r}, version {version}")
@@ -111,6 +117,7 @@ def _sections(data: bytes) -> tuple[int, dict[int, bytes]]:
             raise ValueError(f"section {kind} is cut off or its CRC differs")
         sections[kind] = section
         position += length
+    # Bytes behind the last section are not covered by any CRC.
     if position != len(data):
         raise ValueError(f"{len(data) - position} bytes behind the last section")
     return version, sections

@@ -51,10 +51,11 @@ class ByteCache(Generic[K, V]):
     def get_many(
         self, keys: Sequence[K], load: Callable[[Sequence[K]], Sequence[V]]
     ) -> Sequence[V]:
-        """Return the values in the order of their keys.
+        """Return the values in the order of their keys, loading those that are not cached.
 
-        Keys that are neither cached nor being loaded are loaded in this thread by one call of
-        ``load``.
+        Keys that are neither cached nor being loaded by another thread are loaded in this thread,
+        by one call of ``load``. For keys that another thread is loading, the call waits for that
+        load. Raises the error of either load.
         """
         found: dict[K, V] = {}
         own_loads: dict[K, Future[V]] = {}
@@ -91,16 +92,22 @@ class ByteCache(Generic[K, V]):
     def _load(
         self, own_loads: "Mapping[K, Future[V]]", load: Callable[[Sequence[K]], Sequence[V]]
     ) -> dict[K, V]:
+        """Load the keys that this thread has claimed, cache the values, and wake waiting threads.
+
+        ``own_loads``: the future of each claimed key, on which other threads may wait.
+        """
         try:
             values = dict(zip(own_loads, load(tuple(own_loads)), strict=True))
         # BaseException, because waiting threads would otherwise block for ever.
         except BaseException as error:
+            # Forget the loads first, so that a thread that retries starts a load of its own.
             with self._lock:
                 for key in own_loads:
                     del self._loading[key]
             for future in own_loads.values():
                 future.set_exception(error)
             raise
+        # Cache the values before the futures resolve: a later request must not load them again.
         with self._lock:
             for key, value in values.items():
                 del self._loading[key]

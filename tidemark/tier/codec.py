@@ -119,6 +119,10 @@ def _corrupt(where: str, error: Exception) -> ManifestCorrupt:
 
 
 def _head_of(fields: "_Fields") -> Head:
+    """Return the head from the fields of its JSON object; the inverse of ``encode_head``.
+
+    Raises ValueError, KeyError or TypeError for missing fields and wrong types.
+    """
     version, place = _version_of(fields), _place_of(fields)
     # Every field is read exactly once: ``done`` refuses the object if one is left.
     return Head(
@@ -203,6 +207,12 @@ def encode_entry(entry: SegmentEntry) -> dict[str, object]:
 
 
 def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntry:
+    """Return one segment's entry from its JSON object; the inverse of ``encode_entry``.
+
+    ``place``: name, topic id and partition, which the head or page has once for all entries.
+    ``version``: format version of the head or page. Raises ValueError for unknown fields or
+    impossible ranges.
+    """
     # Absent fields have the usual value, see ``encode_entry``.
     segment_id, start = parse_id(fields.text("segmentId")), fields.integer("startOffset")
     from_offset = fields.optional_integer("fromOffset")
@@ -227,7 +237,8 @@ def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntr
         marked_at_ms=fields.optional_integer("markedAtMs"),
         digests=_decode_digests(fields) if version >= _DIGESTS_SINCE else None,
     )
-    # The line's arithmetic relies on these ranges, so an entry outside of them is refused here.
+    # The arithmetic of offset ranges relies on these limits, so an entry outside of them is refused
+    # here.
     check_range(start, entry.end_offset_inclusive, entry.leader_epochs)
     if not 0 < entry.size_bytes <= _SEGMENT_BYTES_MAX:
         raise ValueError(f"the segment at {start} has {entry.size_bytes} bytes")
@@ -247,6 +258,7 @@ def _decode_digests(fields: "_Fields") -> Digests | None:
 
 
 def _encode_ref(ref: PageRef) -> list[object]:
+    """Return a page's reference as a JSON array, in the order that ``_decode_ref`` expects."""
     return [
         ref.name,
         ref.count,
@@ -258,15 +270,18 @@ def _encode_ref(ref: PageRef) -> list[object]:
         ref.min_tiered_epoch,
         ref.max_tiered_epoch,
         ref.max_timestamp_ms,
+        # The bit mask of deleted entries, as text: it has more bits than JSON numbers safely have.
         f"{ref.gone:x}",
         ref.gone_bytes,
     ]
 
 
 def _decode_ref(row: object) -> PageRef:
+    """Return the page reference from its JSON array; the inverse of ``_encode_ref``."""
     values = _array(row)
     if len(values) != 12:
         raise ValueError(f"a page reference has 12 values, not {len(values)}")
+    # Only the name (0) and the hexadecimal bit mask of deleted entries (10) are text.
     numbers = [_integer(value) for value in (*values[1:10], values[11])]
     return PageRef(
         name=_text(values[0]),

@@ -113,15 +113,17 @@ def open_stores(config: RemoteStorage) -> dict[str, ObjectStore]:
 
 
 def ensure_place(config: RemoteStorage, *, create: bool, in_use: bool) -> None:
-    """Check that the store's directory or buckets exist.
+    """Check that the store's directory or buckets exist, and create missing buckets on request.
 
-    ``create``: create missing buckets. Buckets with the metadata of a store ``in_use`` are never
-    created. Blocks; raises StoreUnavailable.
+    ``create``: create missing buckets. ``in_use``: the store has been used before. A missing bucket
+    for its metadata is then an error, because an empty new one would look like an empty tier.
+    Blocks; raises StoreUnavailable.
     """
     match config:
         case FilesystemConfig():
             return  # never made here: a file system that is not mounted must not look empty
         case S3Config():
+            # Imported late: obstore is not needed for a directory.
             from tidemark.tier.s3_buckets import ensure_buckets
 
             ensure_buckets(config, create=create, in_use=in_use)

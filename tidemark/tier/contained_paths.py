@@ -21,13 +21,15 @@ class NotAFile(OSError):
 
 @contextmanager
 def open_folder(root: Path, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
-    """Yield a descriptor of a folder below ``root``.
+    """Yield a descriptor of a folder below ``root``, opened part by part without following links.
 
-    ``make``: create missing folders, durably, but never the root. Raises ``OSError``
+    ``parts``: names of the nested folders, outermost first. ``make``: create missing folders,
+    durably, but never the root. The descriptor is closed afterwards. Raises ``OSError``
     (``NotADirectoryError`` for a link).
     """
     descriptor = os.open(root, _FOLDER)
     try:
+        # Open each folder relative to the one before, so that a link cannot lead elsewhere.
         for part in parts:
             below = _next_folder(descriptor, part, make=make)
             os.close(descriptor)

@@ -121,13 +121,17 @@ class DirectoryStore:
             self._prune(parts[:-1])
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete one object after another; a refused one does not stop the rest."""
+        """Delete one object after another; a refused one does not stop the rest.
+
+        Raises DeletesRefused with the error of each key that is still there.
+        """
         refused: dict[str, StoreUnavailable] = {}
         for key in keys:
             try:
                 self.delete(key)
             except StoreUnavailable as error:
                 refused[key] = error
+        # Report all failures at once. The reason of the first one stands for the others.
         if refused:
             first = next(iter(refused.values()))
             raise DeletesRefused(
@@ -176,30 +180,32 @@ class DirectoryStore:
         return open_file(self._root, self._parts(key))
 
     def _walk(self, parts: Sequence[str]) -> Iterator[ObjectInfo]:
-        """Yield the objects below a folder.
+        """Yield the objects below a folder, in the order of their keys.
 
-        Without recursion, because other programs may create folders of any depth. Deeper than the
-        longest key there are no objects of a tier.
+        An explicit stack replaces recursion, because other programs may create folders of any
+        depth. Folders deeper than the longest key have no objects of a tier and are skipped.
         """
-        # An explicit stack keeps the order of the keys without recursion.
+        # Path and remaining children of each open folder, from the outermost to the innermost.
         stack = [(tuple(parts), iter(self._children(parts)))]
         while stack:
             folder, children = stack[-1]
             name, status = next(children, ("", None))
             here = (*folder, name)
             if not name:
+                # The folder has no further children: continue with its parent.
                 stack.pop()
             elif status is not None:
                 # Listed in the order of keys, with the same fields as a listing of S3.
                 modified_ms = status.st_mtime_ns // 1_000_000
                 yield ObjectInfo("/".join(here), status.st_size, modified_ms)
+            # Descend, except into the store's own folder of locks and temporary files.
             elif here != (_INTERNAL,) and len("/".join(here)) < _KEY_CHARS_MAX:
                 stack.append((here, iter(self._children(here))))
 
     def _children(self, parts: Sequence[str]) -> Sequence[tuple[str, os.stat_result | None]]:
         """Return the names in a folder, ordered, with the status of files and None for folders.
 
-        Links and special files are not part of the store.
+        Links and special files are not part of the store. A missing folder counts as empty.
         """
         found: dict[str, os.stat_result | None] = {}
         with (
@@ -208,6 +214,7 @@ class DirectoryStore:
             os.scandir(folder) as children,
         ):
             for child in children:
+                # A file may be deleted between the listing and its stat.
                 with suppress(FileNotFoundError):
                     status = child.stat(follow_symlinks=False)
                     if stat.S_ISDIR(status.st_mode):
@@ -235,7 +242,11 @@ class DirectoryStore:
             raise
 
     def _rename(self, temporary: Path, parts: Sequence[str]) -> None:
-        """Rename into a folder that a concurrent ``delete`` may remove at the same time."""
+        """Rename a complete temporary file to its key, creating the folders that the key needs.
+
+        A concurrent ``delete`` removes folders that become empty, so the folders may disappear
+        before the rename. It is then repeated. Raises StoreUnavailable if that happens every time.
+        """
         self._require_root()
         for _ in range(_MKDIR_ATTEMPTS):
             with (

@@ -55,6 +55,7 @@ def parse_endpoint(text: str) -> S3Endpoint:
         port = parts.port
     except ValueError as error:
         raise InvalidConfig(f"{what}: {error}") from error
+    # White space around the address would be shown as part of it, so it is refused.
     if parts.scheme not in _DEFAULT_PORTS or text != text.strip():
         raise InvalidConfig(what)
     if "@" in parts.netloc:

@@ -81,6 +81,13 @@ def of_line(head: Head, live: Iterable[SegmentEntry]) -> Iterator[Finding]:
 
 
 def _ranges(head: Head, before: SegmentEntry | None, entry: SegmentEntry) -> Iterator[Finding]:
+    """Yield findings about the offsets that one entry covers.
+
+    Entries of a manifest must cover the log without a gap (GAP) and without an overlap (OVERLAP).
+    ``before``: the preceding live entry, None for the first one. ``entry.from_offset``: first
+    offset that readers are served from this segment, at or above its first record.
+    """
+    # The first entry starts where the manifest's live offsets start.
     if before is None:
         expected = max(head.line_start_offset, head.log_start_offset)
     else:
@@ -91,6 +98,7 @@ def _ranges(head: Head, before: SegmentEntry | None, entry: SegmentEntry) -> Ite
     if before is not None and entry.from_offset < expected:
         what = f"it answers from {entry.from_offset} on, the one before it to {expected - 1}"
         yield of_entry(head, entry, FindingKind.OVERLAP, what)
+    # A segment cannot serve offsets that it does not contain.
     if not entry.start_offset <= entry.from_offset <= entry.end_offset_inclusive:
         what = (
             f"it holds the offsets {entry.start_offset} to {entry.end_offset_inclusive} and is to "
@@ -100,6 +108,12 @@ def _ranges(head: Head, before: SegmentEntry | None, entry: SegmentEntry) -> Ite
 
 
 def _epochs(head: Head, before: SegmentEntry | None, entry: SegmentEntry) -> Iterator[Finding]:
+    """Yield findings about an entry's leader epochs (LINEAGE) and tiered epoch (EPOCH).
+
+    The tiered epoch is KIP-950's counter of disablements. Neither epoch may decrease from entry to
+    entry, and none may exceed the head's. ``before``: the preceding live entry, None for the first
+    one.
+    """
     # Epochs never decrease along a log, so a lower one belongs to another history.
     epoch = entry.epoch_at(entry.from_offset)
     if before is not None and epoch < before.end_leader_epoch:
@@ -108,10 +122,12 @@ def _epochs(head: Head, before: SegmentEntry | None, entry: SegmentEntry) -> Ite
             f"{before.end_leader_epoch}"
         )
         yield of_entry(head, entry, FindingKind.LINEAGE, what)
+    # A segment is copied under a claim of the head, so its epochs cannot be above the head's.
     highest = max(entry.end_leader_epoch, entry.leader_epoch)
     if highest > head.leader_epoch:
         what = f"it is of leader epoch {highest}, the manifest of none above {head.leader_epoch}"
         yield of_entry(head, entry, FindingKind.LINEAGE, what)
+    # The same two rules for the tiered epoch.
     if before is not None and entry.tiered_epoch < before.tiered_epoch:
         what = (
             f"it is of tiered epoch {entry.tiered_epoch}, the one before it of "

@@ -138,12 +138,19 @@ class ManifestPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """See the module. ``version`` grows by one with every commit; ``commit_id`` is the last one's.
+    """Head of one partition's manifest, as stored in the tier; see the module.
 
-    ``line_start_offset``: first offset of the line of live entries (meaningful while there is one).
-    ``tiering``: under which it was claimed, with a policy only while that holds. ``trash``: pages
-    that no longer belong to the head and are to be deleted. ``deleted_at_ms``: set in a
-    tombstone."""
+    - ``version``: grows by one with every commit; ``commit_id`` is the last commit's
+    - ``leader_epoch``, ``tiering``: those under which a leader has claimed the head (``tiering``
+      has a policy only while the policy applies)
+    - ``log_start_offset``, ``floor_epoch``: entries below either of them are deleted
+    - ``line_start_offset``: first offset of the contiguous live entries, meaningless without any
+    - ``next_page``: number in the name of the next page
+    - ``marks``: latest moves of the log start and floor, with their times
+    - ``pages``: references to pages with the older entries; ``entries``: the newest ones
+    - ``trash``: names of pages that no longer belong to the head and are to be deleted
+    - ``deleted_at_ms``: set in the tombstone of a deleted topic
+    """
 
     topic: str
     topic_id: uuid.UUID
@@ -199,9 +206,10 @@ class Head:
 
     @property
     def live_end(self) -> tuple[int, int] | None:
-        """Last offset in the tier and its leader epoch, or None while the tier has nothing live.
+        """Last offset in the tier and its leader epoch, or None while the tier has no live segment.
 
-        Marks are a prefix, so the entry that was finished last decides, and no page is needed.
+        Entries that are marked for deletion are the oldest ones. The newest finished entry
+        therefore decides, and no page has to be loaded.
         """
         # The newest finished entry is always in the head, unless everything has been sealed.
         last = next(
@@ -223,6 +231,7 @@ class Head:
             )
         else:
             return None
+        # If even the newest segment is below the floor, everything is marked for deletion.
         return None if self.is_below_floor(end, tiered_epoch) else (end, epoch)
 
     @property
@@ -267,8 +276,12 @@ def new_head(
     broker_id: int,
     log_start_offset: int,
 ) -> Head:
-    """Return the first head of a partition, already claimed by the leader that creates it."""
-    # The manifest starts at the leader's log start offset: what is below was never in this tier.
+    """Return the first head of a partition, already claimed by the leader that creates it.
+
+    ``leader_epoch`` and ``tiering`` are those of that leader. ``log_start_offset``: of its log.
+    Offsets below it were never in this tier.
+    """
+    # The manifest's offsets start at the leader's log start offset.
     return Head(
         topic=topic,
         topic_id=topic_id,
@@ -278,6 +291,7 @@ def new_head(
         tiering=tiering.in_force,
         broker_id=broker_id,
         log_start_offset=log_start_offset,
+        # After a disablement with Delete (KIP-950), only segments of later epochs are live.
         floor_epoch=tiering.first_live_epoch,
         line_start_offset=log_start_offset,
     )

@@ -104,9 +104,12 @@ def _is_dead_page(head: Head, ref: PageRef) -> bool:
 
 
 def check_against_objects(tier: Tier, topic_id: uuid.UUID, partition: int) -> LoadedHead:
-    """Load the head and compare it with its objects, for callers that know no earlier position.
-    Blocks. Raises HeadWentBack if an object was copied under a later head, and what
-    ``ManifestStore.load`` raises."""
+    """Load the head, and check that no object was copied under a later version of it.
+
+    For callers that have no recorded position of the head to compare with. Blocks. Raises
+    HeadWentBack if the head was replaced by an older copy of itself, and what
+    ``ManifestStore.load`` raises.
+    """
     topic = tier.manifests.load(topic_id, partition).head
     # List objects before the head is read: a copy that starts after the listing cannot make a
     # current head look old.
@@ -115,10 +118,12 @@ def check_against_objects(tier: Tier, topic_id: uuid.UUID, partition: int) -> Lo
     head = loaded.head
     pages = tier.manifests.pages(topic_id, partition)
     unnamed = set(copies).difference(_named(head, pages))
+    # Each copy records the head's version at its start. Only unnamed copies are of interest.
     began = {
         key: origin_version([tier.segments.stores[copies[key][0]]], key) or 0 for key in unnamed
     }
     newest = max(began, key=lambda key: (began[key], key), default="")
+    # Unnamed copies of this version or an earlier one are leftovers of failed attempts.
     if began.get(newest, 0) <= head.version or head.deleted_at_ms is not None:
         return loaded
     raise HeadWentBack(
@@ -139,7 +144,13 @@ def _named(head: Head, pages: PageCache) -> Iterator[str]:
 
 
 def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int) -> Head:
-    """Return the repaired head. Writes only missing pages. Raises Irreparable."""
+    """Return a head that again names every segment that was in the tier.
+
+    ``error``: the older head that was found (None if the object is missing), and the newest
+    position that is known. ``evidence``: the replica's knowledge of the tier. Writes missing pages,
+    but not the head. Raises Irreparable with the missing object.
+    """
+    # Start from the newest head that is readable, in the store or in the replica's memory.
     found = None if error.found is None else error.found.head
     newest = max(
         (head for head in (found, evidence.head) if head is not None),
@@ -158,7 +169,8 @@ def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int
     tiering = _tiering(newest.tiering, evidence)
     epochs = [max(newest.floor_epoch, error.known.floor_epoch, tiering.first_live_epoch)]
     if evidence.tiered_epoch > newest.tiering.epoch:
-        # A Delete may have removed what the older head still calls live.
+        # An unseen disablement with Delete (KIP-950) may have removed what the older head calls
+        # live. Its floor is tried second.
         epochs.append(max(epochs[0], evidence.tiered_epoch))
     for last, floor_epoch in ((epoch is epochs[-1], epoch) for epoch in epochs):
         try:
@@ -172,11 +184,17 @@ def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int
 def _with_lost_entries(
     store: "_StoredObjects", newest: Head, evidence: Evidence, floor_epoch: int, now_ms: int
 ) -> Head:
-    """Return the older head with its lost entries, above the replica's log start."""
+    """Return the older head with its lost entries restored, from the replica's log start on.
+
+    ``newest``: the head to start from. ``floor_epoch``: entries with a lower tiered epoch count as
+    deleted. Raises Irreparable if offsets are missing that were in the tier.
+    """
+    # Retention and disablements since the older head only show in the log start and the floor.
     head = transitions.raise_floor_to(
         newest, max(newest.log_start_offset, evidence.log_start_offset), floor_epoch, now_ms=now_ms
     )
     head = store.with_pages(head)
+    # None: the replica does not know where the tier ended.
     end = evidence.end_offset
     # A copy beyond the known end may never have been finished, and another leader may have written
     # other records there since: that part is copied again from the log.
@@ -185,16 +203,19 @@ def _with_lost_entries(
         for entry in store.later_copies(head)
         if end is None or entry.end_offset_inclusive <= end
     ]
+    # In the order of offsets, each copy that continues the log is added.
     for entry in later:
         try:
             head = transitions.restore_entry(head, entry)
         except (IllegalTransition, Diverged):
             continue  # nothing new, expired, leaves a hole, or belongs to another history
+    # The restored segments must exist, and must reach the end that is known.
     store.check_live(head)
     if end is None:
         _check_contiguous(head, later)
     else:
         _check_end(head, store.pages, end, evidence.end_epoch)
+    # An upload in progress under the lost head is not continued.
     head = transitions.give_up_copying(head, now_ms=now_ms)
     return _claimed(replace(head, next_page=max(head.next_page, store.next_page)), evidence)
 
@@ -220,7 +241,12 @@ def _tiering(found: Tiering, evidence: Evidence) -> Tiering:
 
 
 def _check_end(head: Head, pages: PageCache, end: int, end_epoch: int) -> None:
-    """Check that the line reaches the known end of the tier, in the same history."""
+    """Check that the live segments reach the known end of the tier, in the same history.
+
+    ``end``: last offset that was in the tier; ``end_epoch``: its leader epoch, -1 if unknown.
+    Raises Irreparable.
+    """
+    # Everything up to the known end is expired, so nothing can be missing.
     if end < head.log_start_offset:
         return
     if head.highest_remote_offset < end:
@@ -228,6 +254,7 @@ def _check_end(head: Head, pages: PageCache, end: int, end_epoch: int) -> None:
             f"offsets {head.next_copy_offset} to {end} were in the tier, and no complete copy of "
             f"offset {head.next_copy_offset} is in the store"
         )
+    # The same offset of another leader epoch is another record (KIP-101).
     entry = queries.find(head, pages, end)
     if entry is not None and end_epoch not in (-1, entry.epoch_at(end)):
         raise Irreparable(
@@ -270,17 +297,24 @@ class _StoredObjects:
         return head if len(kept) == len(head.pages) else replace(head, pages=tuple(kept))
 
     def _is_there(self, head: Head, ref: PageRef) -> bool:
+        """Restore a page that the head refers to; return False if the page is no longer needed.
+
+        A missing page is rebuilt from the objects of its segments. Raises Irreparable if they do
+        not yield the page that ``ref`` describes.
+        """
         # The lost head may have dropped a page without live segments, and its delete may still be
         # pending. A sweep removes the rest of its segments.
         if _is_dead_page(head, ref):
             return False
         if ref.name in self._page_names:
             return True
+        # The store no longer has the page. It may still be in this process's cache.
         key = page_key(head.topic_id, head.partition, ref.name)
         try:
             page = self.pages[ref.name]
         except (PageNotFound, ManifestCorrupt):
             page = self._rebuilt(head, ref)
+            # A rebuilt page must match the head's summary of it, except for deletions since.
             if not page.entries or reference_of(page) != replace(ref, gone=0, gone_bytes=0):
                 raise Irreparable(
                     f"page {key} is missing, and the objects of its segments do not say what was "
@@ -313,7 +347,12 @@ class _StoredObjects:
         return self._origins[key]
 
     def later_copies(self, head: Head) -> list[SegmentEntry]:
-        """Return entries that a later head may have named as copied, in the order of the line."""
+        """Return entries that a later head may have named as copied, ordered by offset.
+
+        Found in pages that were sealed later, and in the origins that copies record about
+        themselves.
+        """
+        # An unfinished copy of this head may have been finished under a later one.
         known = {entry.key for entry, _ in queries.present_entries(head, self.pages)}
         known -= {entry.key for entry in head.entries if entry.state is SegmentState.COPY_STARTED}
         found = {entry.key: entry for entry in self._sealed_later() if entry.key in self._copies}
@@ -323,6 +362,7 @@ class _StoredObjects:
             read = self._origin(key)
             if read is None:
                 continue
+            # The head that was found may name this copy as still in progress.
             origin, entry = read
             copying = head.copying is not None and head.copying.key == key
             # A copy that started under this head or an earlier one and is not named was given up.

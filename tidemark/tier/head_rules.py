@@ -35,10 +35,13 @@ def check_holder(head: Head, by: Claim) -> None:
 
 
 def check_claim(head: Head, leader_epoch: int, tiering: Tiering, cluster_id: str) -> None:
-    """Raise unless the claim may replace the head's.
+    """Raise unless this claim may replace the head's present claim.
 
-    Neither epoch may be lower. Within a tiered epoch the state only advances, and the policy of a
+    A claim is the leader epoch and the tiered epoch (KIP-950) of the writing leader. Neither epoch
+    may be lower than the head's. Within a tiered epoch the state only advances, and the policy of a
     disablement is frozen.
+
+    Raises ManifestFenced for an outdated claim, IllegalTransition otherwise.
     """
     _check_not_deleted(head)
     # Two clusters on one storage location would overwrite each other's heads.
@@ -55,6 +58,7 @@ def check_claim(head: Head, leader_epoch: int, tiering: Tiering, cluster_id: str
     by = Claim(leader_epoch, tiering.epoch)
     if by.is_older_than(head.claim):
         raise _fenced(head, by)
+    # Enabled, Disabling, Disabled: the state never returns within one tiered epoch.
     if tiering.is_regression_from(head.tiering):
         raise ManifestFenced(
             f"{head.name}: tiered epoch {tiering.epoch} is {head.tiering.state.name} already and "
@@ -91,10 +95,13 @@ def check_room(head: Head) -> None:
 
 
 def answering_from(head: Head, entry: SegmentEntry) -> int:
-    """Return the first offset that a segment would answer for.
+    """Return the first offset that readers will be served from a segment, once it is copied.
 
-    Raises IllegalTransition where the segment adds nothing or leaves a hole, and Diverged where its
-    leader epochs contradict the tier.
+    Normally the segment's first offset. After a leader change it may be higher, because the tier
+    already has the segment's beginning from a predecessor.
+
+    Raises IllegalTransition if the segment adds no offset or leaves a gap, and Diverged if its
+    leader epochs contradict those in the tier.
     """
     if entry.end_offset_inclusive < head.log_start_offset:
         raise IllegalTransition(
@@ -103,10 +110,10 @@ def answering_from(head: Head, entry: SegmentEntry) -> int:
         )
     live = head.live_end
     if live is None:
-        # An empty line: the segment starts it.
+        # Nothing live is in the tier, so this segment is the first one.
         return max(entry.start_offset, head.log_start_offset)
     end, epoch = live
-    # Offsets in the line must be contiguous, or a reader would find a hole.
+    # Offsets in the tier must be contiguous, or a reader would find a gap.
     if entry.end_offset_inclusive <= end:
         raise IllegalTransition(
             f"{head.name}: {entry.key} ends at {entry.end_offset_inclusive}, but the tier has all "
@@ -117,6 +124,7 @@ def answering_from(head: Head, entry: SegmentEntry) -> int:
             f"{head.name}: {entry.key} begins at {entry.start_offset} and would leave a hole "
             f"behind {end}; copy the segment that contains {end + 1}"
         )
+    # Contiguous offsets of another leader's history would still be wrong records.
     _check_history(head, entry, end, epoch)
     return max(entry.start_offset, end + 1)
 

@@ -30,13 +30,14 @@ class WrongStore(StoreUnavailable):
 
 
 def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str) -> str:
-    """Check the store's identity and return its store id.
+    """Check that the store belongs to the cluster, and return the store's id.
 
-    A missing identity is created only while none is expected (""). Raises WrongStore,
-    StoreUnavailable.
+    ``expected_store_id``: id that the cluster has recorded, "" before the first use. Only in that
+    case a missing identity is created. Raises WrongStore, StoreUnavailable.
     """
     try:
         found = read_identity(store)
+    # A store that was used before must have an identity: an empty one is the wrong place.
     except ObjectNotFound as error:
         if expected_store_id:
             raise WrongStore(
@@ -52,6 +53,7 @@ def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str)
             "cluster a bucket or prefix of its own, or, if that cluster is lost, take it over with "
             f"tidemark restore --from-cluster {owner}"
         )
+    # The same cluster may have used several stores, but a tier has only one of them.
     if expected_store_id and store_id != expected_store_id:
         raise WrongStore(
             f"{store.describe()} is store {store_id}, but the tier's store is {expected_store_id}: "
@@ -63,14 +65,16 @@ def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str)
 def hand_over(store: ObjectStore, from_cluster: str, to_cluster: str) -> None:
     """Transfer the store to another cluster, which restores its topics; the store id stays.
 
-    Repeatable. Raises WrongStore if it belongs to neither cluster.
+    May be repeated. Raises WrongStore if the store belongs to neither cluster.
     """
     found = store.get(IDENTITY_KEY)
     store_id, owner = _decoded(store, found.data)
+    # An earlier attempt has succeeded already.
     if owner == to_cluster:
         return
     if owner != from_cluster:
         raise WrongStore(f"{store.describe()} belongs to cluster {owner}, not to {from_cluster}")
+    # Compare-and-set, so that only one of two restoring clusters can succeed.
     try:
         store.replace(IDENTITY_KEY, _encode(store_id, to_cluster), found.version)
     # The write may have landed although its answer was lost.

@@ -81,10 +81,11 @@ class LogDigest:
 
 
 def wrong_piece(data: bytes, position: int, pieces: Sequence[bytes]) -> int | None:
-    """Return the position of the first piece in ``data`` that differs, None if all match.
+    """Return the log position of the first piece in ``data`` that differs, None if all match.
 
-    ``position``: where ``data`` starts in the log, at the start of a piece. It ends at the end of a
-    piece or of the log.
+    ``pieces``: the SHA-256 digests of the log's pieces of ``PIECE_BYTES`` each. ``position``: byte
+    of the log at which ``data`` starts, the start of a piece. ``data`` ends at the end of a piece
+    or of the log.
     """
     view = memoryview(data)
     first = position // PIECE_BYTES
@@ -119,16 +120,27 @@ class CheckedStream:
         begin: int = 0,
         end: int | None = None,
     ) -> None:
+        """Prepare to read bytes ``begin`` to ``end`` of the log (None: to its end).
+
+        ``store``: name of the store for error messages. Raises ObjectDamaged if ``pieces`` are not
+        the digests of this log.
+        """
         self._entry, self._pieces, self._store = entry, pieces, store
+        # The manifest has one digest of all piece digests, which proves the list itself.
         if entry.digests is not None and log_digest(pieces) != entry.digests.log:
             what = "the digests that it has of the log are not the manifest's"
             raise damaged(entry, entry.aux_key, store, what)
+        #: Received bytes of a piece that is not complete yet.
         self._unverified = b""
+        #: Position in the log up to which bytes were returned to the caller.
         self._released = begin
         self._end = entry.size_bytes if end is None else end
 
     def feed(self, part: bytes) -> bytes:
-        """Add the next bytes; return those that are verified now. Raises ObjectDamaged."""
+        """Add the next bytes; return those that are verified now, possibly none.
+
+        Raises ObjectDamaged if a piece differs from its digest.
+        """
         data = self._unverified + part
         ends = self._released + len(data) >= self._end
         size, known = len(data), self._entry.digests is not None

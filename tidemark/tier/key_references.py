@@ -91,7 +91,15 @@ class ReferenceClassifier:
         placed: _Placed[_Item],
         look: Callable[[Head, _Placed[_Item]], ClassifiedItems[_Item]],
     ) -> ClassifiedItems[_Item]:
+        """Classify the listed keys of one partition with the partition's head.
+
+        ``placed``: the keys, parsed, with their items. ``look``: the classification by a head; it
+        may load pages and then raises PageNotFound if the head is outdated. Without a head the keys
+        are of unknown origin. Any other problem is returned in ``troubles`` and nothing is
+        classified.
+        """
         trouble = ""
+        # Each page that is dropped after the head was read needs another read of the head.
         for _ in range(_HEAD_READS):
             try:
                 return look(self._tier.manifests.load(topic_id, partition).head, placed)
@@ -99,6 +107,7 @@ class ReferenceClassifier:
                 folders = [(f"{place.folder}{partition}/", item) for place, item in placed]
                 return ClassifiedItems(unknown=folders)
             # The page was deleted after this head was read: the next head no longer names it.
+            # Commits kept dropping pages. The next sweep tries again.
             except PageNotFound as error:
                 trouble = str(error)  # dropped since the head was read: another head says more
             except ManifestError as error:
@@ -123,7 +132,10 @@ class ReferenceClassifier:
     def _kept_for_newer_head(
         self, head: Head, unnamed: Sequence[KeyLocation]
     ) -> tuple[frozenset[str], list[str]]:
-        """Return the segments that a newer head may name, and messages about them."""
+        """Return segments to keep because a newer head may name them, and messages about them.
+
+        ``head``: the head as read. ``unnamed``: segments in the store that it does not name.
+        """
         # A segment that was copied under a later head proves that this head is old.
         began = {
             name: origin_version(self._tier.segments.stores.values(), name)
@@ -139,7 +151,8 @@ class ReferenceClassifier:
                 "repairs it, or names in the Topic's condition TierIntegrity what is missing"
             )
             return frozenset(began), [trouble]
-        # Segments without a recorded head, at the end of the line, may belong to a newer head.
+        # A newer head names additional segments, which start behind the present ones. A segment
+        # there that records no version may be one of them.
         line_end = _last_start(head)
         undated = frozenset(
             place.name
@@ -171,8 +184,9 @@ def _of_pages(head: Head, placed: _Placed[_Item]) -> ClassifiedItems[_Item]:
 def _placed(
     items: Sequence[_Item], parse: Callable[[str], KeyLocation], judged: ClassifiedItems[_Item]
 ) -> Mapping[tuple[uuid.UUID, int], list[tuple[KeyLocation, _Item]]]:
-    """Group the items by partition; an item with another kind of key is added to
-    ``judged.unknown``.
+    """Group listed items by topic id and partition.
+
+    An item whose key does not parse is added to ``judged.unknown`` with its folder.
     """
     placed: dict[tuple[uuid.UUID, int], list[tuple[KeyLocation, _Item]]] = {}
     for item in items:

@@ -120,6 +120,10 @@ class PageCache:
         return self._kept.get(key, lambda: self._load(key))
 
     def _load(self, key: str) -> ManifestPage:
+        """Read one sealed page from the store.
+
+        Raises PageNotFound (the caller's head may be outdated), ManifestCorrupt, StoreUnavailable.
+        """
         try:
             data = self._store.get(key).data
         except ObjectNotFound as error:
@@ -162,8 +166,9 @@ class ManifestStore:
     def load(
         self, topic_id: uuid.UUID, partition: int, known: HeadPosition | None = None
     ) -> LoadedHead:
-        """Load the present head. ``known``: a position that the caller has recorded.
+        """Load the present head, and check that it is not older than one that was seen before.
 
+        ``known``: a position (version and commit id) that the caller has recorded, None for none.
         Raises HeadNotFound, ManifestCorrupt, StoreUnavailable, and HeadWentBack if the head is
         older than ``known`` or than one that this object has read or written before.
         """
@@ -171,15 +176,17 @@ class ManifestStore:
         # commit.
         known = self._latest(topic_id, partition, known)
         loaded = self.load_any(topic_id, partition)
+        # A store restored from a backup would silently lose segments that were copied since.
         if known is not None and loaded.head.position.is_behind(known):
             raise HeadWentBack(_went_back(loaded.head, known, self._store), known, loaded)
         self._remember(loaded.head)
         return loaded
 
     def load_any(self, topic_id: uuid.UUID, partition: int) -> LoadedHead:
-        """Load the present head, however old, for repairs and for the deletion of a topic.
+        """Load the present head, however old it is, for repairs and for the deletion of a topic.
 
-        Raises HeadNotFound, ManifestCorrupt, StoreUnavailable.
+        Unlike ``load`` it does not compare the head with earlier ones. Raises HeadNotFound,
+        ManifestCorrupt, StoreUnavailable.
         """
         key = head_key(topic_id, partition)
         try:
@@ -240,11 +247,14 @@ class ManifestStore:
         return self._kept_pages.size_bytes
 
     def create(self, head: Head) -> LoadedHead:
-        """Create a partition's head (``head.new_head``), or return the existing one, whichever
-        leader created it: the caller claims it in any case.
+        """Create a partition's head (see ``head.new_head``), or return the existing one.
+
+        Two leaders may create it at the same time. It does not matter which one succeeds, because
+        the caller claims the head in any case. Raises StoreUnavailable after the last attempt.
         """
         first = replace(head, version=1, commit_id=uuid.uuid4().hex)
         key, data = head_key(head.topic_id, head.partition), encode_head(first)
+        # Create fails if the object exists, so at most one first head is ever written.
         for attempt in range(ATTEMPTS):
             try:
                 created = LoadedHead(first, self._store.create(key, data))
@@ -261,18 +271,20 @@ class ManifestStore:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def commit(self, loaded: LoadedHead, transition: Transition) -> LoadedHead:
-        """Apply a transition and write the result; repeat it on a newer head where another write
-        came first.
+        """Apply a transition to the head and write the result by compare-and-set.
 
-        Returns the head that is then in the store. Nothing is written where nothing changes and no
-        dropped page waits to be deleted. Raises what the transition raises (above all
-        ManifestFenced), HeadWentBack if the stored head is older than ``loaded``, and
-        StoreUnavailable if the outcome is unknown.
+        If another write came first, the transition is applied again to the newer head. Returns the
+        head that is then in the store. Nothing is written if nothing changes and no dropped page
+        waits to be deleted.
+
+        Raises what the transition raises (above all ManifestFenced), HeadWentBack if the stored
+        head is older than ``loaded``, and StoreUnavailable if the outcome is unknown.
         """
         commit = _Commit(self._store, uuid.uuid4().hex, self._page_entries)
         for attempt in range(ATTEMPTS):
             # Only the caller's head may be stale: later attempts use a head that was just read.
             loaded, changed = self._decide(loaded, transition, may_be_stale=attempt == 0)
+            # The transition changes nothing, for example in a repetition after a lost answer.
             if changed == loaded.head and not changed.trash:
                 return loaded
             try:
@@ -280,6 +292,8 @@ class ManifestStore:
             except (PreconditionFailed, StoreUnavailable) as error:
                 # The write may have landed although its answer was lost, so the head decides.
                 current = self._newer(loaded)
+                # Pages of the failed attempt that the present head does not name would become
+                # orphans.
                 commit.discard_pages(loaded, current)
                 if current.head.commit_id == commit.commit_id:
                     logger.info("%s: commit settled by reading after: %s", current.head.name, error)
@@ -293,17 +307,18 @@ class ManifestStore:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def repair(self, error: HeadWentBack, head: Head) -> LoadedHead:
-        """Write ``head`` over the older one that ``error`` names (or where there is none).
+        """Write a repaired head over the older one that ``error`` names (or where there is none).
 
-        The new version is above every version that was seen. Entries that exceed the head are
-        sealed into pages. Raises HeadWentBack where another write came first, StoreUnavailable if
-        the outcome is unknown.
+        The new version is above every version that was seen. Entries that exceed the head's limit
+        are sealed into pages first. Raises HeadWentBack if another write came first,
+        StoreUnavailable if the outcome is unknown.
         """
         found, commit = error.found, _Commit(self._store, uuid.uuid4().hex, self._page_entries)
         # A repaired head can have entries for several pages: seal until no further page is full.
         sealed = commit.sealed(head)
         while sealed is not head:
             head, sealed = sealed, commit.sealed(sealed)
+        # Above both versions: positions that replicas have recorded must not look newer.
         version = max(error.known.version, 0 if found is None else found.head.version) + 1
         head = replace(head, version=version, commit_id=commit.commit_id)
         key, data = head_key(head.topic_id, head.partition), encode_head(head)
@@ -316,6 +331,7 @@ class ManifestStore:
         except (AlreadyExists, PreconditionFailed, StoreUnavailable):
             written = self.load(head.topic_id, head.partition, error.known)
             if written.head.commit_id != commit.commit_id:
+                # Another write came first, so the pages of this repair are not needed.
                 commit.discard_pages(None, written)
                 raise
         self._remember(head)
@@ -329,9 +345,10 @@ class ManifestStore:
     def _decide(
         self, loaded: LoadedHead, transition: Transition, *, may_be_stale: bool
     ) -> tuple[LoadedHead, Head]:
-        """Return the transition's result and the head that it was applied to.
+        """Apply the transition; return the head that it was applied to, and its result.
 
-        A refusal counts only if the head was just read, because the caller's may be outdated.
+        ``may_be_stale``: the loaded head may be outdated. A refusal then counts only if a newly
+        read head leads to the same refusal. Raises what the transition raises.
         """
         try:
             return loaded, transition(loaded.head)
@@ -339,6 +356,7 @@ class ManifestStore:
             if not may_be_stale:
                 raise
             current = self._newer(loaded)
+            # The head has not changed since, so the refusal is final.
             if current.version == loaded.version:
                 raise
             return current, transition(current.head)
@@ -360,15 +378,20 @@ class _Commit:
         self._written: list[str] = []
 
     def write(self, base: LoadedHead, changed: Head) -> LoadedHead:
-        """Make one attempt: empty the trash, seal if it is time, write the head, empty the new
-        trash.
+        """Make one attempt to replace ``base`` by ``changed``; return the head as written.
+
+        Deletes pages that earlier commits dropped, seals the oldest entries into a page if there
+        are enough, writes the head, and deletes pages that this commit drops. Raises
+        PreconditionFailed if another write came first.
         """
+        # Names stay in the trash until their objects are deleted, so a crash leaks no page.
         trash = tuple(name for name in changed.trash if not self._dropped(base.head, name))
         head = self.sealed(replace(changed, trash=trash))
         if head == base.head:
             return base
         head = replace(head, version=base.head.version + 1, commit_id=self.commit_id)
         key = head_key(head.topic_id, head.partition)
+        # The only step that publishes the change: all pages it names are written already.
         version = self._store.replace(key, encode_head(head), base.version)
         # Best effort: the next commit deletes what remains of the trash.
         for name in head.trash:

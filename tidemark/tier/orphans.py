@@ -41,10 +41,12 @@ def unnamed_pages(head: Head, places: Collection[KeyLocation]) -> frozenset[str]
 
 
 def _likely_first(head: Head, places: Collection[KeyLocation]) -> Iterator[tuple[str, int]]:
-    """Yield pages with the masks of their deleted entries, those with matching offsets first.
+    """Yield pages with the bit masks of their deleted entries, most likely matches first.
 
-    If no listed segment is an orphan, the other pages are not read.
+    Pages whose offsets overlap the listed segments come first. The caller stops as soon as every
+    listed segment is found in a page, so usually the other pages are not read.
     """
+    # Range of start offsets of the listed segments.
     low = min((place.number for place in places), default=0)
     high = max((place.number for place in places), default=0)
     masks: Mapping[str, int] = {ref.name: ref.gone for ref in head.pages}

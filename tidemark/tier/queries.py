@@ -109,8 +109,11 @@ def find_by_timestamp(head: Head, pages: Pages, timestamp_ms: int) -> SegmentEnt
 
 
 def by_newest(head: Head, pages: Pages) -> Iterator[SegmentEntry]:
-    """Yield live entries by largest timestamp, descending, then by offset. A page is read only when
-    its largest timestamp is the next one."""
+    """Yield live entries by largest timestamp, descending, then by offset.
+
+    A page is loaded only when its largest timestamp is the next one, so a caller that stops early
+    loads few pages.
+    """
     heap: list[tuple[int, int, int, SegmentEntry | PageRef]] = []
     numbers = itertools.count()  # a tie-breaker: items cannot be compared
 
@@ -122,6 +125,7 @@ def by_newest(head: Head, pages: Pages) -> Iterator[SegmentEntry]:
     for ref in head.pages:
         if not _wholly_marked(head, ref):
             push(ref.max_timestamp_ms, ref.start_offset, ref)
+    # Entries that are still in the head are known without loading.
     for entry in _live(head, head.entries, 0):
         push(entry.max_timestamp_ms, entry.from_offset, entry)
     while heap:
@@ -129,6 +133,7 @@ def by_newest(head: Head, pages: Pages) -> Iterator[SegmentEntry]:
         if isinstance(item, SegmentEntry):
             yield item
             continue
+        # A page was reached: its entries compete with the rest, and none is newer than the page.
         for entry in _live(head, _entries(pages, item), 0):
             push(entry.max_timestamp_ms, entry.from_offset, entry)
 
@@ -136,12 +141,11 @@ def by_newest(head: Head, pages: Pages) -> Iterator[SegmentEntry]:
 def plan(
     head: Head, pages: Pages, start_offset: int, until_offset: int
 ) -> tuple[SegmentRange, ...]:
-    """Return contiguous ranges that answer the offsets from ``start_offset`` to ``until_offset``
-    (exclusive).
+    """Return the segments, with offset ranges, that serve ``start_offset`` to ``until_offset``.
 
-    Exactly one segment answers each offset. Offsets beyond the end of the tier are left out,
-    because brokers have them. Raises RemoteOffsetOutOfRange if the tier no longer has the first
-    offset.
+    ``until_offset`` is exclusive. The ranges are contiguous, and exactly one segment serves each
+    offset. Offsets beyond the end of the tier are left out, because brokers still have them. Raises
+    RemoteOffsetOutOfRange if the tier no longer has the first offset.
     """
     # Nothing of the range is in the tier. That is only an error if the records are expired.
     if until_offset <= start_offset or start_offset > head.highest_remote_offset:
@@ -177,10 +181,10 @@ def present_entries(head: Head, pages: Pages) -> Iterator[tuple[SegmentEntry, Se
 def pending_deletes(
     head: Head, pages: Pages, *, now_ms: int, delay_ms: int, limit: int = 1000
 ) -> tuple[PendingDelete, ...]:
-    """Return entries that have been DELETE_STARTED for at least ``delay_ms``, oldest first.
+    """Return entries whose objects may be deleted now, oldest first, at most ``limit``.
 
-    At most ``limit``. The caller may delete their objects now, and calls ``finish_delete``
-    afterwards.
+    An entry is due once it has been DELETE_STARTED for ``delay_ms``, so that readers with an older
+    plan can finish. The caller deletes the objects and then calls ``finish_delete``.
     """
     found: list[PendingDelete] = []
     for item in _marked_entries(head, pages):
@@ -194,18 +198,21 @@ def pending_deletes(
 
 
 def totals(head: Head, pages: Pages) -> Totals:
-    """Return the sums over all entries; at most one page is loaded.
+    """Return counts and bytes of live entries and of those pending deletion.
 
-    A copy under way counts as neither.
+    A copy in progress counts as neither. At most one page is loaded.
     """
     live = live_bytes = pending = pending_bytes = 0
-    # The floor crosses at most one page; the references of all others have the sums.
+    # All entries below the floor are marked for deletion, and the floor crosses at most one page.
+    # Of all other pages the references have the sums.
     for ref in head.pages:
         marked, marked_bytes = _marked_of_page(head, ref, pages)
         live += ref.count - marked
         live_bytes += ref.size_bytes - marked_bytes
+        # Entries that are deleted already have their bit in ``gone``.
         pending += marked - ref.gone.bit_count()
         pending_bytes += marked_bytes - ref.gone_bytes
+    # Entries that are not sealed into a page yet.
     for entry in head.entries:
         state = state_of(head, entry)
         live += state is SegmentState.COPY_FINISHED
@@ -227,7 +234,8 @@ def bytes_below(head: Head, pages: Pages, offset: int) -> int:
 
 
 def _entries(pages: Pages, ref: PageRef) -> tuple[SegmentEntry, ...]:
-    """Return the entries of a page that matches the head's reference. Raises ManifestCorrupt."""
+    """Return a page's entries, checked against the head's reference. Raises ManifestCorrupt."""
+    # An old version of the page object would have other entries than the head describes.
     page = pages[ref.name]
     if len(page.entries) != ref.count or (
         page.entries[0].from_offset,

@@ -72,16 +72,19 @@ class TierReader:
     def plan(
         self, topic_id: uuid.UUID, partition: int, start_offset: int, until_offset: int
     ) -> tuple[Snapshot, tuple[SegmentRange, ...]]:
-        """Return a snapshot and a plan from it; read again if a page was dropped in between.
+        """Return a snapshot of the manifest and the segments that serve the offsets, from it.
 
-        Raises RemoteOffsetOutOfRange, and PageNotFound if the tier is damaged.
+        Reads again if a page was dropped in between. Raises RemoteOffsetOutOfRange, and
+        PageNotFound if the tier is damaged.
         """
         for _ in range(_ATTEMPTS - 1):
             snapshot = self.snapshot(topic_id, partition)
             try:
                 return snapshot, snapshot.plan(start_offset, until_offset)
+            # A commit dropped the page after the head was read: the next head does not name it.
             except PageNotFound:
                 continue
+        # The last attempt raises: a page that is still named and missing is damage.
         snapshot = self.snapshot(topic_id, partition)
         return snapshot, snapshot.plan(start_offset, until_offset)
 

@@ -73,8 +73,11 @@ class RemoteStorageManager:
         return self._buckets
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
-        """Upload to the bucket that the segment id selects: the log, then the auxiliary object
-        with the log's digests, which are computed during the upload.
+        """Upload a segment's log and its auxiliary object; return its location and digests.
+
+        The segment id selects the bucket. The log is hashed while it is uploaded, and the auxiliary
+        object contains the digests of its pieces. Raises ValueError if the local file cannot be
+        read.
         """
         # The id is random, so its hash spreads segments evenly over the buckets.
         bucket = self._choose(entry)
@@ -96,7 +99,10 @@ class RemoteStorageManager:
         return self._where(entry).get_range(entry.log_key, start, end) if start < end else b""
 
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
-        """Return the auxiliary data as it was copied. Raises ObjectDamaged otherwise."""
+        """Return a segment's indexes, snapshots and digests as they were copied.
+
+        Raises ObjectDamaged if they differ from the copied ones or cannot be parsed.
+        """
         store = self._where(entry)
         try:
             data = store.get(entry.aux_key).data
@@ -186,10 +192,10 @@ def _delete_each(there: Sequence[tuple[ObjectStore, Sequence[str]]]) -> None:
 
 
 def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:
-    """Yield exactly ``size_bytes`` of a file, and hash them.
+    """Yield exactly ``size_bytes`` of an open file, and hash them with ``digest``.
 
-    A shorter file is an error, not a shorter object. An unreadable one is not the store's fault:
-    ValueError.
+    A file that is shorter or cannot be read raises ValueError, because it is not the store's fault.
+    An upload that ended early would otherwise look like a complete, shorter object.
     """
     position = 0
     while position < size_bytes:
@@ -213,7 +219,11 @@ def encode_custom_metadata(bucket: str, stored_bytes: int) -> bytes:
 
 
 def decode_custom_metadata(data: bytes) -> tuple[str, int]:
-    """Return (bucket, stored bytes). Raises StoreUnavailable for foreign metadata."""
+    """Return the bucket and the stored bytes from a segment's custom metadata (KIP-917).
+
+    Raises StoreUnavailable, not retriable, for metadata of another storage manager.
+    """
+    # b: bucket, absent in a store without buckets. n: bytes of both objects.
     try:
         fields = json.loads(data)
         return str(fields.get("b", NO_BUCKET)), int(fields["n"])

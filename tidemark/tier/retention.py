@@ -65,6 +65,7 @@ def expired_up_to(
     ``live``: oldest first (read no further than needed). ``live_bytes``: their sum.
     ``local_bytes``: log bytes that are only local.
     """
+    # Both tiers count towards retention.bytes, so local bytes are part of the sum.
     expiring = Expiring(limits, all_bytes=live_bytes + local_bytes, now_ms=now_ms)
     log_start: int | None = None
     # Without ``delete`` in cleanup.policy nothing expires.

@@ -116,12 +116,14 @@ class S3Store:
         self._call(key, lambda path: obstore.put(self._bucket, path, data))
 
     def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
-        """Upload the parts as they are produced.
+        """Upload an object from parts, as they are produced.
 
-        A small object takes one request, a larger one a multipart upload.
+        An object below the size of one part takes a single PUT, a larger one a multipart upload.
+        Raises the iterator's own error if producing the parts fails.
         """
         stream = _Stream(parts)
-        # A small object costs one request; the first part decides.
+        # A single PUT costs one request instead of three. Collecting one part shows whether it
+        # suffices.
         first = b"".join(_at_least(stream, _PART_BYTES))
         source = first if len(first) < _PART_BYTES else itertools.chain((first,), stream)
         try:
@@ -158,12 +160,15 @@ class S3Store:
         self._call(key, lambda path: delete_object(self._config, self._name, path))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete by DeleteObjects, ``KEYS_AT_ONCE`` keys per request.
+        """Delete by DeleteObjects requests, ``KEYS_AT_ONCE`` keys each.
 
-        Keys that it refuses, and all keys in a store without this request, are deleted one by one.
+        Keys that such a request refuses are deleted one by one, and so are all keys in a store that
+        does not support it. Raises DeletesRefused with the keys that are still there, and
+        StoreUnavailable for a failure that does not concern a single key.
         """
         refused: dict[str, str] = {}
         in_a_row = 0
+        # First in bulk; the call returns the keys that still have to be deleted one by one.
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             chunk = [check_key(key) for key in keys[begin : begin + KEYS_AT_ONCE]]
             for key in self._delete_in_bulk(chunk):
@@ -171,6 +176,7 @@ class S3Store:
                     self.delete(key)
                 except StoreUnavailable as error:
                     in_a_row += 1
+                    # Many refusals in a row mean a problem of the store, not of single keys.
                     if error.reason not in _OF_ONE_KEY or in_a_row > _REFUSED_IN_A_ROW_MAX:
                         raise
                     refused[key] = str(error)
@@ -261,6 +267,10 @@ class S3Store:
 
 
 def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
+    """Open a bucket through ``obstore``.
+
+    ``request_s``: time limit of each attempt of a request, and of the time in which to retry.
+    """
     # With an endpoint of its own the bucket is in the path: a name in the host would need DNS for
     # it.
     endpoint: _Config = {"endpoint": config.endpoint} if config.endpoint else {}
@@ -275,6 +285,7 @@ def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
             **endpoint,
         },
         client_options={
+            # Plain HTTP only if the configuration says so.
             "allow_http": config.endpoint.startswith("http://"),
             "connect_timeout": timedelta(seconds=CONNECT_S),
             "timeout": timedelta(seconds=request_s),
@@ -388,17 +399,19 @@ _ERROR_ADVICE = (
 
 
 def _translate(where: str, key: str, error: Exception) -> StoreError:
-    """Return the error of the port for an error of ``obstore``.
+    """Translate an error of ``obstore`` to an error of the object store's interface.
 
-    The server's code decides first. ``obstore`` reports "not found" for a missing bucket, and for
-    each path of a server that is not an S3.
+    ``where``: name of the bucket for messages. Codes that mean a known problem, such as wrong
+    credentials, become StoreUnavailable with advice.
     """
-    # The server's own code decides first, because the client's classes of errors are too coarse.
+    # The server's own code decides first: ``obstore`` reports "not found" for a missing bucket,
+    # too, and for every path of a server that is not an S3.
     answer = _answer_codes(error)
     trouble = next((t for t in _ERROR_ADVICE if answer & t.answers), None)
     if trouble is not None:
         message = f"{where}: {trouble.advice}"
         return StoreUnavailable(message, reason=trouble.reason, retriable=trouble.retriable)
+    # Then the classes of errors that ``obstore`` distinguishes.
     if isinstance(error, FileNotFoundError):
         return ObjectNotFound(f"no object {key} in {where}")
     if isinstance(error, exceptions.PreconditionError):
@@ -414,14 +427,16 @@ def _translate(where: str, key: str, error: Exception) -> StoreError:
 
 
 def _answer_codes(error: Exception) -> frozenset[str]:
-    """Return the S3 error code and the HTTP status in an error of ``obstore``.
+    """Return the S3 error code and the HTTP status that an error of ``obstore`` contains.
 
     ``obstore`` has them only in its text. The text also contains names of objects, so only patterns
-    that no name can contain are searched.
+    that no name can contain are searched. Two codes are added: NotS3 for a 404 without an S3 code,
+    NoAnswer for a failed connection.
     """
     text = str(error)
     code, status = _CODE.search(text), _STATUS.search(text)
     found = {match[1] for match in (code, status) if match}
+    # A missing object has NoSuchKey. Another 404 is of the bucket, or of another kind of server.
     if isinstance(error, FileNotFoundError) and (code is None or code[1] == "NoSuchBucket"):
         found.add("NotS3" if code is None else code[1])
     if "- HTTP error: " in text:

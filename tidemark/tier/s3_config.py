@@ -57,12 +57,14 @@ class S3Config:
 
     @classmethod
     def from_options(cls, given: Mapping[str, str], environment: Mapping[str, str]) -> Self:
-        """Parse the options of a job.
+        """Parse the options of a Spark job.
 
-        Buckets are separated by commas. Keys may be in the environment. Raises InvalidConfig.
+        ``given``: options by name; buckets are separated by commas. Keys that are not given are
+        read from the ``environment``. Raises InvalidConfig.
         """
         if not given.get("buckets"):
             raise InvalidConfig("the option 'buckets' is missing: name the buckets of the tier")
+        # Options win over the environment.
         keys = {
             name: given.get(name) or environment.get(variable, "")
             for name, variable in _KEY_VARIABLES.items()
@@ -91,13 +93,14 @@ class S3Config:
 
     @staticmethod
     def moved(old: Mapping[str, object], new: Mapping[str, object]) -> str:
-        """Return why the location ``new`` is another store than ``old``.
+        """Return why the location ``new`` is another store than ``old``, "" if it is the same.
 
-        "" if it is the same store, even with more buckets.
+        Adding buckets is allowed. Removing one, or changing the first one, would lose objects.
         """
         for name in ("endpoint", "prefix"):
             if old.get(name) != new.get(name):
                 return f"s3.{name} changed"
+        # Segments are in any of the buckets, metadata only in the first one.
         kept = cast("Sequence[str]", old["buckets"])
         present = cast("Sequence[str]", new["buckets"])
         dropped = sorted(set(kept) - set(present))

@@ -38,11 +38,13 @@ def delete_object(config: S3Config, bucket: str, key: str) -> None:
 
 
 def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mapping[str, str]:
-    """Delete up to ``KEYS_AT_ONCE`` keys, relative to the configured prefix.
+    """Delete up to ``KEYS_AT_ONCE`` keys, relative to the configured prefix, by one request.
 
-    Returns the store's answer for each key that it did not delete. Blocks. Raises
-    BulkDeleteRefused, StoreUnavailable, and OSError with the answer if single deletes would fail,
-    too."""
+    Returns the store's message for each key that it did not delete. Blocks. Raises
+    BulkDeleteRefused if the keys should be deleted one by one instead. Raises StoreUnavailable
+    without an answer, and OSError with the answer if single deletes would fail, too.
+    """
+    # Quiet: the answer lists only keys that were not deleted.
     folder = f"{config.prefix}/" if config.prefix else ""
     rows = "".join(f"<Object><Key>{escape(folder + key)}</Key></Object>" for key in keys)
     namespace = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -64,6 +66,7 @@ def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mappin
         code, key = text_of(error, "Code"), text_of(error, "Key").removeprefix(folder)
         if key not in requested:
             raise BulkDeleteRefused(f"bucket {bucket}: {code} for a key that was not requested")
+        # A key that does not exist counts as deleted.
         if code not in _GONE:
             refused[key] = f"{code} {text_of(error, 'Message')}".strip()
     return refused

@@ -59,12 +59,13 @@ def send(
     *,
     body: bytes = b"",
 ) -> S3Response:
-    """Send a request and return the answer, whatever its status. Blocks.
+    """Send a request and return the answer, whatever its status is. Blocks.
 
-    Raises StoreUnavailable if there is no answer.
+    ``key``: relative to the bucket, "" for the bucket itself. Retries without an answer and after
+    statuses that mean a temporary failure. Raises StoreUnavailable if there is no answer at last.
     """
     began_s = time.monotonic()
-    # Retry without an answer, and after statuses that pass (429, 5xx), up to a limit of time.
+    # Statuses 429 and 5xx pass by themselves. Attempts and their total time are limited.
     for attempt in itertools.count(1):
         late = attempt >= _ATTEMPTS or time.monotonic() - began_s > TIMEOUT_S
         try:
@@ -82,7 +83,13 @@ def send(
 def _sent(
     config: S3Config, bucket: str, method: str, key: str, query: Mapping[str, str], body: bytes
 ) -> S3Response:
-    # AWS Signature Version 4 signs method, path, ordered query and body.
+    """Make one attempt of a request on a new connection.
+
+    ``body`` empty: the request has none. Raises StoreUnavailable, retriable, if the endpoint does
+    not answer.
+    """
+    # AWS Signature Version 4 signs method, path, ordered query and body. The path must therefore be
+    # quoted exactly as it is sent.
     place = _place(config, bucket)
     path = urllib.parse.quote(f"{place.path}/{key}", safe="/-_.~")
     ordered = urllib.parse.urlencode(sorted(query.items()), quote_via=urllib.parse.quote)
@@ -108,8 +115,12 @@ def _sent(
 
 
 def _body(response: http.client.HTTPResponse, until_s: float) -> bytes:
-    """Read the body up to the size limit. A body that ends early raises, so that it does not look
-    like the response of a server that is no S3. Raises OSError, HTTPException."""
+    """Read a response's body up to the size limit, until ``until_s`` (monotonic time).
+
+    A body that ends early raises IncompleteRead, so that it does not look like the response of a
+    server that is no S3. Raises OSError, HTTPException.
+    """
+    # None: chunked, so the length is not known.
     expected, body = response.length, bytearray()
     most = _ANSWER_BYTES_MAX if expected is None else min(expected, _ANSWER_BYTES_MAX)
     while len(body) < most:
@@ -117,6 +128,7 @@ def _body(response: http.client.HTTPResponse, until_s: float) -> bytes:
         if not piece:
             break
         body += piece
+        # A server that sends single bytes would otherwise block the thread for hours.
         if time.monotonic() > until_s:
             raise TimeoutError(f"{len(body)} bytes of its answer came in {ANSWER_S:g} s")
     if expected is not None and len(body) < most:
@@ -163,21 +175,27 @@ def _signed(
     body: bytes,
     now: time.struct_time,
 ) -> dict[str, str]:
-    """Return the headers of a request with its signature (AWS Signature Version 4)."""
+    """Return the headers of a request with its signature (AWS Signature Version 4).
+
+    ``path`` and ``query`` are quoted as they are sent. ``now``: UTC; the server refuses a
+    difference of more than some minutes.
+    """
     date, stamp = time.strftime("%Y%m%d", now), time.strftime("%Y%m%dT%H%M%SZ", now)
     digest = hashlib.sha256(body).hexdigest()
     headers = {"host": host, "x-amz-content-sha256": digest, "x-amz-date": stamp}
     if body:
-        # DeleteObjects requires it.
+        # S3 requires Content-MD5 for DeleteObjects.
         md5 = hashlib.md5(body, usedforsecurity=False).digest()
         headers = {"content-md5": base64.b64encode(md5).decode("ascii"), **headers}
-    # Canonical request, string to sign, signing key: the steps of AWS's specification.
+    # The steps of AWS's specification. First the canonical request: exactly what is signed.
     names = ";".join(headers)
     lines = [f"{name}:{value}" for name, value in headers.items()]
     canonical = "\n".join((method, path, query, *lines, "", names, digest))
+    # Then the string to sign: the scope limits the signature to a day, a region and S3.
     scope = f"{date}/{config.region}/s3/aws4_request"
     hashed = hashlib.sha256(canonical.encode()).hexdigest()
     to_sign = "\n".join(("AWS4-HMAC-SHA256", stamp, scope, hashed))
+    # Then the signing key, derived from the secret key and the parts of the scope.
     key = f"AWS4{config.secret_access_key}".encode()
     for part in (date, config.region, "s3", "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")

@@ -16,11 +16,12 @@ from tidemark.tier.s3_requests import S3Response, elements, parsed, send, text_o
 
 
 def unfinished(config: S3Config, bucket: str) -> Iterator[UnfinishedUpload]:
-    """Yield unfinished uploads below the configured prefix, with keys relative to it.
+    """Yield multipart uploads that were begun and not ended, below the configured prefix.
 
-    Blocks. Raises StoreUnavailable.
+    Keys are relative to that prefix. Blocks. Raises StoreUnavailable.
     """
     folder = f"{config.prefix}/" if config.prefix else ""
+    # Position in the listing (ListMultipartUploads), empty for the first page.
     marks: dict[str, str] = {}
     while True:
         page = _checked(bucket, "GET", send(config, bucket, "GET", "", {"uploads": "", **marks}))

@@ -103,17 +103,21 @@ def new_segment(
     leader_epoch: int,
     tiered_epoch: int,
 ) -> SegmentEntry:
-    """Return the entry of a copy that is about to start. Raises ValueError for invalid ranges.
+    """Return the manifest entry of a copy that is about to start (COPY_STARTED).
 
-    ``segment_id`` is fresh for every attempt, also for another attempt at the same offsets.
+    ``segment_id`` is new for every attempt, also at the same offsets: a copy that was given up must
+    never be confused with a later one. ``leader_epochs``: (epoch, start offset) pairs of the
+    segment. ``leader_epoch`` and ``tiered_epoch``: those of the copying leader. Raises ValueError
+    for invalid ranges.
     """
-    # A copy that was given up must never be confused with a later one of the same offsets.
+    # Checked before the upload, because an entry with wrong ranges would be refused after it.
     epochs = tuple((int(epoch), int(start)) for epoch, start in leader_epochs)
     check_range(start_offset, end_offset_inclusive, epochs)
     return SegmentEntry(
         segment_id=segment_id,
         start_offset=start_offset,
         end_offset_inclusive=end_offset_inclusive,
+        # Provisional: ``transitions.finish_copy`` determines the first offset that it serves.
         from_offset=start_offset,
         max_timestamp_ms=max_timestamp_ms,
         size_bytes=size_bytes,

@@ -47,10 +47,13 @@ def encode_origin(
 def read_origin(
     store: ObjectStore, bucket: str, key: str, log_bytes: int
 ) -> tuple[SegmentOrigin, SegmentEntry] | None:
-    """Read the origin of the segment ``key`` (without suffix), and its entry for a finished copy.
+    """Read a copy's origin (entry and head version at its start) from its auxiliary object.
 
-    ``log_bytes``: size of its log as listed. None if the copy is not complete, or if the version of
-    Tidemark that made it recorded no origin. Blocks. Raises StoreUnavailable."""
+    ``key``: of the segment, without suffix. ``log_bytes``: size of its log as listed. Returns the
+    origin, and the entry that a manifest would have for the finished copy. None if the copy is not
+    complete, or if the version of Tidemark that made it recorded no origin. Blocks. Raises
+    StoreUnavailable.
+    """
     try:
         data = store.get(key + AUX_SUFFIX).data
         aux = unpack(data, key)
@@ -60,6 +63,7 @@ def read_origin(
     # The recorded entry must be of this object: a copied or cut object proves nothing.
     if origin is None or origin.entry.key != key or origin.entry.size_bytes != log_bytes:
         return None
+    # The origin was written at the start of the copy, so the results of the copy are added.
     finished = replace(
         origin.entry,
         state=SegmentState.COPY_FINISHED,
@@ -70,10 +74,13 @@ def read_origin(
 
 
 def origin_version(stores: Iterable[ObjectStore], key: str) -> int | None:
-    """Return the version of the head under which the copy of ``key`` (without suffix) started.
+    """Return the version of the head under which the copy of a segment started.
 
-    0 if its auxiliary object is missing or damaged, so that the segment is unreadable. None if the
-    object records no version. Blocks. Raises StoreUnavailable."""
+    ``key``: of the segment, without suffix. 0 if its auxiliary object is missing or damaged,
+    because the segment is unreadable then. None if the object records no version. Blocks. Raises
+    StoreUnavailable.
+    """
+    # The bucket of an unnamed segment is not known, so each one is tried.
     for store in stores:
         try:
             aux = unpack(store.get(key + AUX_SUFFIX).data, key)

@@ -119,9 +119,10 @@ class SweepLease:
         return _decode(stored.data), stored.version
 
     def _write(self, record: _Record, expected: Version | None) -> None:
-        """Write the record.
+        """Write the lease record by compare-and-set.
 
-        After a lost answer the stored record decides: it is ours if it is equal.
+        ``expected``: version of the stored record, None if there is none. Raises an error that the
+        lease is taken if another sweeper has written first.
         """
         data = _encode(record)
         try:
@@ -129,6 +130,7 @@ class SweepLease:
                 self._store.create(SWEEP_KEY, data)
             else:
                 self._store.replace(SWEEP_KEY, data, expected)
+        # The write may have landed although its answer was lost: equal records are our own.
         except (AlreadyExists, PreconditionFailed) as error:
             stored, _ = self._read()
             if stored != record:
@@ -161,9 +163,9 @@ def _encode(record: _Record) -> bytes:
 
 
 def _decode(data: bytes) -> _Record:
-    """Return the record in ``data``.
+    """Return the lease record in ``data``.
 
-    An unreadable one counts as free, because the lease only saves requests.
+    An unreadable record counts as free, because the lease only saves requests.
     """
     try:
         values = json.loads(data)

@@ -148,6 +148,11 @@ class Sweeper:
         lease: SweepLease | None = None,
         progress: Callable[[SweepReport], None] = lambda _: None,
     ) -> None:
+        """Start a sweep at the present time.
+
+        ``now_ms``: wall clock. ``delay_ms``: age below which an object is kept, since its entry may
+        not be committed yet. ``lease`` None: only report.
+        """
         self._tier = tier
         self._naming = ReferenceClassifier(tier)
         self._lease = lease
@@ -211,6 +216,11 @@ class Sweeper:
         return True
 
     def _remove(self, store: ObjectStore, due: Sequence[_Item]) -> None:
+        """Delete orphaned objects and abort orphaned uploads of one store, and count them.
+
+        ``due``: the items to remove. An item with ``upload`` is a multipart upload, any other one
+        an object. Refused deletes are reported and do not stop the sweep.
+        """
         objects = [item.key for item in due if item.upload is None]
         refused: Collection[str] = ()
         try:
@@ -221,6 +231,7 @@ class Sweeper:
         except DeletesRefused as error:
             refused = error.refused
             self.report.trouble(str(error))
+        # Uploads have no bulk request, so each one is aborted by itself.
         for item in due:
             if item.upload is None:
                 if item.key not in refused:

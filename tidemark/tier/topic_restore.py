@@ -73,7 +73,7 @@ class TierOrigin:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the origin in ``text``. Raises ValueError for any other text."""
+        """Return the origin in an annotation's text. Raises ValueError for any other text."""
         try:
             fields = json.loads(text)
             policy = fields["policy"]
@@ -155,11 +155,14 @@ def restorable(tier: Tier) -> Iterator[Restorable]:
 def claim(
     tier: Tier, found: Restorable, *, from_cluster: str, to_cluster: str, now_ms: int
 ) -> TierOrigin:
-    """Transfer the topic's heads and object to the new cluster; return the origin for its Topic.
+    """Transfer a topic's heads and topic object to the new cluster; return its new Topic's origin.
 
-    Blocks. May be repeated. Raises IllegalTransition if they belong to a third cluster.
+    Claiming the heads fences every writer of the old cluster, in case it still runs. ``found``: the
+    topic as read from the tier. Blocks. May be repeated. Raises IllegalTransition if the topic
+    belongs to a third cluster.
     """
     topic_id, heads = found.topic.topic_id, []
+    # A partition that was never tiered has no head. It gets an empty one.
     for partition in range(found.partitions):
         if partition in found.heads:
             loaded = _repaired(tier, topic_id, partition, now_ms)
@@ -174,9 +177,10 @@ def claim(
         heads.append(committed.head)
     # Read after fencing: the old cluster may have committed until then.
     by_heads = restored_epoch(max(head.leader_epoch for head in heads), now_ms)
-    # The heads, or the clock, may be older than an earlier restore.
+    # Heads from a backup, or a wrong clock, may have lower epochs than an earlier restore.
     earlier = (restore.leader_epoch + 1 for restore in found.topic.restores)
     leader_epoch = max(by_heads, max(earlier, default=0))
+    # Offset at which each restored partition continues, which is the end of the tier.
     ends = {head.partition: head.next_copy_offset for head in heads}
     moved = replace(
         found.topic,
@@ -233,11 +237,12 @@ def _empty(found: Restorable, partition: int, cluster_id: str) -> Head:
 
 
 def _first_free_producer_id(tier: Tier, head: Head) -> int:
-    """Return an id above all producers at the end of the partition's log.
+    """Return an id above all producer ids at the end of a partition's log, 0 without any.
 
-    A reused id would meet the sequence numbers of its former producer. Unreadable data is left to
-    the brokers, which report it.
+    A reused id would meet the sequence numbers of its former producer (KIP-98). Unreadable data is
+    left to the brokers, which report it.
     """
+    # The last copied segment contains the snapshot of all producers at its end.
     snapshot = tier.reader.snapshot(head.topic_id, head.partition)
     entry = snapshot.find(head.highest_remote_offset)
     if entry is None:

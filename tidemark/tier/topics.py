@@ -65,10 +65,12 @@ class TopicCatalog:
         self._store = store
 
     def put(self, topic: TopicObject) -> bool:
-        """Write the object if it is new or differs; return whether it was written.
+        """Write a topic's object if it is new or differs; return whether it was written.
 
-        Never overwrites a tombstone. Keeps the recorded restores, which brokers do not know.
+        Never overwrites the object of a deleted topic. Keeps the recorded restores, which brokers
+        do not know. Raises StoreUnavailable if other writers win every attempt.
         """
+        # Compare-and-set: after a lost race, read and merge again.
         for _ in range(_ATTEMPTS):
             found = self._load(topic.topic_id)
             if found is not None:
@@ -136,9 +138,10 @@ class TopicCatalog:
                 yield topic
 
     def find(self, name: str) -> TopicObject:
-        """Return the topic of this name. Raises TopicNotFound, TopicAmbiguous.
+        """Return the topic object with this name.
 
-        Reads every topic object: use ``get`` if the id is known.
+        Reads every topic object: use ``get`` if the id is known. Raises TopicNotFound, and
+        TopicAmbiguous if several topics have had the name.
         """
         # Names are not keys of the store, since a name can be reused after a deletion.
         found = [topic for topic in self.all() if topic.name == name]
@@ -158,6 +161,10 @@ class TopicCatalog:
 
 
 def _encode(topic: TopicObject) -> bytes:
+    """Return the topic object as JSON; ``_topic_of`` reads it back.
+
+    Fields with their usual value are left out.
+    """
     fields: dict[str, object] = {
         # The lowest version that can express the object, so that older programs can read it.
         "formatVersion": _FORMAT_VERSION if topic.restores else 1,
@@ -192,6 +199,10 @@ def _decode(data: bytes, where: str) -> TopicObject:
 
 
 def _topic_of(fields: dict[str, object]) -> TopicObject:
+    """Return the topic object from its JSON fields; the inverse of ``_encode``.
+
+    Raises ValueError, KeyError or TypeError for anything else.
+    """
     if fields["formatVersion"] not in range(1, _FORMAT_VERSION + 1):
         raise ValueError(f"format version {fields['formatVersion']}")
     config = cast("dict[object, object]", fields["config"])

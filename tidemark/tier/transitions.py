@@ -64,11 +64,12 @@ def claim(
 ) -> Head:
     """Claim the head for a leader epoch and the topic's tiering.
 
-    Required before the first copy, expiration or mark in a new epoch; fences every older claim. A
-    disablement with Delete is claimed by ``disable_delete``, which also moves the floor.
+    Required before the first copy, expiration or deletion mark in a new epoch. It fences every
+    older claim. A disablement with policy Delete (KIP-950) is claimed by ``disable_delete``, which
+    also moves the floor. Raises ManifestFenced, IllegalTransition.
     """
     check_claim(head, leader_epoch, tiering, cluster_id)
-    # Two commits would leave a moment in which the old data counts as live in the new epoch.
+    # In two commits, the old data would count as live in the new epoch for a moment.
     if tiering.needs_delete_commit(head.tiering.epoch):
         raise IllegalTransition(
             f"{head.name}: tiered epoch {tiering.epoch} disables with Delete, which moves the "
@@ -87,23 +88,27 @@ def disable_delete(
     now_ms: int,
     delete_delay_ms: int,
 ) -> Head:
-    """Make the leader's part of a disablement with Delete in one commit.
+    """Disable the topic with policy Delete (KIP-950) for this partition, in one commit.
 
-    It claims the head, sets the state DISABLING, and moves log start (the largest local log start
-    of the ISR) and floor, below which everything is marked.
+    It claims the head, sets the state DISABLING, and moves the log start offset and the floor. All
+    segments below them are marked for deletion. ``log_start_offset``: largest local log start
+    offset in the ISR, so that no replica needs the tier any more. ``delete_delay_ms``: time until
+    marked segments may be deleted.
     """
     tiering = Tiering(TieringState.DISABLING, by.tiered_epoch, DisablePolicy.DELETE)
     check_claim(head, by.leader_epoch, tiering, cluster_id)
     # One commit, because a crash between claim and floor would leave segments live for ever.
+    # The log start offset never moves backwards.
     taken = _taken(head, by.leader_epoch, tiering, broker_id, now_ms)
     floor = Mark(max(log_start_offset, head.log_start_offset), by.tiered_epoch, now_ms)
     return _raise_floor(taken, floor, delete_delay_ms)
 
 
 def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
-    """Record COPY_STARTED; the upload may begin only after this is committed.
+    """Record COPY_STARTED for a segment; the upload may begin only after this is committed.
 
-    One copy at a time: ``abandon_copy`` first gives up what an earlier attempt left.
+    One copy at a time: ``abandon_copy`` first gives up an earlier, unfinished attempt. Raises
+    ManifestFenced if the claim ``by`` is no longer the head's, IllegalTransition, Diverged.
     """
     check_holder(head, by)
     check_copying_allowed(head)
@@ -111,6 +116,7 @@ def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
     known = _find(head, entry)
     if known == entry:
         return head
+    # The caller's mistakes: wrong epochs, wrong state, or a second copy at the same time.
     if known is not None:
         raise IllegalTransition(f"{head.name}: segment id {entry.segment_id} was used before")
     if (entry.leader_epoch, entry.tiered_epoch) != (by.leader_epoch, by.tiered_epoch):
@@ -123,6 +129,7 @@ def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
         )
     # Refuse before the upload what could not be finished after it.
     check_room(head)
+    # Called for its checks only: ``finish_copy`` decides the first served offset.
     answering_from(head, entry)
     return replace(head, entries=(*head.entries, entry))
 
@@ -134,11 +141,10 @@ def finish_copy(
     custom_metadata: bytes | None,
     digests: Digests | None = None,
 ) -> Head:
-    """Record COPY_FINISHED: from this commit on the segment is live for the offsets that it answers
-    for.
+    """Record COPY_FINISHED: from this commit on, readers are served from the segment.
 
     ``custom_metadata`` is the storage manager's, byte for byte (KIP-917); ``digests`` are those of
-    the stored objects.
+    the stored objects. Raises ManifestFenced, IllegalTransition, Diverged.
     """
     check_holder(head, by)
     check_copying_allowed(head)
@@ -154,8 +160,8 @@ def finish_copy(
         raise IllegalTransition(
             f"{head.name}: {entry.key} was finished with other custom metadata or digests"
         )
-    # The line may have grown or expired since COPY_STARTED: decide again what the segment answers
-    # for.
+    # Segments may have been added or expired since COPY_STARTED, so the first offset that is served
+    # from this one is determined again.
     start = answering_from(head, known)
     finished = replace(
         known,
@@ -165,7 +171,7 @@ def finish_copy(
         from_offset=start,
     )
     others = tuple(e for e in head.entries if e.segment_id != known.segment_id)
-    # The first live segment starts the line.
+    # The first live segment determines where the contiguous live offsets start.
     line_start = start if head.live_end is None else head.line_start_offset
     return replace(head, entries=(*others, finished), line_start_offset=line_start)
 
@@ -229,9 +235,10 @@ def make_tombstone(head: Head, *, now_ms: int) -> Head:
 def hand_over(head: Head, *, from_cluster: str, to_cluster: str, now_ms: int) -> Head:
     """Claim the head for another cluster, which restores the topic from the tier.
 
-    A higher leader epoch fences every writer of the old cluster, and its unfinished copy is given
-    up.
+    A higher leader epoch fences every writer of the old cluster, and an unfinished copy is marked
+    for deletion. Raises IllegalTransition if the head belongs to a third cluster.
     """
+    # Done by an earlier attempt, or the topic is deleted.
     if head.cluster_id == to_cluster or head.deleted_at_ms is not None:
         return head
     if head.cluster_id != from_cluster:
@@ -249,8 +256,9 @@ def hand_over(head: Head, *, from_cluster: str, to_cluster: str, now_ms: int) ->
 def finish_delete(head: Head, by: Claim | None, deleted: Collection[PendingDelete]) -> Head:
     """Record DELETE_FINISHED for entries whose objects are deleted.
 
-    Entries of the head are removed; those of a page get their bit in the page's reference. A page
-    whose entries are all deleted is moved to the trash. ``by`` None is for a tombstone.
+    Entries in the head are removed; those in a page get their bit in the page's reference. A page
+    whose entries are all deleted is moved to the trash. ``by`` None: the head is the tombstone of a
+    deleted topic, which no leader claims.
     """
     if by is not None:
         check_holder(head, by)
@@ -262,6 +270,7 @@ def finish_delete(head: Head, by: Claim | None, deleted: Collection[PendingDelet
     here = {item.entry.segment_id for item in deleted if item.page is None}
     entries = tuple(entry for entry in head.entries if entry.segment_id not in here)
     refs = tuple(_without(ref, deleted) for ref in head.pages)
+    # A repetition after a lost answer: everything is recorded already.
     if entries == head.entries and refs == head.pages:
         return head
     kept = tuple(ref for ref in refs if ref.left)
@@ -270,10 +279,11 @@ def finish_delete(head: Head, by: Claim | None, deleted: Collection[PendingDelet
 
 
 def seal(head: Head, name: str, page_entries: int) -> tuple[Head, ManifestPage] | None:
-    """Move the oldest finished entries to a page if there are more than a page holds.
+    """Move the oldest finished entries from the head to an immutable page.
 
-    The newest entry therefore always stays in the head. Returns None when it is not yet time. Write
-    the page before the head that refers to it.
+    Returns the new head and the page. The page must be written before the head that refers to it.
+    None while there are not more entries than a page holds, so the newest entry always stays in the
+    head. ``name``: of the new page.
     """
     finished = head.finished_entries
     if len(finished) <= page_entries:
@@ -308,14 +318,16 @@ def _marked_if_copying(entry: SegmentEntry, now_ms: int) -> SegmentEntry:
 
 
 def _raise_floor(head: Head, floor: Mark, delete_delay_ms: int) -> Head:
-    """Move the floor and record the time.
+    """Move the floor: log start offset and tiered epoch, below which entries are marked.
 
-    Marks whose delay has passed are equivalent, so one of them is enough. If too many are younger,
+    Each move is recorded with its time, since marked objects are kept for ``delete_delay_ms``.
+    Moves whose delay has passed are equivalent, so one of them is enough. If too many are younger,
     the newest is replaced (its entries are deleted later, never sooner).
     """
     if floor.offset == head.log_start_offset and floor.tiered_epoch == head.floor_epoch:
         return head
     marks = head.marks
+    # The second move is due already, and it covers everything that the first one marked.
     while len(marks) > 1 and marks[1].at_ms + delete_delay_ms <= floor.at_ms:
         marks = marks[1:]
     if len(marks) >= MARKS_MAX:
@@ -339,7 +351,10 @@ def _without(ref: PageRef, deleted: Collection[PendingDelete]) -> PageRef:
 
 
 def reference_of(page: ManifestPage) -> PageRef:
-    """Return a head's reference to a page with all its entries. Raises IndexError if empty."""
+    """Return a head's reference to a page: a summary by which most queries need not load it.
+
+    Raises IndexError for an empty page.
+    """
     first, last = page.entries[0], page.entries[-1]
     return PageRef(
         name=page.name,

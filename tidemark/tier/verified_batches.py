@@ -26,11 +26,14 @@ def verified_batches(
     position: int = 0,
     end: int | None = None,
 ) -> Iterator[Batches]:
-    """Yield batches that are verified as far as digests allow.
+    """Yield whole record batches of a log that arrives in parts, verified by its digests.
 
-    ``parts``: the log's bytes from ``begin`` to ``end``, which are boundaries of pieces
-    (:class:`CheckedStream`), or all of it. ``digests``: of the log's pieces; none if the entry has
-    none. ``position``: start of the first requested batch.
+    Each item is (position of the data in the log, data, batch headers with positions in it).
+
+    - ``parts``: the log's bytes from ``begin`` to ``end``, which are boundaries of pieces
+      (:class:`CheckedStream`), or all of it
+    - ``digests``: of the log's pieces; none if the entry has none
+    - ``position``: byte of the log at which the first requested batch starts
 
     A batch that ``end`` cuts is left out. Raises ObjectDamaged, and errors of the iterator.
     """
@@ -49,4 +52,5 @@ def verified_batches(
         complete_bytes = headers[-1][0] + headers[-1][1].size_bytes if headers else 0
         yield position, pending, headers
         position, pending = position + complete_bytes, pending[complete_bytes:]
+    # Fails if the parts ended before the expected end.
     stream.finish()

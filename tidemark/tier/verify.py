@@ -17,12 +17,13 @@ PIECE_BYTES = 8 * 1024 * 1024
 def verify_segment(
     segments: RemoteStorageManager, entry: SegmentEntry, listed_bytes: tuple[int, int] | None = None
 ) -> None:
-    """Read and verify a whole segment. ``listed_bytes``: sizes of ``.log`` and ``.aux`` in a
-    listing.
+    """Read a whole segment and verify it: sizes, indexes, digests and every batch.
 
-    Raises ObjectDamaged with the cause, ObjectNotFound if an object is missing, StoreUnavailable if
-    the store does not answer.
+    ``listed_bytes``: sizes of ``.log`` and ``.aux`` in a listing, None to skip this check. Raises
+    ObjectDamaged with the cause, ObjectNotFound if an object is missing, StoreUnavailable if the
+    store does not answer.
     """
+    # Cheapest checks first: sizes, then the small auxiliary object, then the log.
     if listed_bytes is not None:
         _check_sizes(segments, entry, listed_bytes)
     aux = segments.fetch_aux(entry)
@@ -32,7 +33,8 @@ def verify_segment(
     for position, data, headers in verified_batches(entry, parts, aux.pieces, store):
         for at, header in headers:
             line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
-            # Before the part that the segment answers for, its leader epochs may be forgotten.
+            # Offsets below this one are served from the preceding segment. Their leader epochs may
+            # be truncated from the entry.
             if header.last_offset >= entry.from_offset:
                 line.check_batch(data, at)
     line.finish()
