@@ -19,7 +19,12 @@ class Commands(LazyGroup):
             "Start a control plane, the operator and brokers with the data of an earlier run.",
         ),
         "down": LazyCommand(
-            f"{_COMMANDS}.up:down", "Stop every process of the folder and keep its data."
+            f"{_COMMANDS}.up:down",
+            "Stop every process of the folder; keep its data, unless --purge is given.",
+        ),
+        "env": LazyCommand(
+            f"{_COMMANDS}.up:env",
+            'Print exports of the cluster\'s addresses, for eval "$(tidemark env)".',
         ),
         "status": LazyCommand(
             f"{_COMMANDS}.status:status",
@@ -70,6 +75,10 @@ class Commands(LazyGroup):
         ),
         "broker": LazyCommand(
             f"{_COMMANDS}.broker:app", "Add, stop, start or kill a broker of the local cluster."
+        ),
+        "cache": LazyCommand(
+            f"{_COMMANDS}.cache:cache",
+            "List the caches of built programs with their sizes, or clear them.",
         ),
     }
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from tidemark_cli.lazy_commands import OF_KUBECTL
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.kube import KubeClient, KubeRequestError, namespace_of
-from tidemark_cli.local.layout import Layout, LayoutError
+from tidemark_cli.local.layout import Layout, LayoutError, nearest
 from tidemark_cli.local.processes import running
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def open_cluster(directory: Path, otherwise: str = "") -> "LocalCluster":
     # Imported only here: commands that a kubeconfig directs elsewhere need no local cluster.
     from tidemark_cli.local.cluster import LocalCluster
 
-    layout = Layout.at(directory)
+    layout = Layout.at(nearest(directory))
     try:
         settings = local_settings.load(layout)
         running(layout)  # fails early on a damaged process record, before anything is changed

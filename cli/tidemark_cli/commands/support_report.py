@@ -19,7 +19,7 @@ from tidemark_cli.commands.common import (
 )
 from tidemark_cli.local import processes
 from tidemark_cli.local.kube import KubeRequestError
-from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.layout import Layout, nearest
 
 
 def report(
@@ -40,7 +40,7 @@ def report(
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     logs = metrics = None
     if is_local(called, kubeconfig):
-        layout = Layout.at(directory)
+        layout = Layout.at(nearest(directory))
         logs = {log.stem: log for log in sorted((layout.root / "logs").glob("*.log"))}
         records = processes.running(layout)
         metrics = {r.name: str(r.ready["metrics"]) for r in records if "metrics" in r.ready}

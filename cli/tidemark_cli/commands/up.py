@@ -1,5 +1,6 @@
 """``tidemark up`` and ``tidemark down``: run a whole cluster on this machine."""
 
+import shlex
 import signal
 import threading
 from pathlib import Path
@@ -12,9 +13,10 @@ from tidemark_cli.controlplane.process import ServerStartError
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import Addresses, LocalCluster
 from tidemark_cli.local.kube import KubeRequestError, namespace_of
-from tidemark_cli.local.layout import Layout, LayoutError
+from tidemark_cli.local.layout import Layout, LayoutError, nearest
 from tidemark_cli.local.listeners import described
 from tidemark_cli.local.processes import ProcessStartError
+from tidemark_cli.sizes import bytes_of, size_text
 from tidemark_cli.toolchain.errors import ToolchainError
 
 
@@ -45,7 +47,7 @@ def up(
     output: Annotated[Literal["text", "json"], typer.Option(help="Format of the output.")] = "text",
 ) -> None:
     """Start a control plane, the operator and brokers with the data of an earlier run."""
-    layout = Layout.at(directory)
+    layout = Layout.at(nearest(directory))
     try:
         layout.create()
         settings = local_settings.choose(
@@ -74,6 +76,13 @@ def up(
         cluster.stop()
 
 
+#: First commands of a new user, with what they show.
+_NEXT = (
+    ("tidemark status", "the health of the cluster, its brokers and topics"),
+    ("tidemark kubectl apply -f topic.yaml", "create a topic: see examples/01-first-topic"),
+    ('eval "$(tidemark env)"', "the addresses for kubectl and Kafka clients"),
+)
+
 _FAILURES = (
     ProcessStartError,
     ServerStartError,
@@ -93,10 +102,44 @@ def _start(cluster: LocalCluster, brokers: int, ran_already: frozenset[str]) -> 
         fail(str(error))
 
 
-def down(directory: DirOption = DEFAULT_DIR) -> None:
-    """Stop every process of the folder and keep its data."""
-    if not open_cluster(directory).stop():
+def down(
+    directory: DirOption = DEFAULT_DIR,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Remove the folder with all data as well.")
+    ] = False,
+) -> None:
+    """Stop every process of the folder; keep its data, unless --purge is given."""
+    cluster = open_cluster(directory)
+    if not cluster.stop():
         console.print("nothing was running")
+    root = cluster.layout.root
+    size = size_text(bytes_of(root))
+    if purge:
+        rest = "" if cluster.layout.remove() else "; the folder stays, as other files are in it"
+        line = f"removed the cluster in {root} ({size}){rest}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        return
+    console.print(
+        f"{root} keeps {size} of data; remove it with: tidemark down --purge\n"
+        "Built programs stay in the cache: tidemark cache",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def env(directory: DirOption = DEFAULT_DIR) -> None:
+    """Print exports of the cluster's addresses, for eval "$(tidemark env)"."""
+    cluster = open_cluster(directory)
+    addresses = cluster.addresses()
+    if not addresses.bootstrap:
+        fail("no broker is running; start the cluster with: tidemark up")
+    for name, value in (
+        ("TIDEMARK_DIR", str(cluster.layout.root)),
+        ("KUBECONFIG", addresses.kubeconfig),
+        ("BOOTSTRAP_SERVERS", addresses.bootstrap),
+    ):
+        print(f"export {name}={shlex.quote(value)}")
 
 
 def _existing(kubeconfig: Path) -> dict[str, str]:
@@ -122,3 +165,6 @@ def _print(addresses: Addresses, output: str, *, authorize: bool | None) -> None
         console.print(f"clients     {line}", highlight=False, soft_wrap=True, markup=False)
     for name, pid in addresses.processes.items():
         console.print(f"process     {name} {pid}", highlight=False)
+    console.print("\nNext, in another terminal:")
+    for command, purpose in _NEXT:
+        console.print(f"  {command:<36}  {purpose}", highlight=False, markup=False)

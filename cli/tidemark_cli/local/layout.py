@@ -11,12 +11,18 @@ a process that was started;  <dir>/logs/NAME.log  its log
 import json
 import os
 import re
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _JSON_BYTES_MAX = 1024 * 1024
+#: Folders that a cluster creates below its root.
+_PARTS = (
+    *("control-plane", "brokers", "tier", "minio", "certificates", "exports"),
+    *("kafka", "run", "logs"),
+)
 
 
 class LayoutError(ValueError):
@@ -84,6 +90,21 @@ class Layout:
         names = [p.name for p in folder.glob("*.json")] if folder.exists() else []
         return sorted(int(m[1]) for m in (re.fullmatch(r"(\d+)\.json", n) for n in names) if m)
 
+    def remove(self) -> bool:
+        """Remove everything that a cluster creates; return False if other files keep the folder.
+
+        The folder may be one of the user's with files of other programs, so it is removed only if
+        nothing else is in it.
+        """
+        for name in _PARTS:
+            shutil.rmtree(self.root / name, ignore_errors=True)
+        self.settings.unlink(missing_ok=True)
+        try:
+            self.root.rmdir()
+        except OSError:
+            return False
+        return True
+
     def create(self) -> None:
         """Create the folders, private to the user, as they contain keys and tokens.
 
@@ -94,6 +115,20 @@ class Layout:
         for name in ("run", "logs", "brokers"):
             (self.root / name).mkdir(exist_ok=True, mode=0o700)
             _make_private(self.root / name)
+
+
+def nearest(folder: Path) -> Path:
+    """Return the folder of the cluster that a relative name means, as git finds a repository.
+
+    That is the folder itself if it exists, else the one of the same name in the closest parent of
+    the working directory that contains a cluster.
+    """
+    if folder.is_absolute() or folder.exists():
+        return folder
+    for parent in Path.cwd().parents:
+        if Layout.at(parent / folder).settings.exists():
+            return parent / folder
+    return folder
 
 
 def _make_private(folder: Path) -> None:
