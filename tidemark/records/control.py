@@ -33,6 +33,7 @@ def build_end_marker(
 
     As Kafka's ``MemoryRecords.withEndTransactionMarker``.
     """
+    # The key has the marker's version and type; a reader decides by it alone.
     record = Record(
         _KEY.pack(0, _COMMIT if marker.is_commit else _ABORT),
         _VALUE.pack(0, marker.coordinator_epoch),

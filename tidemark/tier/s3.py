@@ -167,6 +167,7 @@ class S3Store:
         StoreUnavailable for a failure that does not concern a single key.
         """
         refused: dict[str, str] = {}
+        # A store that refuses many keys in a row refuses all: its error ends the call early.
         in_a_row = 0
         # First in bulk; the call returns the keys that still have to be deleted one by one.
         for begin in range(0, len(keys), KEYS_AT_ONCE):

@@ -20,7 +20,7 @@ from tidemark_cli.commands.common import (
 from tidemark_cli.commands.status import NOT_HEALTHY
 from tidemark_cli.inspection.causes import UnknownReference, resolve
 from tidemark_cli.inspection.findings import findings, verdict
-from tidemark_cli.inspection.snapshot import Snapshot, read_snapshot
+from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.local.kube import KubeClient, KubeRequestError
 
 POLL_S = 1.0
@@ -72,7 +72,7 @@ def _wait(kube: KubeClient, references: Sequence[str], deadline: float) -> bool:
         time.sleep(POLL_S)
 
 
-def state(snapshot: Snapshot, references: Sequence[str]) -> tuple[str, bool]:
+def state(snapshot: ClusterSnapshot, references: Sequence[str]) -> tuple[str, bool]:
     """Return a line and whether the named objects are well; without names, the whole cluster."""
     found = findings(snapshot)
     if not references:

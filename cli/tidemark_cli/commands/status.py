@@ -19,9 +19,9 @@ from tidemark_cli.commands.common import (
     fail,
     open_kube,
 )
-from tidemark_cli.inspection.findings import Finding, Severity, findings, verdict
+from tidemark_cli.inspection.findings import HealthFinding, Severity, findings, verdict
 from tidemark_cli.inspection.screens import ordered, print_screen
-from tidemark_cli.inspection.snapshot import Snapshot, read_snapshot
+from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.local.kube import KubeClient, KubeRequestError
 from tidemark_cli.local.object_summaries import is_named
 from tidemark_cli.local.topic_rows import TopicRows
@@ -94,7 +94,7 @@ def status(
         raise typer.Exit(NOT_HEALTHY)
 
 
-def is_healthy(found: Sequence[Finding]) -> bool:
+def is_healthy(found: Sequence[HealthFinding]) -> bool:
     """Return whether no finding is a problem."""
     return not any(item.severity is Severity.PROBLEM for item in found)
 
@@ -107,8 +107,8 @@ def print_status(out: Console, kube: KubeClient) -> None:
 
 def print_text(
     out: Console,
-    snapshot: Snapshot,
-    found: Sequence[Finding],
+    snapshot: ClusterSnapshot,
+    found: Sequence[HealthFinding],
     names: Sequence[str] = (),
     limit: int = 0,
     *,
@@ -146,7 +146,7 @@ def named(found: Sequence[TopicRows], patterns: Sequence[str]) -> list[TopicRows
 
 
 def document(
-    snapshot: Snapshot, found: Sequence[Finding], names: Sequence[str] = ()
+    snapshot: ClusterSnapshot, found: Sequence[HealthFinding], names: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the status as one JSON object; programs get all topics that ``names`` match."""
     return {
@@ -175,25 +175,25 @@ def _as_json(topic: TopicRows) -> dict[str, Any]:
     return {**names, "status": topic.status, "partitions": partitions}
 
 
-def _text(snapshot: Snapshot, found: Sequence[Finding], choice: _Choice) -> None:
+def _text(snapshot: ClusterSnapshot, found: Sequence[HealthFinding], choice: _Choice) -> None:
     print_text(console, snapshot, found, choice.names, choice.limit)
 
 
-def _wide(snapshot: Snapshot, found: Sequence[Finding], choice: _Choice) -> None:
+def _wide(snapshot: ClusterSnapshot, found: Sequence[HealthFinding], choice: _Choice) -> None:
     print_text(console, snapshot, found, choice.names, choice.limit, wide=True)
 
 
-def _json(snapshot: Snapshot, found: Sequence[Finding], choice: _Choice) -> None:
+def _json(snapshot: ClusterSnapshot, found: Sequence[HealthFinding], choice: _Choice) -> None:
     print(json.dumps(document(snapshot, found, choice.names), indent=2))
 
 
-def _yaml(snapshot: Snapshot, found: Sequence[Finding], choice: _Choice) -> None:
+def _yaml(snapshot: ClusterSnapshot, found: Sequence[HealthFinding], choice: _Choice) -> None:
     import yaml  # costs a tenth of a second, which the other formats do not pay
 
     print(yaml.safe_dump(document(snapshot, found, choice.names), sort_keys=False), end="")
 
 
-_FORMATS: dict[str, Callable[[Snapshot, Sequence[Finding], _Choice], None]] = {
+_FORMATS: dict[str, Callable[[ClusterSnapshot, Sequence[HealthFinding], _Choice], None]] = {
     "text": _text,
     "wide": _wide,
     "json": _json,

@@ -27,9 +27,9 @@ from tidemark_cli.inspection.causes import (
     resolve,
     root,
 )
-from tidemark_cli.inspection.findings import Finding, findings, verdict
+from tidemark_cli.inspection.findings import HealthFinding, findings, verdict
 from tidemark_cli.inspection.screens import print_findings
-from tidemark_cli.inspection.snapshot import Snapshot, read_snapshot
+from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.local.kube import KubeRequestError
 
 EVENTS_SHOWN = 10
@@ -82,8 +82,8 @@ def why(
 
 def print_explanation(
     out: Console,
-    snapshot: Snapshot,
-    found: Sequence[Finding],
+    snapshot: ClusterSnapshot,
+    found: Sequence[HealthFinding],
     kind: str,
     name: str,
     *,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tidemark_cli.inspection.findings import OPERATOR, Finding, Severity
-from tidemark_cli.inspection.snapshot import LEASE_NAME, Snapshot
+from tidemark_cli.inspection.findings import OPERATOR, HealthFinding, Severity
+from tidemark_cli.inspection.snapshot import LEASE_NAME, ClusterSnapshot
 from tidemark_operator.resources.names import GROUP, PLURALS
 
 #: Short names of kubectl, as in ``kubectl get tmt``.
@@ -24,7 +24,7 @@ class UnknownReference(LookupError):
     """Text that names no object; the message says what to write."""
 
 
-def resolve(snapshot: Snapshot, text: str) -> tuple[str, str]:
+def resolve(snapshot: ClusterSnapshot, text: str) -> tuple[str, str]:
     """Return kind and name of ``topic/orders``, ``topics.tidemark.dev/orders`` or ``tmt/orders``.
 
     A topic may have its name in Kafka. Raises :class:`UnknownReference`.
@@ -59,7 +59,9 @@ def _kind_of(prefix: str) -> str | None:
     return None
 
 
-def chain(snapshot: Snapshot, found: Sequence[Finding], kind: str, name: str) -> list[Finding]:
+def chain(
+    snapshot: ClusterSnapshot, found: Sequence[HealthFinding], kind: str, name: str
+) -> list[HealthFinding]:
     """Return the findings of other objects that explain those of one object, causes first.
 
     Only what the object depends on is included: the brokers of a topic's replicas, the topic of an
@@ -69,7 +71,7 @@ def chain(snapshot: Snapshot, found: Sequence[Finding], kind: str, name: str) ->
     return [item for item in found if (item.kind, item.name) in objects]
 
 
-def _depends_on(snapshot: Snapshot, kind: str, name: str) -> Iterator[tuple[str, str]]:
+def _depends_on(snapshot: ClusterSnapshot, kind: str, name: str) -> Iterator[tuple[str, str]]:
     if kind == OPERATOR:
         return
     yield OPERATOR, LEASE_NAME
@@ -86,7 +88,7 @@ def _depends_on(snapshot: Snapshot, kind: str, name: str) -> Iterator[tuple[str,
         yield from _brokers_of(snapshot, name)
 
 
-def _brokers_of(snapshot: Snapshot, topic: str) -> Iterator[tuple[str, str]]:
+def _brokers_of(snapshot: ClusterSnapshot, topic: str) -> Iterator[tuple[str, str]]:
     rows = [row for item in snapshot.topics if item.name == topic for row in item.rows]
     node_ids = {replica for row in rows for replica in row.replicas}
     for broker in snapshot.brokers:
@@ -95,13 +97,15 @@ def _brokers_of(snapshot: Snapshot, topic: str) -> Iterator[tuple[str, str]]:
             yield "Broker", str(broker["metadata"]["name"])
 
 
-def root(own: Sequence[Finding], others: Sequence[Finding]) -> Finding | None:
+def root(own: Sequence[HealthFinding], others: Sequence[HealthFinding]) -> HealthFinding | None:
     """Return the finding to remedy first: of another object if that is a problem, else its own."""
     problems = [item for item in (*others, *own) if item.severity is Severity.PROBLEM]
     return next(iter((*problems, *others, *own)), None)
 
 
-def command(snapshot: Snapshot, finding: Finding, namespace: str, *, is_local: bool) -> str:
+def command(
+    snapshot: ClusterSnapshot, finding: HealthFinding, namespace: str, *, is_local: bool
+) -> str:
     """Return a command to copy: the remedy if one command is enough, else what shows more.
 
     ``is_local``: the cluster is one of ``tidemark up``, whose processes ``tidemark`` starts.
@@ -121,7 +125,7 @@ def command(snapshot: Snapshot, finding: Finding, namespace: str, *, is_local: b
     return f"{kubectl} describe {PLURALS[finding.kind]}.{GROUP} {finding.name}"
 
 
-def _node_id(snapshot: Snapshot, name: str) -> int:
+def _node_id(snapshot: ClusterSnapshot, name: str) -> int:
     (broker,) = (body for body in snapshot.brokers if body["metadata"]["name"] == name)
     return int(broker["spec"]["nodeId"])
 

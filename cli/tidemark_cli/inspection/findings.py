@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.reason_table import TABLE, ReasonEntry
-from tidemark_cli.inspection.snapshot import LEASE_NAME, Snapshot
+from tidemark_cli.inspection.snapshot import LEASE_NAME, ClusterSnapshot
 from tidemark_cli.local.topic_rows import condition
 
 #: Kind of the findings about the operator itself, which has no object.
@@ -64,7 +64,7 @@ class Severity(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class HealthFinding:
     """One condition of one object that is not as it should be.
 
     ``condition`` is such as ``Ready=False``. ``since`` is the condition's ``lastTransitionTime``.
@@ -99,7 +99,7 @@ def reason_entry(kind: str, reason: str) -> ReasonEntry | None:
     return None
 
 
-def findings(snapshot: Snapshot) -> list[Finding]:
+def findings(snapshot: ClusterSnapshot) -> list[HealthFinding]:
     """Return the findings of all objects: problems first, causes before consequences."""
     found = [*_operator(snapshot)]
     for kind, body in snapshot.objects():
@@ -108,7 +108,7 @@ def findings(snapshot: Snapshot) -> list[Finding]:
     return sorted(found, key=lambda item: (-item.severity, _SPREAD.index(item.kind)))
 
 
-def verdict(snapshot: Snapshot, found: Sequence[Finding]) -> str:
+def verdict(snapshot: ClusterSnapshot, found: Sequence[HealthFinding]) -> str:
     """Return one line: ``HEALTHY``, or ``NOT HEALTHY`` with the cause and the affected objects."""
     problems = [item for item in found if item.severity is Severity.PROBLEM]
     if not snapshot.clusters and not problems:
@@ -128,12 +128,12 @@ def verdict(snapshot: Snapshot, found: Sequence[Finding]) -> str:
     return f"NOT HEALTHY: {subject}{sentence}" + (f" ({affected})" if affected else "")
 
 
-def _live(snapshot: Snapshot) -> str:
+def _live(snapshot: ClusterSnapshot) -> str:
     ready = sum(condition(broker, "Ready").get("status") == "True" for broker in snapshot.brokers)
     return f"{_counted(ready, 'broker')}, {_counted(len(snapshot.topics), 'topic')}"
 
 
-def _affected(snapshot: Snapshot, problems: Sequence[Finding]) -> str:
+def _affected(snapshot: ClusterSnapshot, problems: Sequence[HealthFinding]) -> str:
     """Return such as "1 of 3 brokers, 2 of 19 topics", or "" if neither is affected."""
     totals: dict[str, int] = {}
     for kind, _ in snapshot.objects():
@@ -160,7 +160,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _operator(snapshot: Snapshot) -> Iterator[Finding]:
+def _operator(snapshot: ClusterSnapshot) -> Iterator[HealthFinding]:
     """Yield a finding if no operator leads, because then every other status may be outdated."""
     lease = snapshot.lease
     if lease == {}:
@@ -169,7 +169,7 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
     if lease is None:
         problem = f"no operator has started: there is no Lease {LEASE_NAME}"
     if problem:
-        yield Finding(
+        yield HealthFinding(
             kind=OPERATOR,
             name=LEASE_NAME,
             condition="",
@@ -201,13 +201,13 @@ def _age(span: dt.timedelta) -> str:
     return f"{seconds} s"
 
 
-def _of_object(kind: str, body: Mapping[str, Any], now: dt.datetime) -> Iterator[Finding]:
+def _of_object(kind: str, body: Mapping[str, Any], now: dt.datetime) -> Iterator[HealthFinding]:
     name = str(body["metadata"]["name"])
     conditions = (body.get("status") or {}).get("conditions") or []
     # The API server gives a new object the condition that stands for none: Unknown, Pending.
     if all(item.get("reason") == "Pending" for item in conditions):
         age = now - dt.datetime.fromisoformat(str(body["metadata"]["creationTimestamp"]))
-        yield Finding(
+        yield HealthFinding(
             kind=kind,
             name=name,
             condition="Ready=Unknown",
@@ -228,7 +228,7 @@ def _of_object(kind: str, body: Mapping[str, Any], now: dt.datetime) -> Iterator
         if message in seen:
             continue
         seen.add(message)
-        yield Finding(
+        yield HealthFinding(
             kind=kind,
             name=name,
             condition=f"{type_}={item['status']}",

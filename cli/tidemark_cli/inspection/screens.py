@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from tidemark_cli.inspection.findings import Finding, Severity, verdict
-from tidemark_cli.inspection.snapshot import Snapshot
+from tidemark_cli.inspection.findings import HealthFinding, Severity, verdict
+from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_cli.local.object_summaries import (
     both_names,
     figure,
@@ -33,8 +33,8 @@ LEGEND = (
 
 def print_screen(
     out: Console,
-    snapshot: Snapshot,
-    found: Sequence[Finding],
+    snapshot: ClusterSnapshot,
+    found: Sequence[HealthFinding],
     shown: Sequence[TopicRows],
     *,
     wide: bool = False,
@@ -69,7 +69,7 @@ def print_screen(
         _print_findings(out, title, [item for item in found if item.severity is severity])
 
 
-def ordered(topics: Sequence[TopicRows], found: Sequence[Finding]) -> list[TopicRows]:
+def ordered(topics: Sequence[TopicRows], found: Sequence[HealthFinding]) -> list[TopicRows]:
     """Return topics with a problem first, then those in progress, internal topics last."""
     worst: dict[str, Severity] = {}
     for item in found:
@@ -78,7 +78,7 @@ def ordered(topics: Sequence[TopicRows], found: Sequence[Finding]) -> list[Topic
     return sorted(topics, key=lambda t: (-worst.get(t.name, 0), t.is_internal, t.kafka_name))
 
 
-def print_findings(out: Console, found: Sequence[Finding], indent: int = 2) -> None:
+def print_findings(out: Console, found: Sequence[HealthFinding], indent: int = 2) -> None:
     """Print each finding: object, reason and condition in one line, the message below it."""
     for item in found:
         heading = Text(" ".join(filter(None, (item.reference, item.reason))), style="bold")
@@ -88,7 +88,7 @@ def print_findings(out: Console, found: Sequence[Finding], indent: int = 2) -> N
         out.print(Padding(Text(item.message), (0, 0, 0, indent + 2)))
 
 
-def _print_findings(out: Console, title: str, found: Sequence[Finding]) -> None:
+def _print_findings(out: Console, title: str, found: Sequence[HealthFinding]) -> None:
     if found:
         out.print()
         out.print(Text(title, style="bold"))
@@ -117,7 +117,7 @@ def _right(name: str) -> Column:
     return Column(name, justify="right")
 
 
-def _clusters(snapshot: Snapshot) -> Table:
+def _clusters(snapshot: ClusterSnapshot) -> Table:
     table = _table(Column("cluster"), "ready", "remote storage", "brokers", "topics")
     live = sum(ready_of(broker) == "True" for broker in snapshot.brokers)
     internal = sum(topic.is_internal for topic in snapshot.topics)

@@ -16,7 +16,7 @@ _NOT_SERVED, _FORBIDDEN = 404, 403
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class ClusterSnapshot:
     """The objects that ``tidemark status`` and ``tidemark why`` evaluate.
 
     ``lease`` is None if there is no Lease, and {} if the user may not read it. ``read_at`` is this
@@ -46,9 +46,9 @@ class Snapshot:
                 yield kind, body
 
 
-def read_snapshot(kube: KubeClient) -> Snapshot:
+def read_snapshot(kube: KubeClient) -> ClusterSnapshot:
     """Read the objects of the client's namespace. Raises :class:`KubeRequestError`."""
-    return Snapshot(
+    return ClusterSnapshot(
         clusters=kube.objects("Cluster"),
         brokers=kube.objects("Broker"),
         topics=topics(kube),

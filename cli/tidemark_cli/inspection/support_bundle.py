@@ -104,7 +104,7 @@ def write_bundle(
         if hint:
             bundle.index["secrets"] = hint
         bundle.add_json("versions.json", _versions(kube))
-        bundle.add_from("status.txt", lambda: _screen(kube))
+        bundle.add_from("screen.txt", lambda: _screen(kube))
         for kind, plural in PLURALS.items():
             resource = f"/apis/{GROUP}/{VERSION}/namespaces/{kube.namespace}/{plural}"
             _add_list(bundle, kube, f"objects/{kind}.json", resource)

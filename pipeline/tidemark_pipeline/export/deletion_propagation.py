@@ -36,7 +36,7 @@ class Propagated:
     behind: tuple[int, ...] = ()
 
 
-class DeletionTarget(Protocol):
+class TableForDeletion(Protocol):
     """Table of one format from which rows are deleted."""
 
     def progress(self) -> Exported | None:

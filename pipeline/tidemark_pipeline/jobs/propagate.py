@@ -9,7 +9,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.deletion_propagation import (
-    DeletionTarget,
+    TableForDeletion,
     Propagated,
     behind,
     below,
@@ -26,7 +26,7 @@ from tidemark_pipeline.jobs.maintain import few_listing_tasks
 from tidemark_pipeline.topic_source import topic_options
 from tidemark_pipeline.topic_survey import Survey
 
-_BY_FORMAT: Mapping[Format, Callable[[SparkSession, str], DeletionTarget]] = {
+_BY_FORMAT: Mapping[Format, Callable[[SparkSession, str], TableForDeletion]] = {
     Format.ICEBERG: IcebergPropagation,
     Format.DELTA: DeltaPropagation,
 }

@@ -90,7 +90,7 @@ def test_report_contains_the_objects_and_none_of_the_planted_secrets(
     texts = contents(path)
     assert "orders" in texts["objects/Topic.json"]
     assert texts["logs/operator.log"].count("[redacted]") == len(PLANTED)
-    assert texts["status.txt"].startswith("NOT HEALTHY: no operator has started")
+    assert texts["screen.txt"].startswith("NOT HEALTHY: no operator has started")
     whole = "".join(texts.values())
     assert not [secret for secret in PLANTED if secret in whole]
     # What could not be read is named with the reason.

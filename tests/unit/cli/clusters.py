@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from tidemark_cli.inspection.snapshot import Snapshot
+from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_cli.local.topic_rows import TopicRows
 from tidemark_operator.controller.model import PartitionRow
 
@@ -101,7 +101,7 @@ INTERNAL = TopicRows(
     (),
 )
 
-WELL = Snapshot(
+WELL = ClusterSnapshot(
     clusters=[
         body(
             "Cluster",
@@ -135,7 +135,7 @@ WELL = Snapshot(
 )
 
 
-def changed(**changes: Any) -> Snapshot:
+def changed(**changes: Any) -> ClusterSnapshot:
     """Return the cluster that is well, with some of its objects replaced."""
     return dataclasses.replace(WELL, **changes)
 

@@ -13,7 +13,7 @@ from tests.unit.cli.clusters import CLUSTERS, WELL, body, broker, changed, lease
 from tidemark.ids import id_text
 from tidemark_cli.commands.status import document, is_healthy, print_text
 from tidemark_cli.inspection.findings import findings, verdict
-from tidemark_cli.inspection.snapshot import Snapshot
+from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_cli.local.object_summaries import cluster_line
 from tidemark_cli.local.topic_rows import joined
 
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 
 def text(
-    snapshot: Snapshot, *names: str, width: int = 80, limit: int = 0, wide: bool = False
+    snapshot: ClusterSnapshot, *names: str, width: int = 80, limit: int = 0, wide: bool = False
 ) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width)
@@ -29,7 +29,7 @@ def text(
     return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
 
-def first_line(snapshot: Snapshot) -> str:
+def first_line(snapshot: ClusterSnapshot) -> str:
     return verdict(snapshot, findings(snapshot))
 
 

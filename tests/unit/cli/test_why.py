@@ -17,17 +17,19 @@ from tidemark_cli.inspection.causes import (
     root,
 )
 from tidemark_cli.inspection.findings import findings, verdict
-from tidemark_cli.inspection.snapshot import Snapshot
+from tidemark_cli.inspection.snapshot import ClusterSnapshot
 
 
-def explained(snapshot: Snapshot, kind: str, name: str, *, local: bool = True) -> str:
+def explained(snapshot: ClusterSnapshot, kind: str, name: str, *, local: bool = True) -> str:
     out = io.StringIO()
     found = findings(snapshot)
     print_explanation(Console(file=out, width=100), snapshot, found, kind, name, local=local)
     return out.getvalue()
 
 
-def cause_and_command(snapshot: Snapshot, kind: str, name: str, *, local: bool) -> tuple[str, str]:
+def cause_and_command(
+    snapshot: ClusterSnapshot, kind: str, name: str, *, local: bool
+) -> tuple[str, str]:
     found = findings(snapshot)
     own = [item for item in found if (item.kind, item.name) == (kind, name)]
     cause = root(own, chain(snapshot, found, kind, name))
