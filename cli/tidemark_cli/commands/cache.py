@@ -17,7 +17,7 @@ GO_TIMEOUT_S = 30
 
 def cache(
     clear: Annotated[
-        bool, typer.Option("--clear", help="Remove the folders of Tidemark; builds start anew.")
+        bool, typer.Option("--clear", help="Remove the folders of Tidemark, which are built again.")
     ] = False,
 ) -> None:
     """List the caches of built programs with their sizes, or clear them."""

@@ -112,6 +112,7 @@ def down(
     cluster = open_cluster(directory)
     if not cluster.stop():
         console.print("nothing was running")
+    # Measured after the stop, as processes write until they end.
     root = cluster.layout.root
     size = size_text(bytes_of(root))
     if purge:

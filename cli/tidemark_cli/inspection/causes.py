@@ -110,6 +110,7 @@ def command(
 
     ``is_local``: the cluster is one of ``tidemark up``, whose processes ``tidemark`` starts.
     """
+    # The plugin's user has kubectl's context, but not always its namespace.
     kubectl = "tidemark kubectl" if is_local else f"kubectl --namespace {namespace}"
     if finding.kind == OPERATOR:
         if is_local:

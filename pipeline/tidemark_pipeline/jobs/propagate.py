@@ -9,8 +9,8 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.deletion_propagation import (
-    TableForDeletion,
     Propagated,
+    TableForDeletion,
     behind,
     below,
     condition,
