@@ -28,12 +28,17 @@ class AddOffsetsToTxnResponse:
 
 
 async def handle(request: AddOffsetsToTxnRequest, call: Call) -> AddOffsetsToTxnResponse:
-    """Add the partition once the transaction coordinator has written it."""
+    """Add the group's ``__consumer_offsets`` partition to the producer's transaction.
+
+    Answers once the transaction coordinator has written the partition to its log.
+    """
     error = await _error(request, call)
     return AddOffsetsToTxnResponse(error_code=as_known(error, call, since=_FENCED_SINCE))
 
 
 async def _error(request: AddOffsetsToTxnRequest, call: Call) -> ErrorCode:
+    """Add the partition through the transaction coordinator, and return the error code."""
+    # The producer needs WRITE on its transactional id and READ on the group.
     error = refusal(call, request.transactional_id)
     if error is not ErrorCode.none:
         return error

@@ -70,7 +70,10 @@ class AddPartitionsToTxnResponse:
 
 @dataclass(slots=True)
 class _Transaction:
-    """A transaction of the request and the result of each of its partitions."""
+    """One transaction of the request, with the error code of each of its partitions.
+
+    With ``verify_only`` the coordinator only checks that the partitions are in the transaction.
+    """
 
     transactional_id: str
     producer: Producer
@@ -98,7 +101,11 @@ class _Transaction:
 
 
 async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartitionsToTxnResponse:
-    """Add or verify the partitions."""
+    """Add partitions to the producer's transaction, or let a broker verify many transactions.
+
+    Up to version 3 a client adds to its own transaction. From version 4 the caller is a broker,
+    which needs CLUSTER_ACTION.
+    """
     if call.version < _BROKERS_SINCE:
         transaction = _of_producer(request)
         # A request may name thousands of partitions, so long loops hand the event loop back.
@@ -184,7 +191,11 @@ async def _check_existence(transaction: _Transaction, call: Call) -> None:
 
 
 async def _call_coordinator(transaction: _Transaction, call: Call) -> None:
-    """Call the transaction's coordinator, which must be this broker."""
+    """Add or verify the partitions at the transaction's coordinator, and set their error codes.
+
+    The coordinator must be this broker. Otherwise all partitions get NOT_COORDINATOR, and the
+    client looks for the right one.
+    """
     transactional_id = transaction.transactional_id
     if not transactional_id:
         transaction.set_all(ErrorCode.invalid_request)

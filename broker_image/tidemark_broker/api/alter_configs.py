@@ -111,7 +111,13 @@ async def _altered(
     validate_only: bool,
     replaces_all: bool = False,
 ) -> AlterConfigsResponse:
-    # Kafka rejects a resource that is named twice, since the order of its changes would decide.
+    """Change the configuration of the resources, and return one result for each.
+
+    Common part of both Apis. ``settings_of`` returns the changed keys of a resource. With
+    ``replaces_all`` (AlterConfigs) keys that are not named return to their defaults.
+    """
+    # Kafka rejects a resource that is named twice, since the order of its changes would be
+    # undefined.
     counts = Counter[_Key](
         (resource.resource_type, resource.resource_name) for resource in resources
     )
@@ -131,7 +137,8 @@ async def _altered(
             )
         elif key[0] == ConfigResource.BROKER and key[1]:
             outcomes[key] = _broker_config_refusal(settings_of(resource))
-        # Bounds of a group depend on this broker's configuration, which the operator does not have.
+        # The bounds of a group's keys are in this broker's configuration, which the operator does
+        # not have.
         elif (wrong := _group_config_error(*key, settings_of(resource), call)) is not None:
             outcomes[key] = ErrorCode.invalid_config, wrong
         else:
@@ -171,7 +178,10 @@ def _change(
 
 
 def _refusal(kind: int, name: str, times: int, call: Call) -> _Outcome | None:
-    """Return the reason why a resource is rejected without reading its keys."""
+    """Return the error of a resource that is rejected before its keys are read, else None.
+
+    ``times`` is how often the request names the resource.
+    """
     if times > 1:
         return ErrorCode.invalid_request, "Each resource must appear at most once."
     if kind == ConfigResource.TOPIC:
@@ -206,9 +216,9 @@ def _refusal_of_group(name: str, call: Call) -> _Outcome | None:
 def _group_config_error(
     kind: int, name: str, settings: Sequence[Setting], call: Call
 ) -> str | None:
-    """Check the group's resulting values against this broker's bounds.
+    """Return why a group's resulting configuration is outside this broker's bounds, else None.
 
-    The operator checks whether they are numbers.
+    The operator checks whether the values are numbers.
     """
     if kind != ConfigResource.GROUP:
         return None
@@ -257,11 +267,15 @@ def _alter_loggers(
 async def _follow(
     changes: Mapping[_Key, TopicChange], outcomes: Mapping[_Key, _Outcome], call: Call
 ) -> None:
-    """Wait until this broker has applied the changes, except those of a paused topic."""
+    """Wait until this broker's metadata contains the changes, at most :data:`_FOLLOW_S` seconds.
+
+    Changes of a paused Topic object do not arrive. Exceeding the time is not an error.
+    """
     cluster = call.services.cluster
 
-    # A deleted setting has no value to wait for, so only set values are compared.
+    # A deleted key has no value to wait for, so only keys that were set are compared.
     def has_followed(key: _Key) -> bool:
+        """Return whether this broker's metadata contains the new values of a resource."""
         kind, name = key
         if kind == ConfigResource.GROUP:
             return all(
@@ -271,6 +285,7 @@ async def _follow(
             )
         view = cluster.topics.get(name) if kind == ConfigResource.TOPIC else None
         config = cluster.cluster_config if view is None else view.config
+        # The topic was deleted meanwhile, so there is nothing to wait for.
         if view is None and kind == ConfigResource.TOPIC:
             return True
         return all(

@@ -38,7 +38,10 @@ class AlterReplicaLogDirsResponse:
 
 
 async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplicaLogDirsResponse:
-    """Answer each partition once, for the last directory that is named for it."""
+    """Answer for each named replica whether it is in the requested log directory.
+
+    A broker has one directory, so no replica ever moves.
+    """
     # A later directory for the same partition replaces an earlier one, as in Kafka.
     targets = {
         (topic.name, number): directory.path

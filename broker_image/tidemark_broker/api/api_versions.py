@@ -67,7 +67,10 @@ class ApiVersionsResponse:
 def api_of(
     table: Mapping[int, Api[Any, Any]],
 ) -> Api[ApiVersionsRequest, ApiVersionsResponse]:
-    """Return the Api that answers for ``table``, which may be filled afterwards."""
+    """Return the ApiVersions Api, whose handler advertises the Apis of ``table``.
+
+    The table may be completed later, since it contains ApiVersions itself.
+    """
 
     async def handle(request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
         # Clients before version 3 send no software name.
@@ -93,7 +96,10 @@ def api_of(
 def answer(
     table: Mapping[int, Api[Any, Any]], error: ErrorCode, version: int = 0
 ) -> ApiVersionsResponse:
-    """Return the ranges in ``table``."""
+    """Return an ApiVersions response with the version ranges of ``table`` and the features.
+
+    ``version`` is that of the request, which decides whether feature levels are included.
+    """
     return ApiVersionsResponse(
         error_code=error,
         api_keys=tuple(

@@ -62,7 +62,13 @@ def _loggers() -> frozenset[str]:
 
 
 def _check(setting: Setting, known: frozenset[str]) -> None:
+    """Raise :class:`LoggerRefusal` if a setting is not permitted.
+
+    ``known`` contains the names of the program's loggers. Rules, codes and texts are those of
+    Kafka's ``RuntimeLoggerManager``.
+    """
     name, operation = setting.name, setting.operation
+    # Only SET and DELETE: a level is not a list that could be appended to.
     if operation not in (SettingOperation.SET, SettingOperation.DELETE):
         is_named = operation in tuple(SettingOperation)
         label = SettingOperation(operation).name if is_named else operation

@@ -46,6 +46,7 @@ class Client:
         connection: _Connection | None = None,
     ) -> None:
         self._connection = connection
+        #: True once the client has authenticated, and from the start on a listener without SASL.
         self._is_proven = sasl is None
         #: Record batches that this client has produced.
         self.batches_sent = 0
@@ -56,8 +57,10 @@ class Client:
         self.sasl = sasl
         self._users = users
         self._host = host_of(peer)
+        #: Authorizer from which ``_permissions`` was computed.
         self._authorizer: Authorizer | None = None
         self._permissions: Permissions | None = None
+        #: Kafka principal, such as ``User:alice``.
         self.principal = principal
 
     @classmethod
@@ -106,11 +109,12 @@ class Client:
         return self._users.quotas.of(user_name(self.principal), client_id)
 
     def mute_before_first_s(self, request: Frame) -> float | None:
-        """Return how many seconds to wait before the connection's first Produce.
+        """Return how many seconds the connection's first Produce must wait for its client's quota.
 
-        Other connections may have used up the shared quota. None means that this request is not a
-        Produce, or that the client has not authenticated. A Fetch needs no wait, because it is
-        answered empty.
+        Other connections of the client may have exceeded the quota, which a new connection must not
+        evade. None means that this request is not a Produce, or that the client has not
+        authenticated. A Fetch needs no wait, because its response is empty while the quota is
+        exceeded.
         """
         if not self._is_proven or peek_key(request) != PRODUCE_KEY:
             return None

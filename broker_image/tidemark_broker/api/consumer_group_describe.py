@@ -82,8 +82,9 @@ class ConsumerGroupDescribeResponse:
 async def handle(
     request: ConsumerGroupDescribeRequest, call: Call
 ) -> ConsumerGroupDescribeResponse:
-    """Describe the groups within the memory limit; for the rest the client must send a new
-    request.
+    """Describe consumer groups (KIP-848) within the memory limit of a response.
+
+    A group that does not fit gets COORDINATOR_LOAD_IN_PROGRESS, which the client retries.
     """
     groups: list[DescribedConsumerGroup] = []
     weight_bytes = 0
@@ -139,6 +140,11 @@ async def _describe(described: DescribedConsumerGroup, group: ConsumerGroup, cal
 
 
 def _member(member: ConsumerMember, group: ConsumerGroup, call: Call) -> DescribedConsumer:
+    """Return the description of one member, with its current and its target assignment.
+
+    During a rebalance they differ: the target is what the group coordinator wants the member to
+    own.
+    """
     metadata = member.metadata
     return DescribedConsumer(
         member_id=member.member_id,
@@ -149,6 +155,7 @@ def _member(member: ConsumerMember, group: ConsumerGroup, call: Call) -> Describ
         client_host=metadata.client_host,
         subscribed_topic_names=metadata.subscribed_topic_names,
         subscribed_topic_regex=metadata.subscribed_topic_regex or "",
+        # What the member has acknowledged to own, and what the group coordinator wants it to own.
         assignment=_named(member.position.assigned, call),
         target_assignment=_named(group.target_of(member.member_id), call),
         member_type=_CONSUMER_MEMBER if metadata.classic is None else _CLASSIC_MEMBER,

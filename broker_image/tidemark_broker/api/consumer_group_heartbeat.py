@@ -59,7 +59,11 @@ class ConsumerGroupHeartbeatResponse:
 async def handle(
     request: ConsumerGroupHeartbeatRequest, call: Call
 ) -> ConsumerGroupHeartbeatResponse:
-    """Answer once the group's new state is written to its log."""
+    """Let a member join, stay in or leave a consumer group (KIP-848).
+
+    Answers once the group's new state is committed to its log. The response contains the member's
+    epoch and, if it has changed, its assignment.
+    """
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.group_authorization_failed)
     names = request.subscribed_topic_names or ()
@@ -68,6 +72,8 @@ async def handle(
     if await call.denied(Operation.DESCRIBE, names):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.topic_authorization_failed)
 
+    # Passed to the coordinator, which filters the topics that match a subscribed regular
+    # expression.
     async def denied(topics: Any) -> Any:
         return await call.denied(Operation.DESCRIBE, topics)
 
@@ -83,10 +89,12 @@ async def handle(
 async def _heartbeat_request(
     request: ConsumerGroupHeartbeatRequest, call: Call
 ) -> HeartbeatRequest:
+    """Convert the Kafka request into the group coordinator's request."""
     member_id = request.member_id
     # Older members leave the id empty when they join, and read the generated one in the answer.
     if call.version < _OWN_ID_SINCE and request.member_epoch == JOIN and not member_id:
         member_id = str(uuid.uuid4())
+    # The partitions that the member owns now. A missing list means unchanged, an empty one none.
     owned: dict[uuid.UUID, set[int]] | None = None
     # A missing list means unchanged, an empty one that the member owns nothing.
     if request.topic_partitions is not None:

@@ -47,8 +47,9 @@ class CreatePartitionsResponse:
 
 
 async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
-    """Authorize, apply the quota, pass the changes on, wait for leaders."""
+    """Raise the number of partitions of topics, and answer once the new ones have leaders."""
     # Names are counted first: a topic that is named twice gets one error, as in Kafka.
+    # Step 1: reject topics without permission, duplicates, and those above the client's quota.
     requested = Counter[str](topic.name for topic in request.topics)
     denied = await call.denied(Operation.ALTER, requested)
     answers: dict[str, CreatePartitionsTopicResult] = {
@@ -66,6 +67,7 @@ async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitio
                     topic.name, ErrorCode.throttling_quota_exceeded, EXCEEDED
                 )
     # Only accepted topics reach the operator. Their results are appended to the errors.
+    # Step 2: the operator changes the accepted ones.
     growing = [topic for topic in request.topics if topic.name not in answers]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _grown(growing, call, wait_s, validate_only=request.validate_only)
@@ -94,9 +96,15 @@ def _error(name: str, code: ErrorCode, message: str) -> CreatePartitionsTopicRes
 async def _grown(
     topics: Sequence[CreatePartitionsTopic], call: Call, wait_s: float, *, validate_only: bool
 ) -> Mapping[str, TopicChangeResult]:
+    """Have the operator add the partitions, and return its result for each topic by name.
+
+    Waits at most ``wait_s`` seconds. A topic whose new partitions have no leaders by then gets
+    REQUEST_TIMED_OUT, although they are being created.
+    """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s
     names = [topic.name for topic in topics]
+    # One call for all topics, so that the operator can apply them together.
     changes = await call.turns.all_of(_change(topic) for topic in topics)
     outcomes = await forward(call, changes, wait_s=wait_s, validate_only=validate_only)
     results = dict(with_each(names, outcomes))

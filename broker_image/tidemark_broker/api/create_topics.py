@@ -86,7 +86,10 @@ class CreateTopicsResponse:
 
 
 async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
-    """Authorize, apply the quota, pass the changes on, wait for leaders."""
+    """Create topics, and answer once their partitions have leaders.
+
+    Rejected topics do not affect the others. With ``validate_only`` nothing is created.
+    """
     requested = Counter[str](topic.name for topic in request.topics)
     refused = await _refused(requested, request.topics, call)
     # Validation changes nothing, so it uses no quota.
@@ -105,10 +108,14 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
 async def _refused(
     requested: Mapping[str, int], topics: Iterable[CreatableTopic], call: Call
 ) -> dict[str, CreatableTopicResult]:
-    """Return the results of rejected topics, by name."""
+    """Return the results of the topics that are rejected before the operator is called, by name.
+
+    ``requested`` counts how often each name occurs in the request.
+    """
     if len(requested) > TOPICS_MAX:
         text = f"At most {TOPICS_MAX} topics are created at once."
         return {name: _error(name, ErrorCode.policy_violation, text) for name in requested}
+    # CREATE on the cluster permits every name.
     denied: Iterable[str] = ()
     if not call.client.may(Operation.CREATE, ResourceType.CLUSTER):
         denied = await call.denied(Operation.CREATE, requested)
@@ -150,7 +157,11 @@ def _error(name: str, code: ErrorCode, message: str = AUTHORIZATION_FAILED) -> C
 async def _created(
     topics: Sequence[CreatableTopic], call: Call, wait_s: float, *, validate_only: bool
 ) -> Mapping[str, TopicChangeResult]:
-    """Return the operator's results, replaced by time-outs for topics without leaders."""
+    """Have the operator create the topics, and return its result for each by name.
+
+    Waits at most ``wait_s`` seconds. A topic without leaders by then gets REQUEST_TIMED_OUT,
+    although it is being created.
+    """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + call.wait_s(wait_s)
     made_of = await call.turns.all_of(_change(topic) for topic in topics)
@@ -198,6 +209,11 @@ _LATE = TopicChangeResult(
 
 
 def _change(topic: CreatableTopic) -> TopicChange:
+    """Return the operator's change that creates the topic.
+
+    -1 as partition count or replication factor means the default of the Cluster.
+    """
+    # A manual assignment replaces both numbers, as in Kafka.
     return TopicChange(
         kind=ChangeKind.CREATE,
         name=topic.name,
@@ -216,6 +232,7 @@ def _change(topic: CreatableTopic) -> TopicChange:
 
 
 def _answer(topic: CreatableTopic, result: TopicChangeResult, call: Call) -> CreatableTopicResult:
+    """Return the Kafka result of one topic, with its configuration if the client may see it."""
     if result.error_code:
         return CreatableTopicResult(
             name=topic.name,

@@ -66,6 +66,10 @@ async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResp
 def _statuses(
     request: DeleteRecordsRequest, denied: Set[str], services: HandlerServices
 ) -> Iterator[Deletion]:
+    """Yield one deletion for each partition in the order of the request, started or rejected.
+
+    ``denied`` contains the topics for which the client lacks DELETE.
+    """
     # Kafka's clients never repeat a partition. Both entries fail, because their order is undefined.
     twice = named_twice(
         [

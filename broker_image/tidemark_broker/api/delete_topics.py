@@ -66,7 +66,7 @@ _Requested = tuple[str | None, uuid.UUID | None]
 
 
 async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
-    """Authorize, apply the quota, pass the deletions on, wait until the topics have disappeared."""
+    """Delete topics by name or id, and answer once this broker no longer has them."""
     # Ids are resolved first: authorization and duplicates are decided by name.
     requested = Counter[_Requested](_requested(request))
     answers: dict[_Requested, DeletableTopicResult] = {}
@@ -74,7 +74,7 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
     names = dict(zip(requested, found, strict=True))
     undeletable = await _undeletable({name for name in names.values() if name}, call)
     named_by_id = {name for (by_name, _), name in names.items() if by_name is None and name}
-    # Errors are collected per topic, so that one rejected topic does not stop the others.
+    # Errors are collected for each topic, so that one rejected topic does not stop the others.
     for identity, times in requested.items():
         refused = _refusal(identity, times, names[identity], undeletable, named_by_id, call)
         refused = refused or _over_quota(identity, names[identity], call)
@@ -120,9 +120,11 @@ def _refusal(
     named_by_id: Set[str],
     call: Call,
 ) -> DeletableTopicResult | None:
-    """Return the reason why a topic is rejected.
+    """Return the error result of a topic that is rejected, None if it may be deleted.
 
-    ``named_by_id`` contains the names whose ids are in the request, too.
+    ``times`` is how often the request contains the entry, ``name`` the topic's name (None for an
+    unknown id). ``undeletable`` contains names without DELETE permission, ``named_by_id`` names
+    whose ids are in the request, too.
     """
     by_name, topic_id = requested
     message: str | None
@@ -174,6 +176,12 @@ def _over_quota(requested: _Requested, name: str | None, call: Call) -> Deletabl
 async def _deleted(
     requested: Mapping[_Requested, str | None], call: Call, wait_s: float
 ) -> Mapping[_Requested, DeletableTopicResult]:
+    """Have the operator delete the topics, and return the Kafka result of each.
+
+    ``requested`` maps each entry of the request to the topic's name. Waits at most ``wait_s``
+    seconds. A topic that this broker still has by then gets REQUEST_TIMED_OUT, although it is being
+    deleted.
+    """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s
     changes = await call.turns.all_of(

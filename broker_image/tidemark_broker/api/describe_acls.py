@@ -50,7 +50,7 @@ class DescribeAclsResponse:
 
 
 async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsResponse:
-    """Return the matching ACLs to clients that may describe the cluster."""
+    """Return the ACLs that match the filter, grouped by resource. Needs DESCRIBE on the cluster."""
     if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return DescribeAclsResponse(error_code=ErrorCode.cluster_authorization_failed)
     users = call.services.users

@@ -73,7 +73,11 @@ async def handle(request: DescribeClientQuotasRequest, call: Call) -> DescribeCl
 def _problem(
     request: DescribeClientQuotasRequest, filters: Mapping[str, ComponentData]
 ) -> tuple[ErrorCode, str] | None:
-    """Return the error of a request, with Kafka's codes (``ClientQuotasImage.describe``)."""
+    """Return the error code and text of an invalid request, None for a valid one.
+
+    ``filters`` contains the request's components by entity type. The codes are those of Kafka's
+    ``ClientQuotasImage.describe``.
+    """
     invalid = ErrorCode.invalid_request
     # Entity types: named once, not empty, and among those that this broker has quotas for.
     if len(filters) < len(request.components):

@@ -40,7 +40,10 @@ class DescribeClusterResponse:
 
 
 async def handle(request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
-    """Describe the brokers. Endpoints of controllers are not available from a broker (KIP-919)."""
+    """Describe the brokers that the client can reach on its listener.
+
+    A request for controller endpoints is rejected: they are not available from a broker (KIP-919).
+    """
     # KIP-919: an admin client may have been given a broker's address instead of a controller's.
     if request.endpoint_type != _BROKERS:
         is_known = request.endpoint_type == _CONTROLLERS

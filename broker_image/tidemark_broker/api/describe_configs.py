@@ -83,8 +83,9 @@ class _ConfigRefused(Exception):
 
 
 async def handle(request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
-    """Describe the resources within the memory limit; for the rest the client must send a new
-    request.
+    """Describe the configuration of topics, groups or this broker, within the memory limit.
+
+    A resource that does not fit gets REQUEST_TIMED_OUT, and the client must request fewer.
     """
     if len(request.resources) > RESOURCES_MAX:
         return _too_many(request)
@@ -119,6 +120,11 @@ def _too_many(request: DescribeConfigsRequest) -> DescribeConfigsResponse:
 def _result(
     resource: DescribeConfigsResource, request: DescribeConfigsRequest, call: Call
 ) -> DescribeConfigsResult:
+    """Return the configuration of one resource, or its error.
+
+    ``configuration_keys`` of the resource selects keys. ``request`` says whether synonyms and
+    documentation are included.
+    """
     try:
         found = _described(resource.resource_type, resource.resource_name, call)
     except _ConfigRefused as refused:
@@ -143,7 +149,11 @@ def _result(
 
 
 def _described(kind: int, name: str, call: Call) -> Iterable[DescribedConfig]:
-    """Return the keys of a resource. Raises ``_ConfigRefused``."""
+    """Return the configuration keys of a resource of Kafka's type ``kind``.
+
+    Raises ``_ConfigRefused`` if the client may not see it, it does not exist or another broker has
+    it.
+    """
     services, client = call.services, call.client
     cluster = services.cluster
     # Each type checks authorization first, so that an error does not reveal what exists.

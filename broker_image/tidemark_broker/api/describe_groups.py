@@ -56,8 +56,9 @@ class DescribeGroupsResponse:
 
 
 async def handle(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
-    """Describe the groups within the memory limit; for the rest the client must send a new
-    request.
+    """Describe classic consumer groups within the memory limit of a response.
+
+    A group that does not fit gets COORDINATOR_LOAD_IN_PROGRESS, which the client retries.
     """
     groups: list[DescribedGroup] = []
     weight_bytes = 0
@@ -92,6 +93,10 @@ def _weight_bytes(group_id: str, call: Call) -> int:
 
 
 async def _described(group_id: str, call: Call) -> DescribedGroup:
+    """Return state and members of one group.
+
+    If this broker has no classic group of that id, the state is Dead (from version 6 an error).
+    """
     try:
         group = call.services.groups.group(group_id)
         is_other = call.services.groups.consumer_group(group_id) is not None
@@ -113,6 +118,7 @@ async def _described(group_id: str, call: Call) -> DescribedGroup:
         protocol_type=group.protocol_type or "",
         protocol_data=name or "",
     )
+    # Copied first, since the group may change while the event loop serves other requests.
     members = await call.turns.all_of(
         _member(member, name) for member in tuple(group.members.values())
     )

@@ -64,7 +64,10 @@ class DescribeLogDirsResponse:
 
 
 async def handle(request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse:
-    """Describe the hosted replicas, or the requested ones."""
+    """Return size and lag of this broker's replicas, and the free space of its log directory.
+
+    Without a list of topics all hosted replicas are included. Needs DESCRIBE on the cluster.
+    """
     if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return DescribeLogDirsResponse(error_code=ErrorCode.cluster_authorization_failed)
     log_dir = str(call.services.settings.log_dir)

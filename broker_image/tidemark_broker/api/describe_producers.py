@@ -56,8 +56,10 @@ class DescribeProducersResponse:
 
 
 async def handle(request: DescribeProducersRequest, call: Call) -> DescribeProducersResponse:
-    """Return the producers of each partition, in total at most ``_PRODUCERS_MAX`` before the
-    last one.
+    """Return the recent producers of each partition.
+
+    Partitions that follow once :data:`_PRODUCERS_MAX` producers are in the response get an error,
+    so that it fits in memory.
     """
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
     topics, returned = [], 0
@@ -76,6 +78,11 @@ async def handle(request: DescribeProducersRequest, call: Call) -> DescribeProdu
 async def _partition(
     topic: str, index: int, refused: ErrorCode, call: Call, returned: int
 ) -> PartitionResponse:
+    """Return the producers of one partition, or its error.
+
+    ``refused`` is the authorization error of the topic, NONE if the client may read it.
+    ``returned`` is the number of producers that are already in the response.
+    """
     if call.turns.over:
         await call.turns.give()
     if refused is not ErrorCode.none:

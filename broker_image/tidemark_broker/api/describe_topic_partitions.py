@@ -76,7 +76,7 @@ class DescribeTopicPartitionsResponse:
 async def handle(
     request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
-    """Return the page of the requested topics that starts at the cursor."""
+    """Return one page of topics and partitions, from the cursor of the request on."""
     cursor, topics = request.cursor, call.services.cluster.topics
     requested: set[str] = {topic.name for topic in request.topics}
     # A cursor outside the requested topics would return a page that the client cannot use.
@@ -121,7 +121,7 @@ def _is_good(cursor: RequestedCursor, requested: set[str]) -> bool:
 
 
 class _Page:
-    """One answer while it is being filled."""
+    """One response while it is being filled with topics."""
 
     def __init__(self, call: Call, limit: int) -> None:
         self._call = call
@@ -131,7 +131,12 @@ class _Page:
         self.next_cursor: Cursor | None = None
 
     def take(self, name: str, starts_at: int, *, is_named: bool) -> bool:
-        """Add one topic. Return whether the page has room for another."""
+        """Add the partitions of one topic from number ``starts_at`` on, as many as fit on the page.
+
+        Return whether the page has room for another topic. If not, ``next_cursor`` is set.
+        ``is_named``: the request names the topic, so a missing one is an error instead of being
+        left out.
+        """
         if self._left <= 0:
             self.next_cursor = Cursor(topic_name=name, partition_index=0)
             return False

@@ -54,7 +54,11 @@ class DescribeTransactionsResponse:
 
 
 async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTransactionsResponse:
-    """Look up the ids within the memory limit; for the rest the client must send a new request."""
+    """Return the state of transactions that this broker coordinates, within the memory limit.
+
+    A transactional id that does not fit gets COORDINATOR_LOAD_IN_PROGRESS, which the client
+    retries.
+    """
     states: list[DescribedTransaction] = []
     weight_bytes = 0
     for transactional_id in dict.fromkeys(request.transactional_ids):
@@ -85,6 +89,10 @@ def _found(transactional_id: str, call: Call) -> TransactionMetadata | ErrorCode
 
 
 def _state(transactional_id: str, known: TransactionMetadata, call: Call) -> DescribedTransaction:
+    """Return the description of one transaction.
+
+    Topics that the client may not describe are left out.
+    """
     # Sorted, so that an answer is the same on every call.
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(known.partitions):

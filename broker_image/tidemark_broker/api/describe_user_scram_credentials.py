@@ -48,7 +48,10 @@ class DescribeUserScramCredentialsResponse:
 async def handle(
     request: DescribeUserScramCredentialsRequest, call: Call
 ) -> DescribeUserScramCredentialsResponse:
-    """Return the credentials to clients that may describe the cluster."""
+    """Return mechanism and iterations of the users' SCRAM credentials.
+
+    Needs DESCRIBE on the cluster.
+    """
     if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return DescribeUserScramCredentialsResponse(
             error_code=ErrorCode.cluster_authorization_failed
@@ -65,6 +68,10 @@ async def handle(
 
 
 def _result(name: str, times: int, user: UserState | None) -> DescribeUserScramCredentialsResult:
+    """Return the credentials of one user, or an error.
+
+    ``times`` is how often the request names the user. ``user`` is None if it does not exist.
+    """
     # Kafka rejects a repeated name instead of answering it twice (KIP-554).
     if times > 1:
         return DescribeUserScramCredentialsResult(

@@ -161,8 +161,14 @@ def _topic_synonyms(
     cluster_config: Mapping[str, str],
     entries: Mapping[str, str],
 ) -> Iterable[ConfigSynonym]:
-    # A value that equals the default in force counts as the default. The sender does not tell them
-    # apart.
+    """Yield the values that a topic key may take, in descending precedence.
+
+    The first one is in effect. ``config`` is the topic's configuration (merged with the Cluster's
+    defaults), ``defaults`` those defaults by topic key, ``cluster_config`` the keys set for all
+    brokers and ``entries`` the broker's file.
+    """
+    # The operator merges the Cluster's defaults into a topic's configuration. A value that equals
+    # the default is therefore reported as the default: they cannot be distinguished here.
     own = config.get(key.name)
     is_default = own == defaults.get(key.name) or (key.name == _ENABLE and own == key.default)
     if own is not None and not is_default:
@@ -179,6 +185,7 @@ def _topic_synonyms(
             if synonym.name in layer:
                 value = _scaled(layer[synonym.name], synonym.factor)
                 yield ConfigSynonym(name=synonym.name, value=value, source=source)
+    # Last the built-in default, under the name of the broker's key, as in Kafka.
     name = key.synonyms[0].name
     yield ConfigSynonym(name=name, value=key.default, source=ConfigSource.DEFAULT)
 

@@ -150,6 +150,11 @@ def _ignore(_: float) -> None:
 async def _encoded(
     api: Api[Any, Any], call: Call, answer: Any, correlation_id: int, throttle: Throttle | None
 ) -> Sequence[bytes] | None:
+    """Encode a handler's result as a response frame in pieces. None if there is no response.
+
+    ``throttle`` is None for a client without quotas. Otherwise its throttle time is set, and the
+    time of encoding in a thread counts for the quota.
+    """
     if throttle is not None:
         throttle.set_throttle_time(answer)
     if answer is None:
@@ -213,6 +218,11 @@ class Dispatcher:
     async def _serve(
         self, frame: Frame, memory: AnswerMemory, client: Client, throttle: Throttle | None
     ) -> Sequence[bytes] | None:
+        """Look up the Api of a request, call its handler, and encode the response.
+
+        ``throttle`` is None for a client without quotas. Raises ``FrameError`` for an unsupported
+        request.
+        """
         began_s = time.perf_counter()
         key, version, correlation_id = peek_request(frame)
         # Only the header is read yet: the layout of the body depends on the version.
@@ -232,6 +242,8 @@ class Dispatcher:
             client_id=peek_client_id(frame) if api.by_client_id else "",
         )
         spent = _ignore if throttle is None else throttle.add
+        # The response is small, or the handler waits for data. It needs none of the limited number
+        # of turns for large responses, and would occupy one while it waits.
         if not api.open_ended or api.waits:
             # Without a turn: the answer is small, or the handler waits for data and would hold its
             # turn.
@@ -239,6 +251,7 @@ class Dispatcher:
             self._answered(api, version, began_s)
             return await _encoded(api, call, answer, correlation_id, throttle)
         # The turn includes encoding, since the answer's objects live until it is encoded.
+        # Large responses are built a few at a time, and clients take turns.
         async with self._response_turns.turn(1, client.who):
             answer = await self._handle(api, frame, call, spent)
             self._answered(api, version, began_s)
@@ -257,16 +270,21 @@ class Dispatcher:
     async def _handle(
         self, api: Api[Any, Any], frame: Frame, call: Call, spent: Callable[[float], None]
     ) -> Any:
+        """Decode the body of a request and call the Api's handler.
+
+        ``spent`` receives the processor time in seconds that a thread has used for it.
+        """
         # Requests in order start one after another, so a producer's batches keep their sequence.
         if call.order is not None:
             await call.order.begin()
         try:
             request_type = api.request_type(call.version)
             request = large_messages.small(request_type, frame)
-            # Small requests are decoded here at once. Large ones wait for a turn and decode in a
-            # thread.
+            # A small request is decoded on the event loop at once.
             if request is not None:
                 return await api.handler(request, call)
+            # A large one waits until the memory of large requests has room, and is decoded in a
+            # thread.
             call.is_large = True
             async with self._large.turn(frame, call.client.who):
                 request = await large_messages.decoded(

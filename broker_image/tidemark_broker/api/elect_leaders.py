@@ -46,7 +46,10 @@ class ElectLeadersResponse:
 
 
 async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
-    """Pass the elections on, wait for the leaders, answer."""
+    """Have the operator elect leaders, and answer once this broker's metadata contains them.
+
+    Waits at most the request's time-out. Needs ALTER on the cluster.
+    """
     requested = _requested(request, call)
     # As in Kafka, an error of the whole request is repeated for each partition.
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
@@ -120,6 +123,10 @@ def _is_led(row: control.PartitionState, *, unclean: bool) -> bool:
 def _result(
     topic: str, numbers: Sequence[int], result: TopicChangeResult, *, is_all: bool
 ) -> ReplicaElectionResult:
+    """Return the results of one topic's partitions.
+
+    ``numbers`` are the requested partitions. With ``is_all`` the request concerned all partitions.
+    """
     if result.error_code:
         return _refused(topic, numbers, error_of(result.error_code), result.error_message)
     parts = tuple(

@@ -32,7 +32,10 @@ class EndTxnResponse:
 
 
 async def handle(request: EndTxnRequest, call: Call) -> EndTxnResponse:
-    """Decide the transaction and answer with the producer's identity."""
+    """Commit or abort the producer's transaction, and return the producer's new identity.
+
+    Answers once the decision is committed. The coordinator writes the markers afterwards.
+    """
     error = refusal(call, request.transactional_id)
     if error is not ErrorCode.none:
         return EndTxnResponse(error_code=error)

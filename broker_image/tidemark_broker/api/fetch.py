@@ -136,8 +136,10 @@ class FetchResponse:
 
 
 async def handle(request: FetchRequest, call: Call) -> FetchResponse:
-    """Read available records; wait if they are fewer than requested; then read from disk and
-    tier.
+    """Read records for a consumer, waiting for ``min_bytes`` at most ``max_wait`` if necessary.
+
+    Records in memory come first. Those that are only on disk or in remote storage are read
+    afterwards, once for the whole request.
     """
     services = call.services
     # Followers use the replication listener. A stock Kafka follower must not join the ISR here.
@@ -178,9 +180,13 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
 
 
 async def _context(request: FetchRequest, call: Call) -> FetchContext | ErrorCode:
+    """Return the fetch session of a request (KIP-227), or the error for the client.
+
+    The context knows which partitions to read: the named ones plus those of earlier requests. After
+    an error the client starts a new session.
+    """
     metadata = FetchMetadata(
-        # Sessions belong to a client, so that another client cannot use or end them by guessing the
-        # id.
+        # The client is part of the session's identity, so that another client cannot use or end it.
         request.session_id,
         request.session_epoch,
         call.version >= _BY_ID,
@@ -196,7 +202,7 @@ async def _context(request: FetchRequest, call: Call) -> FetchContext | ErrorCod
 
 
 async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionRequest]:
-    """Return the request's partitions by key.
+    """Return the partitions that the request names, by session key.
 
     If one is named twice, the last entry counts, as in Kafka.
     """
@@ -255,6 +261,10 @@ def _unless_denied(request: PartitionRequest, denied: Set[str]) -> PartitionRequ
 async def _answer(
     request: FetchRequest, call: Call, context: FetchContext, reads: Sequence[Read]
 ) -> FetchResponse:
+    """Return the response with the partitions that the session has not sent in this state yet.
+
+    ``reads`` contains the result of each partition in the order of reading.
+    """
     # Results are matched with the session first: it decides which partitions have news.
     results = [(read.request, read.result) for read in reads]
     await call.turns.give()  # each step below iterates over all partitions at once
@@ -285,9 +295,13 @@ def _is_not_read(read: Read) -> bool:
 async def _topics(
     request: FetchRequest, call: Call, reads: Iterable[Read]
 ) -> tuple[FetchableTopicResponse, ...]:
-    """Return one entry for each run of partitions of the same topic."""
+    """Return one entry for each run of adjacent partitions of the same topic.
+
+    As in Kafka, a topic occurs several times if other partitions were read in between.
+    """
     topics = []
     for _, run in itertools.groupby(reads, lambda read: read.request.key[0]):
+        # Partitions of a run have the same topic, so the first one identifies it.
         of_topic = list(run)
         named = of_topic[0].request
         parts = await call.turns.all_of(
@@ -302,6 +316,7 @@ async def _topics(
 
 
 def _partition(read: Read, isolation_level: int, version: int) -> PartitionData:
+    """Return the response of one partition, in a form that the client's version understands."""
     result = read.result
     # The fields that every version has; newer ones keep their defaults if they do not apply.
     made = PartitionData(

@@ -55,9 +55,10 @@ class Read:
 async def read_all(
     requests: Sequence[PartitionRequest], call: Call, params: FetchParams, max_bytes: int
 ) -> list[Read]:
-    """Read partitions in the order of the request, ``max_bytes`` in total.
+    """Read the partitions in the order of the request, at most ``max_bytes`` of records in total.
 
-    The first batch that is found is returned whole, however large (KIP-74). For a negative limit
+    The first batch that is found is returned whole, however large (KIP-74). Records on disk or in
+    remote storage are not read yet, but count with the size that may be read. For a negative limit
     see :func:`_read`.
     """
     reads: list[Read] = []
@@ -131,6 +132,12 @@ def may_read(partition: Partition, params: FetchParams) -> Callable[[int], Error
 def _read(
     request: PartitionRequest, call: Call, params: FetchParams, left: int, *, min_one: bool
 ) -> Read:
+    """Read one partition from memory, at most ``left`` bytes.
+
+    With ``min_one`` the first batch is returned even if it is larger. The result may redirect the
+    consumer to a closer replica (KIP-392), or say what must be read from disk or remote storage. A
+    negative limit in the request is an error if there are records, as in Kafka.
+    """
     services = call.services
     if request.error is not ErrorCode.none:
         return Read(request, None, FetchResult(error=request.error))

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 async def read_remote(
     reads: Sequence[Read], services: HandlerServices, client_deadline_s: float
 ) -> None:
-    """Read from the tier and replace the results.
+    """Read the partitions' records from remote storage concurrently, and replace their results.
 
     ``client_deadline_s`` is the monotonic time until which the client waits.
     """
@@ -48,6 +48,7 @@ async def read_remote(
     async with asyncio.TaskGroup() as group:
         for read, need in needed:
             group.create_task(_fill(read, need, services.replicas.remote, deadline_s))
+    # Each read returns at least one whole batch, so together they may exceed the limit.
     _keep_to_limits(reads, needed)
 
 
@@ -81,6 +82,11 @@ async def _fill(
 async def _read(
     read: Read, need: RemoteFetchNeed, remote: RemoteLog[Partition] | None, deadline_s: float
 ) -> FetchResult:
+    """Read one partition from remote storage until the monotonic time ``deadline_s``.
+
+    ``need`` contains the offset and the maximum size. Return the records, an empty result if they
+    did not arrive in time, or an error.
+    """
     local = replace(read.result, remote=None)
     if remote is None or read.partition is None:
         # Without a remote log manager nothing can be in the tier: the metadata is stale.

@@ -114,6 +114,7 @@ class FetchSession:
         self.who = metadata.who
         self.epoch = after(INITIAL_EPOCH)
         self.created_s = self.used_s = now
+        #: In the order of the next read.
         self.cached = cached
 
     def update(self, named: Mapping[Key, PartitionRequest], forgotten: Iterable[Key]) -> None:
@@ -140,7 +141,11 @@ def _named_as_before(requested: PartitionRequest, topic: str) -> PartitionReques
 
 
 class FetchContext:
-    """One request: its partitions, and which results are sent (Kafka's ``FetchContext``)."""
+    """One Fetch request: its partitions, and which results are sent (Kafka's ``FetchContext``).
+
+    ``session`` is None for a full request, which names all its partitions. ``begins``: the response
+    may create a session.
+    """
 
     def __init__(
         self,
@@ -172,10 +177,10 @@ class FetchContext:
     def answered(
         self, results: Sequence[tuple[PartitionRequest, FetchResult]], now_s: float
     ) -> tuple[int, Sequence[bool]] | ErrorCode:
-        """Return the session's id and for each result whether it is sent.
+        """Return the session id of the response, and for each result whether it is sent.
 
-        An error means that another request has advanced the session, because the client did not
-        wait for this answer.
+        An incremental response omits partitions without news. An error code means that another
+        request has advanced the session, because the client did not wait for this response.
         """
         if self._session is not None:
             return self._incremental(self._session, results)
@@ -188,6 +193,10 @@ class FetchContext:
     def _incremental(
         self, session: FetchSession, results: Sequence[tuple[PartitionRequest, FetchResult]]
     ) -> tuple[int, Sequence[bool]] | ErrorCode:
+        """Select the results with news, and record them as sent in the session.
+
+        Returns as :meth:`answered`. News are records, errors, redirections and changed offsets.
+        """
         # The client has sent its next request before this answer, so the session has advanced.
         if session.epoch != after(self._metadata.epoch):
             return ErrorCode.invalid_fetch_session_epoch
@@ -206,9 +215,11 @@ class FetchSessionCache:
     """All sessions of clients, least recently used first."""
 
     def __init__(self, *, slots: int, partitions_max: int = PARTITIONS_MAX) -> None:
+        #: Maximum number of sessions (``max.incremental.fetch.session.cache.slots``).
         self._slots = slots
         self._partitions_max = partitions_max
         self._sessions: dict[int, FetchSession] = {}
+        #: Number of partitions of all sessions.
         self._partitions = 0
 
     def __len__(self) -> int:
@@ -226,13 +237,16 @@ class FetchSessionCache:
         forgotten: Sequence[Key],
         now_s: float,
     ) -> FetchContext | ErrorCode:
-        """Return the context of a request, or the error after which the client sends a full
-        request.
+        """Return the context of a request, or the error after which a full request is needed.
+
+        ``named`` contains the partitions that an incremental request adds or changes, ``forgotten``
+        those that it removes.
         """
         session = self._sessions.get(metadata.session_id)
         # A foreign session does not exist for this client, so guessing ids reveals nothing.
         if session is not None and session.who != metadata.who:
             session = None
+        # A full request ends the previous session. Its response may create a new one.
         if is_full(metadata.epoch):
             if session is not None:
                 self._end(session)
@@ -244,6 +258,8 @@ class FetchSessionCache:
             return ErrorCode.invalid_fetch_session_epoch
         if session.by_id is not metadata.by_id:
             return ErrorCode.fetch_session_topic_id_error
+        # Limits of memory: the client starts again with a session of fewer partitions, or without
+        # one.
         added = sum(key not in session.cached for key in named)
         if not self._may_grow(session, added):
             self._end(session)
@@ -258,6 +274,7 @@ class FetchSessionCache:
         forgotten: Sequence[Key],
         now_s: float,
     ) -> FetchContext:
+        """Apply an incremental request to its session, and return the context."""
         before = len(session.cached)
         session.update(named, forgotten)
         self._partitions += len(session.cached) - before
@@ -278,7 +295,10 @@ class FetchSessionCache:
         results: Sequence[tuple[PartitionRequest, FetchResult]],
         now_s: float,
     ) -> int:
-        """Create a session and return its id, or NO_SESSION without room."""
+        """Create a session for a full request. Return its id, or NO_SESSION if there is no room.
+
+        ``results`` are what the response sends, which the session remembers as known to the client.
+        """
         if not self._make_room(metadata.who, len(results), now_s):
             return NO_SESSION
         # Random ids make those of other clients hard to guess.

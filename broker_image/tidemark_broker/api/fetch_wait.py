@@ -67,10 +67,11 @@ class _Snapshot:
 async def read_until_enough(
     requests: Sequence[PartitionRequest], call: Call, params: FetchParams
 ) -> list[Read]:
-    """Return reads with ``min_bytes``, or with an answer that must not wait, or after
-    ``max_wait_s``.
+    """Read until there are ``min_bytes`` of records, or ``max_wait_s`` has passed.
 
-    The reads never exceed the memory granted for the answer. No records are held during a wait.
+    Returns earlier if a partition has an error, a redirection, or records on disk or in remote
+    storage. The reads never exceed the memory granted for the response. No records are held during
+    a wait.
     """
     wished = min(params.max_bytes, sum(max(0, one.max_bytes) for one in requests))
     now, memory = asyncio.get_running_loop().time, call.memory
@@ -97,7 +98,11 @@ async def read_until_enough(
 
 
 async def _wait_for(watched: Sequence[_Snapshot], missing: int, call: Call, left_s: float) -> bool:
-    """Return whether to read again and continue waiting; False once time is up."""
+    """Wait until about ``missing`` bytes have become readable, at most ``left_s`` seconds.
+
+    Return True to read again, also if a partition can no longer be read here. False means that the
+    time is up, or that the purgatory is full.
+    """
     # A watch collects the changed partitions, so a wake-up does not evaluate all of them.
     watch, advanced = Watch[_Snapshot](), set[_Snapshot]()
 

@@ -77,7 +77,10 @@ class FindCoordinatorResponse:
 
 
 async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
-    """Look up each key; a missing coordinator topic is created."""
+    """Return the broker that coordinates each key, a group or a transactional id.
+
+    A missing internal topic is created. Until then the client gets COORDINATOR_NOT_AVAILABLE.
+    """
     # Computed once for all keys of the request.
     live = reachable(call.services.cluster, call.client.listener)
     finder = CoordinatorFinder(call.services.cluster, call.services.creations.request)
@@ -106,6 +109,11 @@ def _find(
     key_type: int,
     key: str,
 ) -> Coordinator:
+    """Return the coordinator of one key, or an error.
+
+    ``live`` contains the brokers that the client can reach, by node id. ``key_type`` is Kafka's
+    ``CoordinatorType``: 0 for a group, 1 for a transactional id.
+    """
     kind = _KINDS.get(key_type)
     if kind is None:
         return _refused(key, ErrorCode.invalid_request, f"unknown coordinator type {key_type}")

@@ -49,6 +49,7 @@ async def handle(request: InitProducerIdRequest, call: Call) -> InitProducerIdRe
 
 
 async def _init(request: InitProducerIdRequest, call: Call) -> Initialised:
+    """Authorize the request, and return a producer id and epoch or an error."""
     transactional_id, services = request.transactional_id, call.services
     refused = _refusal(transactional_id, request, call.client)
     if refused is not ErrorCode.none:
@@ -64,6 +65,7 @@ async def _init(request: InitProducerIdRequest, call: Call) -> Initialised:
             keep_prepared=request.keep_prepared_txn,
         )
         return await services.transactions.init_producer_id(initialisation)
+    # An idempotent producer without a transactional id gets any unused id.
     producer_id = await services.producer_ids.next_id(call.wait_s(_WAIT_S))
     if producer_id is None:
         return Initialised(error=ErrorCode.coordinator_load_in_progress)

@@ -59,7 +59,10 @@ class JoinGroupResponse:
 
 
 async def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
-    """Join, and answer when the generation starts."""
+    """Let a member join its classic group, and answer when the next generation starts.
+
+    That takes as long as the rebalance. The coordinator bounds it.
+    """
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         answer = _error(request, ErrorCode.group_authorization_failed)
     elif not request.group_id:
@@ -85,6 +88,10 @@ def _error(request: JoinGroupRequest, error: ErrorCode) -> JoinAnswer:
 def _join_request(
     request: JoinGroupRequest, call: Call, deliver: Callable[[JoinAnswer], None]
 ) -> JoinRequest:
+    """Convert the Kafka request into the group coordinator's request.
+
+    ``deliver`` is called with the response once the generation starts.
+    """
     session_ms = milliseconds(request.session_timeout)
     rebalance_ms = milliseconds(request.rebalance_timeout)
     client_id = call.client_id[:_CLIENT_ID_MAX]
@@ -112,6 +119,10 @@ def _join_request(
 
 
 async def _answer(answer: JoinAnswer, call: Call) -> JoinGroupResponse:
+    """Return the Kafka response.
+
+    Only the group leader's response contains the members, to whom it then assigns partitions.
+    """
     members = await call.turns.all_of(
         JoinGroupResponseMember(
             member_id=member.member_id,

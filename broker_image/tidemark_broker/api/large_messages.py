@@ -107,7 +107,10 @@ async def _timed(threads: ThreadPool, spent: Callable[[float], None], work: Call
 
 
 def is_large(answer: Any) -> bool:
-    """True if the answer has many elements, nested ones included."""
+    """Return whether a response has too many elements to be encoded on the event loop.
+
+    Nested elements count.
+    """
     count, left = 0, [answer]
     while left:
         part = left.pop()

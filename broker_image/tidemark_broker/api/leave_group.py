@@ -41,7 +41,7 @@ class LeaveGroupResponse:
 
 
 async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
-    """Answer at once; the other members rebalance."""
+    """Remove members from a classic group, and answer at once. The other members rebalance."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return LeaveGroupResponse(error_code=ErrorCode.group_authorization_failed)
     if not request.group_id:
@@ -54,6 +54,7 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
     errors: list[ErrorCode] = []
     try:
         # An empty list still calls the coordinator, which checks that it leads the group.
+        # In parts, so that the event loop serves other connections between them.
         for part in some(members) if members else ((),):
             errors += await call.services.groups.leave(request.group_id, part)
             await call.turns.pause()

@@ -49,6 +49,10 @@ async def handle(request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
 
 
 def _listed(request: ListGroupsRequest, call: Call) -> Iterator[ListedGroup | None]:
+    """Yield the groups that the client may describe and that match the filters, None for others.
+
+    The caller yields the event loop between items, also between groups that do not match.
+    """
     states = {name.lower() for name in request.states_filter}
     types = {name.lower() for name in request.types_filter}
     # DESCRIBE on the cluster shows all groups without a check for each of them, as in Kafka.
@@ -65,7 +69,7 @@ def _listed(request: ListGroupsRequest, call: Call) -> Iterator[ListedGroup | No
                 group_state=state,
                 group_type=kind,
             )
-        # None instead of skipping, so that all_of can yield between groups that do not match.
+        # None instead of nothing, so that the caller can yield the event loop here as well.
         else:
             yield None
 

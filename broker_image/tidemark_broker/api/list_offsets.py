@@ -61,7 +61,10 @@ class ListOffsetsResponse:
 
 
 async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
-    """Look up all partitions, a few at a time."""
+    """Return for each partition the offset of a timestamp or of a special position.
+
+    Special positions are negative timestamps, such as -1 for the end and -2 for the start.
+    """
     names = [(topic.name, part) for topic in request.topics for part in topic.partitions]
     denied = await call.denied(Operation.DESCRIBE, (topic.name for topic in request.topics))
     refused = _refusals(request, denied)
@@ -92,6 +95,10 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
 
 
 def _refusals(request: ListOffsetsRequest, denied: Set[str]) -> Callable[[str, int], ErrorCode]:
+    """Return a function that returns the error of a partition that is not looked up, else NONE.
+
+    It rejects topics in ``denied`` and partitions that the request names twice.
+    """
     twice = named_twice(
         [
             (topic.name, part.partition_index)
@@ -135,6 +142,10 @@ async def _look_up(
     read_committed: bool,
     debugging: bool,
 ) -> OffsetResult:
+    """Return the offset of one partition for the timestamp or special position of the request.
+
+    ``debugging``: the caller is Kafka's debugging replica, which may query a follower too.
+    """
     # A version above every real one rejects unknown special values.
     if part.timestamp < 0 and call.version < _SINCE.get(part.timestamp, 1 << 15):
         return OffsetResult(error=ErrorCode.unsupported_version)

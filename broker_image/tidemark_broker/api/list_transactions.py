@@ -40,10 +40,11 @@ class ListTransactionsResponse:
 
 
 async def handle(request: ListTransactionsRequest, call: Call) -> ListTransactionsResponse:
-    """List the transactions that match the filters."""
+    """List the transactions that this broker coordinates and that match the filters."""
     # Kafka answers LOADING rather than an incomplete list, and clients retry.
     if call.services.transactions.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
+    # Reserved for all transactions, because the number of matches is not known yet.
     if not call.has_room(call.services.transactions.count * _ID_BYTES):
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     try:
@@ -73,7 +74,10 @@ async def _matcher(pattern: str | None) -> Callable[[str], bool]:
 def _looked_at(
     request: ListTransactionsRequest, call: Call, matches: Callable[[str], bool]
 ) -> Iterator[ListedTransaction | None]:
-    """Yield matching transactions, and None for others, so that the loop can yield between them."""
+    """Yield the transactions that match the filters and may be described, None for others.
+
+    The caller yields the event loop between items. ``matches`` is the filter of transactional ids.
+    """
     transactions, now_ms = call.services.transactions, call.services.transactions.wall_ms()
     states = {STATES_BY_LABEL.get(name) for name in request.state_filters}
     producers = set(request.producer_id_filters)

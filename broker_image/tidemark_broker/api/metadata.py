@@ -114,7 +114,10 @@ class MetadataRequest(v13.MetadataRequest):
 
 
 async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
-    """Answer for all topics, or for the requested ones."""
+    """Return brokers, topics and partition leaders: of all topics, or of the requested ones.
+
+    May create missing topics, and waits for a topic whose logs are being opened.
+    """
     if _names_too_early(request, call):
         return MetadataResponse(topics=tuple(map(_refused, request.topics or ())))
     cluster = call.services.cluster
@@ -194,7 +197,10 @@ def _one(
     call: Call,
     live: frozenset[int],
 ) -> MetadataResponseTopic:
-    """Return one topic by name or by id; if both are given, the id counts."""
+    """Return one topic by name or by id, or its error. If both are given, the id counts.
+
+    ``live`` contains the ids of the brokers that the client can reach.
+    """
     cluster, client = call.services.cluster, call.client
     if name is None or topic_id is not None:
         name, view = None, None if topic_id is None else cluster.by_id(topic_id)
@@ -216,10 +222,10 @@ def _one(
 
 
 async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
-    """Request the creation of missing topics, if the client and the Cluster allow it.
+    """Request the creation of missing topics, if the request and the Cluster allow it.
 
-    As in Kafka's ``AutoTopicCreationManager``, topics appear in a later answer, and clients retry.
-    Return the topics that the client may not create.
+    Return the names of the topics that the client may not create. As in Kafka's
+    ``AutoTopicCreationManager``, created topics appear in a later response, and clients retry.
     """
     creations, client = call.services.creations, call.client
     denied: set[str] = set()
@@ -241,9 +247,10 @@ async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
 
 
 async def _wait_until_open(topics: Sequence[v13.MetadataRequestTopic], call: Call) -> None:
-    """Wait a short time for the logs of a topic that was just created.
+    """Wait until a topic that was just created has leaders, at most :data:`_OPEN_S` seconds.
 
-    The answer would otherwise have no leaders for a few ms, which some clients treat as final.
+    Its logs are being opened. The response would otherwise have no leaders for a few ms, which some
+    clients treat as final.
     """
     cluster, replicas = call.services.cluster, call.services.replicas
     # Only a topic that the client may describe is waited for, or the wait would reveal it.
@@ -304,6 +311,10 @@ def _topic(
 def _partition(
     view: TopicMetadata, row: control.PartitionState, live: frozenset[int], call: Call
 ) -> MetadataResponsePartition:
+    """Return leader, replicas and ISR of one partition as this client may see them.
+
+    ``row`` is the state from the controller, ``live`` the brokers that the client can reach.
+    """
     # Metadata may be ahead of this broker: it is reported as leader only once its log is open.
     led = row.leader in live and call.services.replicas.is_led(view.topic_id, row)
     made = MetadataResponsePartition(

@@ -68,7 +68,7 @@ class _CommitEntry(NamedTuple):
 
 
 async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse:
-    """Store the permitted offsets; answer once they are committed."""
+    """Store a group's committed offsets, and answer once they are committed to its log."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return await _answer(request, call, iter(()), ErrorCode.group_authorization_failed)
     # Ids are resolved once, since the topics may change while the loop yields.
@@ -113,6 +113,11 @@ def _entries(
     denied: Set[str],
     call: Call,
 ) -> Iterator[_CommitEntry]:
+    """Yield one entry for each partition in the order of the request: the new offset, or an error.
+
+    ``views`` are the request's topics in this broker's metadata, None for unknown ones. ``denied``
+    contains names that the client may not read.
+    """
     # An id of a deleted topic is an error of its own, from which clients refresh their metadata.
     by_id = call.version >= _BY_ID_SINCE
     # Kafka distinguishes an unknown id from an unknown name.
@@ -146,6 +151,10 @@ async def _answer(
     errors: Iterator[ErrorCode],
     error_of_all: ErrorCode = ErrorCode.none,
 ) -> OffsetCommitResponse:
+    """Return the response with one error code for each partition.
+
+    ``errors`` are in the order of the request. ``error_of_all`` is used once they are exhausted.
+    """
     # Errors are in the order of the partitions; a group error fills in for all of them.
     topics = []
     for topic in request.topics:

@@ -38,7 +38,7 @@ class OffsetDeleteResponse:
 
 
 async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteResponse:
-    """Delete the offsets in parts."""
+    """Delete a group's committed offsets of partitions that it does not consume (KIP-496)."""
     if not call.client.may(Operation.DELETE, ResourceType.GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.group_authorization_failed)
     if not request.group_id:
@@ -81,7 +81,10 @@ async def _delete(
     errors: dict[OffsetKey, ErrorCode],
     call: Call,
 ) -> ErrorCode:
-    """Delete offsets and fill in ``errors``; return the error of the whole request."""
+    """Delete the offsets in parts, and set the error code of each in ``errors``.
+
+    Return the error of the request as a whole, NONE if there is none.
+    """
     try:
         for part in some(deletable) if deletable else ():
             made = await call.services.groups.delete_offsets(group_id, part)

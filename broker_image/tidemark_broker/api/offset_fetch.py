@@ -102,15 +102,19 @@ class _Requested(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Offsets of a group, and the partitions that an open transaction may change."""
+    """Committed offsets of one group.
+
+    ``unstable`` contains the partitions whose offsets an open transaction may change.
+    """
 
     offsets: dict[OffsetKey, CommittedOffset]
     unstable: Set[OffsetKey]
 
     def of(self, of: OffsetKey, topic_id: uuid.UUID | None) -> OffsetFetchResponsePartition:
-        """Return one partition.
+        """Return the committed offset of one partition in the form of the response.
 
-        An offset committed to an earlier topic of the same name does not count.
+        ``topic_id`` is that of the current topic. An offset committed to an earlier topic of the
+        same name does not count.
         """
         if of in self.unstable:
             return OffsetFetchResponsePartition(
@@ -128,7 +132,7 @@ class _Known:
 
 
 async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse:
-    """Answer the groups one after the other."""
+    """Return the committed offsets of one or more groups."""
     stable = request.require_stable
     # Older versions contain one group in the request itself.
     if call.version >= _BATCHED_SINCE:
@@ -164,7 +168,10 @@ async def _group(
     *,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup:
-    """Return one group. ``who`` is the member id and epoch of the requester (from version 9)."""
+    """Return the offsets of one group. ``requested`` None means all of its offsets.
+
+    ``who`` is the member id and epoch of the requester (from version 9), which must be current.
+    """
     if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
         return await _refused(group_id, requested, call, ErrorCode.group_authorization_failed)
     try:
@@ -208,6 +215,7 @@ def _errors(requested: _Requested, error: ErrorCode) -> Iterator[OffsetFetchResp
 async def _named(
     known: _Known, requested: list[_Requested], call: Call
 ) -> list[OffsetFetchResponseTopic]:
+    """Return the offsets of the requested partitions, in the order of the request."""
     # All names are authorized together, including those resolved from ids.
     cluster = call.services.cluster
     found = []

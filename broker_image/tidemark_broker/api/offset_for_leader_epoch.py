@@ -46,7 +46,7 @@ class OffsetForLeaderEpochResponse:
 
 
 async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForLeaderEpochResponse:
-    """Answer from the leader's epoch cache."""
+    """Return for each partition where a leader epoch ends in this leader's log (KIP-320)."""
     denied = await call.denied(Operation.DESCRIBE, (topic.topic for topic in request.topics))
     twice = named_twice(
         [(topic.topic, part.partition) for topic in request.topics for part in topic.partitions]

@@ -77,7 +77,10 @@ class ListPartitionReassignmentsResponse:
 async def alter(
     request: altering.AlterPartitionReassignmentsRequest, call: Call
 ) -> AlterPartitionReassignmentsResponse:
-    """Pass the moves on to the operator."""
+    """Have the operator start or cancel reassignments, and answer once they are stored.
+
+    Needs ALTER on the cluster.
+    """
     allowed = request.allow_replication_factor_change
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
         return AlterPartitionReassignmentsResponse(
@@ -100,8 +103,10 @@ async def alter(
 
 
 def _change(topic: altering.ReassignableTopic, *, keeps_factor: bool) -> TopicChange:
-    """Return the change of one topic, without partitions whose broker list is empty; those are
-    rejected here.
+    """Return the operator's change for one topic's partitions.
+
+    Partitions with an empty replica list are left out, because :func:`_response` rejects them. With
+    ``keeps_factor`` the number of replicas must not change (KIP-860).
     """
     return TopicChange(
         kind=ChangeKind.REASSIGN,
@@ -119,6 +124,7 @@ def _change(topic: altering.ReassignableTopic, *, keeps_factor: bool) -> TopicCh
 def _response(
     topic: altering.ReassignableTopic, result: TopicChangeResult
 ) -> ReassignableTopicResponse:
+    """Return the results of one topic's partitions, in the order of the request."""
     # A partition without a result of its own gets the result of its topic.
     of_all = error_of(result.error_code), result.error_message
     found = {
@@ -169,6 +175,7 @@ def _moving(
 
 
 def _topic(view: TopicMetadata, partitions: Iterable[int]) -> OngoingTopicReassignment:
+    """Return those of the given partitions that are being reassigned, with their replicas."""
     rows: Iterator[control.PartitionState] = (
         view.partitions[partition] for partition in partitions
     )

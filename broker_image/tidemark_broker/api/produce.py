@@ -112,7 +112,11 @@ class ProduceResponse:
 
 @dataclass(frozen=True, slots=True)
 class _ProduceEntry:
-    """One partition of a request."""
+    """One partition of a request.
+
+    ``refused`` is the result of a rejected partition. ``guard`` proves to the log that the
+    transaction was verified (KIP-890), None if that is not needed.
+    """
 
     topic: str
     partition: int
@@ -129,9 +133,9 @@ class _PendingAppend(NamedTuple):
 
 
 async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
-    """Append everything, then wait for the acknowledgements.
+    """Append the batches of all partitions, then wait for the acknowledgements that acks requires.
 
-    Return None (no answer) with acks 0.
+    Return None (no response) with acks 0.
     """
     # Ids are resolved first, since authorization is by name.
     names = [_name_of(topic, call) for topic in request.topic_data]
@@ -175,9 +179,10 @@ def _entries(
 async def _append_all(
     request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call
 ) -> Sequence[ProduceResult]:
-    """Start every append in order before waiting for the first of them.
+    """Append all partitions and return their results, in the order of the request.
 
-    With acks 0 and 1 the only wait is for batches whose records must be inspected.
+    Every append starts before the first one is waited for. With acks 0 and 1 the only wait is for
+    batches whose records must be inspected.
     """
     refused = _refusal(request)
     if refused is not None:
@@ -198,10 +203,15 @@ async def _append_all(
 async def _append_some(
     request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call, order: InOrder | None
 ) -> Sequence[ProduceResult]:
+    """Start the appends of some partitions in order, then wait until all are acknowledged.
+
+    ``order`` is notified once all have started, so that the connection's next request may start.
+    None if more partitions of this request follow.
+    """
     timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
     begun: list[_PendingAppend | ProduceResult] = []
     who = call.client.who
-    # If one append raises, the delayed ones must be given up, or they would stay in the purgatory.
+    # If one append raises or the request is cancelled, the others stop waiting in the purgatory.
     try:
         for entry in entries:
             begun.append(_begin(entry, request.acks, call))  # noqa: PERF401 - all are given up
@@ -246,9 +256,10 @@ def _is_transactional(entry: _ProduceEntry) -> bool:
 async def _verified(
     request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call
 ) -> Sequence[_ProduceEntry]:
-    """Add the guard or the error to the entries of a transaction.
+    """Verify the request's transaction at its coordinator (KIP-890).
 
-    Later requests of the connection wait meanwhile, because their sequence numbers follow.
+    Return the entries, the transactional ones with a guard for the log or an error. Later requests
+    of the connection wait meanwhile, because their sequence numbers follow.
     """
     batches = {
         number: TransactionalBatch(TopicPartition(entry.topic, entry.partition), entry.records)
@@ -269,6 +280,8 @@ def _judged(entry: _ProduceEntry, verdict: Verdict) -> _ProduceEntry:
 
 
 def _begin(entry: _ProduceEntry, acks: int, call: Call) -> "_PendingAppend | ProduceResult":
+    """Start the append of one partition, or return its error."""
+    # ``refused`` is INVALID_RECORD if the partition exists but the request has no records for it.
     partition, refused = _found(entry, call)
     if partition is None or entry.records is None:
         return refused
@@ -286,7 +299,10 @@ def _begin(entry: _ProduceEntry, acks: int, call: Call) -> "_PendingAppend | Pro
 
 
 def _found(entry: _ProduceEntry, call: Call) -> tuple[Partition | None, ProduceResult]:
-    """Return the partition, or the error of one that cannot be appended to."""
+    """Return the partition to append to, or None with the result that rejects the request.
+
+    With a partition the result is the one to use if there are no records.
+    """
     if entry.refused is not None:
         return None, entry.refused
     # Coordinators write internal topics themselves. A client could corrupt their state.
@@ -318,11 +334,16 @@ def _close_on_error(entries: Sequence[_ProduceEntry], results: Sequence[ProduceR
 async def _answer(
     request: ProduceRequest, call: Call, results: Sequence[ProduceResult]
 ) -> ProduceResponse:
+    """Return the response, with one result for each partition in the order of the request.
+
+    From version 10 it contains the endpoints of the new leaders (KIP-951).
+    """
     remaining = iter(results)
     leaders: set[int] = set()
     topics = []
     for topic in request.topic_data:
         name = _name_of(topic, call) or ""
+        # ``_partition`` also collects the brokers whose endpoints the client needs.
         answers = await call.turns.all_of(
             _partition(name, data.index, next(remaining), call, leaders)
             for data in topic.partition_data
@@ -338,6 +359,7 @@ async def _answer(
 def _partition(
     topic: str, index: int, result: ProduceResult, call: Call, leaders: set[int]
 ) -> PartitionProduceResponse:
+    """Return the response of one partition, and add its new leader, if any, to ``leaders``."""
     leader = NO_LEADER
     # The answer contains the new leader, which saves a metadata request (KIP-951).
     if result.error is ErrorCode.not_leader_or_follower:

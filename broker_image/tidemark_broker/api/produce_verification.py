@@ -41,7 +41,11 @@ Verdict = VerificationGuard | ProduceResult
 async def verified(
     batches: Mapping[int, TransactionalBatch], transactional_id: str | None, call: Call
 ) -> Mapping[int, Verdict]:
-    """Return for each transactional batch the guard for the log, or the error."""
+    """Authorize and verify the transactional batches of a Produce request.
+
+    ``batches`` are by number of the partition in the request. Return for each transactional batch
+    the guard that the log requires, or the error. A batch that needs neither is left out.
+    """
     headers = {
         number: header
         for number, batch in batches.items()
@@ -100,7 +104,7 @@ def _guard(batch: TransactionalBatch, call: Call) -> VerificationGuard | None:
 
 
 def _verdict(found: VerificationGuard | ErrorCode, call: Call) -> Verdict:
-    """Convert a coordinator error into one that producers retry.
+    """Convert the coordinator's result into one for the client: the guard, or an error.
 
     Older clients do not retry some transient errors. All of them retry NOT_ENOUGH_REPLICAS without
     looking for another leader, as Kafka's ReplicaManager does.

@@ -40,7 +40,7 @@ def preferred(
     racks: Mapping[int, str | None],
     followers: Mapping[int, FollowerProgress],
 ) -> int:
-    """Return the follower in the rack with the longest log, or :data:`NONE` for the leader.
+    """Return the follower in the consumer's rack with the longest log, :data:`NONE` for the leader.
 
     ``racks`` and ``followers`` are those of the ISR, by node id.
     """
@@ -61,7 +61,10 @@ def preferred(
 def redirected(
     partition: Partition, offset: int, rack: str, call: Call, current_leader_epoch: int
 ) -> FetchResult | None:
-    """Return the leader's answer that redirects a consumer, without records; None to read here."""
+    """Return a response without records that redirects the consumer to a closer replica (KIP-392).
+
+    None means that the consumer reads here: this broker is the closest, or is not the leader.
+    """
     if partition.leader is None:
         return None
     # An outdated leader must not redirect. The read itself reports the error.

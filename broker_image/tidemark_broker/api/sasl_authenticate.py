@@ -34,7 +34,10 @@ class SaslAuthenticateResponse:
 
 
 async def handle(request: SaslAuthenticateRequest, call: Call) -> SaslAuthenticateResponse:
-    """Process the client's next message."""
+    """Process one message of the client's SASL mechanism.
+
+    With the last one the response contains the lifetime of the session (KIP-368).
+    """
     sasl = call.client.sasl
     if sasl is None:
         return SaslAuthenticateResponse(

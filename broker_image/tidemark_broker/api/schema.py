@@ -61,6 +61,11 @@ def _readable(message: Any, kafka: Any) -> Any:
 
 @cache
 def _writable(message: Any, kafka: Any) -> Any:
+    """Return the entity as which ``message`` is written where kio's schema class is ``kafka``.
+
+    It has the fields of that version, with those of nested entities replaced in the same way.
+    Raises ``TypeError`` if ``message`` lacks a field.
+    """
     own = _fields(message)
     fields = []
     for field in dataclasses.fields(kafka):
@@ -82,7 +87,12 @@ def _twin(
     fields: Iterable[tuple[str, Any, Any, Mapping[Any, Any]]],
     constants: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """Return an entity like ``kafka``, whose class cannot be subclassed, with other fields."""
+    """Return a dataclass with the given fields that kio treats like its entity ``kafka``.
+
+    A field is a tuple of name, type, default and kio's metadata. ``constants`` become class
+    attributes. A subclass is not possible, because kio's entities have slots and fixed fields.
+    """
+    # kio finds the version and the header schema of an entity in these class attributes.
     return dataclasses.make_dataclass(
         kafka.__name__,
         [

@@ -138,7 +138,10 @@ class SaslSession:
         self._checked: Authorizer | None = None
 
     async def serve(self, frame: Frame, memory: AnswerMemory) -> Sequence[bytes] | None:
-        """Serve a request. Raises :class:`CloseConnection` for one that is not permitted now."""
+        """Serve a request, before or after the client has authenticated.
+
+        Raises :class:`CloseConnection` for one that is not permitted now.
+        """
         # Bare messages have no header, so they must not be parsed as requests.
         if self._sasl.is_bare:
             return await self._bare(frame)

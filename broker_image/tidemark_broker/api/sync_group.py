@@ -30,7 +30,7 @@ class SyncGroupResponse:
 
 
 async def handle(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
-    """Answer when the leader has sent the assignment."""
+    """Return the member's assignment, once the leader of the group's generation has sent it."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return SyncGroupResponse(error_code=ErrorCode.group_authorization_failed)
     # Kafka checks this before the group id, so the code depends on the order.

@@ -67,7 +67,7 @@ class Call:
         return self.memory.grant(answer_bytes) >= answer_bytes
 
     async def denied(self, operation: Operation, topics: Iterable[str]) -> Set[str]:
-        """Return the topics for which the client lacks the permission.
+        """Return those of the topics for which the client lacks the permission.
 
         Topics are not iterated if the client may do everything.
         """

@@ -33,7 +33,9 @@ class Throttle:
         self.quotas = quotas
         self._client = client
         self._now = now
+        #: Seconds that the request has used, and the part of them that the quota has counted.
         self._spent_s = self._counted_s = 0.0
+        #: Start of the step in progress, None while the request waits.
         self._began_s: float | None = None
 
     async def serve(self, work: Coroutine[Any, Any, T]) -> T:
@@ -66,10 +68,16 @@ class Throttle:
     # A generator drives the coroutine step by step, which is the only place to time each step.
     @coroutine
     def _timed(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Run a coroutine and add the time of each of its steps on the event loop to ``_spent_s``.
+
+        A step is the code between two suspensions. The time of the suspensions does not count.
+        """
         error: BaseException | None = None
         while True:
             self._began_s = self._now()
             try:
+                # Run one step. It ends with the future that the coroutine awaits, or with the
+                # result.
                 awaited = work.send(None) if error is None else work.throw(error)
             except StopIteration as end:
                 result: T = end.value
@@ -79,6 +87,7 @@ class Throttle:
                 self._began_s = None
             error = None
             try:
+                # Pass the future on to the event loop, which resumes here once it is done.
                 yield awaited
             except BaseException as raised:  # noqa: BLE001 - the work's to handle, a cancellation too
                 error = raised

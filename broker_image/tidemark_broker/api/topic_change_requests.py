@@ -54,9 +54,9 @@ async def forward(
 async def wait_until_known(
     call: Call, pending: Iterable[K], is_known: Callable[[K], bool], wait_s: float
 ) -> frozenset[K]:
-    """Wait until this broker's metadata has the changes.
+    """Wait until this broker's metadata contains the changes, at most ``wait_s`` seconds.
 
-    Return the topics for which it does not.
+    ``pending`` identifies the changed objects. Return those whose change has not arrived.
     """
     left = list(dict.fromkeys(pending))
 

@@ -59,7 +59,10 @@ class _TxnCommitEntry(NamedTuple):
 
 
 async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommitResponse:
-    """Store the permitted offsets as pending; answer once they are committed to the log."""
+    """Store offsets of a group as part of a transaction, pending until its marker commits them.
+
+    Answers once the pending offsets are committed to the group's log.
+    """
     error = refusal(call, request.transactional_id)
     if error is ErrorCode.none and not call.client.may(
         Operation.READ, ResourceType.GROUP, request.group_id
@@ -111,6 +114,10 @@ def _entries(
 async def _committed(
     request: TxnOffsetCommitRequest, new: list[NewOffset], call: Call
 ) -> list[ErrorCode]:
+    """Verify the transaction, write the pending offsets, and return their error codes in order.
+
+    Raises :class:`CoordinatorError` if this broker does not coordinate the group.
+    """
     if not request.group_id:
         return [ErrorCode.invalid_group_id] * len(new)
     groups = call.services.groups
@@ -126,7 +133,7 @@ async def _committed(
         generation_id=request.generation_id,
         producer=producer,
     )
-    # The next append of this producer shows the guard to the log.
+    # The log requires the guard with the producer's next append.
     if found is not None:
         log.verified(producer, found)
     return await groups.commit(by, new, call.turns.pause)
@@ -138,9 +145,10 @@ async def _verified(
     log: CoordinatorLog,
     call: Call,
 ) -> VerificationGuard | ErrorCode | None:
-    """Return the guard for the log, None if none is needed, or the error.
+    """Verify that the transaction includes the group's offsets partition (KIP-890).
 
-    Transient errors are converted so that clients do not look for another group coordinator.
+    Return the guard that the log requires, None if none is needed, or the error. Transient errors
+    are converted so that clients do not look for another group coordinator.
     """
     # From version 5 the verification also adds the partition, so AddOffsetsToTxn is not needed.
     adds = call.version >= _ADDS_SINCE

@@ -59,7 +59,7 @@ class UpdateFeaturesResponse:
 
 
 async def handle(request: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesResponse:
-    """Apply all updates or none."""
+    """Check the updates of feature levels, and apply all or none. Needs ALTER on the cluster."""
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
         return UpdateFeaturesResponse(
             error_code=ErrorCode.cluster_authorization_failed, error_message=AUTHORIZATION_FAILED
@@ -92,7 +92,10 @@ def _upgrade_type(update: FeatureUpdateKey, version: int) -> int:
 
 
 def _problem(update: FeatureUpdateKey, upgrade_type: int) -> str:
-    """Return why an update is rejected, or "". The checks are in Kafka's order."""
+    """Return why an update is rejected, "" if it is accepted. The checks are in Kafka's order.
+
+    Only the level of this release is accepted, which changes nothing.
+    """
     level, present = update.max_version_level, FEATURES.get(update.feature)
     if upgrade_type not in (_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
@@ -102,6 +105,7 @@ def _problem(update: FeatureUpdateKey, upgrade_type: int) -> str:
         return "There is no such feature here."
     if level > present:
         return f"Supported are versions 0 to {present}."
+    # The requested level is already in effect.
     if level == present:
         return ""
     if upgrade_type == _UPGRADE:

@@ -44,7 +44,7 @@ class WriteTxnMarkersResponse:
 
 
 async def handle(request: WriteTxnMarkersRequest, call: Call) -> WriteTxnMarkersResponse:
-    """Write the markers, wait until they are committed."""
+    """Write transaction markers to partitions that this broker leads, and wait for their commit."""
     flattened = await call.turns.all_of(_flattened(request))
     # As in Kafka, ALTER suffices, so that administrators need no broker's permission.
     may = call.client.may(Operation.ALTER, ResourceType.CLUSTER) or call.client.may(
@@ -75,6 +75,7 @@ def _flattened(request: WriteTxnMarkersRequest) -> Iterator[WireMarker]:
 
 
 def _result(marker: WritableTxnMarker, remaining: Iterator[ErrorCode]) -> WritableTxnMarkerResult:
+    """Return the results of one marker. ``remaining`` yields the error codes in request order."""
     return WritableTxnMarkerResult(
         producer_id=marker.producer_id,
         topics=tuple(
