@@ -109,6 +109,7 @@ def import_topics(
         imported_topics = _of_cluster(run, existing, bootstrap)
     else:
         fail("no source: add --bootstrap HOST:PORT or --strimzi FILE")
+    # The topics are generators, so their errors are reported here.
     target = ImportTarget(
         cluster=cluster, namespace=namespace, deletion_policy=DeletionPolicyName(deletion_policy)
     )
@@ -145,7 +146,10 @@ class _Run:
     def manifests_of(
         self, topics: Iterable[ImportedTopic], target: ImportTarget
     ) -> list[ImportedManifest]:
-        """Return the topics that can be imported, with each topic and each object name once."""
+        """Return the manifests of the topics that can be imported; report the others.
+
+        Each Kafka topic and each object name occurs once.
+        """
         manifests: list[ImportedManifest] = []
         sources: dict[tuple[str, str], str] = {}
         for topic in topics:
@@ -183,7 +187,11 @@ class _Run:
 def _kafka_topics(
     run: _Run, paths: Sequence[str], only_cluster: str, pattern: str
 ) -> list[Document]:
-    """Return the KafkaTopics of one Strimzi cluster that describe users' topics."""
+    """Return the KafkaTopic documents in ``paths`` that are to be imported.
+
+    Selected are those of one Strimzi cluster whose topic name matches ``pattern``, without internal
+    topics. Exits with an error if there is no KafkaTopic.
+    """
     try:
         documents = read(paths)
     except DocumentError as error:
@@ -213,7 +221,10 @@ def _kafka_topics(
 def _of_strimzi(
     run: _Run, documents: Sequence[Document], defaults: Defaults, metadata: strimzi.MetadataRule
 ) -> Iterator[ImportedTopic]:
-    """Yield the topics to import; report omitted metadata and topics that cannot be imported."""
+    """Yield the KafkaTopics as topics to import; report those that cannot be imported.
+
+    Labels and annotations that are not copied are reported first, once per key.
+    """
     omitted = Counter(key for document in documents for key in metadata.omitted(document))
     for key, number in sorted(omitted.items()):
         run.say(
@@ -250,6 +261,11 @@ def _check_pattern(topics: str) -> None:
 def _existing(
     run: _Run, bootstrap: str, client_config: Path | None, topics: str
 ) -> list[ExistingTopic]:
+    """Return the topics of the Kafka cluster at ``bootstrap`` whose whole name matches ``topics``.
+
+    Prints its progress. Exits with an error if the cluster cannot be read or no topic matches.
+    """
+
     def tell(done: int, of: int) -> None:
         if of > kafka_topics.PAGE:
             run.say(f"{done:,} of {of:,} topics read")

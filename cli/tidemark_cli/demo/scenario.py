@@ -32,7 +32,11 @@ PENDING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
 
 
 class Scenario:
-    """Scenario on one cluster; the ledger contains every acknowledged record."""
+    """The demo's scenario on one local cluster.
+
+    ``stage``: access to the engine's partitions and remote segments. ``scratch``: temporary folder.
+    ``flights_max``: number of records to produce.
+    """
 
     def __init__(
         self,
@@ -42,12 +46,16 @@ class Scenario:
         scratch: Path,
         flights_max: int = FLIGHTS_TOTAL,
     ) -> None:
+        """Prepare the scenario; nothing starts before :meth:`run`."""
         self.cluster = cluster
         self.stage = stage
         self._flights_max = flights_max
         self.report = report
+        # Every record that a broker acknowledged, to compare with what clients read.
         self.ledger = Ledger()
+        # Records to produce, empty until the input was read.
         self.flights: list[Flight] = []
+        # Client of the API server, None until the cluster runs.
         self.kube: KubeClient | None = None
         self._scratch = scratch
 
@@ -104,7 +112,7 @@ class Scenario:
         )
 
     def fill(self) -> None:
-        """Produce the flights and wait until most of them are in the tier only."""
+        """Produce the records, and wait until most are in the tier and deleted from the brokers."""
         report = self.report
         report.step(f"produce {self._flights_max:,} flights and copy them to the tier")
         self.flights = self._loading.result()
@@ -161,12 +169,13 @@ class Scenario:
             lambda: "; ".join(f"{p.partition}: {list(p.isr)}" for p in self.stage.partitions()),
             120,
         )
+        # The operator reports the same in the Topic's status.
         self._wait_condition("FullyReplicated", "True", "the condition FullyReplicated is True")
         # The next step deletes records that Spark still reads, so its result is awaited here.
         self._check_spark()
 
     def delete_records(self) -> None:
-        """Delete records by time; check log starts, low watermarks and remaining objects."""
+        """Delete records older than a time; check log starts, low watermarks and remote objects."""
         report = self.report
         report.step("delete records before a time with a RecordDeletion")
         manifest = manifests.load(manifests.DELETION)[0]
@@ -183,6 +192,7 @@ class Scenario:
         )
         starts = self._offsets(positions.EARLIEST)
         report.check("the log start is exactly at that time", starts == expected, _pairs(starts))
+        # The low watermark of a partition is the lowest log start of its replicas.
         marks = self._deletion(name).get("status", {}).get("partitions", [])
         low = {int(m["partition"]): int(m.get("lowWatermark", -1)) for m in marks}
         report.check("low watermarks in status", low == expected, _pairs(low))
@@ -197,7 +207,10 @@ class Scenario:
         )
 
     def disable_retain(self) -> None:
-        """Disable tiering with Retain; check acknowledgements (KIP-950) and that copying stops."""
+        """Disable tiering with policy Retain (KIP-950) and check that no more segments are copied.
+
+        The disablement must wait until every broker has confirmed it.
+        """
         report = self.report
         report.step("disable tiering with Retain")
         self.cluster.stop_broker(3)
@@ -237,7 +250,8 @@ class Scenario:
         )
         self._unless_it_cannot(NO_GAPS, self._check_contiguous)
         self._compare("confluent-kafka", clients.read_confluent)
-        # Delete moves the log start to the local log start and removes every object.
+        # KIP-950's policy Delete moves the log start to the local log start and deletes every
+        # remote segment.
         self._apply_tiering(enabled=False, policy="Delete")
         self._wait_state("Disabled")
         starts, local = self._offsets(positions.EARLIEST), self._offsets(positions.EARLIEST_LOCAL)
@@ -379,7 +393,11 @@ class Scenario:
             [str, str, Mapping[int, int], Mapping[int, int]], dict[tuple[int, int], clients.Record]
         ],
     ) -> None:
-        """Read the whole topic with a client and compare it with the acknowledged records."""
+        """Check that a client reads exactly the acknowledged records of the whole topic.
+
+        ``name``: of the client, for the report. ``read``: reads ``(bootstrap, topic, starts,
+        ends)``, with offsets by partition, and returns records by partition and offset.
+        """
         # Offsets are read now, as retention may have moved the log starts.
         starts, ends = self._offsets(positions.EARLIEST), self._offsets(positions.LATEST)
         expected = self.ledger.from_offsets(starts)
@@ -394,6 +412,7 @@ class Scenario:
         )
         if wrong:
             figure += f", first {wrong[0]}"
+        # Every offset must have a record, so additional records count as an error too.
         complete = not wrong and len(records) == offsets
         self.report.check(f"{name} reads every record as it was acknowledged", complete, figure)
 

@@ -25,9 +25,10 @@ class UnknownReference(LookupError):
 
 
 def resolve(snapshot: ClusterSnapshot, text: str) -> tuple[str, str]:
-    """Return kind and name of ``topic/orders``, ``topics.tidemark.dev/orders`` or ``tmt/orders``.
+    """Return kind and name of the object that ``text`` names for ``tidemark why``.
 
-    A topic may have its name in Kafka. Raises :class:`UnknownReference`.
+    Accepted forms are ``topic/orders``, ``topics.tidemark.dev/orders`` and ``tmt/orders``. A topic
+    may have its name in Kafka. Raises :class:`UnknownReference`.
     """
     prefix, slash, name = text.partition("/")
     kind = _kind_of(prefix)
@@ -72,12 +73,15 @@ def chain(
 
 
 def _depends_on(snapshot: ClusterSnapshot, kind: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and name of each object whose problem can cause one of this object."""
     if kind == OPERATOR:
         return
+    # Every object depends on the operator, and all but the Cluster itself on the Cluster.
     yield OPERATOR, LEASE_NAME
     if kind == "Cluster":
         return
     yield from (("Cluster", body["metadata"]["name"]) for body in snapshot.clusters)
+    # Exports and record deletions also depend on their topic and its brokers.
     if kind in ("Export", "RecordDeletion"):
         bodies = snapshot.exports if kind == "Export" else snapshot.deletions
         (body,) = (body for body in bodies if body["metadata"]["name"] == name)
@@ -106,9 +110,10 @@ def root(own: Sequence[HealthFinding], others: Sequence[HealthFinding]) -> Healt
 def command(
     snapshot: ClusterSnapshot, finding: HealthFinding, namespace: str, *, is_local: bool
 ) -> str:
-    """Return a command to copy: the remedy if one command is enough, else what shows more.
+    """Return a shell command to copy: a finding's remedy, or a command that shows more.
 
-    ``is_local``: the cluster is one of ``tidemark up``, whose processes ``tidemark`` starts.
+    ``is_local``: the cluster was started by ``tidemark up``, so ``tidemark`` can start its
+    processes.
     """
     # The plugin's user has kubectl's context, but not always its namespace.
     kubectl = "tidemark kubectl" if is_local else f"kubectl --namespace {namespace}"

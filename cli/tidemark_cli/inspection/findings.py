@@ -109,10 +109,14 @@ def findings(snapshot: ClusterSnapshot) -> list[HealthFinding]:
 
 
 def verdict(snapshot: ClusterSnapshot, found: Sequence[HealthFinding]) -> str:
-    """Return one line: ``HEALTHY``, or ``NOT HEALTHY`` with the cause and the affected objects."""
+    """Return one line: ``HEALTHY``, or ``NOT HEALTHY`` with the cause and the affected objects.
+
+    ``found``: the findings in the order of :func:`findings`.
+    """
     problems = [item for item in found if item.severity is Severity.PROBLEM]
     if not snapshot.clusters and not problems:
         return "NOT HEALTHY: the namespace has no Cluster"
+    # Without a problem, the line names changes in progress, which need no action.
     if not problems:
         changing = sorted({item.reference for item in found})
         if not changing:
@@ -161,8 +165,12 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _operator(snapshot: ClusterSnapshot) -> Iterator[HealthFinding]:
-    """Yield a finding if no operator leads, because then every other status may be outdated."""
+    """Yield a finding if no operator holds the leader-election Lease.
+
+    The conditions of all other objects may be outdated then.
+    """
     lease = snapshot.lease
+    # The user may not read the Lease, so nothing is known about the operator.
     if lease == {}:
         return
     problem = "" if lease is None else _lease_problem(lease, snapshot.read_at)
@@ -202,9 +210,14 @@ def _age(span: dt.timedelta) -> str:
 
 
 def _of_object(kind: str, body: Mapping[str, Any], now: dt.datetime) -> Iterator[HealthFinding]:
+    """Yield the findings of one object: its conditions that report a problem or a change.
+
+    ``now``: time of the snapshot.
+    """
     name = str(body["metadata"]["name"])
     conditions = (body.get("status") or {}).get("conditions") or []
-    # The API server gives a new object the condition that stands for none: Unknown, Pending.
+    # The CRD's default status has one condition with status Unknown and reason Pending, so a new
+    # object has it until an operator reconciles it.
     if all(item.get("reason") == "Pending" for item in conditions):
         age = now - dt.datetime.fromisoformat(str(body["metadata"]["creationTimestamp"]))
         yield HealthFinding(
@@ -223,7 +236,8 @@ def _of_object(kind: str, body: Mapping[str, Any], now: dt.datetime) -> Iterator
         item = by_type.get(type_)
         if item is None or not _is_reported(kind, item, status):
             continue
-        # Several conditions often have the message of the first one.
+        # Several conditions often have the same message; it is reported once, for the most
+        # important one.
         message = str(item.get("message", ""))
         if message in seen:
             continue

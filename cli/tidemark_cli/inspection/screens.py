@@ -39,10 +39,10 @@ def print_screen(
     *,
     wide: bool = False,
 ) -> None:
-    """Print the verdict, the tables and the findings.
+    """Print the screen of ``tidemark status``: the verdict, the tables and the findings.
 
-    ``shown`` are the topics to list. Partitions are listed of topics with a problem, and with
-    ``wide`` of all.
+    ``shown``: topics to list. Partition tables are printed for topics with a problem, with ``wide``
+    for all listed topics.
     """
     in_trouble = {item.name for item in found if item.kind == "Topic"}
     is_well = not any(item.severity is Severity.PROBLEM for item in found)
@@ -118,6 +118,7 @@ def _right(name: str) -> Column:
 
 
 def _clusters(snapshot: ClusterSnapshot) -> Table:
+    """Return the table of Clusters with their numbers of live brokers and topics."""
     table = _table(Column("cluster"), "ready", "remote storage", "brokers", "topics")
     live = sum(ready_of(broker) == "True" for broker in snapshot.brokers)
     internal = sum(topic.is_internal for topic in snapshot.topics)
@@ -126,7 +127,7 @@ def _clusters(snapshot: ClusterSnapshot) -> Table:
         table.add_row(
             body["metadata"]["name"],
             _ready(body),
-            # Without the condition the Cluster has no remote storage.
+            # A Cluster without remote storage does not have the condition.
             str(remote.get("reason", "none")),
             f"{live}/{len(snapshot.brokers)}",
             f"{len(snapshot.topics) - internal}" + (f" + {internal} internal" if internal else ""),
@@ -173,6 +174,11 @@ def _brokers(brokers: Sequence[dict[str, Any]], rows: Sequence[PartitionRow]) ->
 
 
 def _topics(shown: Sequence[TopicRows], in_trouble: set[str], *, wide: bool) -> Table:
+    """Return the table of topics; ``wide`` adds the object name to the name in Kafka.
+
+    ``in_trouble``: object names of the topics with a problem, which are red.
+    """
+    # Most clusters have no placeholder replicas (KIP-409), so the column is optional.
     has_placeholders = any(topic.placeholders() for topic in shown)
     optional = (_right("placeholders"),) if has_placeholders else ()
     columns = ("ready", _right("in sync"), "tiering", _right("segments"), _right("remote bytes"))

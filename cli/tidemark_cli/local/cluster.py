@@ -69,7 +69,7 @@ class Addresses:
 
 
 class LocalCluster:
-    """Local cluster in one folder.
+    """Local cluster of ``tidemark up``, with all its files in one folder.
 
     ``say`` receives a line for each step. ``entries`` are added to the configuration of each
     Tidemark broker that is created here.
@@ -83,6 +83,8 @@ class LocalCluster:
         *,
         entries: Mapping[str, str] | None = None,
     ) -> None:
+        """Choose the implementation of the brokers; nothing is started."""
+        # Paths in the cluster's folder, and the settings that were stored at its creation.
         self.layout = layout
         self.settings = settings
         self._say = say
@@ -153,14 +155,14 @@ class LocalCluster:
         self._say(f"{len(crds)} resource definitions installed")
 
     def start_engine(self, brokers: int) -> dict[str, Any]:
-        """Start what must precede the Cluster, and return the Cluster's ``spec``.
+        """Start what must run before the Cluster object exists, and return the Cluster's ``spec``.
 
-        ``brokers``: number of Apache Kafka brokers, which start before the operator.
+        For Apache Kafka that is ``brokers`` broker processes, otherwise the remote tier.
         """
         from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 
-        # The operator observes an existing Apache Kafka, so the nodes run before there is a
-        # Cluster.
+        # With Apache Kafka the operator manages existing brokers, so these must run before a
+        # Cluster refers to their bootstrap address.
         if self.settings.engine == KAFKA:
             from tidemark_cli.local.kafka_brokers import KafkaBrokers
             from tidemark_cli.toolchain.maven import KAFKA as KAFKA_JARS
@@ -184,11 +186,11 @@ class LocalCluster:
         }
 
     def start_tier(self) -> dict[str, Any]:
-        """Start the remote tier and return a Cluster's ``spec.remoteStorage``."""
+        """Start the remote tier's server, if any, and return ``spec.remoteStorage`` of a Cluster."""
         if self.settings.tier == "directory":
             self.layout.tier.mkdir(exist_ok=True)
             return {"filesystem": {"path": str(self.layout.tier)}}
-        # Imported only here, as the control plane.
+        # Imported only here: with a directory as tier, none of this is needed.
         from tidemark_cli.controlplane.minio import MinioServer, MinioSettings
 
         record = processes.find(self.layout, "minio")
@@ -222,7 +224,7 @@ class LocalCluster:
         kube.close()
 
     def start_operator(self) -> None:
-        """Start the operator and wait until it leads."""
+        """Start the operator unless it runs, and wait until it holds the leader-election Lease."""
         # A running operator is left alone, and then nothing is printed.
         former = processes.find(self.layout, "operator")
         record = processes.ensure(

@@ -41,8 +41,10 @@ class ObjectSource(Protocol):
 class TopApp(App[None]):
     """Screen of ``tidemark top``.
 
-    ``readers``: one for each kind of objects. ``ask``: queries the brokers. ``interval_s``: length
-    of a watch, and interval of the broker queries.
+    ``readers``: one for each kind of objects. ``query_offsets``: queries the brokers for partition
+    offsets. ``interval_s``: length of a watch request and interval of the broker queries (seconds).
+    ``query``: initial filter, order and page. ``listener``: name of the listener whose broker
+    addresses are used.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -75,6 +77,7 @@ class TopApp(App[None]):
         query: Query,
         listener: str,
     ) -> None:
+        """Create the screen's state; the threads start when the screen is mounted."""
         super().__init__()
         #: The newest frame; None before the first.
         self.shown: pages.View | None = None
@@ -86,7 +89,9 @@ class TopApp(App[None]):
         # State of the screen, which only the screen's thread changes.
         self._objects = ObjectIndex()
         self._broker_offsets = BrokerOffsets({})
+        # Error text of the last read by kind of objects, "" if it succeeded.
         self._problems: dict[str, str] = {}
+        # Topic at the cursor, whose partitions are shown; "" if none.
         self._selected = ""
         # Shared with the threads: the partitions to query with the brokers' addresses, the queue of
         # results, and events that end the threads and wake the one that queries brokers.
@@ -111,7 +116,7 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Set up the tables and start the threads.
+        """Set up the tables, and start one thread per kind of objects and one for the brokers.
 
         The threads are daemons, so that quitting does not wait for the network.
         """
@@ -178,7 +183,7 @@ class TopApp(App[None]):
         return self._objects.version != version or before != update.problem
 
     def _draw(self) -> None:
-        """Compute the frame and update the widgets whose content changed."""
+        """Compute a frame from the current state, and update the widgets whose content changed."""
         problems = [text for text in self._problems.values() if text]
         view = pages.view(
             self._objects,
@@ -199,6 +204,7 @@ class TopApp(App[None]):
             self._fill("topics", view.topics)
         if before is None or before.partitions != view.partitions:
             self._draw_partitions(view)
+        # The visible partitions may have changed, and only these are queried.
         self._update_broker_query()
 
     def _draw_partitions(self, view: pages.View) -> None:

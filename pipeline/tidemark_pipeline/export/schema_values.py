@@ -51,12 +51,13 @@ class GivenSchemaValues:
 
 
 class RegistryValues:
-    """Reader of values that carry the ID of their schema.
+    """Reader of values in a schema registry's wire format, which begin with the ID of their schema.
 
+    ``subject``: name in the registry under which the topic's schemas are registered.
     ``reads_latest``: the columns are those of the subject's latest schema, otherwise the table's.
-    ``message``: full name of the Protobuf message. ``keys``: the registry's keys, if it compares
-    them. ``has_table``: the table exists, so its columns may be used. ``names``: names that columns
-    may have.
+    ``message``: full name of the Protobuf message. ``keys``: reader of the record keys' schema IDs,
+    None if keys are not compared. ``has_table``: the table exists, so its columns may be used.
+    ``names``: column names that the table format permits.
     """
 
     def __init__(
@@ -70,17 +71,25 @@ class RegistryValues:
         has_table: bool = False,
         names: ColumnNames = ANY_FORMAT,
     ) -> None:
+        """Read the subject's latest schema and the known schemas from the registry.
+
+        Raises :class:`ExportError` if no table can have the latest schema's columns and the table
+        does not exist yet.
+        """
         self._schemas, self._subject, self._message = schemas, subject, message
         self._has_table, self._names = has_table, names
-        # A latest schema whose columns no table can have, and the reason.
+        # The latest schema if no table can have its columns, otherwise None, and the reason.
+        # Records of this schema become dead letters.
         self._refused: SchemaSource | None = None
         self._refusal = ""
         self._reads_latest = reads_latest
         self.keys = keys
+        # The newest usable latest schema and its columns. Both are None before the first one.
         self._reader: SchemaSource | None = None
         self._columns: StructType | None = None
         # Read the latest schema first: it decides which of the known schemas are refused.
         self._read_latest_schema()
+        # Decoders by schema ID, or the reason why an ID cannot be decoded.
         self._known = self._known_schemas(())
 
     @property
@@ -95,9 +104,10 @@ class RegistryValues:
         return _decoded(frame, columns, decoding)
 
     def learn(self, read: DataFrame) -> bool:
-        """Query the registry for unknown IDs, the most frequent first, and for the latest schema.
+        """Query the registry for the schema IDs of a batch that are unknown, most frequent first.
 
-        A new ID may belong to a new latest schema, whose columns the table then needs.
+        Returns True if ``read`` must be decoded again with the new schemas. The latest schema is
+        read as well, as a new ID may belong to it, and the table may then need more columns.
         """
         counts = (
             read.where(f.col(UNKNOWN).isNotNull())
@@ -113,11 +123,15 @@ class RegistryValues:
             return False
         self._read_latest_schema()
         self._known = self._known_schemas([row[UNKNOWN] for row in counts])
-        # Read again even if the registry has none of the IDs, because their reason is new.
+        # Decode again even if the registry has none of the IDs: their reason has changed from
+        # "unknown" to "not registered".
         return True
 
     def _known_schemas(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:
-        """Return the known schemas with those of ``ids``; a reason replaces a refused one."""
+        """Return the decoder of each known schema ID, after a query for ``ids``.
+
+        The value of a schema that no table can have is the reason as text.
+        """
         known = self._schemas.learn(ids)
         refused = self._refused
         if refused is None:

@@ -87,7 +87,7 @@ def export(
     on_commit: Callable[[ExportProgress], None] = lambda _: None,
     on_progress: Callable[[ExportProgress], None] = lambda _: None,
 ) -> ExportProgress:
-    """Export a topic up to its current end, or continuously.
+    """Export a topic into a table, up to its current end or continuously.
 
     With ``every_s`` the export commits at this interval (seconds) until ``stop`` is set. Without it
     the export ends at the topic's current end, or when ``stop`` is set.
@@ -98,8 +98,8 @@ def export(
     deletes committed records from the topic, first those of earlier runs. The table's layout must
     declare that the export deletes.
 
-    Raises :class:`ExportError`, or Spark's error if reading or writing failed. Committed data
-    stays, and the next run continues behind it.
+    Returns the final progress. Raises :class:`ExportError`, or Spark's error if reading or writing
+    failed. Committed data stays, and the next run continues after the last committed offset.
     """
     if not options.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
@@ -113,15 +113,19 @@ def export(
     with Survey(read) as survey:
         parts = survey.parts()
         topic_id = str(parts[0].topic_id or "") if parts else ""
-        # The claim fences an earlier writer of the table, so progress is read after it.
+        # The claim fences an earlier writer of the table: its later commits fail. The progress that
+        # the claim returns is therefore final until this job commits.
         claimed = table.claim(options["topic"], topic_id)
         try:
-            # A topic that was recreated or truncated must not extend rows of its earlier records.
+            # If the topic was re-created, or lost records in an unclean leader election, the table
+            # has records that the topic no longer has. New records must not be appended to them.
             check_log_lineage(survey, parts, claimed)
             given = stream_options(options, claimed, once=every_s is None)
             rules = StartRules(topic_options(given, streaming=True), claimed.topic)
             # For Apache Kafka the job itself detects records that expired before they were read.
             if is_kafkas(options):
+                # Spark's own Kafka source does not report records that expired before they were
+                # read, so the job compares the log starts with the table's end.
                 rules.check_not_expired(
                     claimed, {part.partition: at for part, at in survey.log_starts(parts).items()}
                 )
@@ -189,10 +193,13 @@ class StartRules:
         log_starts: Mapping[int, int],
         leader_epochs: Mapping[int, int] | None = None,
     ) -> Exported:
-        """Return the table's position after a batch that reads up to ``ends``.
+        """Return the progress that the table records for a batch whose records end at ``ends``.
 
-        ``log_starts``: of partitions that are new to the table. ``leader_epochs``: of ``ends``.
+        ``ends``: exclusive end offsets by partition. ``log_starts``: of partitions that are new to
+        the table. ``leader_epochs``: of the records below ``ends``, which identify the log later. A
+        job that accepts data loss marks the progress as possibly incomplete.
         """
+        # Only a partition that is read from its log start has no records before its first row.
         starts = {
             partition: at for partition, at in log_starts.items() if self.is_log_start(partition)
         }
@@ -201,7 +208,10 @@ class StartRules:
 
 
 class _Batches:
-    """Commit of each micro-batch, and the progress that is reported after it."""
+    """Handler that commits each micro-batch to the table and tracks the export's progress.
+
+    Spark calls it for each batch of the stream (``foreachBatch``).
+    """
 
     def __init__(
         self,
@@ -213,25 +223,33 @@ class _Batches:
         on_commit: Callable[[ExportProgress], None],
         on_progress: Callable[[ExportProgress], None],
     ) -> None:
+        """Query the topic's ends for the first progress report.
+
+        ``claimed``: progress of the table. ``deleter``: None if the topic keeps its records.
+        """
         self._table, self._survey, self._on_commit, self._on_progress = (
             table,
             survey,
             on_commit,
             on_progress,
         )
+        # Offsets that this job has deleted from the topic.
         self._rules, self._deleter, self._deleted = rules, deleter, 0
+        # Folder of the stream's checkpoint, set before the query starts.
         self.checkpoint = Path()
+        # Error of the last batch, None if it succeeded. Spark's own error contains only its text.
         self.failure: BaseException | None = None
         self._freshness = Freshness()
-        #: Batches run in a thread of Spark, queries of the topic's end in the job's own.
+        # Guards the survey's connections and the progress: batches run in a thread of Spark,
+        # queries of the topic's end in the job's own.
         self._lock = threading.Lock()
         self.progress = self._progress_after(0, Written(), claimed)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Commit one micro-batch, then delete its records from the topic if that is requested."""
         try:
-            # Read the batch's end offsets from the checkpoint, where Spark writes them before the
-            # batch.
+            # Read the batch's end offsets from the stream's checkpoint. Spark passes only the rows
+            # and the number of the batch.
             before = self.progress
             topic = before.exported.topic
             ends = planned_end(self.checkpoint, number, topic)
@@ -247,7 +265,8 @@ class _Batches:
                 for part, at in positions.items()
                 if at.leader_epoch is not None
             }
-            # Combine them into the position that the table records with this commit.
+            # Combine the end offsets and their epochs into the progress that this commit stores in
+            # the table.
             reached = self._rules.reached(
                 before.exported, ends, self._log_starts(before, ends), epochs
             )
@@ -273,12 +292,13 @@ class _Batches:
             return
         committed = self._table.progress()
         with self._lock:
-            # Offsets of a recreated or truncated topic may belong to records that the table does
-            # not have.
+            # If the topic was re-created or truncated, its offsets may belong to records that the
+            # table does not have. These must not be deleted.
             parts = self._current_parts(committed)
             check_log_lineage(self._survey, parts, committed)
             starts = {part.partition: at for part, at in self._survey.log_starts(parts).items()}
         below = points(committed, starts)
+        # Empty if the log starts have already reached the committed offsets.
         if below:
             self._deleter.delete(committed.topic, committed.topic_id, below)
             self._deleted += sum(at.offset - starts[partition] for partition, at in below.items())
@@ -327,10 +347,10 @@ class _Batches:
         self._on_progress(self.progress)
 
     def _progress_after(self, commits: int, written: Written, exported: Exported) -> ExportProgress:
-        """Query the topic's ends and return the progress to report, with lag and freshness."""
+        """Query the topic's current ends and return the progress, with lag and freshness."""
         parts = self._current_parts(exported)
         ends = {part.partition: end for part, end in self._survey.ends_of(parts).items()}
-        # For a new partition the lag is counted from its log start.
+        # A partition that the table does not contain counts as read up to its log start.
         new = [part for part in parts if part.partition not in exported.offsets]
         starts = {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
         from_log_start = replace(exported, offsets={**starts, **exported.offsets})
@@ -358,10 +378,10 @@ def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported)
 
 
 def retry_late_workers(run: Callable[[], None]) -> None:
-    """Call ``run``, and repeat it if Spark's Python process did not start in time.
+    """Call ``run``, and repeat it if Spark's Python process did not start within Spark's 10 s.
 
-    The process starts before a query's first batch, so each call continues at the committed
-    offsets. Raises :class:`DependencyUnavailable` if the process never starts.
+    The process starts before a query's first batch, so a repeated call continues at the committed
+    offsets. Raises :class:`DependencyUnavailable` after ``_WORKER_ATTEMPTS`` attempts.
     """
     for attempt in range(1, _WORKER_ATTEMPTS + 1):
         try:
@@ -392,7 +412,10 @@ def planned_end(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
 
 
 def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool) -> dict[str, str]:
-    """Return the options of the stream: a limit per batch, the start and the end."""
+    """Return the source options of the stream: the batch limit, the start, and the end if ``once``.
+
+    ``claimed``: progress of the table. ``once``: the export ends at the topic's current end.
+    """
     given = {name: value for name, value in options.items() if name.lower() != "columns"}
     limits = {"maxoffsetspertrigger", "maxbytespertrigger"}
     # Without a limit the first batch would contain the whole topic in one commit.
@@ -405,9 +428,10 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
         given["startingOffsets"] = json.dumps({claimed.topic: offsets})
     elif not any(name.lower().startswith("starting") for name in given):
         given["startingOffsets"] = "earliest"
+    # For Spark's own Kafka source, Trigger.AvailableNow fixes the end.
     if is_kafkas(options):
         return given
-    # The end is fixed at the start, so that a busy topic cannot keep the job running.
+    # The end is fixed when the job starts. Otherwise producers could keep the job running forever.
     if once and not any(name.lower().startswith("ending") for name in given):
         given["endingOffsets"] = "latest"
     return {**given, "columns": ",".join(RAW)}
@@ -420,7 +444,11 @@ def _run_query(
     every_s: float | None,
     stop: threading.Event | None,
 ) -> None:
-    """Run the stream, until ``stop`` is set if it is continuous, otherwise to the topic's end."""
+    """Run the stream until ``stop`` is set or, without ``every_s``, to the topic's end.
+
+    ``every_s``: interval of a continuous export's commits in seconds. Raises the error of the
+    failed batch, or Spark's.
+    """
     with tempfile.TemporaryDirectory(prefix="tidemark-export-") as folder:
         batches.checkpoint = Path(folder)
         writer = raw(stream_topic(session, options)).writeStream.foreachBatch(batches)
@@ -444,9 +472,10 @@ def _run_query(
 def _await_query(
     query: StreamingQuery, stop: threading.Event | None, look: Callable[[], None], every_s: float
 ) -> None:
-    """Wait for the query's end and call ``look`` every ``every_s`` seconds.
+    """Wait until the query ends or ``stop`` is set, and call ``look`` every ``every_s`` seconds.
 
-    A batch that is running when ``stop`` is set is abandoned. The next run reads it again.
+    A batch that is running when ``stop`` is set is abandoned. The next run reads its records again.
+    Raises the query's error.
     """
     looked_s = time.monotonic()
     try:

@@ -90,7 +90,7 @@ class RecordCheck:
         self._check = self._of_struct(columns, "", 1)
 
     def judge(self, value: bytes) -> Verdict:
-        """Return the verdict on one value, whatever it contains."""
+        """Return whether one record value (JSON text) can be a row of the table. Never raises."""
         new_columns = _NewColumns()
         try:
             self._check(parse_object(value), new_columns)
@@ -98,7 +98,7 @@ class RecordCheck:
             return Verdict(str(refused))
         if not new_columns.count:
             return Verdict()
-        # A record with very many new fields usually has data as names.
+        # A record with very many new fields usually has data (such as ids) as field names.
         if new_columns.count > self._new_max:
             return Verdict(
                 f"it has {new_columns.count} fields that the table does not have, and "
@@ -126,7 +126,10 @@ class RecordCheck:
         return _of_text(where) if isinstance(kind, StringType) else None
 
     def _of_struct(self, columns: StructType, where: str, depth: int) -> _ValueCheck:
-        """Return the check of a struct, which compares names and checks the known fields."""
+        """Return the check of a struct column: for unknown field names, then for field values.
+
+        ``where``: path of the column, "" for the record itself. ``depth``: its nesting depth.
+        """
         # Prepared once for each column, as the check runs for each record.
         prefix = f"{where}." if where else ""
         known = frozenset(columns.fieldNames())
@@ -138,9 +141,13 @@ class RecordCheck:
         ]
 
         def check_struct(value: Any, new_columns: _NewColumns) -> None:
+            """Check one value and add its new fields to ``new_columns``.
+
+            Raises :class:`RecordRefused` if Spark's parser would lose a part of the value.
+            """
             if type(value) is not dict:
                 return  # Spark's parser reports that it does not fit
-            # Spark's parser would ignore these names.
+            # Spark's parser would silently ignore fields without a column.
             if not value.keys() <= known:
                 unknown = {n: item for n, item in value.items() if n not in known}
                 for name, item in unknown.items():
@@ -151,6 +158,7 @@ class RecordCheck:
                         )
                 if self._grows:
                     self._find_new(unknown, prefix, depth, new_columns)
+            # Only columns whose values can be lost silently have a check.
             for name, check in checks:
                 item = value.get(name)
                 if item is not None:
@@ -251,7 +259,11 @@ def checked_schema(given: StructType) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """Worker's check of batches for a table with ``columns`` (a schema as Spark's JSON)."""
+    """Record check that Spark sends to its Python workers, for a table with ``columns``.
+
+    ``columns`` is a schema as Spark's JSON, since the check is serialized. The other fields are
+    those of :class:`RecordCheck`.
+    """
 
     columns: str
     names: ColumnNames = field(default_factory=ColumnNames)
@@ -268,13 +280,14 @@ class Checking:
         return RecordCheck(self.fields, self.names, grows=self.grows, new_max=self.new_max)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with the columns CAUSE and HAS_NEW_FIELDS."""
+        """Yield each batch with two more columns: CAUSE and HAS_NEW_FIELDS."""
         check = self.check()
         for batch in batches:
             values = batch.column(batch.schema.get_field_index("value")).to_pylist()
             causes: dict[int, str] = {}
             new: list[bool] = []
             for place, value in enumerate(values):
+                # A null value (a tombstone) is no JSON and is always accepted.
                 verdict = Verdict() if value is None else check.judge(value)
                 new.append(verdict.has_new_fields)
                 if verdict.cause:
@@ -308,9 +321,10 @@ class Summary:
 
 
 def unknown_parts(value: Any, kind: DataType) -> Any:
-    """Return the parts of a value that the columns do not have, with their parents, or None.
+    """Return the parts of a JSON value for which the type has no columns; None if there are none.
 
-    The values of a map are returned as a list.
+    Parents of such parts are kept, so that the result has the shape of the value. The values of a
+    map are returned as a list, because its keys are data.
     """
     if isinstance(kind, StructType) and isinstance(value, dict):
         columns = {column.name: column.dataType for column in kind}

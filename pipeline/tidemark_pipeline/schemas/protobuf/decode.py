@@ -71,8 +71,12 @@ class ProtobufDecoder:
         self._reader = _struct(message, columns, "", pa_type(columns))
 
     def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
-        """Yield all messages ``data[starts[i]:ends[i]]`` in pieces."""
+        """Yield the columns of all messages ``data[starts[i]:ends[i]]``, in order and in pieces.
+
+        A message that cannot be decoded has a null row and an error in its piece.
+        """
         view = data.tobytes()
+        # Cumulative message sizes: ``behind[i]`` is the size of the messages 0 to i.
         behind = np.cumsum(ends - starts)
         first = 0
         while first < len(starts):
@@ -89,7 +93,10 @@ class ProtobufDecoder:
     def _parsed(
         self, view: bytes, places: list[tuple[int, int]]
     ) -> tuple[list[Message | None], dict[int, str]]:
-        """Return the messages, None for an unreadable one, and the errors by position."""
+        """Parse the messages at ``places`` (start, end).
+
+        Returns the messages, None for an invalid one, and the error texts by index in ``places``.
+        """
         parse = self._parse
         try:
             return [parse(view[start:end]) for start, end in places], {}
@@ -149,7 +156,11 @@ _Read = Callable[[Sequence[Any], _Budget], pa.Array]
 
 
 def _struct(message: Descriptor, columns: StructType, path: str, arrow_type: pa.DataType) -> _Read:
-    """Return the reader of a message into a struct column; ``path`` is for messages of errors."""
+    """Return the reader that turns Protobuf messages into a struct column.
+
+    ``path``: name of the column in error texts. Raises SchemaRefused if a field does not fit its
+    column.
+    """
     # Readers are built once for each column, as they run for each record.
     fields = {field.name: field for field in message.fields}
     readers: list[tuple[Callable[[Any], Any] | None, _Read | None]] = []
@@ -165,7 +176,9 @@ def _struct(message: Descriptor, columns: StructType, path: str, arrow_type: pa.
     types = [arrow_type.field(n).type for n in range(arrow_type.num_fields)]
 
     def read(messages: Sequence[Any], budget: _Budget) -> pa.Array:
-        # Rows count even without fields, so that a list of empty messages is limited as well.
+        """Return the messages, None for a null row, as an Arrow struct array of the same length."""
+        # The budget bounds the values that a small input may expand to. Rows count even without
+        # fields, so that a list of empty messages is limited as well.
         budget.take(len(messages) * (len(readers) + 1))
         absent = [message is None for message in messages]
         some = any(absent)
@@ -174,7 +187,7 @@ def _struct(message: Descriptor, columns: StructType, path: str, arrow_type: pa.
             if get is None or into is None:
                 arrays.append(pa.nulls(len(messages), kind))
                 continue
-            # The check for None is left out if there is none, as this loop runs for each value.
+            # This loop runs for each value, so the test for None is omitted if no message is None.
             values = (
                 [None if message is None else get(message) for message in messages]
                 if some
@@ -203,7 +216,11 @@ def _getter(field: FieldDescriptor) -> Callable[[Any], Any]:
 def _field(
     field: FieldDescriptor, column_type: DataType, path: str, arrow_type: pa.DataType
 ) -> _Read:
-    """Return the reader of a field, which may be a map, a list or a single value."""
+    """Return the reader of a field: a map, a repeated field or a single value.
+
+    ``path``: name of the column in error texts. Raises SchemaRefused if the field does not fit the
+    column.
+    """
     if is_map(field) and isinstance(column_type, MapType):
         entry = field.message_type.fields_by_name
         keys = _single(entry["key"], column_type.keyType, f"{path}.key", arrow_type.key_type)
@@ -222,7 +239,10 @@ def _field(
 def _single(
     field: FieldDescriptor, column_type: DataType, path: str, arrow_type: pa.DataType
 ) -> _Read:
-    """Return the reader of a single value: a scalar, a well-known type or a message."""
+    """Return the reader of a field with one value: a scalar, a well-known type or a message.
+
+    Raises SchemaRefused if the field does not fit the column.
+    """
     message = field.message_type
     if message is None:
         return _scalar(field, column_type, path, arrow_type)
@@ -244,7 +264,10 @@ def _single(
 def _scalar(
     field: FieldDescriptor, column_type: DataType, path: str, arrow_type: pa.DataType
 ) -> _Read:
-    """Return the reader of a scalar. Raises SchemaRefused if the column is narrower."""
+    """Return the reader of a scalar or enum field.
+
+    Raises SchemaRefused if the column is of another type, or narrower than the field.
+    """
     is_bytes = field.type == FieldDescriptor.TYPE_BYTES
     own: DataType = BinaryType() if is_bytes else SIMPLE[field.cpp_type]
     # A column may be wider than the field, as after an evolution of the schema.
