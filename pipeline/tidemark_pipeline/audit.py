@@ -95,13 +95,14 @@ class AuditReport:
         )
 
     def outcome(self, *, at_ms: int, by: str) -> TopicAudit:
-        """Return the record of the audit that the store keeps.
+        """Return the summary of the audit that is stored in the tier.
 
-        ``at_ms``: start of the audit. ``by``: name of the program.
+        ``at_ms``: start of the audit, Unix time in milliseconds. ``by``: name of the program.
         """
         kinds = list(FindingKind)
         counts = Counter(finding.kind for finding in self.findings)
-        # The record is bounded, so it contains the most severe findings only.
+        # The stored summary is bounded: it has the counts of all findings, but only the most severe
+        # ones in detail. FindingKind is ordered by severity.
         worst = sorted(self.findings, key=lambda item: kinds.index(item.kind))[:WORST_MAX]
         return TopicAudit(
             topic_id=self.topic.topic_id,
@@ -118,8 +119,12 @@ class AuditReport:
 
 
 def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditPlan:
-    """Divide the audit of a topic into tasks. Raises StoreUnavailable."""
-    # Objects first: one that is listed but deleted before its manifest is read is no finding.
+    """Check a topic's manifests and divide the check of its segments into tasks.
+
+    ``task_bytes``: segment bytes per task. Raises StoreUnavailable.
+    """
+    # The objects are listed before the manifests are read. An object that is deleted in between is
+    # then no longer in its manifest, and is no finding.
     sizes = _listed(tier, topic)
     tasks: list[AuditTask] = []
     findings: list[Finding] = []
@@ -139,7 +144,10 @@ def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditP
 
 
 def run_task(storage: RemoteStorage, task: AuditTask) -> TaskResult:
-    """Read the segments of a task. Raises StoreUnavailable: nothing is known then."""
+    """Read and verify the segments of one task.
+
+    Raises StoreUnavailable; nothing is known about the segments then.
+    """
     tier = open_tier(storage)
     findings: list[Finding] = []
     size_bytes = 0
@@ -152,7 +160,8 @@ def run_task(storage: RemoteStorage, task: AuditTask) -> TaskResult:
             findings += _if_live(tier, task, entry, FindingKind.MISSING, str(error))
         except ObjectDamaged as error:
             findings += _if_live(tier, task, entry, FindingKind.DAMAGED, str(error))
-    # A damaged store could produce a finding per segment; the driver's memory is bounded.
+    # In a damaged store each segment may have a finding, so the number is bounded to protect the
+    # driver's memory.
     return TaskResult(len(task.segments), size_bytes, tuple(findings[:FINDINGS_MAX]))
 
 
@@ -199,13 +208,15 @@ def _split(
     sizes: dict[str, int],
     task_bytes: int,
 ) -> Iterator[AuditTask]:
-    """Yield tasks for the live segments of a partition, each of at least ``task_bytes`` but the
-    last. ``sizes``: listed object sizes by key.
+    """Yield tasks for the live segments of a partition.
+
+    Each task but the last has at least ``task_bytes``. ``sizes``: listed object sizes by key.
     """
     group: list[tuple[SegmentEntry, tuple[int, int] | None]] = []
     size_bytes = 0
     for entry in live:
-        # Only both sizes together are comparable with the entry.
+        # If one of the two objects is not listed, no size is compared and reading reports the
+        # missing object.
         both = sizes.get(entry.log_key), sizes.get(entry.aux_key)
         group.append((entry, None if None in both else both))  # type: ignore[arg-type]
         size_bytes += entry.size_bytes

@@ -22,19 +22,23 @@ class BrokerDeletions:
         self._access = access
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
-        """Delete the records below these positions and wait for all live replicas.
+        """Delete the records below these offsets and return once all live replicas have done so.
 
-        Raises DependencyUnavailable if a later attempt may succeed, otherwise ExportError.
+        ``topic_id``: ID of the exported topic, "" if its brokers have no IDs. ``below``: offset and
+        leader epoch by partition. Raises DependencyUnavailable if a later attempt may succeed,
+        otherwise ExportError.
         """
         try:
             with BrokerClient(self._access) as brokers:
                 current = brokers.topics([topic]).get(topic)
-                # A re-created topic has the same name and offsets, but other records.
+                # A re-created topic has the same name and the same offsets, but other records.
                 if current is None or str(current.topic_id or "") != topic_id:
                     raise ExportError(
                         f"the topic {topic} is no longer the one that was exported: nothing is "
                         "deleted"
                     )
+                # After an unclean leader election, the log may have other records at the same
+                # offsets.
                 _check_epochs(brokers, topic, below)
                 offsets = {part: at.offset for part, at in below.items()}
                 reached = brokers.delete_records(topic, offsets)
@@ -44,7 +48,8 @@ class BrokerDeletions:
             ) from error
         except BrokerRefused as error:
             raise ExportError(f"records of {topic} are not deleted: {error}") from error
-        # A replica that lags behind still has the records, so the deletion is not complete yet.
+        # The low watermark is the lowest log start of the live replicas. If it is below the offset,
+        # a lagging replica still has records.
         late = [part for part, at in below.items() if reached.get(part, -1) < at.offset]
         if late:
             raise DependencyUnavailable(

@@ -167,9 +167,11 @@ class BrokerClient:
         return self._offsets_of_timestamps(topic, dict.fromkeys(partitions, LATEST), committed=True)
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEndAnswer]:
-        """Return the end of an epoch by partition (OffsetForLeaderEpoch, KIP-320).
+        """Return the end offset of a leader epoch by partition (OffsetForLeaderEpoch, KIP-320).
 
-        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
+        ``epochs``: the epoch to look up by partition. Raises :class:`BrokersUnavailable`,
+        :class:`BrokerRefused`.
+        """
         epoch_ends: dict[int, EpochEndAnswer] = {}
 
         # A retry only requests the partitions that have no answer yet.
@@ -185,11 +187,14 @@ class BrokerClient:
     def _offsets_of_timestamps(
         self, topic: str, timestamps: Mapping[int, int], *, committed: bool
     ) -> dict[int, StableLogEnd]:
-        """Return the offset of each timestamp with the epoch of the leader that reported it, by
-        partition.
+        """Return the offset of a timestamp by partition, with the epoch of the answering leader.
+
+        ``timestamps``: milliseconds or a special value of ListOffsets, by partition. ``committed``:
+        the latest offset is the last stable one.
         """
         log_ends: dict[int, StableLogEnd] = {}
 
+        # Transient failures repeat this call, which skips partitions that already have an answer.
         def request_remaining() -> None:
             remaining = [partition for partition in timestamps if partition not in log_ends]
             for address, partitions in self._by_leader(topic, remaining).items():
@@ -227,7 +232,7 @@ class BrokerClient:
         """
         low_watermarks: dict[int, int] = {}
 
-        # Repeating a deletion does no harm; partitions with an answer are left out all the same.
+        # DeleteRecords is idempotent, so a retry is safe. Partitions with an answer are skipped.
         def request_remaining() -> None:
             remaining = [partition for partition in below if partition not in low_watermarks]
             for address, partitions in self._by_leader(topic, remaining).items():
@@ -241,7 +246,7 @@ class BrokerClient:
         """Return the result of ``call``, which is repeated after transient failures.
 
         Raises :class:`BrokersUnavailable` after the last attempt, and :class:`BrokerRefused` at
-        once.
+        once for errors that a retry cannot fix.
         """
         reason = ""
         for failures in range(1, _TRIES_MAX + 1):
@@ -266,7 +271,10 @@ class BrokerClient:
         raise BrokersUnavailable(f"gave up after {_TRIES_MAX} tries: {reason}")
 
     def _metadata(self, names: Sequence[str] | None) -> MetadataResponse:
-        """Request the metadata of topics (None: all) and update the cached leaders."""
+        """Send a Metadata request for topics (None: all) and update the cached leaders.
+
+        A topic that does not exist is in the response with its error code. Raises for other errors.
+        """
         request = metadata_request.MetadataRequest(
             topics=None
             if names is None
@@ -280,15 +288,16 @@ class BrokerClient:
         response = self._request_any(request, MetadataResponse)
         addresses = {int(b.node_id): BrokerAddress(b.host, int(b.port)) for b in response.brokers}
         for topic in response.topics:
-            # A topic that does not exist is left out; topics() callers compare the names.
+            # The callers compare the returned names, so an unknown topic is no error here.
             if topic.error_code != ErrorCode.unknown_topic_or_partition:
                 _check(topic.error_code, str(topic.name))
             self._leaders.update(_leaders_of(topic, addresses))
         return response
 
     def _request_any(self, request: object, response_type: type[R]) -> R:
-        """Send a request over any open connection, or to the first bootstrap address that
-        accepts one.
+        """Send a request that any broker can answer, over an open connection if there is one.
+
+        Otherwise the bootstrap addresses are tried in order. Raises :class:`BrokersUnavailable`.
         """
         # An open connection saves a handshake, and its broker was reachable before.
         for address in tuple(self._connections):
@@ -298,7 +307,8 @@ class BrokerClient:
         for text in self._access.bootstrap:
             try:
                 return self._request(parse_address(text), request, response_type)
-            # A subclass of OSError, but another broker does not make the certificate valid.
+            # It is a subclass of OSError, but it is not retried with another broker: the user must
+            # fix the trust store.
             except ssl.SSLCertVerificationError:
                 raise
             except OSError as error:
@@ -360,11 +370,12 @@ class BrokerClient:
         self, address: BrokerAddress, topic: str, timestamps: Mapping[int, int], *, committed: bool
     ) -> dict[int, int]:
         """Send ListOffsets to one leader and return the offsets by partition; -1: none."""
-        # The leader's epoch is in the request, so that a former leader refuses it (KIP-320).
+        # The request contains the leader epoch from the metadata, so that a former leader refuses
+        # it (KIP-320).
         request = offsets_request.ListOffsetsRequest(
+            # Replica -1 marks a consumer.
             replica_id=BrokerId(-1),
-            # Replica -1 marks a consumer; read_committed makes the latest offset the last stable
-            # one.
+            # With read_committed the latest offset is the last stable one.
             isolation_level=_READ_COMMITTED if committed else i8(0),
             topics=(
                 offsets_request.ListOffsetsTopic(
@@ -394,8 +405,8 @@ class BrokerClient:
     def _epoch_ends(
         self, address: BrokerAddress, topic: str, epochs: Mapping[int, int]
     ) -> dict[int, EpochEndAnswer]:
-        """Send OffsetForLeaderEpoch to one leader and return the ends by partition."""
-        # The request names the leader's epoch, so that a former leader refuses it.
+        """Send OffsetForLeaderEpoch (KIP-320) to one leader and return the answers by partition."""
+        # The request contains the current leader epoch, so that a former leader refuses it.
         leaders = {part: self._leader(topic, part).leader_epoch for part in epochs}
         request = epoch_request.OffsetForLeaderEpochRequest(
             replica_id=BrokerId(-1),
@@ -419,6 +430,7 @@ class BrokerClient:
             for result in topic_result.partitions:
                 _check(result.error_code, f"{topic}-{result.partition}")
                 partition, end = int(result.partition), int(result.end_offset)
+                # A negative end offset means that the log has no later epoch.
                 epoch_ends[partition] = EpochEndAnswer(None if end < 0 else end, leaders[partition])
         if epoch_ends.keys() != epochs.keys():
             raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
@@ -427,7 +439,10 @@ class BrokerClient:
     def _delete_records(
         self, address: BrokerAddress, topic: str, below: Mapping[int, int]
     ) -> dict[int, int]:
-        """Send DeleteRecords to one leader and return the low watermarks by partition."""
+        """Send DeleteRecords (KIP-107) to one leader and return the low watermarks by partition.
+
+        ``below``: offset by partition; records below it are deleted.
+        """
         # A broker answers when all live replicas have deleted the records, or after the timeout.
         request = delete_request.DeleteRecordsRequest(
             topics=(
@@ -444,7 +459,8 @@ class BrokerClient:
             timeout=_DELETE_TIMEOUT,
         )
         response = self._request(address, request, DeleteRecordsResponse)
-        # The first error ends it; partitions before it have been deleted.
+        # The first error is raised. Partitions before it have been deleted, and a retry repeats
+        # them.
         low_watermarks: dict[int, int] = {}
         for topic_result in response.topics:
             for result in topic_result.partitions:
@@ -455,9 +471,13 @@ class BrokerClient:
         return low_watermarks
 
     def _fetch(self, topic: str, partition: int, offset: int) -> FetchedBatches:
-        """Send one Fetch with isolation level read_committed to the leader of a partition."""
+        """Send one Fetch request (read_committed) to a partition's leader and return its batches.
+
+        Raises :class:`OutOfRange` if the log does not contain ``offset``.
+        """
         leader = self._leader(topic, partition)
-        # Waits two seconds for a byte. Both size limits are equal, as there is one partition.
+        # The broker waits up to two seconds for the first byte. Both size limits are equal, as
+        # there is only one partition.
         request = fetch_request.FetchRequest(
             max_wait=i32Timedelta.parse(datetime.timedelta(seconds=2)),
             min_bytes=i32(1),

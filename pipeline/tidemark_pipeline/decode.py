@@ -61,11 +61,10 @@ class DecodeThreads:
     def map(
         self, function: Callable[[T], R], values: Iterable[T], needs_thread: Callable[[T], bool]
     ) -> Iterator[R]:
-        """Yield ``do(value)`` for each value, with a bounded number of results that wait for the
-        caller.
+        """Yield ``function(value)`` for each value, in order, with bounded look-ahead.
 
-        Values for which ``needs_thread`` is false are processed by the caller's thread in their
-        turn.
+        Values for which ``needs_thread`` is true are processed by the pool, the others by the
+        caller's thread when their result is due.
         """
         if self._pool is None:
             yield from map(function, values)
@@ -73,7 +72,7 @@ class DecodeThreads:
         waiting: deque[Callable[[], R]] = deque()
         for value in values:
             task = functools.partial(function, value)
-            # An uncompressed batch costs less than handing it to a thread.
+            # Handing an uncompressed batch to a thread costs more than processing it.
             waiting.append(self._pool.submit(task).result if needs_thread(value) else task)
             # Popping the oldest result bounds memory and preserves the order.
             if len(waiting) > self._ahead:
@@ -126,11 +125,15 @@ def decode_batches(
     source: ByteSource,
     threads: DecodeThreads = CALLER_THREAD,
 ) -> Iterator[pa.RecordBatch]:
-    """Do the same as :func:`decode` for batches in ``data`` whose positions are known."""
+    """Yield Arrow batches of the requested records, as :func:`decode`, for known batches.
+
+    ``batches``: position in ``data`` and header of each record batch.
+    """
 
     def unpack(place: tuple[int, BatchHeader]) -> _Unpacked | None:
         return _unpack(data, *place, source)
 
+    # Batches are decompressed by the threads, and several small ones are decoded at once.
     requested = (place for place in batches if is_requested(place[1], source))
     for group in _groups(threads.map(unpack, requested, _is_compressed)):
         # A few KiB may decompress to millions of records, so a large batch is split.
@@ -155,7 +158,10 @@ def _headers_of(
 def _unpack(
     data: bytes, position: int, header: BatchHeader, source: ByteSource
 ) -> _Unpacked | None:
-    """Return the decompressed records, None if the batch has no data records."""
+    """Verify a record batch's CRC and return its decompressed records.
+
+    Returns None if the batch has no data records. Raises :class:`CorruptData`.
+    """
     start, end = position + HEADER_BYTES, position + header.size_bytes
     unpacked = _Unpacked(header, data, start, end)
     try:
@@ -169,7 +175,8 @@ def _unpack(
     except ValueError as error:
         raise _corrupt(source, header, str(error)) from error
     size = unpacked.end - unpacked.start
-    # The header's count is not trusted: it decides how much memory the table gets.
+    # The header's count decides how much memory is allocated, so it is checked against the smallest
+    # possible record size.
     if not 0 < header.count * RECORD_BYTES_MIN <= size:
         raise _corrupt(source, header, f"{header.count} records in {size} bytes")
     return unpacked
@@ -180,7 +187,11 @@ def _is_compressed(place: tuple[int, BatchHeader]) -> bool:
 
 
 def _groups(batches: Iterable[_Unpacked | None]) -> Iterator[list[_Unpacked]]:
-    """Yield the batches that become one Arrow batch; one with too many records is alone."""
+    """Yield groups of consecutive batches that are decoded into one Arrow batch.
+
+    A group exceeds ROWS_MAX rows only if it is a single batch. None stands for a batch without data
+    records.
+    """
     group: list[_Unpacked] = []
     rows = size = 0
     for batch in batches:
@@ -199,8 +210,11 @@ def _groups(batches: Iterable[_Unpacked | None]) -> Iterator[list[_Unpacked]]:
 def _decode_group(
     data: bytes, group: list[_Unpacked], source: ByteSource
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the requested records of several batches as one Arrow batch."""
-    # Uncompressed batches stay in the fetched bytes, and only positions are computed.
+    """Yield the requested records of several record batches as at most one Arrow batch.
+
+    ``data``: the fetched bytes, in which uncompressed batches are located.
+    """
+    # Uncompressed batches are decoded in place. If any batch was compressed, all are concatenated.
     if all(batch.data is data for batch in group):
         buffer, starts = data, np.array([batch.start for batch in group], dtype=np.int64)
         ends = np.array([batch.end for batch in group], dtype=np.int64)
@@ -214,14 +228,14 @@ def _decode_group(
     table = np.empty((int(counts.sum()), scan.COLUMNS), dtype=np.int64)
     view = np.frombuffer(buffer, dtype=np.uint8)
     wrong = scan.scan_batches(view, starts, ends, counts, table)
-    # Half the value is the batch's index; its last bit tells the two errors apart.
+    # The scanner returns twice the index of the corrupt batch, plus one for the second error.
     if wrong >= 0:
         raise _corrupt(source, headers[wrong // 2], _SCAN_ERRORS[wrong % 2])
     yield from _requested_rows(view, table, headers, counts, source)
 
 
 def _decode_large(batch: _Unpacked, source: ByteSource) -> Iterator[pa.RecordBatch]:
-    """Yield a batch with more than ROWS_MAX records in pieces of at most ROWS_MAX."""
+    """Yield the records of a batch with more than ROWS_MAX records, ROWS_MAX rows at a time."""
     header = batch.header
     view = np.frombuffer(batch.data, dtype=np.uint8)[batch.start : batch.end]
     position = 0
@@ -248,9 +262,13 @@ def _requested_rows(
     counts: scan.Longs,
     source: ByteSource,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the requested rows as an Arrow batch. ``counts``: records of each batch."""
+    """Yield the requested records of scanned batches as an Arrow batch, if there are any.
+
+    ``table``: a row of positions in ``buffer`` per record (:func:`scan.scan_records`). ``counts``:
+    number of records of each batch in ``headers``.
+    """
     size = len(table)
-    # Compiled code fills these arrays, so they are not initialised.
+    # scan.spread fills these arrays: offset, timestamp (µs), timestamp type, leader epoch.
     rows = Rows(
         buffer,
         table,
@@ -269,7 +287,7 @@ def _requested_rows(
         rows.timestamp_types,
         rows.leader_epochs,
     )
-    # Filtering copies every array, so it is done only for batches at the edges of a read.
+    # Filtering copies every array, so it is done only for the first and last batches of a read.
     if requested < size:
         offsets = rows.offsets
         rows = rows.only((offsets >= source.from_offset) & (offsets <= source.to_offset_inclusive))

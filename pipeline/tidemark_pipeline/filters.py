@@ -54,8 +54,13 @@ def narrow(filters: Iterable[object]) -> Narrowing:
 
 
 def _narrow(narrowing: Narrowing, column: str, kind: str, value: object) -> Narrowing:
-    """Return the narrowing with the condition of one filter. ``kind``: the filter's class name."""
-    # Spark's columns are case-insensitive. Each condition only reduces what is already found.
+    """Return the bounds after one more filter of the query's WHERE.
+
+    ``column``: name of the compared column. ``kind``: class name of Spark's filter, such as
+    ``GreaterThan``. An unknown filter changes nothing, because Spark applies all filters again.
+    """
+    # Spark's column names are case-insensitive. Filters are combined with AND, so bounds only
+    # tighten.
     match column:
         case "topic":
             return replace(narrowing, topics=_among(narrowing.topics, kind, value))
@@ -95,7 +100,7 @@ def _among(allowed: frozenset[object] | None, kind: str, value: object) -> froze
 
 
 def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
-    """Return the lowest and the highest value that pass."""
+    """Return the lowest and the highest offset that pass a filter; None means no bound."""
     if kind == "In" and isinstance(value, (list, tuple)):
         numbers = [number for number in value if isinstance(number, int)]
         # Other types than a whole number never equal an offset.
@@ -117,7 +122,7 @@ def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
 
 
 def _times(kind: str, value: object) -> tuple[int | None, int | None]:
-    """Return the earliest and the latest time that pass."""
+    """Return the earliest and the latest time (ms) that pass a filter; None means no bound."""
     if kind == "In" and isinstance(value, (list, tuple)):
         times = [_ms(time) for time in value if isinstance(time, datetime.datetime)]
         return (min(times), max(times)) if times else (None, None)
@@ -125,7 +130,8 @@ def _times(kind: str, value: object) -> tuple[int | None, int | None]:
         return None, None
     match kind:
         case "EqualTo" | "EqualNullSafe":
-            # Not one millisecond later: Spark compares microseconds.
+            # Equality is rounded down to the record's millisecond; Spark compares the microseconds
+            # itself.
             return _ms(value), _ms(value)
         case "GreaterThan" | "GreaterThanOrEqual":
             return _ms(value), None

@@ -48,7 +48,7 @@ class ReadPlan:
     ends_with_tier: bool
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each partition about what is read."""
+        """Yield a log line for each partition: its offsets, and the work in tier and brokers."""
         by_part: dict[Part, list[Task]] = {part: [] for part in self.read_ranges}
         for placed in self.tasks:
             by_part[placed.part].append(placed.task)
@@ -96,7 +96,11 @@ def plan_ranges(
     read_ranges: Mapping[Part, ReadRange],
     narrowing: Narrowing = NO_NARROWING,
 ) -> ReadPlan:
-    """Return the tasks for known offsets, none of which is below the log start."""
+    """Return the plan that reads these offsets, and log it.
+
+    ``read_ranges``: offsets by partition, none below the log start. ``narrowing``: bounds from the
+    query's filters.
+    """
     tasks = [
         PlannedTask(part, task)
         for part, read_range in read_ranges.items()
@@ -110,9 +114,10 @@ def plan_ranges(
 
 
 def requested_range(survey: Survey, options: Options, part: Part, extent: Extent) -> ReadRange:
-    """Return the offsets that the options request of one partition, bounded by its extent.
+    """Return the offsets of one partition that the options request, within its extent.
 
-    Raises OptionError if an offset is beyond the end and data loss is not accepted.
+    ``extent``: the readable offsets. Raises OptionError if an offset is outside the extent and
+    ``failOnDataLoss`` is set.
     """
     start = starting(survey, options, part, extent)
     position = None if options.ending is None else options.ending.of(part.topic, part.partition)
@@ -121,7 +126,8 @@ def requested_range(survey: Survey, options: Options, part: Part, extent: Extent
         return survey.find(part, timestamp_ms)
 
     end = extent.end if position is None else end_of(position, extent, find)
-    # A time beyond the end is no error: the read then ends at the end.
+    # Only an explicit offset beyond the end is an error. A timestamp later than all records means
+    # the end.
     if isinstance(position, At) and options.fail_on_data_loss and end > extent.end:
         where = "log" if survey.reads_brokers else "tier, and no brokers are read,"
         raise OptionError(
@@ -134,16 +140,17 @@ def requested_range(survey: Survey, options: Options, part: Part, extent: Extent
 
 
 def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> int:
-    """Return the offset at which the options start a partition, bounded by its extent.
+    """Return the offset at which the options start to read a partition, within its extent.
 
-    Raises OptionError.
+    Raises OptionError if an explicit offset is outside the extent, or no record is as late as the
+    starting time.
     """
 
     def find(timestamp_ms: int) -> int | None:
         return survey.find(part, timestamp_ms)
 
     position = options.starting.of(part.topic, part.partition)
-    # Times are looked up only if the position is one, as that needs a request.
+    # ``find`` sends a request, so it is called only if the option is a timestamp.
     try:
         start = start_of(position, extent, find, strict=options.strict_times)
     except NoSuchTime as error:
@@ -176,11 +183,13 @@ def _narrowed(read_range: ReadRange, narrowing: Narrowing) -> ReadRange:
 def _tasks(
     survey: Survey, options: Options, part: Part, read_range: ReadRange, narrowing: Narrowing
 ) -> Iterator[Task]:
-    """Yield the tasks of one partition.
+    """Yield the tasks that read one partition: remote segments, and offsets on brokers.
 
-    Raises :class:`DataLoss` if requested offsets have expired.
+    Raises :class:`DataLoss` if requested offsets have expired, and HoleInPlan if some offset has no
+    source.
     """
-    # The head may have a later log start than the extent, which was read before it.
+    # The manifest may have been read after the extent, and retention may have moved the log start
+    # meanwhile.
     version, start, ranges = survey.ranges(part, read_range.start, read_range.end)
     if start > read_range.start and options.fail_on_data_loss:
         raise DataLoss(
@@ -190,7 +199,8 @@ def _tasks(
     # Retention may have removed everything that was requested.
     if start >= read_range.end:
         return
-    # An upper bound of the time needs the promise about out-of-order records.
+    # A segment's entry has its largest timestamp only. So an upper time bound is usable only if the
+    # user states how far timestamps are out of order (``timestamp_skew_ms``).
     until_ms, skew_ms = narrowing.until_ms, options.timestamp_skew_ms
     yield from cut(
         part.partition,

@@ -107,11 +107,11 @@ def parse_timestamp(text: str) -> Positions:
 def start_of(
     position: Position, extent: Extent, find: Callable[[int], int | None], *, strict: bool
 ) -> int:
-    """Return the first offset to read, which may be below the log start.
+    """Return the first offset to read, which may be outside the partition's extent.
 
-    ``find`` returns the first offset of a time or later, or None. For None it raises
-    :class:`NoSuchTime` if ``strict``, otherwise the result is the end. The caller decides about
-    offsets outside the extent.
+    ``find``: returns the first offset with a timestamp or a later one, None if there is none. In
+    that case :class:`NoSuchTime` is raised if ``strict``, otherwise the end is returned. The caller
+    handles offsets outside the extent.
     """
     match position:
         case Earliest():
@@ -124,15 +124,15 @@ def start_of(
             offset_at_time = find(timestamp_ms)
             if offset_at_time is None and strict:
                 raise NoSuchTime(f"no record is of {timestamp_ms} ms or later")
-            # A tier may still have records below the log start.
+            # A segment in the tier may still have records below the log start.
             return extent.end if offset_at_time is None else max(offset_at_time, extent.log_start)
 
 
 def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]) -> int:
-    """Return the first offset that is no longer read, which may be beyond the end.
+    """Return the exclusive end offset of a read, which may be outside the partition's extent.
 
-    If no record is as late as the requested time, it is the end. The caller decides about offsets
-    outside the extent.
+    ``find``: returns the first offset with a timestamp or a later one, None if there is none. In
+    that case the end of the extent is returned. The caller handles offsets outside the extent.
     """
     match position:
         case Earliest():
@@ -143,7 +143,7 @@ def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]
             return offset
         case Since(timestamp_ms):
             offset_at_time = find(timestamp_ms)
-            # The record may have been written after the end was pinned.
+            # The record may have been written after the extent was read.
             return extent.end if offset_at_time is None else min(offset_at_time, extent.end)
 
 

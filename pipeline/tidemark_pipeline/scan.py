@@ -45,7 +45,8 @@ BROKEN = -1
 def _copy(context: Any, out: Any, to: Any, data: Any, begin: Any, size: Any) -> Any:
     """Copy ``data[begin : begin + size]`` to ``out[to : to + size]`` with C's memcpy.
 
-    An assignment of slices takes four times as long, as they might overlap.
+    A numba intrinsic: it returns the signature and a function that generates the machine code. An
+    assignment of slices takes four times as long, as they might overlap.
     """
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -80,8 +81,9 @@ def _varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Return a zigzag varint of 32 bits likewise, so that no sum of position and length can
-    overflow.
+    """Return a zigzag varint of 32 bits as (value, next position); position -1 if invalid.
+
+    The bound of 32 bits ensures that no sum of position and length can overflow.
     """
     raw = np.uint64(0)
     shift = np.uint64(0)
@@ -129,7 +131,7 @@ def _behind_headers(data: Bytes, position: int, end: int, count: int) -> int:
 def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
     """Read ``count`` records from ``position`` into ``table`` (shape: rows by COLUMNS).
 
-    Returns the position of the next record, or BROKEN.
+    ``data``: uncompressed records of format v2. Returns the position of the next record, or BROKEN.
     """
     for row in range(count):
         # A length is checked before it is used: data may come from a faulty client.
@@ -137,7 +139,7 @@ def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
         if position < 0 or length < 1 or position + length > len(data):
             return BROKEN
         end = position + length
-        # The byte that is passed over is the record's attributes: unused by Kafka.
+        # Skip the record's attributes, one byte that Kafka does not use.
         table[row, TIMESTAMP_DELTA], position = _varlong(data, position + 1, end)
         if position < 0:
             return BROKEN
@@ -164,11 +166,11 @@ def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def scan_batches(data: Bytes, starts: Longs, ends: Longs, counts: Longs, table: Longs) -> int:
-    """Read the records of many batches, ``data[starts[i]:ends[i]]`` each, consecutively into
-    ``table``.
+    """Read the records of many batches into consecutive rows of ``table``.
 
-    Positions are relative to ``data``. Returns -1, or for a corrupt batch twice its index, plus one
-    if it only has bytes after its last record.
+    Batch i has ``counts[i]`` records in ``data[starts[i]:ends[i]]``. Positions in ``table`` are
+    relative to ``data``. Returns -1 if all batches are valid. For a corrupt batch it returns twice
+    its index, plus one if it has bytes after its last record.
     """
     first = 0
     for batch in range(len(starts)):
@@ -202,7 +204,7 @@ def spread(
     timestamp_types: Ints,
     leader_epochs: Ints,
 ) -> int:
-    """Fill the values that each scanned record takes from its batch.
+    """Fill the columns that each scanned record derives from its batch header.
 
     ``counts`` has the number of records of each of the ``batches`` (columns as named above).
     ``requested`` is the first and the last requested offset. Fills the last four arrays and returns
@@ -231,10 +233,11 @@ def spread(
 
 @numba.njit(cache=True, nogil=True)
 def measure(table: Longs, column: int, ends: Ints) -> tuple[int, int]:
-    """Compute the end of each piece when all pieces are concatenated.
+    """Compute the Arrow offsets of one variable-length column, such as the keys.
 
-    ``ends`` receives them after its first element. A piece's length is in the column after
-    ``column``. Returns the total bytes and the number of nulls.
+    ``column`` has the start of each value, the column after it the length, negative for null.
+    ``ends`` receives the cumulative lengths, from 0. Returns the total bytes and the number of
+    nulls.
     """
     total, nulls = 0, 0
     ends[0] = 0

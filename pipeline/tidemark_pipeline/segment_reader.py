@@ -63,14 +63,16 @@ def read_task(
     selection: RecordSelection = ALL,
     threads: DecodeThreads = CALLER_THREAD,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield every requested record of the task's segments, in offset order.
+    """Yield every requested record of the task's remote segments, in offset order.
 
-    Raises :class:`CorruptData` if an object is not what was copied, or contains other rows than
-    were planned. If the manifest has digests, that is before the first wrong row. Raises
-    :class:`DataLoss` if segments have expired and ``fail_on_data_loss`` is set.
+    ``topic_id``: to read the current manifest if an object is missing. Raises :class:`CorruptData`
+    if an object differs from what was copied, or contains other rows than planned. If the manifest
+    has digests, that is before the first wrong row. Raises :class:`DataLoss` if segments have
+    expired and ``fail_on_data_loss`` is set; otherwise their records are skipped.
     """
-    # One source per range, as each segment has its own tiered epoch and offsets.
     for part in task.ranges:
+        # One source for each segment, as its copy has its own leader epoch (tiered epoch) and
+        # offsets.
         source = ByteSource(
             topic,
             task.partition,
@@ -96,35 +98,41 @@ def read_task(
 def _read_range(
     tier: Tier, entry: SegmentEntry, source: ByteSource, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the requested part of a segment, or all of it if it has no digests to check a part
-    with.
+    """Yield the requested records of one segment, after they were verified.
+
+    Without digests in the manifest entry the whole segment is read, as a part cannot be verified.
     """
     aux, window = None, full_window(entry)
-    # Digests allow to check single pieces, so the indexes may narrow what is read.
+    # With digests each piece can be verified alone, so the offset and time indexes may narrow the
+    # read.
     if entry.digests is not None:
         aux = tier.segments.fetch_aux(entry)
         if source.since_ms is not None:
             first = first_offset_since(entry, aux, source.since_ms)
             source = replace(source, from_offset=max(source.from_offset, first))
         window = window_of(entry, aux, source.from_offset, source.to_offset_inclusive)
-    # Until the first offset is known, all aborted transactions count.
+    # The first batch's offset is not known yet, so all aborted transactions of the segment apply.
     aborted = _aborted(aux, None)
+    # ``line`` checks that batches are contiguous. ``least`` and ``most`` bound the number of rows
+    # that the batches read so far can give, ``rows`` counts those returned, and ``reached`` is the
+    # last offset seen.
     line: BatchLine | None = None
     least = most = rows = reached = 0
     for position, data, headers in _batches(tier, entry, aux, window):
-        # The first header decides which aborted transactions can still have records ahead.
+        # A transaction that was aborted before the first batch has no records in this read.
         if line is None and headers:
             base = headers[0][1].base_offset
             line = _line(tier, entry, source, window, base)
             aborted = _aborted(aux, base)
-        # Batches must follow each other without a gap, also those before the requested offsets.
+        # Batches must be contiguous in offsets and bytes, also those before the requested offsets.
         for at, header in headers:
             assert line is not None
             line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
             reached = header.last_offset
             if header.last_offset >= source.from_offset:
                 line.check_epoch(header)
-        # Each batch bounds the rows that it can give, for the comparison at the end.
+        # The number of rows in each batch is known approximately from its header; it is compared
+        # with the decoded rows at the end.
         read = [
             batch for batch in committed(data, headers, aborted) if is_requested(batch[1], source)
         ]
@@ -134,7 +142,8 @@ def _read_range(
         for batch in decode_batches(data, read, source, threads):
             rows += batch.num_rows
             yield batch
-    # A segment that was read to its end must end where its entry says.
+    # A segment that was read completely must end at its entry's end offset and size. A part of a
+    # segment must reach the last requested offset.
     if line is None or window.end == entry.size_bytes:
         (line or BatchLine(entry, tier.segments.describe(entry))).finish()
     elif reached < source.to_offset_inclusive:
@@ -145,7 +154,7 @@ def _read_range(
             f"what its index names for the offsets to {source.to_offset_inclusive} ends with "
             f"{reached}",
         )
-    # A decoder that drops or invents rows is an error, not a smaller result.
+    # The decoder must neither drop nor invent rows.
     if not least <= rows <= most:
         raise CorruptData(
             f"{source.topic}-{source.partition}: object {entry.log_key} gave {rows} rows "
@@ -157,9 +166,9 @@ def _read_range(
 def _line(
     tier: Tier, entry: SegmentEntry, source: ByteSource, window: Window, base_offset: int
 ) -> BatchLine:
-    """Return the check of the batches that follow; ``base_offset`` is the first one's.
+    """Return the contiguity check for batches from ``base_offset``, the first batch of the read.
 
-    If the window does not start with the segment, a digest has verified that batch.
+    If the window does not start with the segment, a digest has already verified that batch.
     """
     store = tier.segments.describe(entry)
     if window.position == 0:
@@ -209,7 +218,7 @@ def _batches(tier: Tier, entry: SegmentEntry, aux: Aux | None, window: Window) -
 
 
 def _pieces(tier: Tier, entry: SegmentEntry, window: Window) -> Iterator[bytes]:
-    """Yield the window's bytes; each piece is fetched while the one before it is used."""
+    """Yield the window's bytes in pieces; the next piece is fetched while the caller uses one."""
 
     def fetch(begin: int) -> bytes:
         return tier.segments.fetch(entry, begin, min(begin + PIECE_BYTES, window.end))
@@ -242,7 +251,10 @@ def _corrupt(tier: Tier, entry: SegmentEntry, source: ByteSource, error: Excepti
 def _missing_object_error(
     tier: Tier, topic_id: uuid.UUID, part: SegmentRange, source: ByteSource
 ) -> CorruptData | DataLoss:
-    """Return the error that a missing object means, according to the current head."""
+    """Return the error for a missing segment object: expired if the current manifest says so.
+
+    DataLoss if the topic was deleted or the log start moved past the range, otherwise CorruptData.
+    """
     head = tier.reader.snapshot(topic_id, source.partition).head
     where = (
         f"{source.topic}-{source.partition}, offsets {part.from_offset} to "
@@ -250,7 +262,7 @@ def _missing_object_error(
     )
     if head.deleted_at_ms is not None:
         return DataLoss(f"{where}: the topic was deleted during the read")
-    # Retention or DeleteRecords moved the log start behind the range after it was planned.
+    # Retention or DeleteRecords has moved the log start past the range since it was planned.
     if part.to_offset_inclusive < head.log_start_offset:
         text = f"{where} expired during the read (log start is {head.log_start_offset})"
         return DataLoss(text)

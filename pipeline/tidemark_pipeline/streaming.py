@@ -113,32 +113,40 @@ class TidemarkStreamReader(DataSourceStreamReader):
         return self._start(self._refreshed_survey()).to_json()
 
     def latestOffset(self) -> Offsets:
-        """Return the end of the next micro-batch, bounded by its limits and the query's end."""
+        """Return the end of the next micro-batch, limited by its options and the query's end.
+
+        Spark calls it before :meth:`partitions`. Raises :class:`DataLoss` if the topic lost records
+        that the query has read.
+        """
         survey = self._refreshed_survey()
         parts = survey.parts()
+        # The query's offset is the end of the last planned batch, or its starting options.
         known = self._planned if self._planned is not None else self._start(survey)
         ends = self._ends(survey, parts)
+        # A partition that was added since then starts at its log start.
         new = [part for part in parts if known.offset(part) is None]
         starts = {part: known.offset(part) or 0 for part in parts}
         starts.update({part: extent.log_start for part, extent in survey.extents(new).items()})
-        # A log that ends below the query's offset may have been restored from its tier. The query
-        # must not wait until new records have reached that offset. A query that accepts data loss
-        # goes back to the first lost offset at once, and only once.
+        # If a log ends below the query's offset, it may have lost records, for example when it was
+        # restored from its tier. With failOnDataLoss this raises, instead of waiting until new
+        # records reach the offset. Otherwise the query goes back to the first lost offset once.
         is_strict = self._options.fail_on_data_loss
         behind = [part for part in parts if survey.reads_brokers and ends[part] < starts[part]]
         lost = self._diverged(survey, behind if is_strict else parts, known)
         starts.update(lost)
+        # Divide the batch's limits (bytes or offsets) among the partitions.
         pending = {part: self._pending(survey, part, starts[part], ends[part]) for part in parts}
         batch_ends = limited(pending, self._options.limits)
-        # An unchanged offset keeps its epoch: nothing proves that it belongs to a later one.
+        # An unchanged offset keeps its stored leader epoch: nothing proves that the records below
+        # it belong to a later one.
         moved = {
             part: end
             for part, end in batch_ends.items()
             if part in lost or known.offset(part) != end
         }
         positions = {_key(part): at for part, at in survey.positions(moved).items()}
-        # Deleted partitions stay in the offset, and a strict query keeps the first id of a topic:
-        # planning then raises DataLoss for a deleted or re-created topic.
+        # Deleted partitions stay in the offset, and with failOnDataLoss the first ID of a topic is
+        # kept. So :meth:`partitions` raises DataLoss for a deleted or re-created topic.
         ids = _ids_of(parts)
         self._reached = StreamOffset(
             {**known.positions, **positions},
@@ -147,7 +155,10 @@ class TidemarkStreamReader(DataSourceStreamReader):
         return self._reached.to_json()
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """Return the tasks of one micro-batch. Raises :class:`DataLoss`."""
+        """Return the tasks of the micro-batch between two stream offsets.
+
+        Raises :class:`DataLoss` if records of the batch are no longer available.
+        """
         begin, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self._planned = until
         # Spark plans an empty batch after a restart to report the query's position.
@@ -157,12 +168,15 @@ class TidemarkStreamReader(DataSourceStreamReader):
         parts = {_key(part): part for part in survey.parts()}
         self._check_present(until, parts, begin)
         present = [parts[key] for key in until.positions if key in parts]
+        # Check that the log still has the records that the query has already read.
         lost = self._diverged(survey, present, begin)
-        # A repeated batch must have the same rows as before, or fail.
+        # This reader did not compute the end: Spark repeats a batch of its checkpoint. The batch
+        # must have the same rows as before, so the log is checked up to its end, too.
         if until != self._reached:
             lost |= self._diverged(survey, present, until)
         read_ranges = {}
-        # Each partition is read from the query's offset, or from the first lost offset before it.
+        # Each partition is read from the query's offset. If data loss is accepted, it is read again
+        # from the first lost offset.
         for part, extent in survey.extents(present).items():
             begins_at = begin.offset(part)
             if part in lost and begins_at is not None:
@@ -236,8 +250,11 @@ class TidemarkStreamReader(DataSourceStreamReader):
     def _check_present(
         self, until: StreamOffset, parts: Mapping[tuple[str, int], Part], begin: StreamOffset
     ) -> None:
-        """Raise :class:`DataLoss` if a partition with unread offsets was deleted, or a topic
-        re-created.
+        """Raise :class:`DataLoss` if a partition with unread offsets or a topic was deleted.
+
+        ``until`` and ``begin``: end and start of the micro-batch. ``parts``: the current
+        partitions. A re-created topic counts as deleted. Nothing is checked with
+        failOnDataLoss=false.
         """
         if not self._options.fail_on_data_loss:
             return
@@ -260,8 +277,11 @@ class TidemarkStreamReader(DataSourceStreamReader):
     def _diverged(
         self, survey: Survey, parts: Sequence[Part], places: StreamOffset
     ) -> dict[Part, int]:
-        """Return the first lost offset of each partition that lost records which were read. Raises
-        :class:`DataLoss` unless data loss is accepted; the query then continues from there."""
+        """Return the first lost offset of each partition whose log lost records already read.
+
+        Raises :class:`DataLoss` unless data loss is accepted. The query then continues from these
+        offsets.
+        """
         positions = {
             part: places.positions[_key(part)] for part in parts if _key(part) in places.positions
         }
@@ -293,14 +313,14 @@ class TidemarkStreamReader(DataSourceStreamReader):
 def run_available(writer: DataStreamWriter, stop: threading.Event | None = None) -> StreamingQuery:
     """Run a query until it has read everything up to ``endingOffsets``, then stop it.
 
-    It uses as many micro-batches as its limits require, and stops early if ``stop`` is set. Set
-    ``endingOffsets`` to ``latest``: that is the end when the query starts, so the query ends even
-    if producers continue.
+    It makes as many micro-batches as the query's limits require, unlike ``Trigger.AvailableNow``,
+    and stops early if ``stop`` is set. With ``endingOffsets=latest`` the end is fixed when the
+    query starts, so it ends even if producers continue.
 
-    Raises StreamingQueryException if the query failed.
+    Returns the stopped query. Raises StreamingQueryException if the query failed.
     """
     query = writer.trigger(processingTime="0 seconds").start()
-    # A thread watches the event, as the query blocks this one until it ends.
+    # processAllAvailable blocks this thread, so another one watches ``stop``.
     ended = threading.Event()
 
     def watch() -> None:

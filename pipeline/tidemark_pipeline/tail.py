@@ -29,18 +29,17 @@ def list_offsets(
 def read(
     brokers: BrokerClient, topic: str, partition: int, start: int, end: int
 ) -> Iterator[FetchedBatches]:
-    """Yield raw batches that cover the offsets from ``start`` to ``end`` (exclusive).
+    """Yield raw record batches from brokers for the offsets from ``start`` to ``end``.
 
-    ``end`` is at most the last stable offset. A new leader may not have a high watermark that high
-    yet.
-
-    Raises :class:`OutOfRange` if ``start`` is no longer in the log, and :class:`CorruptData` if the
-    response is not record batches or leaves offsets out.
+    ``end`` is exclusive and at most the last stable offset. Raises :class:`OutOfRange` if ``start``
+    is no longer in the log, and :class:`CorruptData` if the response is not record batches or
+    leaves offsets out.
     """
     position, empty = start, 0
     while position < end:
         fetched = brokers.fetch(topic, partition, position)
-        # An empty response is retried: a new leader's high watermark lags until followers fetch.
+        # After an election the new leader's high watermark may be below ``end`` until followers
+        # fetch, so an empty response is retried.
         if not fetched.data and empty < _EMPTY_MAX:
             empty += 1
             continue
@@ -49,9 +48,10 @@ def read(
 
 
 def position_behind(data: bytes, name: str, position: int) -> int:
-    """Return the offset after the batches that a leader returned for ``position``.
+    """Return the next offset to fetch, after the batches returned for offset ``position``.
 
-    Raises :class:`CorruptData` for a gap, :class:`BrokersUnavailable` if there is no progress.
+    ``name``: topic and partition for errors. Raises :class:`CorruptData` for a gap between batches,
+    :class:`BrokersUnavailable` if the response does not advance.
     """
     behind = position
     try:

@@ -63,7 +63,7 @@ def _read_remote(
 def _read_tail(
     options: Options, part: Part, task: TailTask, since_ms: int | None, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's offsets, fetched from brokers."""
+    """Yield the records of a task's offsets that are on brokers only."""
     # Imported here, as loading Kafka's protocol takes a quarter of a second.
     from tidemark_pipeline import tail
     from tidemark_pipeline.brokers import BrokerClient, OutOfRange
@@ -84,7 +84,8 @@ def _read_tail(
                 brokers, part.topic, part.partition, task.start_offset, task.end_offset
             ):
                 yield from decode(data, source, aborted, threads)
-    # The records expired after the task was planned.
+    # Retention has deleted the records since the task was planned. If data loss is accepted, the
+    # task ends here.
     except OutOfRange as error:
         if options.fail_on_data_loss:
             raise DataLoss(str(error)) from error

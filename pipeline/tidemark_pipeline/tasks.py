@@ -47,14 +47,16 @@ def cut(
     since_ms: int | None = None,
     over_ms: int | None = None,
 ) -> Iterator[Task]:
-    """Yield tasks for the offsets from ``start`` to ``end`` (exclusive), each in exactly one task.
+    """Divide the offsets from ``start`` to ``end`` (exclusive) of a partition into tasks.
 
-    ``ranges`` are the tier's ranges between the two, in order. Offsets before and after them are
-    read from ``brokers`` if there are any. Segments without a record of ``since_ms`` or later are
-    left out, as is everything after the first segment with a record later than ``over_ms``. Raises
-    :class:`HoleInPlan`.
+    ``ranges``: the tier's segments between the two, in order. Offsets before and after them are
+    read from ``brokers`` if there are any. ``task_bytes``: target size of a remote task. Segments
+    without a record of ``since_ms`` or later are left out, as is everything after the first segment
+    with a record later than ``over_ms`` (None: no bound). Otherwise each offset is in exactly one
+    task. Raises :class:`HoleInPlan`.
     """
-    # Without ranges the whole read is a local one.
+    # The tier covers the offsets from ``first`` to ``behind`` (exclusive). Without ranges both are
+    # the end, so brokers read everything.
     first = ranges[0].from_offset if ranges else end
     behind = _end_of(ranges, first)
     # Without brokers the tier must have every offset; a shorter result would be silent loss.

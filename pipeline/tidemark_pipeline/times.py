@@ -18,20 +18,22 @@ _READ_BYTES = 1024 * 1024
 
 
 def find(tier: Tier, snapshot: Snapshot, timestamp_ms: int) -> int | None:
-    """Return the offset, not below the tier's first one; None if no record is as late.
+    """Return the first offset in the tier with this timestamp or a later one, None without one.
 
-    Raises ``ObjectDamaged``, ``ObjectNotFound`` and ``CorruptBatch``.
+    As with ListOffsets, the record is at or above the tier's first offset. Raises
+    ``ObjectDamaged``, ``ObjectNotFound`` and ``CorruptBatch``.
     """
     first = snapshot.head.remote_log_start_offset
     if first is None:
         return None
+    # The first segment whose largest timestamp is late enough.
     entry = snapshot.find_by_timestamp(timestamp_ms)
     end = snapshot.head.highest_remote_offset
     while entry is not None:
         offset = _find_in(tier, entry, max(first, entry.from_offset), timestamp_ms)
         if offset is not None:
             return offset
-        # The entry's latest record may be below the log start, so the next segment is searched.
+        # The segment's latest record may be below the log start, so the next segment is searched.
         first = entry.end_offset_inclusive + 1
         entry = snapshot.find(first) if first <= end else None
     return None
@@ -53,7 +55,10 @@ def _find_in(tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int) -> 
 def _batches_from(
     tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int
 ) -> Iterator[tuple[bytes, int, BatchHeader]]:
-    """Yield each batch of a segment from the time index's position on: data, position, header."""
+    """Yield (data, position in data, header) of a segment's batches that may contain the time.
+
+    ``first``: lowest offset of interest. The time index narrows the read.
+    """
     # Without digests the whole segment is read, as a part could not be verified.
     window = full_window(entry)
     pieces: tuple[bytes, ...] = ()

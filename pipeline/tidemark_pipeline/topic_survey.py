@@ -87,16 +87,18 @@ class Survey:
         ]
 
     def extents(self, parts: Sequence[Part]) -> dict[Part, Extent]:
-        """Return the first and the last readable offset of each partition."""
+        """Return the readable offsets of each partition: log start and exclusive end."""
         # Ends first: records that are written from now on are not part of the read.
         latest = self.ends(parts)
+        # With tier=local only offsets on the brokers' disks are readable (EARLIEST_LOCAL, KIP-405).
         brokers_starts = self._brokers_offsets(
             parts, EARLIEST_LOCAL if self._options.tier == names.ONLY_LOCAL else EARLIEST
         )
         extents: dict[Part, Extent] = {}
         for part in parts:
             snapshot = self._snapshot(part)
-            # The later of two log starts: DeleteRecords may have reached only one side.
+            # The later of both log starts: DeleteRecords may have reached only the brokers or only
+            # the manifest. Brokers answer -1 if they have no offset.
             start = max(brokers_starts.get(part, 0), 0)
             if snapshot is not None:
                 start = max(start, snapshot.head.log_start_offset)
@@ -127,7 +129,7 @@ class Survey:
         return self.ends(parts)
 
     def log_starts(self, parts: Sequence[Part]) -> dict[Part, int]:
-        """Return the log start of each partition, the later one of the tier's and the brokers'.
+        """Return the log start of each partition, the later one of the manifest's and the brokers'.
 
         A deletion may not have reached the other side yet (invariant 27). Partitions without a
         known log start are left out. Unlike :meth:`extents` it ignores which offsets are readable.
@@ -144,22 +146,24 @@ class Survey:
         return log_starts
 
     def positions(self, offsets: Mapping[Part, int]) -> dict[Part, ReadPosition]:
-        """Return each offset with a leader epoch under which the log reaches it, to be stored.
+        """Return each offset with a leader epoch, to be stored and later compared with the log.
 
-        Call it before :meth:`divergences` of the start positions. A log that loses records between
-        the two calls is then noticed by that call, or by the next check of the positions.
-
-        Raises :class:`DataLoss` if a log ends below its offset.
+        The epoch is at least that of the record before the offset. Call this before
+        :meth:`divergences` of the start positions. A log that loses records between the two calls
+        is then noticed by that call, or by the next check of the positions. Raises
+        :class:`DataLoss` if a log ends below its offset.
         """
-        # Without brokers the epoch of the last copied record is the only one known.
+        # Without brokers the manifest's epochs are the only ones known.
         if self._brokers is None:
             self._load(list(offsets))
             return {
                 part: ReadPosition(offset, self._epoch_in_tier(part, offset))
                 for part, offset in offsets.items()
             }
+        # The leader's current epoch is an upper bound for all records below its last stable offset.
         positions: dict[Part, ReadPosition] = {}
-        # No record below the leader's end has a later epoch than the leader's.
+        # The leader's epoch is an upper bound for the epochs of all records below its last stable
+        # offset.
         for part, end in self._log_ends(offsets).items():
             if end.offset < offsets[part]:
                 raise DataLoss(
@@ -178,9 +182,12 @@ class Survey:
         return {part: offset for part, offset in lost_from.items() if offset is not None}
 
     def _lineages(self, positions: Mapping[Part, ReadPosition]) -> dict[Part, LogLineage]:
-        """Return the epochs and the end of each log, for the comparison with ``positions``."""
+        """Return for each partition what :mod:`tidemark.log_lineage` compares with its position.
+
+        That is the end of the log, and the start of the first epoch later than the position's.
+        """
         by_topic = {part.topic_id: self._restores(part) for part in positions}
-        # Without brokers: from the tier alone.
+        # Without brokers the manifest's segments show where a later epoch starts.
         if self._brokers is None:
             self._load(list(positions))
             return {
@@ -191,7 +198,8 @@ class Survey:
                 )
                 for part, at in positions.items()
             }
-        # With brokers: by the logs' ends, and by the ends of the epochs that were recorded.
+        # With brokers the end of the recorded epoch (OffsetForLeaderEpoch, KIP-320) is the start of
+        # the next one. Positions of older versions have no epoch.
         log_ends = self._log_ends(positions)
         known = {part: at for part, at in positions.items() if at.leader_epoch is not None}
         epoch_ends: dict[Part, EpochEndAnswer] = {}
@@ -291,9 +299,9 @@ class Survey:
         raise AssertionError("not reached")
 
     def _named(self) -> dict[str, tuple[int, uuid.UUID | None]]:
-        """Return partition count and id of each topic that the options name.
+        """Return (partition count, topic ID) of each topic that the options name.
 
-        Raises TopicNotFound.
+        The ID is None if brokers have none. Raises TopicNotFound.
         """
         requested = self._options.topics.names
         if self._brokers is None:
@@ -302,7 +310,7 @@ class Survey:
             return {topic.name: (topic.partitions, topic.topic_id) for topic in topics}
         known = self._brokers.topics(requested)
         missing = [name for name in requested if name not in known]
-        # Brokers leave unknown topics out of their metadata, so the names are compared.
+        # The client leaves unknown topics out of its result.
         if missing:
             access = self._options.access
             where = f" at {','.join(access.bootstrap)}" if access else ""
@@ -310,7 +318,11 @@ class Survey:
         return {name: (topic.partitions, topic.topic_id) for name, topic in known.items()}
 
     def _matching(self) -> dict[str, tuple[int, uuid.UUID | None]]:
-        """Return the topics that match the pattern, without internal topics."""
+        """Return (partition count, topic ID) of the topics that match the options' pattern.
+
+        Internal topics are left out: brokers mark them, and in the tier their names start with two
+        underscores.
+        """
         pattern = re.compile(self._options.topics.pattern)
         if self._brokers is not None:
             known: Iterable[BrokersTopic] = self._brokers.topics().values()

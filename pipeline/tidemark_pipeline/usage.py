@@ -57,12 +57,13 @@ def measure(
     policies: Sequence[Policy] = (DISABLE_DELETE, DISABLE_RETAIN),
     now_ms: int,
 ) -> Usage:
-    """Return the usage of ``topics``. Raises StoreUnavailable.
+    """Return the bytes and segments of ``topics`` in the tier. Raises StoreUnavailable.
 
     ``all_topics``: these are all topics, so objects without a topic are counted as well. ``by``:
-    some of DIMENSIONS.
+    some of DIMENSIONS, by which rows are divided. ``policies``: deletion policies whose freed bytes
+    are computed. ``now_ms``: Unix time for retention by age.
     """
-    # Objects outside the topics' folders are only known if every topic is listed.
+    # An object without a topic can only be recognised if every topic is listed.
     usage = Usage(
         [TopicUsage(topic.name, topic.topic_id) for topic in topics],
         TopicUsage("", NO_TOPIC) if all_topics else None,
@@ -84,11 +85,14 @@ def measure(
 
 
 def _list(tier: Tier, usage: Usage) -> None:
-    """List the objects in each bucket and add them to the usage of their topics."""
-    # With all topics, one LIST of the data folder replaces one per topic.
+    """List the objects in each bucket and add them to the usage of their topics.
+
+    Objects that no manifest names are counted separately.
+    """
     naming = ReferenceClassifier(tier)
     owners = {_folder(topic): topic for topic in usage.topics}
     for bucket, store in tier.segments.stores.items():
+        # With all topics this is one LIST of the data folder instead of one per topic.
         for folder, of in _folders(usage):
             for infos in _chunks(store.list(folder)):
                 # Classified in chunks, so that memory does not grow with the number of objects.
@@ -136,7 +140,7 @@ def _chunks(infos: Iterable[ObjectInfo]) -> Iterator[Sequence[ObjectInfo]]:
 def _partition(
     tier: Tier, usage: Usage, topic: TopicObject, own: TopicUsage, partition: int, now_ms: int
 ) -> None:
-    """Add one partition's segments to the usage, or a trouble if its manifest is unreadable."""
+    """Add one partition's segments to the usage; record a problem if its manifest is unreadable."""
     trouble = ""
     for _ in range(_HEAD_READS):
         try:
@@ -161,10 +165,15 @@ def _partition(
 def _measured(
     head: Head, pages: PageCache, usage: Usage, topic: TopicObject, now_ms: int
 ) -> tuple[dict[tuple[str, str], UsageFigures], dict[str, int]]:
-    """Return the figures by bucket and day, and the bytes that each policy frees, of one head."""
+    """Return the figures of one manifest, and the bytes that each policy would free.
+
+    Figures are by (bucket, day); the day is "" unless the usage is divided by day. Freed bytes are
+    by policy name. Raises PageNotFound if the manifest was replaced meanwhile.
+    """
     rows: dict[tuple[str, str], UsageFigures] = {}
     freed = {policy.name: 0 for policy in usage.policies}
-    # Retention counts from the oldest segment, so each policy has a state of its own.
+    # Retention deletes the oldest segments first until its limits are met, so each policy tracks
+    # its own progress through the segments.
     expiring = {
         policy.name: Expiring(limits, all_bytes=totals(head, pages).live_bytes, now_ms=now_ms)
         for policy in usage.policies
@@ -179,12 +188,14 @@ def _measured(
             usage.rows_left_out = True
             key = OTHER, OTHER
         figures = rows.setdefault(key, UsageFigures())
-        # A copy that has not finished has no size yet.
+        # A copy that has not finished (KIP-405's COPY_SEGMENT_STARTED) has no size yet.
         if state is SegmentState.COPY_STARTED:
             figures.copying += 1
             continue
-        # Without custom metadata of this project, the log's size is the best estimate.
+        # Segments of another storage manager have no stored size in their custom metadata
+        # (KIP-917). The log size is the best estimate.
         known_bytes = entry.size_bytes if stored_bytes is None else stored_bytes
+        # These segments are being deleted, so no policy frees them again.
         if state is SegmentState.DELETE_STARTED:
             figures.pending_segments += 1
             figures.pending_bytes += known_bytes

@@ -30,7 +30,7 @@ def full_window(entry: SegmentEntry) -> Window:
 
 
 def window_of(entry: SegmentEntry, aux: Aux, from_offset: int, to_offset_inclusive: int) -> Window:
-    """Return the bytes to read for these offsets, at least all of their batches.
+    """Return the bytes of a segment that contain all batches with these offsets.
 
     If the index is unusable, that is the whole segment. This costs only time, as everything that is
     read is checked.

@@ -186,7 +186,7 @@ class LocalCluster:
         }
 
     def start_tier(self) -> dict[str, Any]:
-        """Start the remote tier's server, if any, and return ``spec.remoteStorage`` of a Cluster."""
+        """Start the remote tier's server, if any, and return a Cluster's ``spec.remoteStorage``."""
         if self.settings.tier == "directory":
             self.layout.tier.mkdir(exist_ok=True)
             return {"filesystem": {"path": str(self.layout.tier)}}

@@ -69,19 +69,24 @@ class TableWithDeadLetters:
         return common_progress(self._rows.progress(), self._letters.progress())
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
-        """Commit the dead letters of a batch, then its rows."""
+        """Commit a batch's dead letters to one table, then its rows to the other.
+
+        ``exported``: progress after the batch. Returns the metrics of both commits.
+        """
         read, fields = self._read(frame)
         try:
             letters = row_shapes.letters(read, self._mode)
             rows = row_shapes.rows(read, fields, self._mode)
-            # A killed job may have committed dead letters of this range already.
+            # A killed job may have committed the dead letters of this range, but not the rows.
+            # Those letters are compared and left out.
             if offsets_above(self._letters_at.offsets, self._common.offsets):
                 letters = self._without_written(letters)
             passed = offsets_above(self._rows_at.offsets, self._common.offsets)
-            # Rows below the offset of the rows table are already in it.
+            # If the dead-letter table was rolled back, the rows table is ahead and already has some
+            # rows.
             if passed:
                 rows = rows.where(_is_not_written(passed))
-            # Letters first: rows that are committed never lack their dead letters.
+            # Dead letters are committed first, so committed rows never lack their dead letters.
             self._letters_at = raised_claim(self._letters_at, exported)
             lettered = self._letters.commit(letters, self._letters_at)
             self._rows_at = raised_claim(self._rows_at, exported)
@@ -93,10 +98,10 @@ class TableWithDeadLetters:
         return replace(written + replace(lettered, rows=0), letters=lettered.rows)
 
     def _read(self, frame: DataFrame) -> tuple[DataFrame, StructType]:
-        """Read a batch with the fields of the table, and persist the frame.
+        """Parse the values of a batch; return the persisted frame and the table's value fields.
 
-        The batch is read again while it shows fields or schema IDs that were not known. Return the
-        frame and its fields.
+        The batch is read again while it shows fields or schema IDs that were not known. The caller
+        must unpersist the frame.
         """
         for _ in range(_ATTEMPTS):
             # New fields become columns of the table before the batch is read with them.
@@ -112,8 +117,9 @@ class TableWithDeadLetters:
         raise AssertionError("a batch shows something new each time that it is read")
 
     def _evolve(self) -> StructType:
-        """Add the missing columns if the evolution allows it; return the value fields of the
-        table.
+        """Add the columns that the schema needs, if allowed; return the table's value fields.
+
+        Raises :class:`ExportError` if the evolution mode refuses a needed column.
         """
         for _ in range(_ATTEMPTS):
             fields = row_shapes.value_fields(self._rows.columns() or StructType())
@@ -123,7 +129,8 @@ class TableWithDeadLetters:
                 return fields
             check_allowed(needed, self._evolution)
             row_shapes.check_fields(with_changes(fields, schema_columns or fields), self._names)
-            # Another writer may have changed the table: read its columns again.
+            # If another writer changed the table meanwhile, grow returns False and the columns are
+            # read again.
             if self._rows.grow(needed):
                 self._say("; ".join(map(text, needed)))
         raise contended_error(self._rows.name)
@@ -154,15 +161,16 @@ def lower_offsets(rows: Mapping[int, int], letters: Mapping[int, int]) -> dict[i
 
 
 def common_progress(rows: Exported, letters: Exported) -> Exported:
-    """Return the progress that both tables have surely reached."""
+    """Return the progress that both tables have certainly reached: the lower of the two."""
     offsets = lower_offsets(rows.offsets, letters.offsets)
-    # A range is complete only if neither table has a gap in it.
+    # Without a gap is only the range in which neither table has a gap.
     starts = {
         partition: max(rows.since(partition), letters.since(partition)) for partition in offsets
     }
     epochs = {}
     for partition, offset in offsets.items():
-        # The epoch of the table that is behind. If neither is, the lower one, which is safer.
+        # The leader epoch belongs to the lower offset, so it comes from the table with that offset.
+        # If both have it, the lower epoch is the safe choice.
         positions = [
             own.position(partition) for own in (rows, letters) if own.offsets[partition] == offset
         ]

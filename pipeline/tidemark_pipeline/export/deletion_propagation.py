@@ -55,13 +55,14 @@ class TableForDeletion(Protocol):
 def below(
     exported: Exported, topic_ids: Collection[str], log_starts: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return the offset of each partition below which rows are deleted.
+    """Return by partition the offset below which table rows are deleted: the topic's log start.
 
     ``topic_ids``: IDs of the current topic, exactly one if the topic has an ID. Raises
     :class:`ExportError` if the topic is not known to be the exported one, or if exports delete from
     it.
     """
-    # The log start then follows the table: it would delete all exported rows.
+    # If exports delete committed records from the topic, its log start is the end of the table.
+    # Deletion below it would remove all exported rows.
     if exported.deletes:
         raise ExportError(
             f"exports into the table have deleted from {exported.topic} what they had committed "

@@ -94,14 +94,18 @@ class DeltaTable:
         return self._loaded_history
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        """Take the table over with an empty commit, whose transaction fences all older jobs."""
+        """Take over the table with an empty commit that fences older jobs; return its progress.
+
+        Raises :class:`ExportError` if the table cannot be continued.
+        """
         self._open()
         history = self._history
         no_rows = self._session.table(self.name).limit(0)
         for _ in range(ATTEMPTS):
             self._base = history.refresh()
             progress = history.progress()
-            # Rows without progress: an export could write their records again.
+            # Rows without recorded progress may come from the same topic, and an export could add
+            # them a second time.
             if progress is None and history.files:
                 raise ExportError(
                     f"{self.name} has rows, but no commit records which records of the topic "
@@ -111,7 +115,8 @@ class DeltaTable:
                 *(progress, topic, topic_id, self._job, self._layout.mode),
                 deletes=self._layout.deletes,
             )
-            # The next transaction fences every older job: Delta rejects or skips its writes.
+            # Each commit has the last transaction number plus one. Delta rejects or skips a write
+            # with a number that is already used, which fences older jobs.
             transaction = history.transaction + 1
             try:
                 self._append(no_rows, export_metadata(claimed, self._base, claim=True), transaction)
@@ -127,7 +132,10 @@ class DeltaTable:
         raise contended_error(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
-        """Write a batch, and find out from the log whether it was committed."""
+        """Write a batch and return its metrics; the table's log decides whether it was committed.
+
+        ``exported``: progress after the batch. Raises :class:`Superseded` if another job took over.
+        """
         if self._own_progress is None:
             raise ExportError("claim the table first")
         for _ in range(ATTEMPTS):
@@ -152,9 +160,9 @@ class DeltaTable:
         raise contended_error(self.name)
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
-        """Write rows and the progress of the table in one commit."""
+        """Write rows and the table's progress in one Delta commit."""
         frame = bounded(frame, self._layout.kafka)
-        # The table's period column is written by the job.
+        # Delta has no partition transforms, so the job computes the period column.
         if self._period is not PartitionPeriod.NONE:
             _, expression = _PERIODS[self._period]
             value = f.expr(expression.format(self._layout.of_record("timestamp")))
@@ -163,7 +171,8 @@ class DeltaTable:
         if self._layout.mode is WriteMode.APPEND:
             self._append(frame, metadata, transaction)
             return
-        # A MERGE has no options. A stream's batches have a session of their own.
+        # A MERGE statement has no options, so its metadata are session settings. A stream's batches
+        # have a session of their own.
         settings = {
             _CONF + "commitInfo.userMetadata": metadata,
             _CONF + "write.txnAppId": APPLICATION,
@@ -186,7 +195,7 @@ class DeltaTable:
         return StructType([column for column in columns if column.name not in of_periods])
 
     def grow(self, needed: Sequence[Added | Widened]) -> bool:
-        """Add and widen columns; each kind of change takes one or two commits."""
+        """Add and widen columns; return False after a conflict with another commit."""
         self._check_not_superseded()
         # All new columns are one statement, so a reader sees all of them or none.
         added = [
@@ -228,7 +237,10 @@ class DeltaTable:
         """Do nothing: a job leaves nothing but the table."""
 
     def _open(self) -> None:
-        """Create the table if it is missing, and read its partitioning and its log."""
+        """Create the table if it is missing, and read its partitioning and its log.
+
+        Raises :class:`ExportError` for options that Delta Lake does not support.
+        """
         layout = self._layout
         if layout.partitioning.buckets:
             raise ExportError("Delta Lake has no key buckets. Remove the option")

@@ -102,9 +102,9 @@ def progress_in_log(
 ) -> Exported | None:
     """Return the table's progress; None if no export has committed since the table was created.
 
-    ``commits``: all commits, newest first. ``transaction``: returns the table's last transaction of
-    exports; called only if a carried record is found. Raises :class:`Lost`, and
-    :class:`ExportError` if rows were written after an unseen rollback.
+    ``commits``: all commits, newest first. ``transaction``: returns the last transaction number of
+    exports; called only if a record repeated by maintenance is found. Raises :class:`ProgressLost`,
+    and :class:`ExportError` if rows were written after an unseen rollback.
     """
     reader = _LogReader(transaction)
     oldest = 0
@@ -112,7 +112,7 @@ def progress_in_log(
         oldest = commit.version
         if reader.is_decided_after(commit):
             return reader.exported
-    # The log was cleaned if its oldest commit is not version 0.
+    # If the oldest commit is not version 0, Delta has removed older ones.
     if reader.exported is None and oldest > 0:
         raise ProgressLost(
             "the table's log does not go back to its last export (delta.logRetentionDuration), so "
@@ -165,7 +165,7 @@ class _LogReader:
         self._rolled_back_from = _restored_version(commit) + 1
 
     def _read_progress(self, commit: DeltaCommit) -> None:
-        """Record the progress in a commit, if an export or its maintenance made the commit."""
+        """Store the progress that a commit recorded, if an export or its maintenance made it."""
         properties = commit.properties
         exported = Exported.of_properties(properties)
         if exported is None:
@@ -176,7 +176,8 @@ class _LogReader:
         if _CARRIED not in properties:
             self._exported = recorded
             return
-        # Only the newest carried record counts, and only if no export has committed since.
+        # A record repeated by maintenance counts only if it is the newest one and no export has
+        # committed since, so that its transaction number is still the last one.
         first = self._carried is None and self._rolled_back_from is None
         if first and int(properties[_CARRIED]) == self._transaction():
             self._carried = recorded

@@ -27,7 +27,10 @@ _NEWEST_COMMITS = 5
 
 
 def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Say) -> Maintained:
-    """Maintain the table ``name`` as Spark knows it, such as ``delta.`/srv/lake/db/orders```."""
+    """Compact a Delta table and remove old files, as ``upkeep`` says; return what was done.
+
+    ``name``: name in Spark's SQL, such as ``delta.`/srv/lake/db/orders```.
+    """
     history = History(session, name)
     compacted = into = removed = 0
     if upkeep.compact:

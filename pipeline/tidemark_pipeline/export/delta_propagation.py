@@ -51,9 +51,12 @@ class DeltaPropagation:
         self._until_done(delete)
 
     def delete_history(self, say: Say) -> Propagated:
-        """Purge marked rows, then vacuum the files that only older versions need."""
+        """Delete all older versions of the table and the files that only they need.
+
+        Raises :class:`ExportError` if the log no longer lists all files.
+        """
         say("rewriting files with rows that are marked as deleted")
-        # Rows that upserts marked in deletion vectors are still in their files.
+        # Upserts only mark rows in deletion vectors. REORG rewrites these files without the rows.
         reorganize = f"REORG TABLE {self._name} APPLY (PURGE)"
         self._until_done(lambda: self._session.sql(reorganize).collect())
         say("removing the files of older versions")

@@ -68,12 +68,12 @@ def text(change: Change) -> str:
 def _struct_changes(
     path: tuple[str, ...], table: StructType, schema: StructType
 ) -> Iterator[Change]:
-    """Yield the changes of a struct's fields; ``path`` leads to the struct.
+    """Yield the changes that a struct of the table needs to hold the schema's fields.
 
-    Raises :class:`ExportError`.
+    ``path``: names that lead to the struct. Raises :class:`ExportError` if no change is sufficient.
     """
     columns = {field.name: field for field in table}
-    # Spark compares names without case, so such a column could not be added.
+    # Spark compares names without case, so a column that differs by case only could not be added.
     by_fold = {folded(column.name): column.name for column in table}
     for field in schema:
         where = (*path, field.name)

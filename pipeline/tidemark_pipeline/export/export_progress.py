@@ -80,7 +80,7 @@ class Exported:
         starts: Mapping[int, int] | None = None,
         leader_epochs: Mapping[int, int] | None = None,
     ) -> "Exported":
-        """Return the progress after a commit.
+        """Return the progress after a commit of records up to ``offsets``.
 
         All partitions are kept. ``starts``: first exported offset of new partitions; by default
         their new offset. ``leader_epochs``: epochs of ``offsets``. An unchanged offset keeps its
@@ -94,7 +94,8 @@ class Exported:
                     f"{self.topic}-{partition} is exported to offset {offset}, "
                     f"and a commit would go back to {offsets[partition]}"
                 )
-        # Known partitions keep their start, so a batch never hides an earlier gap.
+        # A known partition keeps the offset from which it has no gap, so that a batch never hides
+        # an earlier gap.
         both = {**self.offsets, **offsets}
         given = starts or {}
         since = {
@@ -185,10 +186,10 @@ def new_claim(
     *,
     deletes: bool = False,
 ) -> Exported:
-    """Return the claim of a job that finds the progress ``progress`` in the table.
+    """Return the progress that a starting job commits to take over the table.
 
-    Raises :class:`ExportError` if the table belongs to another topic, or its rows were written in
-    another mode.
+    ``progress``: progress found in the table, None for a new one. Raises :class:`ExportError` if
+    the table belongs to another topic, or its rows were written in another mode.
     """
     if progress is None:
         return Exported(topic, topic_id, mode=mode, deletes=deletes).taken_by(job)

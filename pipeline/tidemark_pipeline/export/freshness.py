@@ -22,17 +22,19 @@ class Freshness:
         self._awaited: tuple[int, dict[int, int]] | None = None
 
     def observe(self, now_ms: int, ends: Mapping[int, int], offsets: Mapping[int, int]) -> None:
-        """Record the end offsets of the topic and the offsets of the table.
+        """Update ``current_ms`` with the topic's end offsets and the table's offsets.
 
-        ``ends``: end offset of each partition now. ``offsets``: first offset of each partition that
-        the table does not have.
+        ``now_ms``: Unix time. ``ends``: end offset of each partition now. ``offsets``: first offset
+        of each partition that the table does not have.
         """
+        # The table has everything, so it is as fresh as this moment.
         if _has(offsets, ends):
             self.current_ms, self._awaited = now_ms, None
             return
         if self._awaited is not None:
             then_ms, awaited = self._awaited
-            # Keep the remembered moment. Replacing it would move the goal at each call.
+            # Wait until the table reaches the remembered ends. Replacing them at each call would
+            # move the goal.
             if not _has(offsets, awaited):
                 return
             self.current_ms = then_ms

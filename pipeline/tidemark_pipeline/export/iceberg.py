@@ -74,8 +74,10 @@ class IcebergTable:
         return self._opened
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        """Take the table over with an empty commit, which is published only if ``main`` has not
-        moved.
+        """Take over the table with an empty commit that fences older jobs; return its progress.
+
+        It is published only if the branch ``main`` has not moved meanwhile; otherwise it is
+        retried.
         """
         self._open()
         for _ in range(ATTEMPTS):
@@ -90,14 +92,18 @@ class IcebergTable:
             if base is None:
                 continue
             self._branch.commit_progress(claimed)
-            # A killed job's branch is removed in the commit that takes the table over.
+            # The branches of killed jobs are removed in the commit that takes the table over.
             if self._branch.publish(base, claimed, self._branch.branches_of_others()):
                 self._own_progress = claimed
                 return claimed
         raise contended_error(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
-        """Write a batch to the job's branch and publish it; retry after concurrent commits."""
+        """Write a batch to the job's branch and publish it; retry after concurrent commits.
+
+        ``exported``: progress after the batch. Returns the commit's metrics. Raises
+        :class:`Superseded` if another job took over.
+        """
         is_written = False
         for _ in range(ATTEMPTS):
             # Each attempt starts from the current ``main``, if the job still owns the table.
@@ -111,7 +117,9 @@ class IcebergTable:
             if self.publish(base, exported):
                 self._own_progress = exported
                 return self._written()
-            # Appended files stay valid. An upsert's deletes refer to files that may be replaced.
+            # After a conflict, appended files are committed again on the new ``main``. An upsert
+            # must be written again, as its position deletes refer to files that may have been
+            # replaced.
             is_written = self._layout.mode is WriteMode.APPEND
         raise contended_error(self.name)
 
@@ -174,7 +182,10 @@ class IcebergTable:
         check_not_superseded(self._own_progress, self._branch.progress())
 
     def _open(self) -> None:
-        """Create the namespace and the table if they are missing, and load the table."""
+        """Create the namespace and the table if they are missing, and load the table.
+
+        Raises :class:`ExportError` if the catalog caches tables.
+        """
         # A cached table would hide the commits of other jobs.
         cached = f"spark.sql.catalog.{self.name.partition('.')[0]}.cache-enabled"
         if self._session.conf.get(cached, "true") != "false":
@@ -185,7 +196,8 @@ class IcebergTable:
             for name, value in {**_PROPERTIES, **self._layout.properties}.items()
         )
         namespace = self.name.rpartition(".")[0]
-        # A warehouse folder needs no namespace; a REST catalog refuses a table without one.
+        # A hadoop catalog creates folders itself, but a REST catalog refuses a table without a
+        # namespace.
         if not self._session.catalog.databaseExists(namespace):
             self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         self._session.sql(

@@ -67,7 +67,7 @@ class Branch:
 
         Raises :class:`ExportError` if the table has rows and no progress.
         """
-        # Only ancestors count. The tag serves the error message alone.
+        # A rollback does not move the tag, so the tagged snapshot serves only to explain an error.
         current, tagged = self._table.currentSnapshot(), self._table.snapshot(TAG)
         progress = progress_from_ancestors(
             self._name,
@@ -90,7 +90,10 @@ class Branch:
         return progress.exported
 
     def _check_last_rows(self, progress: TableProgress) -> None:
-        """Raise :class:`ExportError` if another tool has overwritten the table with older rows."""
+        """Raise :class:`ExportError` if another tool has overwritten the table with older rows.
+
+        The table must still have the last rows that the export committed.
+        """
         # Compare the last exported rows with the version that the export committed.
         now = self._session.table(self._name)
         older = f"SELECT * FROM {self._name} VERSION AS OF {progress.snapshot_id}"
@@ -106,7 +109,7 @@ class Branch:
                 f"snapshot {progress.snapshot_id}, which is no longer readable. Export into a new "
                 "table"
             ) from error
-        # The export's offsets would claim rows that the table lacks.
+        # If it lacks them, its recorded offsets are wrong, and continuing would leave a gap.
         if missing:
             in_catalog = self._name.partition(".")[2]
             raise ExportError(
@@ -117,8 +120,11 @@ class Branch:
             )
 
     def _ancestor_of_id(self, snapshot_id: int) -> Ancestor | None:
-        """Find a snapshot in the table, or in its older metadata files if it has expired."""
-        # The table itself, then what was read before, then metadata files that are not read yet.
+        """Return a snapshot by ID, also an expired one if an older metadata file still has it.
+
+        None if it is no longer known.
+        """
+        # Search the loaded table first, then metadata files that were read before, then the others.
         snapshot = self._table.snapshot(snapshot_id)
         if snapshot is not None:
             return _ancestor(snapshot)
@@ -142,8 +148,11 @@ class Branch:
         return None
 
     def repeat_progress(self, write: Callable[[], None] | None = None) -> None:
-        """Commit the table's progress again, after the commit of ``write`` to the branch, if any.
-        Raises :class:`ExportError`."""
+        """Commit the table's progress again, so that the snapshot with it can expire.
+
+        ``write``: makes another commit to the branch first, such as a deletion of rows. Raises
+        :class:`ExportError`.
+        """
         try:
             for _ in range(ATTEMPTS):
                 self.refresh()
@@ -154,7 +163,8 @@ class Branch:
                 if write is not None:
                     write()
                     self.refresh()
-                # A deletion of whole files cannot have our properties: a second commit has them.
+                # Iceberg offers no way to add properties to a deletion of whole files, so the
+                # progress is a second commit.
                 self.commit_progress(exported)
                 commits = 1 if write is None else 2
                 if self.publish(base, exported, commits=commits) and self.is_published():
@@ -176,9 +186,9 @@ class Branch:
         return int(total) - int(position_deletes or 0)
 
     def reset_to_main(self) -> int | None:
-        """Set the branch to the snapshot of ``main``; return its ID.
+        """Point the job's branch at the snapshot of ``main`` and return that snapshot's ID.
 
-        Return None if the table changed at the same time.
+        Returns None if the table changed at the same time; the caller retries.
         """
         base: int = self._table.currentSnapshot().snapshotId()
         head = self._table.snapshot(self.name)
@@ -198,10 +208,10 @@ class Branch:
         return base
 
     def rebase(self) -> int | None:
-        """Move the branch's one commit, an append, behind the current ``main``.
+        """Place the branch's one commit, an append, after the current ``main``; rewrite no file.
 
-        Return the ID of that snapshot, or None if the branch is missing or the table changed at the
-        same time. No file is written again.
+        Returns the ID of the snapshot of ``main``, or None if the branch is missing or the table
+        changed at the same time.
         """
         base: int = self._table.currentSnapshot().snapshotId()
         head = self._table.snapshot(self.name)
@@ -209,14 +219,14 @@ class Branch:
         if head is None:
             return None
         files = head.addedDataFiles(self._table.io()).iterator()
-        # One transaction: the branch never lacks the rows in the catalog.
+        # One transaction, so that the branch in the catalog always has the rows.
         transaction = self._table.newTransaction()
         try:
             transaction.manageSnapshots().replaceBranch(self.name, base).commit()
             append = transaction.newFastAppend().toBranch(self.name)
             while files.hasNext():
                 append = append.appendFile(files.next())
-            # The new commit needs the export's properties; Iceberg adds the others itself.
+            # Copy the export's own properties to the new commit; Iceberg adds its metrics itself.
             for key, value in head.summary().items():
                 if key.startswith(PREFIX):
                     append = append.set(key, value)
@@ -230,7 +240,10 @@ class Branch:
         return base
 
     def grow(self, columns: Sequence[ColumnChange]) -> bool:
-        """Add and widen columns of the table; return False if it changed at the same time."""
+        """Add and widen columns of the table; return False if it changed at the same time.
+
+        ``columns``: (path, whether it is added, Iceberg type).
+        """
         update = self._table.updateSchema()
         for path, is_added, kind in columns:
             if is_added:
@@ -258,20 +271,23 @@ class Branch:
     def publish(
         self, base: int, exported: Exported, removed: tuple[str, ...] = (), commits: int = 1
     ) -> bool:
-        """Fast-forward ``main`` to the branch; return False if ``main`` has moved.
+        """Fast-forward ``main`` to the branch; return False if ``main`` has moved meanwhile.
 
-        ``commits``: the most commits that the branch may have. ``removed``: other branches to
-        remove in the same commit.
+        ``base``: snapshot ID from which the branch started. ``exported``: progress of the branch.
+        ``removed``: other branches to remove in the same commit. ``commits``: maximum number of
+        commits on the branch.
         """
         failed: Exception | None = None
         for _ in range(ATTEMPTS):
             self.refresh()
             head = self._table.snapshot(self.name)
-            # A branch that another job has removed is made again by an append, where main is then.
+            # Another job that takes over removes this branch, and a write then creates it again
+            # elsewhere.
             if head is None or not self._follows(head, base, commits):
                 return False
             if self._table.currentSnapshot().snapshotId() != base:
-                # Another job moved it, or an earlier attempt of ours succeeded despite an error.
+                # Either another job moved ``main``, or an earlier attempt succeeded although it
+                # raised an error.
                 if self.progress() != exported:
                     return False
                 break

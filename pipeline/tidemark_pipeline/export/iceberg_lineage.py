@@ -58,17 +58,20 @@ def progress_from_ancestors(
     find: Callable[[int], Ancestor | None],
     tagged: Ancestor | None,
 ) -> TableProgress | None:
-    """Return the progress of the table ``name`` from the newest ancestor of ``current`` that an
-    export committed; None if no export has written the table.
+    """Return the progress that the newest export among the snapshot's ancestors recorded.
 
-    ``find``: returns a snapshot by id, None if it is not known any more. ``tagged``: snapshot of
-    the last export, whether or not it is an ancestor.
+    ``name``: of the table. ``current``: its current snapshot. ``find``: returns a snapshot by ID,
+    None if it is no longer known. ``tagged``: snapshot of the last export, whether or not it is an
+    ancestor; for the error message.
 
-    Raises :class:`LineageLost`, and :class:`ExportError` if an export's rows were picked."""
+    Returns None if no export has written the table. Raises :class:`LineageLost`, and
+    :class:`ExportError` if another tool cherry-picked rows of an export.
+    """
     picked: Ancestor | None = None
     is_rewritten = is_replaced = False
     while current is not None:
-        # A picked commit repeats the properties of another snapshot, so they do not count.
+        # A cherry-picked commit repeats the properties of another snapshot, so its progress does
+        # not count.
         source = current.summary.get(_PICKED)
         if source is not None and picked is None and _may_have_export_rows(source, find):
             picked = current
@@ -82,7 +85,7 @@ def progress_from_ancestors(
         is_replaced |= current.operation in _REMOVING and _has_only_new_rows(current.summary)
         if current.parent_id is None:
             break
-        # Not the first snapshot: an unknown parent may have been a commit of an export.
+        # An unknown parent may have been a commit of an export, so the search cannot end here.
         parent = find(current.parent_id)
         if parent is None:
             raise _lost_error(name, current, tagged)
@@ -91,10 +94,10 @@ def progress_from_ancestors(
 
 
 def _may_have_export_rows(source_id: str, find: Callable[[int], Ancestor | None]) -> bool:
-    """Return whether a picked snapshot may have rows of an export.
+    """Return whether a cherry-picked snapshot may have rows of an export.
 
-    An unknown snapshot may, and a picked one may have been picked from another. Every writer of the
-    table can write any ID.
+    An unknown snapshot may, and one that was itself cherry-picked is followed to its source.
+    ``source_id`` is not trusted, as every writer of the table can set it.
     """
     seen: set[str] = set()
     while source_id not in seen and _ID.fullmatch(source_id):

@@ -30,9 +30,12 @@ COMPACTION = {
 
 
 def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Say) -> Maintained:
-    """Maintain the table ``name`` with its catalog, such as ``lake.db.orders``."""
+    """Compact an Iceberg table, expire snapshots and remove orphaned files, as ``upkeep`` says.
+
+    ``name``: with its catalog, such as ``lake.db.orders``. Returns what was done.
+    """
     procedures = Procedures(session, name)
-    # Compact first: the replaced files stay until their snapshots expire.
+    # Compaction comes first, so that files it replaces can expire as soon as their snapshots do.
     compacted, into, failed = _compact(procedures, say) if upkeep.compact else (0, 0, 0)
     expired = removed = orphans = 0
     if upkeep.keep is not None:
@@ -46,7 +49,7 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
         # The procedure returns one count for each kind of file, null for none.
         removed = sum(count or 0 for row in done for count in row)
         expired = before - snapshots(session, name)
-    # After the expiry, which deletes the files of its own snapshots.
+    # Orphans come last, as expiry deletes the files of its snapshots itself.
     if upkeep.orphans is not None:
         say(f"files that no snapshot names, and older than {text_of(upkeep.orphans)}, are removed")
         orphans = len(procedures.call("remove_orphan_files", older_than=upkeep.orphans))
@@ -61,10 +64,11 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
 
 
 def _repeat_progress(session: Any, name: str) -> None:
-    """Commit the table's progress again, because the ancestor that has it may expire.
+    """Commit the table's progress again, because the snapshot that has it may expire.
 
-    A table that no export has written stays unchanged. If the progress is not known, the next
-    export says what to do."""
+    A table that no export has written stays unchanged. If the progress cannot be read, the next
+    export reports why.
+    """
     spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
     table = spark3.loadIcebergTable(session._jsparkSession, name)
     if table.currentSnapshot() is None:

@@ -52,18 +52,18 @@ class IcebergPropagation:
         self._session.sql(f"DELETE FROM {target} WHERE {where}")
 
     def delete_history(self, say: Say) -> Propagated:
-        """Rewrite files with deleted rows, then expire all snapshots but the newest."""
+        """Rewrite files that still have deleted rows, then expire all older snapshots."""
         procedures = Procedures(self._session, self._name)
         before = snapshots(self._session, self._name)
         failed = 0
-        # Rows that upserts marked as deleted are still in their files.
+        # Upserts only mark rows in position delete files. The data files still have them.
         if int(self._table.currentSnapshot().summary().get("total-delete-files") or 0):
             say("rewriting files with rows that are marked as deleted")
             options = {**COMPACTION, "delete-file-threshold": "1"}
             (done,) = procedures.call("rewrite_data_files", options=options)
             failed = done["failed_data_files_count"]
             procedures.call("rewrite_position_delete_files", options={"rewrite-all": "true"})
-        # The tag moves to the newest snapshot, so that it keeps no older one.
+        # The tag of the export keeps its snapshot from expiring, so it moves to the newest one.
         self._branch.repeat_progress()
         say("expiring all older snapshots")
         expired = procedures.call("expire_snapshots", older_than=timedelta(), retain_last=1)

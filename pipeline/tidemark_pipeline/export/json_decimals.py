@@ -58,9 +58,9 @@ def is_exact(kind: DataType) -> bool:
 
 
 def tightened(column: Column, kind: DataType) -> Column:
-    """Convert values of the loosened type to ``kind``.
+    """Return the column's values, parsed as the loosened type, converted to ``kind``.
 
-    Text becomes a decimal, or null if it is none. Each key of a map keeps one value.
+    Text becomes a decimal, or null if it is none. Each key of a map keeps its last value.
     """
     if isinstance(kind, DecimalType):
         # The bounds keep the conversion of one value short, whatever its exponent.
@@ -84,9 +84,9 @@ def tightened(column: Column, kind: DataType) -> Column:
 
 
 def misfits(column: Column, kind: DataType) -> Column:
-    """Return whether a loosened value contains text or a time that no table can have.
+    """Return whether a parsed value has a decimal or a time that the table cannot hold.
 
-    Such text is no decimal of the type.
+    ``column``: values of the loosened type, with decimals as text. ``kind``: type in the table.
     """
     if isinstance(kind, DecimalType):
         return column.isNotNull() & tightened(column, kind).isNull()

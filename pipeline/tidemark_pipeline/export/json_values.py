@@ -57,13 +57,18 @@ class JsonValues:
         return self._schema_columns
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """Check the values in Python workers, then parse those that pass with Spark's parser."""
+        """Check the values in Python workers, then parse those that pass with Spark's parser.
+
+        Adds the columns PARSED (a struct of ``columns``) and ERROR (the reason of a dead letter,
+        null for a row).
+        """
         self._columns, self._frame = columns, frame
         # Spark fails on a repeated key of a map by default.
         frame.sparkSession.conf.set(*LAST_WINS)
         checking = Checking(columns.json(), self._names, self._grows)
         checked = map_in_workers(frame, checking, checked_schema(frame.schema))
-        # The parser's own column must not replace a field of the values.
+        # The parser marks text that does not fit in a column whose name no field of the values may
+        # have.
         corrupt = _CORRUPT
         while corrupt in {column.name.lower() for column in columns}:
             corrupt += "_"
@@ -89,8 +94,8 @@ class JsonValues:
     def learn(self, read: DataFrame) -> bool:
         """Add new fields of a batch to the schema's columns; return whether there were any.
 
-        Fields are added once for each batch. Records whose fields exceed the limit become dead
-        letters.
+        ``read``: the frame that :meth:`read` returned. Fields are added at most once for each
+        batch. Records whose fields exceed the limit become dead letters.
         """
         room = min(NEW_MAX, COLUMNS_MAX - size_of(self._columns))
         if not self._grows or room <= 0 or self._extended_frame is self._frame:

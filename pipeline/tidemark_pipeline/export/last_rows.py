@@ -22,13 +22,16 @@ _PARTITIONS = 200
 def without_last_rows(
     before: DataFrame, now: DataFrame, prefix: str, offsets: Mapping[int, int], rows: int = SOME
 ) -> list[int]:
-    """Return the partitions whose last ``rows`` rows are in ``before`` and none of them in ``now``.
-    ``prefix``: of the columns ``partition`` and ``offset``. ``offsets``: end of the rows by
-    partition."""
+    """Return the partitions whose last rows are in ``before`` and all missing in ``now``.
+
+    ``prefix``: of the columns ``partition`` and ``offset``. ``offsets``: exclusive end offset of
+    the rows by partition. ``rows``: number of last rows of each partition to compare.
+    """
     place = (f.col(f"{prefix}partition"), f.col(f"{prefix}offset"))
     newest_first = Window.partitionBy("partition").orderBy(f.desc("offset"))
     partitions: list[int] = []
-    # A condition over all partitions of a large topic would be too long for one query.
+    # A condition over all partitions of a large topic would be too long for one query, so they are
+    # divided.
     for some in _divided(offsets):
         # Only the last offsets of each partition are read.
         near = " OR ".join(
@@ -48,6 +51,7 @@ def without_last_rows(
             .groupBy("partition")
             .agg(f.sum("is_gone").alias("gone"), f.count("*").alias("all"))
         )
+        # All last rows are missing if half of the counted rows are marked as gone.
         partitions += [
             int(row["partition"]) for row in counts.collect() if 2 * row["gone"] == row["all"]
         ]

@@ -32,11 +32,11 @@ class Deleter(Protocol):
 
 
 def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, ReadPosition]:
-    """Return the position of each partition below which records may be deleted.
+    """Return by partition the position up to which the topic's records may be deleted.
 
-    ``log_starts``: current log start of each partition. A partition without one, or with nothing to
-    delete, is left out. Raises :class:`ExportError` if records would be deleted that may not be in
-    the table.
+    It is the end of the table's committed rows: an offset with its leader epoch. ``log_starts``:
+    current log start of each partition. A partition without one, or with nothing to delete, is left
+    out. Raises :class:`ExportError` if records would be deleted that may not be in the table.
     """
     positions = {}
     for partition, offset in sorted(exported.offsets.items()):
@@ -45,7 +45,8 @@ def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, ReadP
         if log_start is None or offset <= log_start:
             continue
         since = exported.since(partition)
-        # Deletion cannot leave the gap out: it always starts at the log start.
+        # ``since`` is the offset from which the table has every record. DeleteRecords deletes from
+        # the log start, so it would include records that may be in no table.
         if since > log_start:
             raise ExportError(
                 f"nothing says that the table has the records of {exported.topic}-{partition} from "
@@ -54,6 +55,7 @@ def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, ReadP
                 "Export into a new table from the log start on, or delete these records by a "
                 "RecordDeletion of your own, if they need not be in the table"
             )
-        # The leader epoch protects records that were written after a loss of the exported ones.
+        # The deleter compares the leader epoch: after an unclean election the log may have other
+        # records below this offset.
         positions[partition] = exported.position(partition)
     return positions

@@ -50,11 +50,13 @@ def column_names(kind: Format) -> ColumnNames:
 
 
 def bounded(frame: DataFrame, kafka: str) -> DataFrame:
-    """Return rows with record timestamps bounded to the years 1 to 9999: others become the nearest
-    bound. ``kafka``: the column with the record's own fields, "" if they are columns.
+    """Return the rows with record timestamps limited to the years 1 to 9999.
 
-    Producers may send any timestamp. Iceberg's hours have 32 bits, so a query does not find a row
-    in a partition beyond them. Delta fails to write the statistics of the largest timestamps."""
+    ``kafka``: name of the struct column with the record's own fields, "" if they are top-level
+    columns. Producers may send any timestamp; others become the nearest bound. Iceberg's hours have
+    32 bits, so a query does not find a row in a partition beyond them. Delta fails to write the
+    statistics of the largest timestamps.
+    """
     first, last = (f.expr(f"timestamp_seconds({second})") for second in (FIRST_SECOND, END_SECOND))
     # The last microsecond of the year 9999.
     last = last - f.expr("INTERVAL '0.000001' SECOND")
@@ -90,7 +92,7 @@ def check_fields(fields: StructType, names: ColumnNames = ANY_FORMAT) -> None:
 
 
 def _check_names(kind: DataType, path: str, names: ColumnNames) -> None:
-    """Check the names of all nested fields.
+    """Raise :class:`ExportError` if a field name, at any depth, cannot be a column's name.
 
     ``path``: that of the enclosing field, "" at the top.
     """

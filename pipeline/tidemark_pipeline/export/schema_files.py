@@ -9,7 +9,7 @@ _BYTES_MAX = 4 * 1024 * 1024
 
 
 def check_file(name: str) -> Path:
-    """Return the file's path.
+    """Return the path of a schema file.
 
     Raises :class:`ExportError` if the suffix is unknown, the file is missing, or it exceeds 4 MiB.
     """

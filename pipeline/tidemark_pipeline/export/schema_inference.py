@@ -37,6 +37,8 @@ def sample(
         extents = survey.extents(survey.parts())
     # Offsets for each end of a partition, at least one.
     per_end = max(1, offsets // (2 * max(1, len(extents))))
+    # Two spans for each partition: the first records and the last ones, each (start, exclusive
+    # end).
     spans: list[dict[int, tuple[int, int]]] = [{}, {}]
     for part, extent in extents.items():
         # The two spans do not overlap, so a short partition is not read twice.
@@ -52,7 +54,7 @@ def _between(
 ) -> DataFrame:
     """Read the values of an offset range of each partition. ``span``: start and exclusive end."""
     topic = options["topic"]
-    # The caller's own positions and limits do not apply to the sample.
+    # The sample has its own positions and no limits, so those of the export's options are removed.
     given = {
         name: value
         for name, value in options.items()

@@ -110,10 +110,10 @@ class TableOptions:
     def settings(
         self, jars: Sequence[str] = (), conf: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Return Spark's configuration, with ``conf``.
+        """Return Spark's configuration for the table format: ``conf`` and what the format needs.
 
         ``jars``: the format's jars and others. If none are given, Spark downloads packages that are
-        missing from its own jars; an image contains them.
+        missing from its own jars; a container image contains them.
         """
         import pyspark
 
@@ -124,7 +124,8 @@ class TableOptions:
             spark_conf = {"spark.jars.packages": ",".join(missing)}
         if self.format is Format.DELTA:
             return {**spark_conf, **DELTA_SETTINGS, **(conf or {})}
-        # The catalog's settings come last, so that ``conf`` cannot enable its cache.
+        # The catalog's settings come last, so that ``conf`` cannot enable its cache, which would
+        # hide other jobs' commits.
         return {**spark_conf, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
     @property
@@ -167,17 +168,18 @@ class TableOptions:
         from tidemark_pipeline.export.value_reader_selection import choose_reader
 
         self.check()
-        # Without a schema rows are the records as they are, and all of them parse.
+        # Without a schema a row is the record itself, so no record can fail to parse.
         if not self.schema_options.any:
             return self._open(session, self.table, self._layout(RAW_DDL))
-        # An existing table's columns decide if no schema names others.
+        # The columns of an existing table determine the fields if the options give no schema.
         table_columns = self._open(session, self.table, self._layout("")).columns()
         names = column_names(self.format)
         reader, fields = choose_reader(
             self.schema_options, session, source, table_columns, say, names
         )
         layout = self._layout(columns_ddl(fields), KAFKA)
-        # Keys with the frame of a registry are equal whatever the ID of their schema is.
+        # A registry's serializer puts the schema ID before the key. Equal keys may have different
+        # IDs, so an upsert compares keys without it.
         if isinstance(reader, RegistryValues) and self.mode is WriteMode.UPSERT:
             layout = dataclasses.replace(layout, keys=reader.keys)
         rows = self._open(session, self.table, layout)

@@ -29,7 +29,7 @@ _KEYLESS = re.compile(rf"the record at offset \d+ of partition \d+ {_NO_KEY}")
 
 
 def latest(frame: DataFrame, layout: TableLayout) -> DataFrame:
-    """Return the last row of each key, with :data:`DELETED`.
+    """Return the last row of each key in a batch, with the column :data:`DELETED`.
 
     A row without a key fails the job that reads the frame, with the record's offset and partition.
     """
@@ -45,7 +45,8 @@ def latest(frame: DataFrame, layout: TableLayout) -> DataFrame:
     number = "_number"
     while number in {name.lower() for name in frame.columns}:  # avoid a field of the values
         number += "_"
-    # First within each partition, where offsets decide, then between partitions.
+    # Within a partition the highest offset is the last. Then the rows of a key in several
+    # partitions are compared by timestamp.
     for window in (of_partition, of_key):
         frame = frame.withColumn(number, f.row_number().over(window)).where(f.col(number) == 1)
     return frame.drop(number)
@@ -58,9 +59,10 @@ def keyless_record_error(error: Exception) -> ExportError | None:
 
 
 def merge(target: str, source: str, layout: TableLayout, columns: Sequence[str]) -> str:
-    """Return the statement that merges the rows of a view into ``target``.
+    """Return the MERGE statement that upserts the rows of a view into ``target``.
 
-    ``source``: view of :func:`latest` with ``columns`` and :data:`DELETED`.
+    ``source``: view of the rows of :func:`latest`, which has ``columns`` and :data:`DELETED`. A row
+    of the table is changed only by a later record.
     """
     newer = _newer(layout)
     target_key, source_key = (

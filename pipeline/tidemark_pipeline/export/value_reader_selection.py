@@ -37,13 +37,15 @@ def choose_reader(
     say: Callable[[str], None],
     names: ColumnNames,
 ) -> tuple[ValueReader, StructType]:
-    """Return the value reader, and the fields for a table that is not ``table_columns``.
+    """Return the reader of record values, and the value fields for creating the table.
 
-    ``names``: names that columns of the format may have. Raises :class:`ExportError`.
+    ``table_columns``: columns of an existing table, None if there is none. ``names``: names that
+    columns of the format may have. Raises :class:`ExportError`.
     """
     if not source.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
-    # Only an existing table or a written schema has columns to restrict the values to.
+    # With evolution=ignore the values are restricted to the columns of an existing table or of a
+    # given schema, so one of them must exist.
     if (
         table_columns is None
         and schema_options.evolution is Evolution.IGNORE
@@ -70,10 +72,13 @@ def _open_reader(
     say: Callable[[str], None],
     names: ColumnNames,
 ) -> ValueReader:
-    """Return the reader for the schema's source: a registry, a file, a definition, or inference."""
+    """Return the reader for the schema's source: a registry, a file, a definition, or a sample.
+
+    Raises :class:`ExportError`.
+    """
     access = schema_options.access()
     ignores = schema_options.evolution is Evolution.IGNORE
-    # Values of a registry carry the ID of their schema.
+    # Values of a registry's serializer begin with the ID of their schema.
     if access is not None:
         registry = Registry(access)
         return RegistryValues(
@@ -96,6 +101,7 @@ def _open_reader(
     grows = schema_options.evolution is Evolution.GROW
     if table_columns is not None:  # the fields inferred first are the table's columns
         return JsonValues(None, grows=grows, names=names)
+    # Without a schema and a table, the fields are inferred from a sample of the topic.
     fields = inferred(sample(session, source), names)
     if not len(fields):
         raise ExportError(
@@ -107,7 +113,11 @@ def _open_reader(
 
 
 def of_file(name: str, message: str) -> SchemaSource:
-    """Read a schema from a file. Raises :class:`ExportError`."""
+    """Read an Avro or Protobuf schema from a file; the name's suffix determines the format.
+
+    ``message``: full name of the Protobuf message, "" if the file has only one. Raises
+    :class:`ExportError`.
+    """
     path = check_file(name)
     try:
         if path.suffix in AVRO:
