@@ -101,6 +101,7 @@ def plan_ranges(
     ``read_ranges``: offsets by partition, none below the log start. ``narrowing``: bounds from the
     query's filters.
     """
+    # Partitions without records to read need no manifest.
     tasks = [
         PlannedTask(part, task)
         for part, read_range in read_ranges.items()

@@ -285,6 +285,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         positions = {
             part: places.positions[_key(part)] for part in parts if _key(part) in places.positions
         }
+        # A partition that the query does not know yet has no stored position to compare.
         lost = survey.divergences(positions) if positions else {}
         for part, lost_from in lost.items():
             if self._options.fail_on_data_loss:

@@ -331,6 +331,7 @@ class Survey:
                 for topic in known
                 if not topic.internal and pattern.fullmatch(topic.name)
             }
+        # Without brokers, the topics are those of the tier.
         assert self._tier is not None
         matching = {
             topic.name for topic in self._tier.topics.all() if pattern.fullmatch(topic.name)

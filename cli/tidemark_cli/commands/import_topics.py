@@ -275,6 +275,7 @@ def _existing(
         existing = kafka_topics.read(access, topics, tell)
     except KafkaError as error:
         fail(f"the cluster at {bootstrap} cannot be read: {error}")
+    # An empty result is more likely a wrong address or pattern than an empty cluster.
     if not existing:
         fail(f"the cluster at {bootstrap} has no topic{f' matching {topics}' if topics else ''}")
     return existing

@@ -252,6 +252,8 @@ class Branch:
             else:
                 update = update.updateColumn(".".join(path), kind)
         try:
+            # One commit for all columns. Another writer may have changed the schema since the last
+            # refresh.
             update.commit()
         except JAVA_ERRORS as error:
             if _CONFLICT not in str(error):

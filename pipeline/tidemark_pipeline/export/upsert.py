@@ -64,6 +64,7 @@ def merge(target: str, source: str, layout: TableLayout, columns: Sequence[str])
     ``source``: view of the rows of :func:`latest`, which has ``columns`` and :data:`DELETED`. A row
     of the table is changed only by a later record.
     """
+    # A row may reach the table after a later record of its key, from another partition.
     newer = _newer(layout)
     target_key, source_key = (
         layout.same_key(f"{alias}.{layout.of_record('key')}") for alias in "ts"

@@ -221,6 +221,7 @@ def _field(
     ``path``: name of the column in error texts. Raises SchemaRefused if the field does not fit the
     column.
     """
+    # Protobuf encodes a map as repeated entry messages with the fields ``key`` and ``value``.
     if is_map(field) and isinstance(column_type, MapType):
         entry = field.message_type.fields_by_name
         keys = _single(entry["key"], column_type.keyType, f"{path}.key", arrow_type.key_type)
