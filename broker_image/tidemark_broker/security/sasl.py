@@ -158,15 +158,24 @@ class SaslState:
         reauth_s: float = 0.0,
         failure_pause_s: float = 0.0,
     ) -> None:
+        """Start unauthenticated.
+
+        ``mechanisms``: accepted SASL mechanisms. ``reauth_s`` 0: an authentication is valid as long
+        as the connection. ``failure_pause_s``: delay of the answer to a failure.
+        """
         self._verifier = verifier
         self._failure_pause_s = failure_pause_s
-        self._reauth_s = reauth_s or math.inf
+        self._reauth_s = reauth_s or math.inf  # without a limit if 0
+        #: Authentication in progress, None between authentications.
         self._exchange: Exchange | None = None
+        #: True while a message is being checked; no other message may arrive then.
         self._busy = False
+        #: Mechanism of the last handshake, "" before the first one.
         self.chosen = ""
         #: True if the exchange's messages have no Kafka header.
         self.is_bare = False
         self.mechanisms = mechanisms
+        #: Authenticated identity, None before the first success. Stays during a reauthentication.
         self.proven: Proven | None = None
         #: End of the session (monotonic), and its lifetime in ms, 0 without an end.
         self.ends_s = math.inf
@@ -175,9 +184,11 @@ class SaslState:
         self.failure = ""
 
     def choose(self, mechanism: str, *, bare: bool = False) -> bool:
-        """Select a mechanism.
+        """Select a mechanism by SaslHandshake; return False if it is not supported.
 
-        Return False if it is not supported. For ``bare`` see :attr:`is_bare`.
+        ``bare``: the messages that follow have no Kafka header (:attr:`is_bare`). Raises
+        :class:`IllegalState` during an authentication, and if a reauthentication differs in
+        mechanism.
         """
         # A second handshake could replace the exchange whose answer is pending.
         if self._exchange is not None or self._busy:
@@ -193,13 +204,18 @@ class SaslState:
         return True
 
     async def step(self, message: bytes) -> Step:
-        """Process a message. Also raises :class:`AuthenticationFailed`."""
+        """Process one SASL message of the client, and return the answer to send.
+
+        Raises :class:`IllegalState` for an unexpected message, and :class:`AuthenticationFailed`
+        after the configured pause.
+        """
         exchange = self._exchange
         if exchange is None or self._busy:
             raise IllegalState("authentication without a handshake")
         # The check of a password yields, and a second message must not run meanwhile.
         self._busy = True
         try:
+            # The identity is present only in the last step of an exchange.
             step = await exchange.step(message)
             if step.proven is not None:
                 self._enter(step.proven)

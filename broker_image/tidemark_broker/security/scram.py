@@ -83,7 +83,7 @@ class ScramServer:
         self._nonce = ""
 
     def first(self, message: bytes) -> bytes:
-        """Return the answer to the client's first message: nonce, salt, iterations."""
+        """Return the server-first message: nonce, salt, iterations (RFC 5802, section 5)."""
         found = _CLIENT_FIRST.fullmatch(_text(message))
         if found is None:
             raise AuthenticationFailed("the first SCRAM message is malformed")
@@ -92,15 +92,19 @@ class ScramServer:
         if found["authzid"] is not None and _saslname(found["authzid"]) != self.name:
             raise AuthenticationFailed("the client requests to act for another user")
         self._gs2, self._client_first_bare = found["gs2"], found["bare"]
+        # An unknown user gets a decoy, so the answer does not reveal which users exist.
         self.credential = self._credential_of(self.name)
+        # Both sides contribute to the nonce, so neither can replay an earlier exchange.
         self._nonce = found["nonce"] + secrets.token_urlsafe(_NONCE_BYTES)
         salt = base64.b64encode(self.credential.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={self.credential.iterations}"
         return self._server_first.encode()
 
     def final(self, message: bytes) -> bytes:
-        """Check the client's proof; return the server's signature, which proves that it knows
-        the user.
+        """Check the client's proof; return the server-final message with the server's signature.
+
+        The signature proves to the client that this server knows the user, too. Raises
+        :class:`AuthenticationFailed`.
         """
         found = _CLIENT_FINAL.fullmatch(_text(message))
         if found is None:
@@ -109,6 +113,7 @@ class ScramServer:
         bound = _decoded(found["binding"]) == self._gs2.encode()
         if not bound or not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
             raise AuthenticationFailed("the last SCRAM message belongs to another exchange")
+        # Proof and signature cover all messages of the exchange (AuthMessage in RFC 5802).
         messages = self._client_first_bare, self._server_first, found["unproven"]
         signed = ",".join(messages).encode()
         self._check(_decoded(found["proof"]), signed)

@@ -138,6 +138,10 @@ class TokenChecker:
             raise AuthenticationFailed(f"the token is invalid: {type(error).__name__}") from None
 
     def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
+        """Return the claims of a token, after checking signature, expiry, audience and issuer.
+
+        Audience and issuer are checked only if the settings expect them. Raises a ``jwt`` error.
+        """
         settings = self._settings
         return jwt.decode(
             token,

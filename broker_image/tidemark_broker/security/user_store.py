@@ -78,7 +78,10 @@ class UserSnapshot:
 
     @classmethod
     def of(cls, states: UserStatesRequest, *, if_none: bool) -> Self:
-        """Convert the controller's message."""
+        """Convert the controller's message to a snapshot.
+
+        ``if_none``: whether an operation is allowed on a resource without ACLs.
+        """
         # Unknown mechanisms, of a newer operator, are skipped instead of failing the update.
         credentials = {
             (user.name, scram.mechanism): Credential(
@@ -95,6 +98,7 @@ class UserSnapshot:
         return cls(
             MappingProxyType({user.name: user for user in states.users}),
             MappingProxyType(credentials),
+            # Credentials to answer unknown names with, stable as long as the controller's key.
             _decoys(credentials, states.strangers_key),
             Authorizer(states, if_none=if_none),
             QuotaTable(states.quotas),

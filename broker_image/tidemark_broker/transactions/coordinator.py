@@ -71,11 +71,19 @@ class TransactionCoordinator:
         producer_ids: ProducerIds,
         write_markers: Callable[[Sequence[WireMarker]], Awaitable[Sequence[ErrorCode]]],
     ) -> None:
+        """Create the coordinator without partitions; leadership changes in ``context`` add them.
+
+        ``dialer_of``: identity that a broker must prove, by its id. ``producer_ids``: source of new
+        producer ids. ``write_markers``: writes transaction markers (the control records at the end
+        of a transaction) to partitions that this broker leads, and returns an error code for each.
+        """
         self.limits = limits
+        # Memory of all transactional ids of this broker, with its limit.
         self.room = Shares(limits.bytes_max)
         self._context = context
         self._producer_ids = producer_ids
         self._tasks: set[asyncio.Task[None]] = set()
+        # One shard for each led partition of __transaction_state.
         self.coordinators: Coordinators[TransactionShard] = Coordinators(
             TRANSACTION_STATE_TOPIC,
             self._shard,
@@ -87,9 +95,10 @@ class TransactionCoordinator:
         # Separate connections: a marker request may take half a second, which would delay
         # inquiries.
         self._links = (
-            Links(context.metadata, dialer_of, client_id="transaction markers"),
-            Links(context.metadata, dialer_of, client_id="transaction inquiries"),
+            Links(context.metadata, dialer_of, client_id="transaction markers"),  # [0]
+            Links(context.metadata, dialer_of, client_id="transaction inquiries"),  # [1]
         )
+        # Sends markers to the leaders of a transaction's partitions until each is written.
         self.markers = MarkerSender(
             node_id=context.node_id,
             cluster=context.metadata,
@@ -98,6 +107,7 @@ class TransactionCoordinator:
             finished=self._markers_written,
             now=context.monotonic,
         )
+        # As leader of data partitions, this broker queries the coordinators of producers (KIP-890).
         finder = CoordinatorFinder(context.metadata, request_topic)
         self.inquiries = Inquiries(
             node_id=context.node_id,
@@ -115,14 +125,17 @@ class TransactionCoordinator:
         return self.coordinators.shard_of(transactional_id)
 
     async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
-        """Initialise a producer. See :func:`rules.init_producer_id`.
+        """Handle InitProducerId: return the producer's id and epoch, or an error.
 
-        Two-phase commit (KIP-939) is off, as in Kafka by default.
+        See :func:`rules.init_producer_id`. Two-phase commit (KIP-939) is off, as in Kafka by
+        default.
         """
         if request.enable_2pc:
             return Initialised(error=ErrorCode.transactional_id_authorization_failed)
         if request.keep_prepared:
             return Initialised(error=ErrorCode.unsupported_version)
+        # With an id, a producer requests a higher epoch after an error (KIP-360). -1: a new
+        # producer.
         # -1 marks a new producer (KIP-360).
         expected = Producer(request.producer_id, request.producer_epoch)
         try:
@@ -227,6 +240,12 @@ class TransactionCoordinator:
         return [task.result() for task in tasks]
 
     async def _answer(self, inquiry: WireInquiry) -> Sequence[ErrorCode]:
+        """Answer a partition leader that has received transactional records (KIP-890).
+
+        Returns an error code for each partition of the inquiry, in its order. ``inquiry.adds``:
+        partitions that are not in the producer's transaction are added to it. Otherwise they are
+        only verified.
+        """
         tps = [
             TopicPartition(*pair) for pair in zip(inquiry.topics, inquiry.partitions, strict=True)
         ]
@@ -240,7 +259,7 @@ class TransactionCoordinator:
                 )
                 return [verdict[tp] for tp in tps]
             # A transaction with an unknown partition could never end.
-            if not all(map(self._is_there, tps)):
+            if not all(map(self._is_there, tps)):  # no marker could be written to it
                 return [ErrorCode.unknown_topic_or_partition] * len(tps)
             if shard.has_prepared(inquiry.transactional_id):
                 # The pending marker voids the leader's guard, so the verification must restart

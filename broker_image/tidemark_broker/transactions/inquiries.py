@@ -80,8 +80,10 @@ class Inquiries:
         *,
         adds: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return the coordinator's error codes; ``none`` means that the partition is in the
-        transaction.
+        """Return an error code for each partition; NONE means that it is in the transaction.
+
+        ``adds``: the coordinator adds partitions that are not in it. Problems on the way, such as a
+        coordinator that does not answer, are retriable codes.
         """
         # Parallel lists are the wire's form of a list of partitions.
         inquiry = WireInquiry(
@@ -132,6 +134,11 @@ class Inquiries:
     async def _verdicts(
         self, broker: int, inquiries: Sequence[WireInquiry]
     ) -> Sequence[Sequence[ErrorCode]]:
+        """Send inquiries to a coordinator in one request; return error codes for each inquiry.
+
+        Each element has one code per partition of its inquiry. If the broker does not answer
+        properly, all partitions get a retriable code.
+        """
         try:
             answer = await self._links.request(
                 broker,

@@ -52,6 +52,10 @@ class MarkerSender:
         finished: Callable[[TransactionKey, Marker], None],
         now: Callable[[], float],
     ) -> None:
+        """Create an idle sender; see the class for ``write_here`` and ``finished``.
+
+        ``links``: connections to the other brokers. ``now``: monotonic time in seconds.
+        """
         self._node_id = node_id
         self._cluster = cluster
         self._links = links
@@ -59,6 +63,7 @@ class MarkerSender:
         self._finished = finished
         self._now = now
         self._queue = MarkerQueue(self._leader_of)
+        #: Set when the queue may have something to send.
         self._woken = asyncio.Event()
 
     @property
@@ -124,6 +129,10 @@ class MarkerSender:
         self._woken.set()
 
     async def _errors(self, broker: int, batch: Sequence[MarkerWrite]) -> Sequence[ErrorCode]:
+        """Send a batch to a broker and return an error code for each marker.
+
+        A failed or incomplete answer yields NETWORK_EXCEPTION for all, so that they are sent again.
+        """
         try:
             errors = await self._request_errors(broker, [_on_wire(write) for write in batch])
         except (OSError, TimeoutError, FrameError, ValueError) as error:

@@ -75,15 +75,19 @@ class MarkerWriter:
     async def write(
         self, markers: Sequence[WireMarker], *, wait_s: float | None = None
     ) -> Sequence[ErrorCode]:
-        """Write markers. Return error codes in their order.
+        """Write transaction markers, and wait until they are committed; return their error codes.
 
-        INVALID_PRODUCER_EPOCH means that the transaction has ended before,
-        TRANSACTION_COORDINATOR_FENCED that a later coordinator has written. Other codes are those
-        of a Produce with acks=all.
+        ``wait_s``: time limit for all together, None for the default. Codes are in the order of the
+        markers:
+
+        - INVALID_PRODUCER_EPOCH: the transaction has ended before
+        - TRANSACTION_COORDINATOR_FENCED: a later coordinator has written
+        - others: as of a Produce with acks=all
         """
         now_s = asyncio.get_running_loop().time
         until_s = now_s() + (_WAIT_S if wait_s is None else wait_s)
         errors: list[ErrorCode] = []
+        # In parts, so that other requests are served in between.
         for start in range(0, len(markers), _SOME):
             left_s = max(until_s - now_s(), 0.0)
             errors += await self._write_some(markers[start : start + _SOME], left_s)
@@ -99,6 +103,10 @@ class MarkerWriter:
         return [task.result() for task in tasks]
 
     async def _write_one(self, marker: WireMarker, wait_s: float) -> ErrorCode:
+        """Append one marker and await its commit.
+
+        A repeated request awaits the marker that was appended for the first one. Returns REQUEST_TIMED_OUT if it is not committed within ``wait_s`` seconds.
+        """
         partition = self._replicas.get(marker.topic, marker.partition)
         if partition is None:
             return self._replicas.error_of(marker.topic, marker.partition)
@@ -116,6 +124,11 @@ class MarkerWriter:
         return written.error
 
     def _append(self, partition: Partition, marker: WireMarker) -> ProduceResult:
+        """Append a marker to the log of a partition; the result tells what to wait for.
+
+        In a partition that has a coordinator (``__consumer_offsets``) the marker also takes effect
+        on the coordinator's state in memory.
+        """
         coordinator = self._coordinators.get(marker.topic)
         try:
             # A marker during the load of the coordinator would be in the log but not in memory.

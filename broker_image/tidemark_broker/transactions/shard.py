@@ -194,7 +194,7 @@ class TransactionShard:
     async def init_producer_id(
         self, transactional_id: str, *, expected: Producer | None, timeout_ms: int
     ) -> Decision:
-        """Initialise a producer. See :func:`rules.init_producer_id`."""
+        """Decide InitProducerId and commit the change. See :func:`rules.init_producer_id`."""
         if not 0 < timeout_ms <= self._around.limits.timeout_max_ms:
             return Decision(error=ErrorCode.invalid_transaction_timeout)
         return await self._change(
@@ -216,7 +216,7 @@ class TransactionShard:
         partitions: AbstractSet[TopicPartition],
         version: int,
     ) -> ErrorCode:
-        """Add partitions. See :func:`rules.add_partitions`.
+        """Add partitions to the producer's transaction. See :func:`rules.add_partitions`.
 
         Waits shortly for a change in progress and for markers of the previous transaction.
         """
@@ -244,9 +244,10 @@ class TransactionShard:
     async def end(
         self, transactional_id: str, *, producer: Producer, commit: bool, version: int
     ) -> Decision:
-        """End a transaction. See :func:`rules.end`.
+        """End a transaction by commit or abort. See :func:`rules.end`.
 
-        Returns once the decision is committed; markers are written afterwards.
+        Returns once the decision is committed in ``__transaction_state``. Markers are written to
+        the transaction's partitions afterwards.
         """
         return await self._change(
             transactional_id,
@@ -271,6 +272,12 @@ class TransactionShard:
     # ------------------------------------------------------------ changes
 
     async def _change(self, transactional_id: str, rule: Rule) -> Decision:
+        """Apply a rule to a transactional id, and return its decision once the change is committed.
+
+        ``rule`` receives the id's state and an unused producer id, or None. Raises CoordinatorError
+        if this broker is not the coordinator, or if the commit takes too long. In the latter case
+        the change may still be committed later.
+        """
         # Decide without a new producer id first, since nearly no change needs one.
         self.log.check()
         decision = self._table.decide(transactional_id, lambda known: rule(known, None))
@@ -287,12 +294,14 @@ class TransactionShard:
         value = value_of(decision.change)
         if not self._has_room(transactional_id, decision.change, len(value)):
             return Decision(error=ErrorCode.policy_violation)
+        # If the wait ends first, the append is not undone: its consequences follow with the commit.
         committed = self._append(transactional_id, decision.change, value)
         await asyncio.wait([committed], timeout=_COMMIT_WAIT_S)
         if not committed.done():
             raise CoordinatorError(
                 ErrorCode.coordinator_not_available, "the change is not committed yet"
             )
+        # Raises the error of an append that was not committed.
         committed.result()
         return decision
 
@@ -323,13 +332,19 @@ class TransactionShard:
         return committed
 
     def _committed(self, transactional_id: str, committed: "asyncio.Future[None]") -> None:
+        """Apply a change after its commit: update the table, timers, and waiting requests.
+
+        ``committed``: result of the append. Without a commit nothing is applied here.
+        """
         # Without a commit here the next coordinator decides the outcome.
         if self.log.ended or committed.cancelled() or committed.exception() is not None:
             return
+        # Memory is accounted by the difference, since the new state replaces the old one.
         before = self._table.weight_bytes
         metadata = self._table.committed(transactional_id)
         self._around.room.add(transactional_id, self._table.weight_bytes - before)
         self._deadlines.cancel(transactional_id)
+        # Markers of a prepared transaction, or the timeout of an open one.
         if metadata is not None:
             self._follow_up(transactional_id, metadata)
         # A prepared transaction still waits for its markers, so its waiters stay.
@@ -386,8 +401,12 @@ class TransactionShard:
             self._complete(transactional_id)
 
     def _complete(self, transactional_id: str) -> None:
-        """Record that the transaction has ended; retry later if the append fails."""
+        """Record CompleteCommit or CompleteAbort, once all markers of a transaction are written.
+
+        If the append fails it is repeated after a pause.
+        """
         known = self._table.get(transactional_id)
+        # Nothing to complete, or another change is in progress, which follows up after its commit.
         if (
             known is None
             or known.state not in PREPARED

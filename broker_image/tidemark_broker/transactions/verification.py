@@ -43,11 +43,14 @@ async def verified(
     *,
     adds: bool,
 ) -> Mapping[TopicPartition, VerificationGuard | ErrorCode]:
-    """Return the guard or the coordinator's error code of each partition that needs a query.
+    """Return a guard, or the coordinator's error code, for each partition that needs a query.
 
-    ``adds``: partitions that are not in the transaction are added to it.
+    A guard is a token of the partition's log. It permits the append, unless a marker is written
+    after the guard was taken. ``partitions``: how to take it, by partition. ``adds``: partitions
+    that are not in the transaction are added to it.
     """
     found: dict[TopicPartition, VerificationGuard | ErrorCode] = {}
+    # Repeat for partitions that are concurrently changed; the last attempt returns the error.
     for is_last in (*[False] * _TRIES, True):
         # Guards are taken before the query, so that a marker during the query voids them.
         guards = {tp: guard for tp, take in partitions.items() if (guard := take()) is not None}

@@ -132,13 +132,15 @@ class MarkerQueue:
         return self._waiting[0][0] if self._waiting else None
 
     def batches(self, now_s: float) -> Mapping[int, Sequence[MarkerWrite]]:
-        """Return a batch for each broker without a request in flight.
+        """Return the markers to send now: a batch for each broker without a request in flight.
 
-        Each must be :meth:`answered`.
+        The result of each batch must be reported by :meth:`answered`, also if the request failed.
         """
+        # Retries whose back-off is over become ready.
         while self._waiting and self._waiting[0][0] <= now_s:
             self._ready[heapq.heappop(self._waiting)[2]] = None
-        # A bounded number per pass, since a restart may make a hundred thousand ready at once.
+        # Look up the leaders of ready markers. A bounded number per pass, since a restart may make
+        # a hundred thousand ready at once.
         for write in list(itertools.islice(self._ready, _PLACED_AT_ONCE)):
             del self._ready[write]
             if self._is_current(write):
@@ -159,9 +161,10 @@ class MarkerQueue:
         errors: Callable[[MarkerWrite], ErrorCode],
         now_s: float,
     ) -> None:
-        """Handle the result of a batch, or the failure of its request.
+        """Handle the error codes of a batch, or the failure of its request.
 
-        Everything except :data:`_DONE` is retried.
+        ``errors`` returns the code for a marker. Everything except :data:`_DONE` is retried with
+        back-off, at the leader that the partition has then.
         """
         self._busy.discard(broker)
         for write in batch:
@@ -187,9 +190,10 @@ class MarkerQueue:
             self._later(write, now_s)
 
     def _take(self, broker: int, now_s: float) -> Sequence[MarkerWrite]:
-        """Take markers that the broker still leads; requeue the others.
+        """Take up to ``BATCH_MAX`` markers for the broker from its queue.
 
-        At most one batch is examined.
+        Markers whose partition has another leader meanwhile are queued for that one. Those of
+        transactions that ended meanwhile are dropped.
         """
         queue = self._for_broker.pop(broker)
         batch: list[MarkerWrite] = []

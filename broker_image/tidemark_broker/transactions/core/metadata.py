@@ -111,8 +111,8 @@ class TransactionMetadata:
         return self.state in AT_REST and self.updated_ms <= now_ms - expiration_ms
 
     def completed(self, now_ms: int) -> "TransactionMetadata":
-        """Return the state after a Prepare state, once every partition has its marker."""
-        # The id changes only here, so markers still carry the old one.
+        """Return the Complete state that follows a Prepare state when all markers are written."""
+        # The producer gets its new id only here: markers must carry the id that wrote the records.
         rotates = self.last_end_raised_epoch and self.next_producer_id != NO_PRODUCER_ID
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         return replace(

@@ -59,7 +59,10 @@ def key_of(transactional_id: str) -> bytes:
 
 
 def value_of(metadata: TransactionMetadata) -> bytes:
-    """Return the record's value; ``last_epoch`` is not part of it."""
+    """Return the value of the id's record in ``__transaction_state``.
+
+    All fields of the metadata except ``last_epoch``, which Kafka does not store either.
+    """
     # Kafka writes null instead of an empty list in the Empty state.
     is_empty = metadata.state is TransactionState.EMPTY
     value = _Value(
@@ -97,6 +100,7 @@ def read_key(key: bytes) -> str | None:
         (version,) = _VERSION.unpack_from(key)
         if version != _KEY_VERSION:
             return None
+        # After the version: length of the name as int16, then the name.
         _, length = _KEY_HEAD.unpack_from(key)
         name = key[_KEY_HEAD.size :]
         if len(name) != length:
@@ -123,6 +127,7 @@ def read_value(value: bytes) -> TransactionMetadata:
 
 
 def _metadata(read: _Value) -> TransactionMetadata:
+    """Return the state from a decoded TransactionLogValue; the inverse of ``value_of``."""
     return TransactionMetadata(
         producer_id=read.producer_id,
         previous_producer_id=read.previous_producer_id,

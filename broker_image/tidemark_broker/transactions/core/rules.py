@@ -61,10 +61,14 @@ def init_producer_id(
     now_ms: int,
     fresh_producer_id: int | None = None,
 ) -> Decision:
-    """InitProducerId with a transactional id.
+    """Decide InitProducerId with a transactional id: new id, higher epoch, or an abort first.
 
-    ``expected`` is the identity in the request (KIP-360), None for a new producer. An open
-    transaction is aborted first, and the producer must retry.
+    - ``known``: state of the transactional id, None if it is unknown
+    - ``expected``: producer id and epoch in the request (KIP-360), None for a new producer
+    - ``fresh_producer_id``: unused id, None in a first attempt; a decision that needs one says so
+
+    An open transaction is aborted first. The producer then gets CONCURRENT_TRANSACTIONS and
+    retries.
     """
     if known is None:
         if fresh_producer_id is None:
@@ -84,6 +88,7 @@ def init_producer_id(
     # A raised epoch would exceed int16, so the producer gets a new id.
     if known.epoch_is_exhausted:
         return _rotated(known, expected, timeout_ms, now_ms, fresh_producer_id)
+    # The usual case: a higher epoch fences the previous producer with this transactional id.
     raised = replace(
         _emptied(known, timeout_ms, now_ms),
         producer_epoch=known.producer_epoch + 1,
@@ -140,6 +145,7 @@ def _rotated(
     now_ms: int,
     fresh_producer_id: int | None,
 ) -> Decision:
+    """Decide InitProducerId with a new producer id and epoch 0, as the epoch cannot be raised."""
     if fresh_producer_id is None:
         return _NEEDS_PRODUCER_ID
     rotated = replace(
@@ -147,6 +153,7 @@ def _rotated(
         producer_id=fresh_producer_id,
         producer_epoch=0,
         previous_producer_id=known.producer_id,
+        # A producer that repeats the request with the old epoch is recognized (KIP-360).
         last_epoch=NO_EPOCH if expected is None else known.producer_epoch,
     )
     return _initialised(rotated)
@@ -164,12 +171,14 @@ def add_partitions(
     version: int,
     now_ms: int,
 ) -> Decision:
-    """AddPartitionsToTxn, AddOffsetsToTxn, and a leader's inquiry for Produce 12.
+    """Decide AddPartitionsToTxn or AddOffsetsToTxn, or a leader's inquiry for Produce 12.
 
-    The first partitions of a transaction open it.
+    The first partitions of a transaction open it (state Ongoing). ``known``: state of the
+    transactional id, None if unknown. ``version``: transaction version of the client (KIP-890).
     """
     if known is None:
         return _UNKNOWN
+    # The previous transaction still waits for its markers.
     if known.state in PREPARED:
         return _CONCURRENT
     if known.producer_id != producer.producer_id:
@@ -185,6 +194,7 @@ def add_partitions(
         state=TransactionState.ONGOING,
         previous_producer_id=known.producer_id,
         partitions=known.partitions | partitions,
+        # The transaction timeout counts from the first partitions.
         started_ms=known.started_ms if is_open else now_ms,
         updated_ms=now_ms,
         version=version,
@@ -200,8 +210,9 @@ def verify_partitions(
 ) -> Mapping[TopicPartition, ErrorCode]:
     """Verify that partitions are in the producer's open transaction (KIP-890).
 
-    This is AddPartitionsToTxn in its mode that only verifies. It uses the committed state. A change
-    in progress does not matter, since its marker voids the verification.
+    This is AddPartitionsToTxn in its mode that only verifies. Returns TRANSACTION_ABORTABLE for a
+    partition that is not included. It uses the committed state. A change in progress does not
+    matter, since its marker voids the verification.
     """
     # An error of the producer or the transaction applies to all partitions.
     error = _unverified(known, producer)
@@ -234,9 +245,11 @@ def end(
     now_ms: int,
     fresh_producer_id: int | None = None,
 ) -> Decision:
-    """EndTxn of a client, ``version`` 2 from EndTxn 5.
+    """Decide EndTxn of a client: record the outcome, after which markers are written.
 
-    The answer contains the producer's identity in its next transaction.
+    ``version`` is 2 from EndTxn 5 on (KIP-890): each end raises the producer's epoch, and the
+    answer contains the identity that the producer uses next. ``fresh_producer_id``: unused id in
+    case the epoch is exhausted, None in a first attempt.
     """
     if known is None:
         return _UNKNOWN
@@ -247,6 +260,7 @@ def end(
         return _end_without_raise(known, producer, commit=commit, now_ms=now_ms)
     # A retry is recognized first, because its epoch is by definition not the current one.
     is_repeated = _is_repeated_end(known, producer)
+    # Another producer id is unknown here. Another epoch is of a fenced producer.
     if known.producer_id != producer.producer_id and not is_repeated:
         return _UNKNOWN
     if known.producer_epoch != producer.epoch and not is_repeated:
@@ -262,10 +276,12 @@ def end(
 def _end_without_raise(
     known: TransactionMetadata, producer: Producer, *, commit: bool, now_ms: int
 ) -> Decision:
+    """Decide EndTxn of a client before KIP-890, whose epoch stays the same."""
     if known.producer_id != producer.producer_id:
         return _UNKNOWN
     if known.producer_epoch != producer.epoch:
         return _FENCED
+    # Ended already: a retry gets the same result, the opposite outcome an error.
     if known.state is not TransactionState.ONGOING:
         return _repeated_end(known, commit=commit)
     change = replace(
@@ -309,11 +325,16 @@ def fence(
 def _prepared(
     known: TransactionMetadata, *, commit: bool, now_ms: int, fresh_producer_id: int | None
 ) -> Decision:
-    """Return the decision, which raises the epoch. Aborting nothing is one too (KIP-890)."""
+    """Return the decision to commit or abort, which raises the producer's epoch (KIP-890).
+
+    Without an open transaction an abort raises the epoch, too. With an exhausted epoch the producer
+    continues under a new id after the markers are written.
+    """
     if known.epoch_is_exhausted and fresh_producer_id is None:
         return _NEEDS_PRODUCER_ID
     change = replace(
         known,
+        # Epoch of the markers: higher than the producer's, so late records of it are refused.
         state=_prepare_state(commit),
         producer_epoch=known.producer_epoch + 1,
         last_epoch=known.producer_epoch,
