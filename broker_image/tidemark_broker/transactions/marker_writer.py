@@ -105,7 +105,8 @@ class MarkerWriter:
     async def _write_one(self, marker: WireMarker, wait_s: float) -> ErrorCode:
         """Append one marker and await its commit.
 
-        A repeated request awaits the marker that was appended for the first one. Returns REQUEST_TIMED_OUT if it is not committed within ``wait_s`` seconds.
+        A repeated request awaits the marker that was appended for the first one. Returns
+        REQUEST_TIMED_OUT if it is not committed within ``wait_s`` seconds.
         """
         partition = self._replicas.get(marker.topic, marker.partition)
         if partition is None:
