@@ -64,7 +64,10 @@ def split(bundle: bytes) -> tuple[bytes, ...]:
 def make_authority(
     cluster_id: str, now: dt.datetime, life: dt.timedelta = AUTHORITY_LIFE
 ) -> KeyPair:
-    """Return a new authority of a cluster, valid from ``now`` on (aware, UTC)."""
+    """Return a new certificate authority (key and self-signed certificate) of a cluster.
+
+    ``now``: start of its validity (aware, UTC), ``life``: its length.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = x509.Name(
@@ -117,7 +120,11 @@ def _issue(
     now: dt.datetime,
     life: dt.timedelta,
 ) -> KeyPair:
-    """Return a new key with a leaf certificate for it, signed by ``authority``."""
+    """Return a new key with an end-entity certificate for it, signed by ``authority``.
+
+    ``common``: the subject's common name. ``names``: the subject alternative names of brokers and
+    operators, None for clients.
+    """
     issuer, signing = authority.parsed, _signing_key(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
@@ -234,7 +241,7 @@ def _builder(
     now: dt.datetime,
     life: dt.timedelta,
 ) -> x509.CertificateBuilder:
-    """Return a certificate builder with the fields that authorities and leaves share."""
+    """Return a certificate builder with the fields that all certificates have."""
     return (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -18,10 +18,12 @@ _PRESENT = "..data"
 
 
 def write_files(folder: Path, data: Mapping[str, bytes]) -> None:
-    """Replace the content of a folder.
+    """Replace all files of a folder in one atomic step.
 
-    Blocks, also while another thread or process writes the folder. Raises ``OSError``; then the
-    former files stay.
+    Readers never see a mixture of an old certificate and a new key. The files are symbolic links
+    through one link to a versioned directory, like a mounted Kubernetes Secret; renaming that link
+    replaces all of them. Blocks while another thread or process writes the folder. Raises
+    ``OSError``; then the former files stay.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)

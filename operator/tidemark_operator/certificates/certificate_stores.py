@@ -119,7 +119,10 @@ class SecretStore:
         return f"Secret {name}"
 
     async def read(self, name: str) -> StoredBundle | None:
-        """Return a Secret, None if it does not exist. Raises :class:`BundleNameTaken`."""
+        """Return a Secret of the operator by name, None if it does not exist.
+
+        Raises :class:`BundleNameTaken` if a Secret of this name lacks the operator's labels.
+        """
         try:
             body = await self._api.get(SECRET, self._namespace, name)
         except NotFound:
@@ -134,6 +137,7 @@ class SecretStore:
                 "Rename it. If it is a restored Secret of the operator, add "
                 "the labels"
             )
+        # The uid of the owning object decides later whether the Secret is of the present object.
         data = {key: base64.b64decode(text) for key, text in (body.get("data") or {}).items()}
         owners = [ref for ref in meta.get("ownerReferences") or () if ref.get("controller")]
         # Secrets that must survive their owner have its uid in an annotation instead.
@@ -164,7 +168,12 @@ class SecretStore:
         former: StoredBundle | None,
         owner: Json | None = None,
     ) -> None:
-        """Create the Secret, or replace ``former``. Raises :class:`BundleConflict`."""
+        """Create the Secret, or replace ``former``, which was read before.
+
+        ``owner`` is the object to which the Secret belongs; garbage collection deletes it with the
+        owner unless its form records the owner in an annotation. Raises :class:`BundleConflict` if
+        another writer was faster.
+        """
         # Keep the labels and annotations of other tools: a backup tool identifies its objects by
         # them. Keep the type, too: it is immutable, and a restored Secret may have another one.
         known = {} if former is None else former.metadata

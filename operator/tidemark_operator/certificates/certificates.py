@@ -54,10 +54,12 @@ class OwnLeaf:
         self.files = TlsFiles(self._folder)
 
     def follow(self, authorities: Authorities) -> KeyPair:
-        """Issue the leaf if it is missing or no longer fits, and return it (blocks).
+        """Return this operator's own certificate; issue a new one if it no longer fits.
 
-        When it returns, :attr:`files` use that leaf. Otherwise it raises ``OSError``, and the next
-        call tries again: neither a failed write nor files that another process deleted count."""
+        Also makes sure that :attr:`files` contain it. Blocks. Raises ``OSError`` if the files
+        cannot be written; the next call tries again. Files that were deleted meanwhile are written
+        again.
+        """
         now, me = self._now(), TlsIdentity(authorities.cluster_id)
         with self._lock:
             leaf = self._leaf
@@ -106,14 +108,15 @@ class Certificates:
         self._looked_at: dict[int, dt.datetime] = {}
 
     async def authorities(self, brokers: Iterable[str] = ()) -> Authorities:
-        """Return the stored authorities; create them if there never were any.
+        """Return the cluster's stored certificate authorities; create them for a new cluster.
 
-        A leaf of this cluster for one of ``brokers`` (names) proves that there were. Raises
-        :class:`BadCertificate` for data that is unreadable, of another cluster, or lost: it is
-        never replaced.
+        An existing certificate of this cluster for one of ``brokers`` (names of Broker objects)
+        proves that the cluster once had an authority. If that is missing, or the stored one is
+        unreadable or of another cluster, it is never replaced: :class:`BadCertificate` is raised.
         """
 
         async def leaf() -> str:
+            """Return where a certificate of this cluster is stored, "" if there is none."""
             for broker in brokers:
                 try:
                     kept = await self._keeper.read(leaf_name(broker))
@@ -127,10 +130,11 @@ class Certificates:
         return await self._authority.get(leaf)
 
     async def leaf(self, node_id: int, broker: str, owner: Json) -> None:
-        """Make sure that a broker has a leaf of the issuing authority, and the bundle to trust.
+        """Make sure that a broker's stored certificate is valid and of the present authority.
 
-        Checks the store at most once in :data:`LOOK_AGAIN`. Raises :class:`BundleNameTaken`,
-        :class:`BadCertificate`.
+        Writes its Secret (or folder), owned by the Broker object ``owner``, if the certificate or
+        the bundle of trusted authorities has changed. The store is checked at most once in
+        :data:`LOOK_AGAIN`. Raises :class:`BundleNameTaken`, :class:`BadCertificate`.
         """
         now = self._now()
         if node_id in self.issued and now < self._looked_at[node_id] + LOOK_AGAIN:
@@ -152,10 +156,11 @@ class Certificates:
         self._looked_at[node_id] = now
 
     async def rotate(self, live: Collection[int], renewal: str = "") -> bool:
-        """Take one step of a rotation that is due; return True if all leaves have to be checked.
+        """Take the next step of the authority's rotation if it is due; return whether it was.
 
-        ``live``: the live brokers. ``renewal``: a user's request (any text; a new one for each
-        request).
+        After a step, the caller has to check all brokers' certificates. ``live``: node ids of the
+        live brokers, which must use the latest certificates before the next step. ``renewal``: a
+        user's request to rotate now (any text that differs from the previous request; "" for none).
         """
         stepped = await self._authority.step(
             all_up_to_date=lambda authorities: all(
@@ -164,6 +169,7 @@ class Certificates:
             pause=lambda _: self._keeper.arrives_within,
             renewal=renewal,
         )
+        # All stored certificates have to be checked against the new authority.
         if stepped:
             self.issued.clear()
         return stepped

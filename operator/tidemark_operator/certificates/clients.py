@@ -36,13 +36,15 @@ class ClientCertificates:
         self._seen: dict[str, bytes] = {}
 
     async def leaf(self, name: str, former: KeyPair | None) -> tuple[KeyPair, bytes]:
-        """Return a user's leaf, and the bundle of trusted client authorities in PEM.
+        """Return a user's client certificate, and the PEM bundle of trusted client authorities.
 
-        ``former`` is returned if it still fits, else a new leaf. Raises :class:`BadCertificate`,
-        :class:`BundleNameTaken`.
+        ``former`` is the user's present certificate, None without one. It is returned if it is
+        still valid, for this user and of the present authority; otherwise a new one is issued.
+        Raises :class:`BadCertificate`, :class:`BundleNameTaken`.
         """
 
         async def issued() -> str:
+            """Return where a certificate of a lost authority was found, "" for none."""
             is_of_it = former and authority.is_of_cluster(former, self._cluster_id)
             return _certificate_of(name) if is_of_it else ""
 

@@ -17,7 +17,7 @@ _FORMAT = "1"
 
 
 def authority_data(authorities: Authorities) -> dict[str, bytes]:
-    """Return the data of the Secret that only the operator reads."""
+    """Return the authorities as data of the Secret that only the operator reads."""
     # One field per line; the user's text is last, because it may contain line ends.
     state = "\n".join(
         (
@@ -28,6 +28,7 @@ def authority_data(authorities: Authorities) -> dict[str, bytes]:
             authorities.renewal,
         )
     )
+    # A rotation's state and its keys are in one Secret, so they are always written together.
     return {
         CERTIFICATE: authorities.issuing.certificate,
         KEY: authorities.issuing.key,
@@ -40,7 +41,7 @@ def authority_data(authorities: Authorities) -> dict[str, bytes]:
 
 
 def read_authority(data: Mapping[str, bytes]) -> Authorities:
-    """Return the stored authorities. Raises :class:`BadCertificate`."""
+    """Return the authorities from the data of their Secret. Raises :class:`BadCertificate`."""
     try:
         # The last field is a user's text, which may contain line ends.
         format_, cluster_id, phase, since, renewal = data[STATE].decode().split("\n", 4)

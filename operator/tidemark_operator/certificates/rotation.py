@@ -77,17 +77,20 @@ def next_step(
     pause: dt.timedelta,
     renewal: str = "",
 ) -> Authorities:
-    """Return the state after one step, unchanged if nothing is due.
+    """Return the authorities after the next step of a rotation, the same object if none is due.
 
-    ``all_up_to_date``: every live broker uses what was last issued. ``renewal``: a user's present
-    request, "" for none.
+    Steady -> Announced -> Issuing -> Steady; see the module's documentation. ``all_up_to_date``:
+    every live broker uses the certificates that were issued last. ``pause``: least duration of each
+    phase. ``renewal``: the user's present request for a rotation, "" for none.
     """
+    # A rotation starts on request, or when the authority is close to its expiry.
     if authorities.phase is RotationPhase.STEADY:
         is_requested = bool(renewal) and renewal != authorities.renewal
         if is_requested or authority.is_due(authorities.issuing, now):
             return _announce(authorities, now, renewal)
         return authorities
-    # Both conditions protect processes that do not trust, or show, the new one yet.
+    # Both conditions protect processes that do not trust the new authority yet, or still use a
+    # certificate of the former one.
     if not all_up_to_date or now < authorities.since + pause:
         return authorities
     return (

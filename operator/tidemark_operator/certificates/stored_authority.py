@@ -30,15 +30,16 @@ class StoredAuthority:
         self._existed = False
 
     async def get(self, has_issued: Callable[[], Awaitable[str]]) -> Authorities:
-        """Return the stored authority; create it if there never was one.
+        """Return the stored authority; create it if the cluster never had one.
 
-        ``has_issued`` returns what remains of a lost authority ("" for nothing). Raises
-        :class:`BadCertificate` for data that is unreadable, of another cluster, or lost: it is
-        never replaced.
+        ``has_issued`` returns where a certificate of a lost authority was found, "" for none. If
+        the stored authority is unreadable, of another cluster or lost, it is never replaced: all
+        brokers would reject each other. Raises :class:`BadCertificate`.
         """
         kept = await self._keeper.read(self._name)
         if kept is not None:
             return self._verify(kept)
+        # This process has seen the authority before, so it was deleted.
         self._refuse_if_lost()
         # A leaf proves that there was an authority, even to a new process.
         if issued := await has_issued():
@@ -81,11 +82,10 @@ class StoredAuthority:
         pause: Callable[[Authorities], dt.timedelta],
         renewal: str = "",
     ) -> bool:
-        """Take one step of the rotation (:func:`rotation.next_step`) if one is due; return whether
-        it was.
+        """Take the next step of the authority's rotation; return whether one was due.
 
-        ``all_up_to_date`` is called with the stored authority: reports about any other do not
-        count.
+        See :func:`rotation.next_step`. ``all_up_to_date`` and ``pause`` are called with the
+        authority as it is stored now: brokers' reports about an earlier one do not count.
         """
         kept = await self._keeper.read(self._name)
         if kept is None:
@@ -107,7 +107,10 @@ class StoredAuthority:
         return True
 
     def _verify(self, kept: StoredBundle) -> Authorities:
-        """Return the stored authorities of this cluster. Raises :class:`BadCertificate`."""
+        """Return the authorities of a stored bundle, checked to be of this cluster.
+
+        Raises :class:`BadCertificate` with the remedy.
+        """
         try:
             authorities = read_authority(kept.data)
         except BadCertificate as error:
@@ -121,6 +124,7 @@ class StoredAuthority:
                 f"{authorities.cluster_id}, not {self._cluster_id}. Restore the right "
                 "one, or delete it if that cluster no longer exists"
             )
+        # From now on a missing authority counts as lost, not as never created.
         self._existed = True
         return authorities
 

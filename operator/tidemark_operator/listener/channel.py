@@ -39,9 +39,9 @@ class Channel:
         writer: asyncio.StreamWriter,
         last_command: int = 0,
     ) -> None:
-        """Take over a connection.
+        """Take over a connection on which the operator sends requests from now on.
 
-        ``last_command`` is the highest command key that the broker knows.
+        ``last_command`` is the highest API key of a command that the broker knows.
         """
         self.broker_id = broker_id
         self.last_command = last_command
@@ -49,9 +49,9 @@ class Channel:
         self._reader = reader
         self._writer = writer
         self._loop = asyncio.get_running_loop()
-        # Correlation ids; `next` on a counter is atomic, and other loops call it.
+        #: Correlation ids. `next` on a counter is atomic, and other event loops call it.
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}  # Requests without an answer yet.
         self._closed = False
 
     @property
@@ -101,7 +101,11 @@ class Channel:
     # ------------------------------------------------------------ the intake's loop
 
     async def _exchange(self, number: int, encoded: Callable[[], bytes], timeout_s: float) -> bytes:
-        """Send one frame and return the answer. Raises ``TimeoutError``, :class:`ChannelClosed`."""
+        """Send one request frame and wait for its response. Returns the response's bytes.
+
+        ``number`` is the correlation id; ``encoded`` builds the frame. Raises ``TimeoutError``,
+        after which the connection stays open, and :class:`ChannelClosed`.
+        """
         # The bound keeps a broker that never answers from filling the memory.
         if self._closed or len(self._waiting) >= IN_FLIGHT_MAX:
             raise ChannelClosed(f"the command connection of broker {self.broker_id} is closed")

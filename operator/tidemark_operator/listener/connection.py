@@ -33,8 +33,11 @@ async def serve_requests(
     writer: asyncio.StreamWriter,
     answer: Callable[[Request], Answer],
 ) -> Attached | None:
-    """Serve requests until the connection ends (``read`` gives None) or an Attach is accepted.
+    """Serve a broker's requests until its connection ends, or an Attach request is accepted.
 
+    Returns the accepted Attach, after which the operator sends commands over this connection; None
+    after ``read`` has returned None for the end. ``answer`` returns a response or an awaitable for
+    it. Responses are written in the order of the requests, while later requests are already read.
     Raises :class:`framing.FrameError`, ``TimeoutError`` or ``ConnectionError``.
     """
     answers: Answers = asyncio.Queue(PIPELINED_MAX)

@@ -23,8 +23,9 @@ def heartbeat_response(
 
 
 def not_controller(request: Request) -> Response:
-    """Return the response of a process that does not lead; the broker then tries another
-    address.
+    """Return the NOT_CONTROLLER response of an operator that does not lead.
+
+    The broker then tries another operator's address.
     """
     if isinstance(request, control.BrokerRegistrationRequest):
         return control.BrokerRegistrationResponse(
@@ -48,7 +49,10 @@ def stale(request: SessionRequest, controller_epoch: int) -> Response:
 
 
 def _refused(request: SessionRequest, code: ErrorCode, controller_epoch: int) -> Response:
-    """Return the response with an error code to a request that needs a session."""
+    """Return the error response to a request that needs a broker session.
+
+    ``controller_epoch`` is the present one, -1 without a term.
+    """
     match request:
         case control.BrokerHeartbeatRequest():
             return heartbeat_response(code, controller_epoch)

@@ -140,22 +140,29 @@ class ControlServer:
         files: TlsFiles,
         cluster_id: Callable[[], str | None],
     ) -> None:
-        """Prepare the listener.
+        """Prepare the control listener, on which brokers register; it runs in its own thread.
 
-        ``cluster_id`` returns the id of the cluster whose brokers are served, None without one.
+        The thread answers heartbeats itself, so that a busy main loop does not let sessions expire.
+        ``handler`` decides everything else in ``main_loop``. ``files`` are the listener's TLS
+        certificates. ``cluster_id`` returns the id of the cluster whose brokers are served, None
+        without one.
         """
         self._handler = handler
         self._main = main_loop
         self._files = files
         self._cluster_id = cluster_id
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop()  # Event loop of the listener's thread.
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         # State of the control thread, except `searches` and the socket.
+        #: None while this operator does not lead.
         self._term: _Term | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        #: By broker id: the command connection.
         self._channels: dict[int, Channel] = {}
         self._stopping = asyncio.Event()
+        #: Limits on what unregistered connections may send.
         self._intake = Intake()
+        #: Brokers that asked this operator for a controller while it did not lead.
         self.searches = ControllerSearches()
         self._socket: socket.socket | None = None
 
@@ -189,14 +196,16 @@ class ControlServer:
         known: Iterable[tuple[int, int, bool]],
         searches: BrokerSearches,
     ) -> None:
-        """Serve as the controller. (main)
+        """Start to serve as the controller. Called in the main loop; takes effect in the thread.
 
-        ``known``: (broker id, broker epoch, fenced) of each registration, fresh from now on.
-        ``searches``: brokers that have looked for a controller before.
+        ``known``: (broker id, broker epoch, fenced) of each registration. The time of their
+        sessions restarts now. ``searches``: brokers that looked for a controller here before the
+        term.
         """
         brokers = list(known)
 
         def begin() -> None:
+            """Replace the sessions; runs in the listener's thread."""
             sessions = BrokerSessions(session_timeout_s, TICK_S, searches)
             for broker_id, broker_epoch, fenced in brokers:
                 sessions.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
@@ -264,7 +273,8 @@ class ControlServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        """Serve connections and count time until the listener is stopped."""
+        """Accept connections and expire sessions until the listener is stopped."""
+        # The session clock and the accept loop both run until `stop` sets the event.
         ticking = asyncio.create_task(self._tick())
         stopping = asyncio.create_task(self._stopping.wait())
         assert self._socket is not None
@@ -325,7 +335,10 @@ class ControlServer:
     async def _connection(
         self, identity: TlsIdentity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Serve one connection of a broker until it ends."""
+        """Serve one connection of a broker: first its requests, then commands, until it ends.
+
+        ``identity`` is from the peer's verified TLS certificate.
+        """
         address = writer.get_extra_info("peername")
         peer = _Peer(identity)
         try:
@@ -342,14 +355,18 @@ class ControlServer:
         except (ConnectionError, TimeoutError) as error:
             logger.info("control connection %s ended: %s", address, error_text(error))
         finally:
-            # With its last connection, a broker's grace begins.
+            # If this was its last connection, the broker's session timeout starts to run.
             peer.left(time.monotonic())
             writer.close()
 
     # ------------------------------------------------------------ answers
 
     def _answer(self, request: Request, peer: _Peer) -> Answer:
-        """Return the response to one request, or an awaitable for it."""
+        """Return the response to one request, or an awaitable for it.
+
+        Raises ``ConnectionAbortedError`` if the peer's certificate is not of the broker in the
+        request.
+        """
         term = self._term
         # Brokers that look for a controller are alive: the next term counts their time.
         if term is None:
@@ -411,12 +428,14 @@ class ControlServer:
     async def _registered(
         term: _Term, broker_id: int, peer: _Peer, decided: Awaitable[Response]
     ) -> Response:
-        """Return the response of a registration, and make this connection the broker's only
-        valid one.
+        """Wait for the decision about a registration, and give the broker its session secret.
+
+        From now on only ``peer``'s connection may change the cluster's state for this broker.
+        Raises ``ConnectionAbortedError`` if the broker was unregistered meanwhile.
         """
         answer = await decided
         if isinstance(answer, control.BrokerRegistrationResponse) and not answer.error_code:
-            # A fresh secret: requests of a former registration become invalid.
+            # A fresh secret invalidates requests of a former registration.
             token = secrets.token_bytes(TOKEN_BYTES)
             if not term.sessions.give_token(broker_id, answer.broker_epoch, token):
                 raise ConnectionAbortedError(f"broker {broker_id} is no longer registered")
@@ -438,7 +457,10 @@ class ControlServer:
     def _heartbeat(
         self, term: _Term, request: control.BrokerHeartbeatRequest
     ) -> control.BrokerHeartbeatResponse:
-        """Record a heartbeat, and return the broker's present state."""
+        """Renew a broker's session, and return the broker's present state.
+
+        The response says whether the broker is fenced and whether it may shut down.
+        """
         taken = term.sessions.heartbeat(
             request.broker_id,
             request.broker_epoch,
@@ -466,7 +488,10 @@ class ControlServer:
     def _attach(
         self, attached: Attached, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Channel | None:
-        """Reverse the roles, unless the term that accepted the Attach has ended meanwhile."""
+        """Register a connection as its broker's command connection after an Attach.
+
+        Returns None if the term that accepted the Attach has ended meanwhile.
+        """
         request = attached.request
         if self._term is None or self._term.controller_epoch != attached.controller_epoch:
             return None

@@ -198,9 +198,12 @@ class BrokerSessions:
         loop_age_s: float,
         certificates: str = "",
     ) -> tuple[BrokerSession, bool] | None:
-        """Take in a heartbeat; return the session and whether there is news.
+        """Renew a broker's session; return it and whether its state has changed.
 
-        None: the broker has to register again.
+        Returns None if there is no session with this broker epoch: the broker has to register
+        again. ``snapshot_controller_epoch``: controller epoch of the last snapshot that it has
+        applied. ``loop_age_s``: seconds since its main loop last ran; a blocked loop does not renew
+        the session. ``certificates``: digest of the certificates that it uses.
         """
         session = self.get(broker_id, broker_epoch)
         if session is None:
@@ -224,10 +227,10 @@ class BrokerSessions:
         return session, news
 
     def tick(self, now_s: float) -> list[tuple[int, int]]:
-        """Return the (broker id, broker epoch) that expired since the last tick.
+        """Return the (broker id, broker epoch) of sessions that expired since the last call.
 
-        Called every ``tick_s``. After a late tick no session expires, and the time of the stall is
-        added to all of them.
+        Called every ``tick_s``. If a call is late, this process was stalled and may have unread
+        heartbeats: no session expires, and every session gets the time of the stall as credit.
         """
         last_s, self._last_tick_s = self._last_tick_s, now_s
         if last_s is None:
@@ -237,7 +240,7 @@ class BrokerSessions:
         if stall_s > self._tick_s:
             self._credit_stall(stall_s, now_s)
             return []
-        # Until the first broker arrives, no time counts.
+        # Until the first broker has reached this operator, sessions do not age.
         if not self._is_reached:
             self._begin(now_s)
             return []

@@ -52,24 +52,36 @@ class KafkaCluster:
     """Requests to one cluster; owned by the loop, and closed with the term."""
 
     def __init__(self, access: KafkaAccess, *, leads: Callable[[], bool]) -> None:
+        """Prepare requests to one Apache Kafka cluster; no connection is opened yet.
+
+        ``leads`` returns whether this operator still holds the Lease; it is checked before each
+        request that changes the cluster. Each attribute below collects single requests of many
+        Topics into batches (:class:`Batches`): key, value of the request, and the answer.
+        """
         self.client = KafkaClient(access)
         self._admin = Admin(self.client)
         self._leads = leads
+        #: Topic name: the topic with its own configuration values, None if it does not exist.
         self.looks: Batches[str, None, FoundTopic | None] = Batches(
             self._look, at_most=LOOKS_AT_ONCE
         )
+        #: Topic name: the topic's partitions only, None if it does not exist.
         self.views: Batches[str, None, TopicView | None] = Batches(
             self._view, at_most=LOOKS_AT_ONCE
         )
+        #: Topic name, new topic: the id of the created topic.
         self.creations: Batches[str, NewTopic, uuid.UUID | RequestFailure] = Batches(
             self._create, at_most=PARTITIONS_AT_ONCE, weigh=lambda new: len(new.assignment)
         )
+        #: Topic name, (new total number of partitions, replicas of each added partition).
         self.growths: Batches[str, tuple[int, Sequence[Sequence[int]]], RequestFailure | None] = (
             Batches(self._grow, at_most=PARTITIONS_AT_ONCE, weigh=lambda growth: len(growth[1]))
         )
+        #: Id of a topic to delete.
         self.deletions: Batches[uuid.UUID, None, RequestFailure | None] = Batches(
             self._delete, at_most=TOPICS_AT_ONCE
         )
+        #: Topic name, changes of its configuration.
         self.alterations: Batches[str, ConfigChange, RequestFailure | None] = Batches(
             self._alter, at_most=TOPICS_AT_ONCE
         )
@@ -148,9 +160,10 @@ class KafkaCluster:
     async def broker_values(
         self, node_id: int, keys: Sequence[str], *, own: bool = False
     ) -> dict[str, str]:
-        """Return a broker's configuration, its file included.
+        """Return a live broker's values of configuration keys, without keys that have no value.
 
-        ``own``: only values set for it alone.
+        Includes values of its server.properties file and defaults. ``own``: only dynamic values
+        that were set for this broker alone. Raises ``EngineUnavailable``.
         """
         try:
             found = await configs.broker_config(self.client, node_id, keys)

@@ -43,7 +43,11 @@ def rows(
 def _row(
     topic: TopicView, view: PartitionView, move: Reassignment | None, places: int
 ) -> PartitionRow:
-    """Return Kafka's view of a partition as a row; missing replicas become placeholders."""
+    """Return a partition of the Kafka cluster in the form of the controller's own partition rows.
+
+    ``places`` is the desired replication factor. Missing replicas become placeholders (negative
+    ids), as Tidemark's own brokers have them.
+    """
     adding, removing = ((), ()) if move is None else (move.adding, move.removing)
     # Replicas that a move removes do not count towards the desired number.
     staying = sum(replica not in removing for replica in view.replicas)

@@ -48,10 +48,12 @@ class Difference:
 def of_topic(
     topic: TopicInfo, tiering: Tiering, throttled: Mapping[str, str] | None = None
 ) -> DesiredConfigs:
-    """Return the desired values.
+    """Return the configuration that a Topic's spec requires of the topic in Apache Kafka.
 
-    ``tiering`` is the persisted one. ``throttled`` are replicas of moves in progress.
+    ``tiering`` is the persisted tiering state, which may lag behind the spec during a disablement.
+    ``throttled``: throttle keys of reassignments in progress (KIP-73).
     """
+    # Tiering and local retention follow the persisted state; other keys follow the spec.
     plain = {
         key: value
         for key, value in topic.config.items()
@@ -81,21 +83,23 @@ def _tiered(topic: TopicInfo, tiering: Tiering) -> DesiredConfigs:
 def difference(
     found: Mapping[str, str], desired: DesiredConfigs, managed: Collection[str]
 ) -> Difference:
-    """Return the changes to reach the desired values.
+    """Return the configuration changes that bring a topic to its desired values.
 
-    ``found`` are the topic's own values, ``managed`` the keys that were ever set for this spec.
-    Equal values are left as they are, so an adopted topic is not changed. A key that was managed is
-    removed even if it is not seen: the read may be older than the write that set it, and a key that
-    is no longer recorded would stay forever.
+    ``found`` are the topic's own values in Kafka. ``managed`` are the keys that the operator has
+    ever set for this spec. Equal values are left as they are, so an adopted topic is not changed. A
+    key in ``managed`` that is no longer desired is removed even if ``found`` lacks it: the read may
+    be older than the write that set it, and an unrecorded key would stay forever.
     """
     changed = {
         key: value for key, value in desired.values.items() if not _stands(key, value, found)
     }
+    # Keys that must be absent are removed; a switch that is "false" has the same effect.
     dropped = {
         key
         for key, value in found.items()
         if key in desired.absent and (key not in SWITCHES or value != "false")
     }
+    # Remove what an earlier version of the spec had set, except keys that are still desired.
     dropped.update(managed)
     return Difference(changed, tuple(sorted(dropped.difference(desired.values))))
 

@@ -44,7 +44,12 @@ class ApacheKafka(Engine):
     async def deletion_points(
         self, node_id: int, topic_id: UUID, queries: Sequence[DeletionPointQuery]
     ) -> dict[int, DeletionPoint]:
-        """Query the leader with ListOffsets: log start, high watermark, and times."""
+        """Return the offset up to which a RecordDeletion would delete, per partition.
+
+        Deletes nothing: it queries the leader ``node_id`` with ListOffsets for the log start, the
+        high watermark and, where requested, the offset of a time. Partitions that the leader does
+        not answer have an error code.
+        """
         name = await self._name_of(topic_id)
         # DeleteRecords refuses a topic without the policy delete, so a dry run has to as well.
         policies = await self.cluster.in_force(node_id, [name], [CLEANUP_POLICY])
@@ -74,7 +79,8 @@ class ApacheKafka(Engine):
     async def delete_records(
         self, command: DeleteCommand, timeout_ms: int
     ) -> dict[int, PartitionDeletionResult]:
-        """Send DeleteRecords to the leader."""
+        """Delete records on one leader with DeleteRecords; return the result of each partition."""
+        # DeleteRecords addresses topics by name.
         name = await self._name_of(command.topic_id)
         targets = {(name, part): point.offset for part, point in command.points.items()}
         answers = await self._answer(
@@ -125,14 +131,20 @@ def _point(
     end: Offset | RequestFailure | None,
     timed: Offset | RequestFailure | None,
 ) -> DeletionPoint:
-    """Return the offset up to which records are deleted, from the answers of ListOffsets."""
+    """Return the offset up to which records are deleted, or an error code.
+
+    ``start``, ``end`` and ``timed`` are the leader's ListOffsets answers for the log start, the
+    high watermark and ``query.before_time_ms``; None: not queried or not answered.
+    """
     # Any missing answer makes the point unknown; a known error is returned as such.
     needed = [start, end] if query.before_time_ms is None else [start, end, timed]
     failures = [answer for answer in needed if not isinstance(answer, Offset)]
     if failures or not isinstance(start, Offset) or not isinstance(end, Offset):
         code = next((failure.code.value for failure in failures if failure is not None), None)
         return DeletionPoint(error_code=code or ErrorCode.offset_not_available.value)
+    # An explicit offset is taken as requested.
     offset, last_epoch = query.before_offset, end.leader_epoch
+    # A time resolves to the first later record; without one, everything is older than it.
     if isinstance(timed, Offset) and timed.offset >= 0:
         offset, last_epoch = timed.offset, timed.leader_epoch
     elif query.before_time_ms is not None or query.before_offset == HIGH_WATERMARK:
@@ -152,7 +164,13 @@ def _answer(
     offset: int,
     end: Offset | RequestFailure | None,
 ) -> PartitionDeletionResult:
-    """Convert the answer; a newly elected leader may not know the high watermark yet."""
+    """Return a partition's DeleteRecords answer as a result.
+
+    ``offset`` is the requested one, and ``end`` the log end, queried after OFFSET_OUT_OF_RANGE
+    only. If the leader's log reaches ``offset``, a newly elected leader may not know the high
+    watermark yet: the error becomes OFFSET_NOT_AVAILABLE, which is retried. Otherwise records were
+    lost, and ``lost_from`` is the log end (-1: unknown).
+    """
     if failure is None:
         return PartitionDeletionResult(low_watermark=low_watermark)
     code = failure.code

@@ -30,16 +30,19 @@ class Batches(Generic[K, V, R]):
         at_most: int,
         weigh: Callable[[V], int] = lambda _: 1,
     ) -> None:
-        """``send`` sends one request and raises ``EngineUnavailable``.
+        """Prepare an empty queue of requests.
 
-        ``at_most`` is the weight of a batch; a heavier item goes alone.
+        ``send`` sends one request for many keys and raises ``EngineUnavailable``. ``at_most`` is
+        the largest weight of a batch, where ``weigh`` gives the weight of one item; an item that
+        exceeds it is sent alone.
         """
         self._send = send
         self._at_most = at_most
         self._weigh = weigh
+        #: Items that are not sent yet, with the future that their caller waits for.
         self._waiting: dict[K, tuple[V, asyncio.Future[R]]] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._last_s = float("-inf")
+        self._task: asyncio.Task[None] | None = None  # Sends batches until nothing waits.
+        self._last_s = float("-inf")  # Loop time of the last batch.
 
     async def ask(self, key: K, value: V) -> R:
         """Return the answer for a key. Raises ``EngineUnavailable``."""

@@ -67,9 +67,10 @@ def tiering_found(own: Mapping[str, str]) -> Tiering:
 def mismatches(
     topic: TopicInfo, found: FoundTopic, *, accepts_fewer_replicas: bool = False
 ) -> list[str]:
-    """Return how a topic differs from the spec, one text for each difference.
+    """Return how an existing topic differs from the Topic's spec, one text for each difference.
 
-    ``accepts_fewer_replicas``: a topic with fewer replicas than the spec does not differ.
+    Compares partitions, replication factor, tiering and configuration. With
+    ``accepts_fewer_replicas``, fewer replicas than in the spec are no difference.
     """
     view, problems = found.view, []
     if len(view.partitions) != topic.partitions:
@@ -90,6 +91,7 @@ def mismatches(
             f"it is {is_}tiered, but spec.tiering.enabled says that it is {not_}to be tiered"
         )
         return problems
+    # Only keys that the spec sets are compared; the topic may have others.
     values = desired_configs.of_topic(topic, tiering).values
     missing = desired_configs.difference(found.own, desired_configs.DesiredConfigs(values), ()).set
     for key in list(missing)[:_SHOWN]:
@@ -108,11 +110,14 @@ def claim(
     created: uuid.UUID | None = None,
     accepts_fewer_replicas: bool = False,
 ) -> Adoption | Blocker:
-    """Return the adoption of an existing topic by a Topic without an id, or its refusal.
+    """Decide whether a Topic without a topic id may manage an existing topic of its name.
 
-    ``is_requested``: an operator has requested its creation and does not know the outcome.
-    ``created``: the id if the outcome is known. ``accepts_fewer_replicas``: the topic may have
-    fewer replicas than the spec (KIP-409).
+    Returns the adoption, or a :class:`Blocker` with the reason and the user's next step.
+
+    Adoption needs a proof that the topic belongs to this Topic: the adoption annotation names its
+    id; this operator created it (``created``: the id of the created topic); or the operator sent a
+    CreateTopics request and never received the answer (``is_requested``).
+    ``accepts_fewer_replicas``: the topic may have fewer replicas than the spec (KIP-409).
     """
     view, annotated = found.view, topic.annotations.get(ADOPT_TOPIC_ID, "")
     # A topic that this operator has just created needs no comparison.
@@ -121,6 +126,8 @@ def claim(
         [] if is_made else mismatches(topic, found, accepts_fewer_replicas=accepts_fewer_replicas)
     )
     named = parse_topic_id(annotated) == view.topic_id
+    # Without the answer to CreateTopics, another client may have created the topic, so it has to
+    # match the spec in everything.
     # An unknown creation counts only if the topic matches the spec in everything.
     if (named or is_made or (is_requested and not annotated)) and not problems:
         tiering_status = PersistedTiering(
@@ -132,6 +139,7 @@ def claim(
             tiering_status=tiering_status,
             annotation=ADOPT_TOPIC_ID if named else "",
         )
+    # Refused: the annotation names another topic, the topic differs, or there is no annotation.
     id_ = id_text(view.topic_id)
     if annotated and not named:
         text = (
@@ -167,7 +175,10 @@ def is_made_of(found: FoundTopic, new: NewTopic) -> bool:
 
 
 def gone(topic: TopicInfo, view: TopicView | None) -> Blocker:
-    """Return the blocker of a topic that another client deleted; it is not created again."""
+    """Return the blocker of a topic that was deleted outside Tidemark, which never recreates it.
+
+    ``view`` is the present topic of that name, which has another id; None if there is none.
+    """
     if view is None:
         text = (
             f"topic {topic.name} (id {id_text(topic.id)}) no longer exists in "
@@ -185,7 +196,11 @@ def gone(topic: TopicInfo, view: TopicView | None) -> Blocker:
 
 
 def refusals(topic: TopicInfo, partitions: int, why_not_tiered: str) -> list[Blocker]:
-    """Return the refused parts of an existing topic's spec."""
+    """Return a blocker for each part of an existing topic's spec that cannot be fulfilled.
+
+    ``partitions`` is the present number in the Kafka cluster. ``why_not_tiered`` is the reason why
+    the cluster cannot tier topics, "" if it can.
+    """
     found = []
     if topic.config_reason == Reason.OBJECT_UNREADABLE and topic.config_problem:
         found.append(Blocker(reason=topic.config_reason, message=topic.config_problem))

@@ -53,7 +53,10 @@ def disable_remote_topic(
 
 
 def disablement_of(response: DisableRemoteTopicResponse) -> DisablementAnswer:
-    """Convert an answer that has no error of its own."""
+    """Convert a broker's response to a KIP-950 disablement request; its error code is 0.
+
+    Partitions that failed have an error code and a message of their own.
+    """
     return DisablementAnswer(
         broker_epoch=response.broker_epoch,
         tiered_epoch=response.tiered_epoch,
@@ -98,11 +101,12 @@ def replica_log_info(keys: Iterable[RowKey], controller_epoch: int) -> ReplicaLo
 
 
 def replica_logs_of(response: ReplicaLogInfoResponse) -> ReplicaLogsAnswer:
-    """Convert an answer that has no error of its own."""
+    """Convert a broker's response about log ends (KIP-966); its error code is 0."""
     return ReplicaLogsAnswer(
         broker_epoch=response.broker_epoch,
         logs=tuple(
             ReplicaLogAnswer(
+                #: (topic id, partition) of the replica.
                 key=(log.topic_id, log.partition),
                 error_code=log.error_code,
                 leader_epoch=log.leader_epoch,
@@ -118,7 +122,10 @@ def replica_logs_of(response: ReplicaLogInfoResponse) -> ReplicaLogsAnswer:
 def deletion_points(
     topic_id: UUID, queries: Sequence[DeletionPointQuery], controller_epoch: int
 ) -> DeletionPointsRequest:
-    """Return the query for the offsets of a record deletion."""
+    """Return the request for the offsets up to which a RecordDeletion deletes (ListOffsets by id).
+
+    All queries are for partitions that the receiving broker leads.
+    """
     return DeletionPointsRequest(
         controller_epoch=controller_epoch,
         topic_id=topic_id,
@@ -152,9 +159,10 @@ def points_of(response: DeletionPointsResponse) -> dict[int, DeletionPoint]:
 def delete_topic_records(
     command: DeleteCommand, controller_epoch: int, timeout_ms: int
 ) -> DeleteTopicRecordsRequest:
-    """Return the request to delete up to the frozen offsets.
+    """Return the request to delete records up to the offsets that the RecordDeletion has stored.
 
-    It is repeated if a leader's replicas need longer than ``timeout_ms``.
+    A broker whose followers need longer than ``timeout_ms`` answers with a timeout; the caller then
+    repeats the request, which is idempotent.
     """
     return DeleteTopicRecordsRequest(
         controller_epoch=controller_epoch,

@@ -84,22 +84,28 @@ class Link:
         delta: Callable[[PendingChange], PartitionStatesRequest],
         begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``begin`` returns once the broker may receive anything."""
+        """Prepare a link; :meth:`run` sends the first snapshot.
+
+        ``full`` builds a complete snapshot of the partition states, and ``delta`` a request with
+        changes only. ``begin``, if given, returns once the new controller term may send commands to
+        brokers.
+        """
         self.channel = channel
         self.node_id = channel.broker_id
+        #: Partitions that the broker reported as failed.
         self.errors: dict[RowKey, PartitionError] = {}
         self._listener = listener
         self._full = full
         self._delta = delta
         self._begin = begin
-        self._change = PendingChange()
+        self._change = PendingChange()  # Changes that are not sent yet.
         # Brokers and storage as acknowledged, which deltas leave out while they are unchanged.
         self._brokers: tuple[BrokerState, ...] = ()
         self._storage = ("", "")
         # Removals that the broker answered with an error, to be repeated.
         self._refused: dict[RowKey, Removal] = {}
-        self._wake = asyncio.Event()
-        self._ready = asyncio.Event()
+        self._wake = asyncio.Event()  # Set when there is a change to send.
+        self._ready = asyncio.Event()  # Set once the first snapshot is acknowledged.
 
     @property
     def snapshot_applied(self) -> bool:
@@ -121,7 +127,11 @@ class Link:
         self._wake.set()
 
     async def run(self) -> None:
-        """Serve until the connection ends (returns) or the task is cancelled."""
+        """Send the partition states: one full snapshot, then deltas, one request at a time.
+
+        Returns when the connection ends. On any exit, cancellation included, the channel is closed,
+        and the broker reconnects and receives a full snapshot.
+        """
         try:
             if self._begin is not None:
                 await self._begin()
@@ -182,9 +192,10 @@ class Link:
         self._take(request, response)
 
     def _without_known(self, complete: PartitionStatesRequest) -> PartitionStatesRequest:
-        """Return a delta without brokers or storage if they equal the acknowledged ones.
+        """Return a delta without the brokers or the storage that the broker already has.
 
-        The storage includes credentials.
+        Full snapshots stay unchanged. The storage includes credentials, so it is sent only when
+        necessary.
         """
         if complete.full:
             return complete
@@ -198,7 +209,7 @@ class Link:
         return request
 
     def _take(self, request: PartitionStatesRequest, response: PartitionStatesResponse) -> None:
-        """Record a broker's answer: its errors by partition, and the removals to repeat."""
+        """Record a broker's answer to a request: failed partitions, and removals to repeat."""
         failed = {(error.topic_id, error.partition): error for error in response.errors}
         delivered = {
             (topic.topic_id, state.partition)
@@ -206,6 +217,7 @@ class Link:
             for state in topic.partitions
         }
         delivered |= {(removal.topic_id, removal.partition) for removal in request.removals}
+        # A removal with partition -1 removes the whole topic.
         gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
         # Replicas in this request have a new result; the other errors stay.
         self.errors = {
@@ -217,6 +229,7 @@ class Link:
         removals = {(removal.topic_id, removal.partition): removal for removal in request.removals}
         kept = {key: removal for key, removal in self._refused.items() if key not in removals}
         self._refused = kept | {key: removals[key] for key in removals if key in failed}
+        # The first acknowledgement is the one of the full snapshot.
         self._ready.set()
         self._listener.on_states(self.node_id, request, response)
 

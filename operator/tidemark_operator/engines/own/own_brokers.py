@@ -64,16 +64,22 @@ class OwnBrokers(OwnEngine):
         *,
         begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``begin`` returns once any broker may receive anything."""
+        """Prepare the engine of a term without connections; :meth:`attach` adds them.
+
+        ``begin``, if given, returns once the new term may send commands to brokers.
+        """
         self._state = state
         self._begin = begin
         self._listener = listener
-        self._links: dict[int, Link] = {}
-        self._users: dict[int, UserLink] = {}
+        self._links: dict[int, Link] = {}  # By node id: sends partition states.
+        self._users: dict[int, UserLink] = {}  # By node id: sends users and credentials.
         #: By node id: broker epoch, and connections in a row that ended during UserStates.
         self._user_failures: dict[int, tuple[int, int]] = {}
+        #: One task for each connection that is served.
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Persisted changes that ``flush`` sends to all brokers.
         self._stored: PendingChange = PendingChange()
+        #: By node id: replicas that the next ``flush`` tells a broker to delete.
         self._removals: dict[int, list[Removal]] = {}
 
     # ------------------------------------------------------------ connections
@@ -88,6 +94,11 @@ class OwnBrokers(OwnEngine):
         task.add_done_callback(lambda ended: self._ended(ended, link))
 
     async def _serve(self, link: Link, users: UserLink) -> None:
+        """Send partition states and users over one command connection until it ends.
+
+        Afterwards, count whether the connection ended during a UserStates request: the next
+        connection then waits before it sends users.
+        """
         # Users are sent beside the states; their failure must not delay an election.
         telling = asyncio.create_task(self._serve_users(link, users))
         try:
@@ -109,8 +120,10 @@ class OwnBrokers(OwnEngine):
         return failures if broker_epoch == link.channel.broker_epoch else 0
 
     async def _serve_users(self, link: Link, users: UserLink) -> None:
-        """Send a broker the users as long as its connection lasts."""
+        """Send users to a broker until its connection ends, after its partition states."""
         await link.until_ready()
+        # A broker that does not know UserStates closes the connection and reconnects at once. The
+        # pause keeps it from doing so in a loop.
         # Wait before the next attempt, or such a broker would reconnect in a loop.
         if failures := self._failures(link):
             pause_s = USERS_BACKOFF.pause_s(failures)
@@ -123,6 +136,7 @@ class OwnBrokers(OwnEngine):
         try:
             await users.run()
         except Exception:
+            # Close the connection: the broker reconnects and receives all states and users again.
             logger.exception("UserStates for broker %d failed", link.node_id)
             link.channel.close_threadsafe()
 

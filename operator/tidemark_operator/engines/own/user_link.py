@@ -64,7 +64,8 @@ class UserLink:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send until the connection ends (returns) or the task is cancelled."""
+        """Send the users to the broker whenever they change, until the connection ends."""
+        # A failed request and a change both lead to another round; `wake` sets the event.
         while not self._channel.closed:
             await self._wake.wait()
             self._wake.clear()
@@ -77,6 +78,7 @@ class UserLink:
             # Large user lists are paced by the time of their delivery, failures by a fixed one.
             took_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(min(PAUSES * took_s, PAUSE_MOST_S) if settled else REPEAT_S)
+            # A failed request is repeated without a new change.
             if not settled:
                 self._wake.set()
 
@@ -94,7 +96,11 @@ class UserLink:
         return True
 
     async def _send(self, request: UserStatesRequest) -> bool:
-        """Send one UserStates request; return whether the broker has applied it."""
+        """Send one UserStates request; return whether the broker has applied it.
+
+        On a lost connection, ``is_under_way`` stays True: the next connection then knows that the
+        broker may have closed it because of this request. Raises ``ConnectionError``.
+        """
         self.is_under_way = True
         node_id = self._channel.broker_id
         try:
