@@ -53,6 +53,7 @@ def _refused(request: SessionRequest, code: ErrorCode, controller_epoch: int) ->
 
     ``controller_epoch`` is the present one, -1 without a term.
     """
+    # Each request has a response type of its own; counts and ids are -1 or empty.
     match request:
         case control.BrokerHeartbeatRequest():
             return heartbeat_response(code, controller_epoch)

@@ -162,7 +162,7 @@ class ControlServer:
         self._stopping = asyncio.Event()
         #: Limits on what unregistered connections may send.
         self._intake = Intake()
-        #: Brokers that asked this operator for a controller while it did not lead.
+        #: Brokers that looked for a controller here while it did not lead.
         self.searches = ControllerSearches()
         self._socket: socket.socket | None = None
 

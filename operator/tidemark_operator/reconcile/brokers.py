@@ -43,10 +43,14 @@ class BrokerReconciler:
         self._external = ExternalServices(services)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do one step; return the seconds until the next, None to wait for a change."""
+        """Reconcile one Broker object: certificate, pod, external Services, status, deletion.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
         services = self._services
         body = services.objects.get(key)
-        # Deleted: drop what is remembered.
+        # The object no longer exists: drop what is remembered about it.
         if body is None:
             self._pods.forget(key.name)
             self._external.forget(key)
@@ -60,7 +64,8 @@ class BrokerReconciler:
             return await self._taken(key, body, broker)
         if broker.deleting:
             return await self._remove(key, body, broker)
-        # Nothing exists outside before the finalizer, and no pod before its certificate.
+        # The finalizer comes before anything is created, and the certificate before the pod that
+        # mounts it.
         if not broker.deletion_blocked:
             await services.client.ensure_finalizer(BROKER, body, BROKER_FINALIZER)
         try:
@@ -92,10 +97,11 @@ class BrokerReconciler:
         return LOOK_AGAIN_S
 
     async def _remove(self, key: Key, body: Json, broker: BrokerInfo) -> float | None:
-        """Remove a deleted Broker after its replicas have moved.
+        """Remove a deleted Broker once its replicas have moved, and release its finalizer.
 
-        If no replica can move, a stopped broker is removed once others have its records; the
-        removal leaves placeholders.
+        If no replica can move, a stopped broker is removed once other brokers have its records; its
+        replicas become placeholders. Until then the broker is kept running. Returns the seconds
+        until the next check, None after the removal.
         """
         services, node_id = self._services, broker.node_id
         # The state may lack replicas that only the brokers' reports show.
@@ -104,7 +110,7 @@ class BrokerReconciler:
         if BROKER_FINALIZER not in finalizers_of(body):
             return None
         given_up: list[RowKey] | None = None
-        # The glance is cheap; the decision checks again in the draft.
+        # A check without a commit first; the commit repeats it with the newest state.
         if draining.may_be_removed(Draft(services.state), broker):
             given_up = await services.committer.decide(lambda draft: _removed(draft, node_id))
         if given_up is None:
@@ -117,9 +123,11 @@ class BrokerReconciler:
         return None
 
     async def _write(self, key: Key, node_id: int, generation: int) -> float | None:
-        """Write the status if it differs; return the seconds until the next step.
+        """Write the Broker's status if it differs.
 
-        The observed generation is the one that was reconciled: the spec may be newer by now.
+        Return the seconds until the next reconciliation. ``generation`` becomes the observed
+        generation: it is the one that was reconciled, while the object in the store may be newer by
+        now.
         """
         services, now_ms = self._services, wall_ms()
         present = services.state.brokers.get(node_id)
@@ -138,6 +146,7 @@ class BrokerReconciler:
             state.replica_count(node_id) or rebuilding.only_reported(state, node_id)
         ):
             return LOOK_AGAIN_S
+        # Only figures differ, which are written at most once in an interval.
         if not written and broker.status != status:
             return figures_interval_ms(status) / 1000
         return None

@@ -75,7 +75,11 @@ class ClusterReconciler:
         )
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do one step; return the seconds until the next, None to wait for a change."""
+        """Reconcile the Cluster object: remote storage, Broker objects, status, deletion.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
         services = self._services
         body = services.objects.get(key)
         if body is None:
@@ -140,18 +144,20 @@ class ClusterReconciler:
     # ------------------------------------------------------------ storage
 
     async def check_first(self) -> None:
-        """Find the accepted storage with its credentials, before a broker receives anything.
+        """Find the accepted remote storage and its credentials, before brokers receive states.
 
-        The state then has the storage, or the reason why it is not known yet. A store that does not
-        answer delays the takeover only briefly.
+        Called once in a takeover. Afterwards the state contains the storage, or the reason why it
+        is not known yet; the regular reconciliation then checks it again. A store that does not
+        respond delays the takeover by :data:`FIRST_LOOK_S` at most.
         """
         services = self._services
         body = services.objects.get(services.cluster_key)
         if body is None or not body["spec"].get("remoteStorage"):
             return
-        # Brokers must not take a store that is not known yet for no store.
+        # If brokers received "no remote storage" now, they would stop to serve remote data.
         self._know(RemoteStorageState("", "the remote store has not responded yet"))
         try:
+            # First the storage that the status names as accepted, then the one in the spec.
             async with asyncio.timeout(FIRST_LOOK_S):
                 await self._resolve_accepted(body)
                 await self._storage(services.cluster_key, body)
@@ -195,7 +201,10 @@ class ClusterReconciler:
             state.cluster = dataclasses.replace(state.cluster, swept=swept)
 
     async def _storage(self, key: Key, body: Json) -> None:
-        """Check the remote storage, and have brokers and topics follow a change of it."""
+        """Check the remote storage in the spec.
+
+        On a change, notify the brokers and queue all Topics.
+        """
         before = self._known
         # Persist an acceptance before any broker uses the storage.
         found, accepted = await self._check(key, body)
@@ -214,8 +223,10 @@ class ClusterReconciler:
     async def _check(
         self, key: Key, body: Json
     ) -> tuple[RemoteStorageState, remote_storage.UsableStorage | None]:
-        """Return the present state of the storage, and an acceptance that has to be recorded
-        first.
+        """Return the state of the remote storage, and an acceptance to persist, None for none.
+
+        An acceptance is new if the location or the store's id differs from those in the status; it
+        has to be persisted before brokers use the storage.
         """
         services, spec = self._services, body["spec"].get("remoteStorage")
         status = body.get("status") or {}
@@ -228,13 +239,15 @@ class ClusterReconciler:
                     f"remoteStorage was removed, but {self._tiered()} need it. Restore it"
                 ), None
             return RemoteStorageState(), None
-        # Moved: the same. Data in the old place would be lost to readers.
+        # A move is allowed only without tiered topics, too: readers would lose the data at the old
+        # place.
         why = "" if not former else moved(former, place)
         if why and in_use:
             return self._kept(
                 f"{why}, but {self._tiered()} have data in the tier. Restore the previous value"
             ), None
-        # A new place has no identity yet; a known one must answer with its own.
+        # A store's id is created at its first use. A store that was accepted before must have the
+        # same id, which proves that it is the same store.
         expected = "" if why or not former else str(status.get("storeId") or "")
         text = ""
         try:

@@ -54,7 +54,10 @@ def is_released(body: Json) -> bool:
 
 
 def deleted_conditions(body: Json) -> list[ConditionValue]:
-    """Return the conditions of an object that only finalizers of others hold."""
+    """Return the conditions of an object that the operator has released.
+
+    It still exists only because finalizers of other controllers remain.
+    """
     kind = str(body["kind"])
     waiting = f"waiting for others to remove their finalizers: {_names(body)}"
     if kind == RECORD_DELETION.kind:

@@ -79,7 +79,11 @@ class ExportReconciler:
         self._checked: dict[str, _Checked] = {}
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do one step; return the seconds until the next, None to wait for a change."""
+        """Reconcile one Export: compare the desired job with the present one, and take one step.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
         services = self._services
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
@@ -88,7 +92,7 @@ class ExportReconciler:
             if body is not None:  # another finalizer holds it, which delays garbage collection
                 await self._stop(export_info(body)[0])
             return None
-        # Desired state: an order, or the problem that prevents one.
+        # Desired state: the job to run (DesiredJob), or the problem that prevents one.
         export, wrong = export_info(body)
         found = wrong or await self._desired_job(export, body)
         desired = found if isinstance(found, DesiredJob) else None
@@ -101,7 +105,7 @@ class ExportReconciler:
         return await self._do(key, export, job, problem, desired)
 
     async def _desired_job(self, export: ExportInfo, body: Json) -> DesiredJob | Problem:
-        """Return the order of a job as of now, or the problem that prevents it."""
+        """Return the job that the Export's spec describes now, or the problem that prevents it."""
         services, state = self._services, self._services.state
         # Each check in order of how basic it is; the first problem is reported.
         topic = state.topics.get(export.topic_key)
@@ -127,7 +131,7 @@ class ExportReconciler:
         return found
 
     async def _refused(self, export: ExportInfo, body: Json, cluster: Cluster) -> Problem | None:
-        """Return what the Cluster's owner or the owner of a Secret does not allow."""
+        """Return why the export policy or a Secret's owner forbids the job, None if allowed."""
         # The policy of the Cluster's owner.
         services, spec = self._services, parse_export(body).spec
         refusal_text = refusal(
@@ -138,7 +142,7 @@ class ExportReconciler:
         )
         if refusal_text:
             return Problem(reason=Reason.POLICY_REFUSED, message=refusal_text, stops=True)
-        # Secrets are read before each run, and every SECRETS_S during one.
+        # Secrets are checked before each run, and every SECRETS_S seconds during one.
         named = secret_names(spec), spec.source and spec.source.user_ref
         checked = self._checked.get(export.key)
         begun = export.run is not None and export.run.under_way
@@ -151,10 +155,12 @@ class ExportReconciler:
         return problem
 
     async def _look_at_secrets(self, spec: ExportSpec, cluster: Cluster) -> Problem | None:
-        """Check that the job may use its Secrets.
+        """Check that the job may use its Secrets; return the problem, None if it may.
 
-        Secrets that the Export names are offered to Exports, the tier's keys to the Cluster, and a
-        User's Secret is the operator's own.
+        Three groups have different owners. Secrets that the Export names must be offered to
+        Exports, the remote storage's Secret must be offered to the Cluster, and a User's Secret
+        belongs to the operator. An owner offers a Secret with an annotation
+        (:func:`offered_secret`).
         """
         services = self._services
         api, namespace = services.client.api, services.cluster_key.namespace
@@ -219,7 +225,11 @@ class ExportReconciler:
         problem: Problem | None,
         desired: DesiredJob | None,
     ) -> float | None:
-        """Perform the next step of an Export; return the seconds until the next."""
+        """Perform the next step of an Export's state machine (:func:`exports.next_step`).
+
+        ``problem`` prevents a new run or stops the present one; ``desired`` is None with a problem.
+        Returns the seconds until the next reconciliation.
+        """
         now_ms = wall_ms()
         digest = "" if desired is None else desired.digest
         step = exports.next_step(export, job, problem, digest, now_ms=now_ms)
@@ -230,6 +240,7 @@ class ExportReconciler:
                 # Persist the run before its job exists, so no job has an unknown number.
                 await self._write(key, begun, dataclasses.replace(view, job=_STARTING))
                 return await self._launch(key, begun, desired)
+            # The run is persisted, but its job does not exist: the operator stopped in between.
             case Launch() if desired is not None:
                 return await self._launch(key, export, desired)
             # The status keeps the run until the job has really ended.

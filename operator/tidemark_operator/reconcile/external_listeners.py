@@ -76,7 +76,11 @@ class ExternalServices:
     # ------------------------------------------------------------ of a Broker
 
     async def keep_broker(self, body: Json) -> float | None:
-        """Keep the Services of one Broker; return the seconds until the next look."""
+        """Apply the Services of one Broker's external listeners.
+
+        Return the seconds until the next check. Stores the resulting addresses in the state, and
+        has the brokers announce a changed address. Returns None if there is nothing to check again.
+        """
         state, broker = self._services.state, parse_broker(body)
         node_id, pod = broker.spec.node_id, broker.spec.pod
         if pod is None:
@@ -124,10 +128,12 @@ class ExternalServices:
         broker: str,
         before: Mapping[str, ServiceAddress] | None,
     ) -> tuple[Mapping[str, ServiceAddress], float | None]:
-        """Return the addresses by listener, and the seconds until the next look.
+        """Apply the desired Services of one object; return their addresses by listener name.
 
-        Makes no call while the last look is valid. ``broker`` is the owner's name, "" for the
-        Cluster.
+        The second value is the number of seconds until the next check, None for no further check.
+        Makes no API call while the result of the last check is valid. ``body`` is the owner, a
+        Broker or the Cluster; ``broker`` is the Broker's name, "" for the Cluster. ``before``:
+        addresses of the last check.
         """
         # Without listeners, Services of an earlier spec or controller may still have to be deleted.
         key, uid, now_s = key_of(body), str(body["metadata"]["uid"]), self._clock()
@@ -142,12 +148,13 @@ class ExternalServices:
                 return before, None
             if now_s < looked.until_s:
                 return before, looked.until_s - now_s
-        # Unchanged Services only wait for addresses: one shared list is enough.
+        # Unchanged Services only wait for the load balancer's address, which one shared list shows.
         waits = looked is not None and looked.desired == desired
         live = await self._live(key.namespace, broker, shared=waits)
         found = await self._look(key, uid, desired, live)
         problems = [address for address in found.values() if address.problem is not None]
-        # A person may have fixed the cause, so nothing is remembered.
+        # After a refusal a person may have fixed the cause, so the next check applies everything
+        # again.
         if any(address.refused for address in problems):
             self._looked.pop(key, None)
             return found, REFUSED_S
@@ -172,12 +179,12 @@ class ExternalServices:
             return self._owners_then
 
     async def _live(self, namespace: str, broker: str, *, shared: bool) -> dict[str, Json]:
-        """Return the Services of one broker, or those of the Cluster, by name.
+        """Return the existing Services of one broker, or those of the Cluster, by name.
 
-        ``shared``: from a list that is a few seconds old at most. Hundreds of brokers may wait for
-        load balancers at the same time.
+        ``shared``: use a list of all Services that is at most :data:`LOOK_AGAIN_S` old. Hundreds of
+        brokers may wait for load balancers at the same time. ``broker``: "" for the Cluster.
         """
-        # Waiting Brokers share one list of all Services.
+        # The lock makes concurrent callers wait for one list request.
         if shared:
             async with self._turn:
                 if self._clock() >= self._listed_until_s:
@@ -205,7 +212,11 @@ class ExternalServices:
     async def _look(
         self, key: Key, uid: str, desired: Mapping[str, DesiredService], live: Mapping[str, Json]
     ) -> dict[str, ServiceAddress]:
-        """Apply the desired Services and delete all others; return the addresses by listener."""
+        """Apply the desired Services and delete the object's other ones.
+
+        Return addresses by listener. ``uid`` is the owner's, and ``live`` are the existing Services
+        by name.
+        """
         found = {}
         # Apply each desired Service; a refusal of one must not stop the others.
         for listener, service in desired.items():
@@ -222,7 +233,12 @@ class ExternalServices:
     async def _applied(
         self, desired: DesiredService, live: Json | None, uid: str
     ) -> ServiceAddress:
-        """Return the address of one Service, which is applied if it differs."""
+        """Return the address of one Service.
+
+        Apply the Service first if it differs from ``desired``.
+        """
+        # `is_of` compares the owner reference, so a Service of a recreated owner is not taken as
+        # ours.
         is_own = live is not None and external_services.is_of(live, uid)
         if (
             live is not None
@@ -262,7 +278,12 @@ class ExternalServices:
     # ------------------------------------------------------------ Nodes
 
     async def _look_at_nodes(self, node_id: int) -> float | None:
-        """List the Nodes if their ExternalIPs are needed, sooner while one is unknown."""
+        """List the Nodes if this broker's NodePort addresses need ExternalIPs.
+
+        One list serves all brokers. Returns the seconds until the next list, which is sooner while
+        an address is unknown; None if no Node is needed. Without the permission to list Nodes, the
+        state gets the problem for the status.
+        """
         state = self._services.state
         # Most listeners need no Node, and the right to list them is optional.
         if not any(

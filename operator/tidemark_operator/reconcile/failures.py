@@ -29,7 +29,10 @@ CONTENDED = Reason.CONTENDED
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason under which a failure is reported, "" if it is not."""
+    """Return the condition reason under which a failure is reported, "" if it is not reported.
+
+    An unavailable API server is not the object's fault, and its status could not be written.
+    """
     match error:
         case ApiServerUnavailable():
             return ""
@@ -47,7 +50,7 @@ def reason_of(error: Exception) -> str:
 
 
 def sentence_of(error: Exception) -> str:
-    """Return the cause of a failure and what to do."""
+    """Return the text of a failure's condition: the cause and what to do."""
     if isinstance(error, KubeError) and error.by_policy:
         return f"an admission policy rejects a write of the operator: {error}. {REFUSED_REMEDY}"
     match reason_of(error):
@@ -82,8 +85,13 @@ class Failures:
         self._emitted.pop(key, None)
 
     async def report(self, key: Key, error: Exception) -> None:
-        """Report a failed try, if it has repeated often enough."""
+        """Report a failed reconciliation as an Event and as condition Stalled, once per reason.
+
+        Only a failure that has repeated often enough is reported; most are temporary.
+        ``queue.failures`` counts the failures in a row.
+        """
         reason, tries = reason_of(error), self._services.queue.failures(key)
+        # Conflicts resolve themselves more often than other failures, so they have another limit.
         least = CONFLICTS if reason == CONTENDED else TRIES
         if not reason or tries < least or reason in self._reported.get(key, ()):
             return
@@ -91,6 +99,7 @@ class Failures:
         if body is None:
             return
         text = f"{sentence_of(error)} (failed {tries} times, retrying)"
+        # The Event is emitted once, even if writing the condition fails several times.
         emitted = self._emitted.setdefault(key, set())
         if reason not in emitted:
             emitted.add(reason)
@@ -103,11 +112,13 @@ class Failures:
             logger.warning("%s: its conditions could not be written either: %s", key, refused)
 
     async def _write(self, key: Key, body: Json, reason: str, text: str) -> None:
-        """Write Stalled beside the other conditions, which stay unchanged.
+        """Write the condition Stalled to an object; its other conditions stay unchanged.
 
-        The generation becomes the observed one: kstatus reports an older one as in progress, so an
-        object whose new spec cannot be reconciled would never count as failed.
+        ``observedGeneration`` becomes the present generation: kstatus reports an object with an
+        older one as in progress, so an object whose new spec cannot be reconciled would never count
+        as failed.
         """
+        # Only Stalled is rendered; it replaces the entry of its type.
         former: Json = body.get("status") or {}
         generation = int(body["metadata"]["generation"])
         stalled = render(

@@ -50,12 +50,13 @@ class FirstReports:
         looking: Collection[int] = (),
         turns_before: int = 0,
     ) -> None:
-        """Expect the reports of a new term.
+        """Start to wait for the brokers' reports of the states they received; one turn is a second.
 
-        ``live``: live brokers by the slices. ``others``: brokers that may be alive as well.
-        ``bound``: turns after the first report that are enough for all. ``looking``: brokers that
-        looked for a controller here before the term, for ``turns_before`` turns in all; of the
-        others these are known to be alive.
+        ``live``: node ids of brokers that are live according to the PartitionSlices. ``others``:
+        other registered brokers, which may be alive as well. ``bound``: turns after the first
+        report after which the wait ends. ``looking``: brokers that looked for a controller here
+        before the term, and are therefore alive. ``turns_before``: turns that this process spent
+        waiting for brokers before the term; they count towards :data:`OTHERS_TURNS`.
         """
         others = frozenset(others)
         # A broker that looked for a controller is alive, whatever the slices say.

@@ -9,7 +9,11 @@ from tidemark_operator.reconcile.services import TermServices
 
 
 async def report_foreign(services: TermServices, kind: Kind, key: Key, body: Json) -> float | None:
-    """Write Ready=False with the reason; the Cluster's creation triggers the next step."""
+    """Report that an object belongs to a Cluster that this operator does not manage.
+
+    Writes Ready=False with the reason. Always returns None: nothing is due until the object or its
+    Cluster changes.
+    """
     name = cluster_of(body)
     exists = services.objects.get(Key(CLUSTER.kind, key.namespace, name)) is not None
     # clusterRef is immutable, so only a missing Cluster can resolve itself.
@@ -40,9 +44,10 @@ async def write_conditions(
     *,
     once: bool = True,
 ) -> None:
-    """Write a status that consists of conditions, if it differs from the present one.
+    """Write a status whose only changes are these conditions, unless they are already there.
 
-    ``once``: another operator may write different conditions to the object.
+    ``once``: an operator of another Cluster may write different conditions to the same object. Each
+    then writes at most once, so that the two do not overwrite each other forever.
     """
     now_ms = wall_ms()
     former: Json = body.get("status") or {}
@@ -52,8 +57,7 @@ async def write_conditions(
         "observedGeneration": generation,
         "conditions": render(conditions, former, generation=generation, now_ms=now_ms),
     }
-    # Operators of other namespaces may write the same status: overwriting it would alternate.
-    # Two operators that wrote alternately would never stop.
+    # Two operators that overwrite each other's conditions would never stop.
     if once:
         uid = str(body["metadata"]["uid"])
         await services.statuses.write_once(kind, key, former, status, uid=uid, now_ms=now_ms)

@@ -24,8 +24,10 @@ class LeaderQuerySlots:
 
     @contextlib.contextmanager
     def slot(self, node_id: int, key: Key) -> Iterator[None]:
-        """Take a slot for a query to a leader; raises :class:`EngineUnavailable` without a free
-        one.
+        """Take one of a leader's slots for a query; a context manager that frees it at the end.
+
+        Limits the concurrent queries to one broker to :data:`AT_ONCE`. Without a free slot, ``key``
+        is queued again once one is free, and :class:`EngineUnavailable` is raised.
         """
         waiting = self._waiting.setdefault(node_id, {})
         if self._asking[node_id] >= AT_ONCE:

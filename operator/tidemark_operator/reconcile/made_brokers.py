@@ -53,11 +53,12 @@ class MadeBrokers:
         self._external = ExternalServices(services)
 
     async def keep(self, key: Key, body: Json) -> float | None:
-        """Do one step of a Cluster that stays; return the seconds until the next.
+        """Reconcile the Broker objects of a Cluster, and the objects that its brokers share.
 
-        A refusal by the API server goes into the Cluster's status, and does not stop the other
-        steps.
+        Returns the seconds until the next reconciliation. What the API server refuses is reported
+        in the Cluster's status, and does not stop the other steps.
         """
+        # Each step below appends its refusals to `_refused`.
         former, self._refused = self._services.state.brokers_problem, []
         later_s = await self._scale(key, body["spec"].get("brokers"))
         has_pods = await self._keep_common(body)
@@ -98,11 +99,11 @@ class MadeBrokers:
         return LOOK_AGAIN_S if found.is_leaving else None
 
     def _member(self, body: Json, cluster: str) -> BrokerObject:
-        """Return what scaling needs to know of a Broker object."""
+        """Return the facts about a Broker object that scaling decides from."""
         services, spec = self._services, body["spec"]
         node_id, key = int(spec["nodeId"]), key_of(body)
         known = services.state.brokers.get(node_id)
-        # Drained counts only by complete knowledge: the slices may lack replicas.
+        # Until all brokers have reported, the PartitionSlices may lack replicas of this broker.
         is_drained = (
             known is not None
             and known.key == key.namespaced_name
@@ -122,7 +123,11 @@ class MadeBrokers:
     async def _write(
         self, key: Key, body: Json | None, placed: PlannedBroker, template: Json
     ) -> None:
-        """Apply the Broker object of a planned broker, unless it already matches."""
+        """Apply the Broker object of a planned broker, unless the existing one already matches.
+
+        ``body`` is the existing object, None without one. ``template`` is
+        ``spec.brokers.template``.
+        """
         manifest = broker_manifest(placed, template, key.name, key.namespace)
         if body is not None and matches_manifest(body, manifest):
             return
@@ -148,15 +153,17 @@ class MadeBrokers:
     # ------------------------------------------------------------ shared objects
 
     async def _keep_common(self, body: Json) -> bool:
-        """Keep the Service and the disruption budget for brokers in pods; return whether there
-        are any.
+        """Apply the bootstrap Service and the PodDisruptionBudget.
+
+        Return whether brokers have pods.
         """
         key, pods = key_of(body), self._pods(body)
         if not pods:
             return False
         desired = cluster_objects(key.name, key.namespace, str(body["metadata"]["uid"]), pods)
         now_s = time.monotonic()
-        # Without a change, foreign edits are checked for now and then.
+        # Without a change of the desired objects, edits by others are reverted every CHECK_S
+        # seconds.
         if desired == self._common and now_s < self._common_until_s:
             return True
         # Only success is remembered: a refused object is tried in the next step.
@@ -167,10 +174,10 @@ class MadeBrokers:
         return True
 
     async def _bootstrap(self, desired: Json) -> Json | None:
-        """Keep the bootstrap Service, reverting foreign changes.
+        """Apply the bootstrap Service of the cluster, reverting changes of other writers.
 
-        Returns None if the name belongs to another owner, or if the API server refused; both are
-        reported.
+        Returns the Service. Returns None if the name belongs to another owner, or if the API server
+        refused; both are added to the Cluster's reported problems.
         """
         name = desired["metadata"]["name"]
         try:
@@ -181,6 +188,7 @@ class MadeBrokers:
         if live is not None and not belongs_to_cluster(live, desired):
             self._refused.append(f"Service {name} belongs to {owner_text(live)}. Delete it")
             return None
+        # `force` takes over fields that other managers own; a new object has none.
         return await self._apply(SERVICE, desired, force=live is not None)
 
     async def _keep_external(self, body: Json) -> float | None:

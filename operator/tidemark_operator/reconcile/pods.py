@@ -85,7 +85,11 @@ class PodKeeper:
         self._listed_until_s = 0.0
 
     async def keep(self, body: Json) -> float | None:
-        """Keep one Broker's pod; return the seconds until the next look."""
+        """Reconcile the pod of one Broker; return the seconds until the next check.
+
+        Stores the resulting :class:`PodState`. At most one pod is replaced at a time. Returns None
+        if the Broker has no ``spec.pod``.
+        """
         if not body["spec"].get("pod"):
             return None
         broker = parse_broker(body)
@@ -98,13 +102,15 @@ class PodKeeper:
             services.state.pods[node_id] = PodState(name=f"{name}-0", missing=NO_ADDRESSES)
             return None
         desired = broker_objects(pod, identity_of(broker, services.controller_addresses))
+        # The known state, if the last check is still valid or another broker is being replaced.
         found = self._waits(name, node_id, desired)
         # One Broker at a time: the decision about a restart and the restart belong together.
         if found is None:
             async with self._turn:
                 found = await self._look(broker, desired)
         services.state.pods[node_id] = found
-        # What waits is looked at soon, what is refused after a while, what is well now and then.
+        # A waiting pod is checked soon, a refused one after a while, a healthy one at the end of
+        # its check's validity.
         if found.hold is not None or found.restarting:
             return LOOK_AGAIN_S
         if found.refused or found.volume:
@@ -139,9 +145,10 @@ class PodKeeper:
         self._replaced.pop(name, None)
 
     async def _look(self, broker: Broker, desired: BrokerObjects) -> PodState:
-        """Apply the Broker's objects as far as allowed, and return the resulting state.
+        """Apply the Broker's Kubernetes objects as far as allowed.
 
-        For a pod that was being created, only its progress is read, with one list for all Brokers.
+        Return the pod's resulting state. While a pod is being created, nothing is applied: its
+        progress is read from one list of StatefulSets that serves all Brokers.
         """
         name = broker.metadata.name
         last = self._last(name, broker.spec.node_id, desired)
@@ -151,7 +158,7 @@ class PodKeeper:
             live = self._listed.get(name)
             if live is not None and (last.why or not has_no_pod(live)):
                 return dataclasses.replace(last, restarting=not is_complete(live))
-        # The result is valid only if no exception ends this look.
+        # If the calls below raise, no result remains, so the next check starts over.
         self._looked.pop(name, None)
         found = await self._applied(broker, desired)
         pause_s = REFUSED_S if found.volume or found.why else CHECK_S
@@ -159,7 +166,10 @@ class PodKeeper:
         return found
 
     async def _applied(self, broker: Broker, desired: BrokerObjects) -> PodState:
-        """Apply the Broker's objects; refusals are part of the returned state."""
+        """Check the Secrets and owners, then apply the volume claim and the pod's objects.
+
+        A refusal by the API server or by an owner is part of the returned state, and is not raised.
+        """
         seen = PodState(name=f"{broker.metadata.name}-0")
         try:
             # A running pod keeps its Secrets: only changes wait for the owner of the Secret.
@@ -185,23 +195,28 @@ class PodKeeper:
     async def _pod(
         self, broker: Broker, desired: BrokerObjects, live: Json | None, seen: PodState
     ) -> PodState:
-        """Apply the Service, the ConfigMap and the StatefulSet, once the pod may be replaced."""
+        """Apply the Service, the ConfigMap and the StatefulSet, once the pod may be replaced.
+
+        ``live`` is the existing StatefulSet, None without one. A change that replaces the pod
+        restarts the broker, so it waits (state ``hold``) until no other broker restarts and no
+        partition would lose its leader or its minimum ISR.
+        """
         services, name, node_id = self._services, broker.metadata.name, broker.spec.node_id
         exists = live is not None
-        # The Service changes no pod.
+        # A change of the Service never replaces the pod.
         await self._apply(SERVICE, desired.service, force=True)
         changes = False
-        # A dry run shows what the API server would make of the StatefulSet.
+        # The API server adds defaults, so only a dry run shows whether the pod template changes.
         if live is not None:
             new = await self._apply(STATEFUL_SET, desired.stateful_set, force=True, dry_run=True)
             changes = replaces_pod(live, new)
-        # A replacement waits for its turn, by a fresh list of all StatefulSets.
+        # Only one pod is replaced at a time. A fresh list shows which brokers are starting.
         if changes:
             await self._list()
             hold = self._hold(node_id, self._starting(node_id))
             if hold is not None:
                 return dataclasses.replace(seen, hold=hold)
-        # The configuration goes with the pod that uses it.
+        # The ConfigMap has to match the pod that mounts it, so both change together.
         await self._apply(CONFIG_MAP, desired.config_map, force=exists)
         if changes and not services.leads():  # the calls took time, in which the Lease may be lost
             return dataclasses.replace(seen, hold=Hold(unreached=True))
@@ -210,6 +225,7 @@ class PodKeeper:
         if changes:
             self._replaced[name] = self._epoch(node_id)
         try:
+            # The list of StatefulSets is outdated from now on.
             self._listed_until_s = 0.0
             written = await self._apply(STATEFUL_SET, desired.stateful_set, force=exists)
         except REFUSALS:  # nothing was written, so no broker has to come back
@@ -223,6 +239,7 @@ class PodKeeper:
             services.events.emit(normal(BROKER.kind, broker.metadata.key, "PodReplaced", text))
         if is_complete(written):
             return seen
+        # The pod is not ready yet: add the cause that its events show, if any.
         why = seen.why or await self._why(seen.name, written)
         return dataclasses.replace(seen, restarting=True, why=why)
 
@@ -238,10 +255,10 @@ class PodKeeper:
         return text and f"is not ready: {text}"
 
     async def _foreign_owner(self, live: Json | None, desired: BrokerObjects) -> str:
-        """Return the owner of objects with these names, if it is not this Broker; "" otherwise.
+        """Return who owns existing objects with the Broker's names, "" if it is this Broker.
 
-        An apply without force would join an object with compatible fields, and the object would
-        then be deleted with the Broker.
+        Such objects are not taken over: an apply without force would merge into an object with
+        compatible fields, and the object would then be deleted with the Broker.
         """
         if live is not None:
             if belongs_to_broker(live, desired.stateful_set):

@@ -27,17 +27,21 @@ class KeyQueue:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        """Create an empty queue. ``clock`` returns monotonic seconds."""
         self._clock = clock
+        #: Waiting keys in order of arrival, with the time at which each was added.
         self._ready: dict[Key, float] = {}
+        #: The same for keys that are handed out first.
         self._ahead: dict[Key, float] = {}
-        self._taken = 0
-        self._running: dict[Key, float] = {}
+        self._taken = 0  # Keys handed out so far (see OLDEST_EVERY).
+        self._running: dict[Key, float] = {}  # Keys that a worker handles, with their start.
         #: Running keys to queue again, and whether they go ahead then.
         self._again: dict[Key, bool] = {}
+        #: Heap of (time, key) of delayed keys; an entry counts only if `_due` has the same time.
         self._later: list[tuple[float, Key]] = []
-        self._due: dict[Key, float] = {}
-        self._failures: dict[Key, int] = {}
-        self._wake = asyncio.Event()
+        self._due: dict[Key, float] = {}  # Time at which a delayed key becomes ready.
+        self._failures: dict[Key, int] = {}  # Failures in a row, for the backoff.
+        self._wake = asyncio.Event()  # Set when a key becomes ready.
         #: One idle worker waits for the next key, the others for their turn: a key, or a delay that
         #: ends, wakes one worker and not all.
         self._turn = asyncio.Lock()

@@ -50,7 +50,11 @@ class RecordDeletionReconciler:
         self._turns = LeaderQuerySlots(services.queue.add)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do one step; return the seconds until the next, None to wait for a change."""
+        """Reconcile one RecordDeletion: resolve its offsets, delete the records, report the result.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
         services = self._services
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
@@ -75,7 +79,11 @@ class RecordDeletionReconciler:
     # ------------------------------------------------------------ resolve and freeze
 
     async def _resolve(self, key: Key, view: DeletionInfo, step: Resolve) -> float:
-        """Query the leaders, then freeze the resolved offsets before anything is deleted."""
+        """Query the leaders for the offsets to delete up to, and persist them in the status.
+
+        Nothing is deleted in this step: after a crash, the next operator deletes up to the same
+        offsets. Returns the seconds until the next step.
+        """
         by_leader: dict[int, list[DeletionPointQuery]] = {}
         for query in step.queries:
             by_leader.setdefault(query.node_id, []).append(query)
@@ -97,7 +105,7 @@ class RecordDeletionReconciler:
         if isinstance(frozen, DeletionWait):
             await self._write(key, view, frozen)
             return LOOK_AGAIN_S
-        # The frozen offsets are stored; only the next step deletes.
+        # The offsets are persisted; the next step deletes.
         await self._write(key, frozen, step)
         return 0.0
 
@@ -110,7 +118,11 @@ class RecordDeletionReconciler:
     # ------------------------------------------------------------ delete
 
     async def _delete(self, key: Key, view: DeletionInfo, step: Delete) -> float:
-        """Have the leaders delete records, and write the resulting status."""
+        """Send the deletions to the leaders, and write the resulting status.
+
+        Returns the seconds until the next step. An interrupted deletion is repeated; a leader that
+        has already deleted up to the offset just confirms it.
+        """
         # The status shows that the deletion has started before the first record is deleted.
         if not _says_so(view):
             await self._write(key, view, step)
@@ -118,7 +130,7 @@ class RecordDeletionReconciler:
             self._delete_on(key, view, command.node_id) for command in step.commands
         )
         current = deletion.record(view, answers)
-        # A withdrawn or paused request gets no further status.
+        # Do not write to a request that was deleted, paused or replaced while the leaders worked.
         if not self._is_current(key, current):
             return 0.0
         after = deletion.next_step(self._services.state, current, now_ms=wall_ms())
@@ -204,9 +216,10 @@ def _says_so(view: DeletionInfo) -> bool:
 async def _all_at_once(
     calls: Iterable[Coroutine[None, None, Mapping[int, R]]],
 ) -> tuple[dict[int, R], str]:
-    """Return the leaders' answers by partition, and the problem of one that failed.
+    """Call several leaders in parallel; return their answers by partition.
 
-    A slow or absent leader delays no other.
+    The second value is the problem of one leader that failed, "" if all answered. A slow or absent
+    leader delays no other.
     """
     gate = asyncio.Semaphore(LEADERS_AT_ONCE)
     answers: dict[int, R] = {}

@@ -30,7 +30,12 @@ class Reflector:
         self._sessions = sessions
 
     def changed(self, body: Json) -> None:
-        """Update the state from a new or changed object."""
+        """Update the controller's state from a new or changed Kubernetes object.
+
+        Objects of other Clusters are ignored. An object that this version cannot read leaves the
+        state as it was; its reconciliation reports the reason.
+        """
+        # Each kind has its own part of the state.
         key, cluster_key = key_of(body), self._services.cluster_key
         try:
             if key == cluster_key:
@@ -47,7 +52,12 @@ class Reflector:
             logger.warning("%s cannot be read by this version: %s", key, error)
 
     def gone(self, key: Key) -> None:
-        """Update the state after a deletion; rows and other registrations stay unchanged."""
+        """Update the controller's state after an object was deleted.
+
+        The partitions of a deleted Topic and other brokers' registrations stay: a missing object
+        alone never deletes data.
+        """
+        # Broker: the state finds it by node id, so search for the object's name.
         services, name = self._services, key.namespaced_name
         services.statuses.forget(key)
         if key.kind == TOPIC.kind:
@@ -65,9 +75,9 @@ class Reflector:
             services.queue.add(services.cluster_key)  # it waits for this object, or replaces it
 
     def catch_up(self) -> None:
-        """Load the store into the state and reconcile everything.
+        """Load all objects of the store into the state, and queue each for reconciliation.
 
-        Objects that arrived during the takeover are in the store but not in the state.
+        Called at the end of a takeover, during which watch events did not update the state.
         """
         services = self._services
         for kind in WATCHED:
@@ -117,7 +127,10 @@ class Reflector:
             self._services.queue.add(TOPIC.key(claim.key))
 
     def _broker_changed(self, body: Json) -> None:
-        """Update a Broker from its object; the registration belongs to the state."""
+        """Update a broker in the state from its Broker object.
+
+        The registration (epoch, listeners, fencing) is kept from the state.
+        """
         state = self._services.state
         broker = broker_info(body, fenced=True)
         former = state.brokers.get(broker.node_id)
@@ -164,8 +177,9 @@ class Reflector:
         self._services.engine.publish_users()
 
     def _cluster_changed(self, body: Json) -> None:
-        """Update the Cluster; the state of the storage stays, and topics follow new defaults."""
+        """Update the Cluster in the state from its object, and notify what depends on it."""
         services, former = self._services, self._services.state.cluster
+        # Fields that do not come from the object (storage, certificates, sweeps) are kept.
         services.client.api.own.follow(body)
         services.state.cluster = dataclasses.replace(
             cluster_info(

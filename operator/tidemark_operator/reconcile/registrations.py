@@ -16,11 +16,12 @@ TRIES = 4
 
 
 async def write_broker(services: ReconcilerServices, drafted: BrokerInfo) -> bool:
-    """Persist a registration before it counts; return whether it is stored.
+    """Persist a broker's registration in its Broker's status, then put it into the state.
 
-    Flags (fenced, shutting down) are not persisted: they follow from the slices, and the Broker's
-    own reconciliation writes them. Nothing runs between the API server's answer and the update of
-    the state. Otherwise another status write would write the former registration.
+    Returns whether it is stored; False if the Broker was deleted, a later registration is stored,
+    or conflicts persist. Flags (fenced, shutting down) are not persisted here: they follow from the
+    PartitionSlices. Nothing may run between the API server's answer and the update of the state, or
+    another status write would restore the former registration.
     """
     known = services.state.brokers.get(drafted.node_id)
     # Only flags changed: nothing to persist.
@@ -28,6 +29,7 @@ async def write_broker(services: ReconcilerServices, drafted: BrokerInfo) -> boo
         apply_broker(services.state, _with_status(drafted, known))
         return True
     key = BROKER.key(drafted.key)
+    # Each conflict is followed by a fresh read of the object.
     for _ in range(TRIES):
         body = services.objects.get(key)
         if body is None:

@@ -106,13 +106,16 @@ class Terms:
 
 
 async def accept(text: str, location: Json, terms: Terms) -> UsableStorage:
-    """Reach the store and check, or create, its identity, in a thread with a timeout.
+    """Connect to a remote store, and check that it is the expected one; return it as usable.
 
-    Raises :class:`RemoteStorageProblem`.
+    ``text`` is the configuration for brokers (JSON), and ``location`` its part that the status
+    records. A new store gets an id, which is stored in it. Runs in a thread with a timeout. Raises
+    :class:`RemoteStorageProblem` with a message for the Cluster's condition.
     """
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            # Clients of stores block, and a black-holed address must not block the main loop.
+            # The store's client blocks, and an address that drops packets must not block the main
+            # loop.
             store_id = await asyncio.to_thread(_check, text, terms)
     except TimeoutError as error:
         raise RemoteStorageProblem(
@@ -139,11 +142,15 @@ async def last_sweep(text: str) -> str | None:
 
 
 def _last_sweep(text: str) -> str | None:
-    """Return a summary of what the last sweep left in the store; "" if nothing, None if unknown."""
+    """Return a summary of the unreferenced data that the last sweep found in the store.
+
+    "" if it found nothing, None if the result is not known. Blocks. ``text`` is the storage
+    configuration (JSON).
+    """
     left = SweepLease(open_store(from_json(text)), "", wall_ms).left()
     if left is None:
         return None
-    # Each kind of remains, as far as there are any.
+    # One part for each kind of remaining data.
     found = []
     if left.orphans or left.uploads:
         objects, uploads = count(left.orphans, "object"), count(left.uploads, "unfinished upload")

@@ -36,7 +36,10 @@ class LogQueries:
         self._logs.forget_gone(self._services.state)
 
     async def _query(self, node_id: int) -> None:
-        """Query one broker for log ends, and decide the elections that waited for them."""
+        """Query one broker for the log ends of offline partitions (KIP-966 unclean recovery).
+
+        Then decide the elections that waited for these answers. A failed query is repeated later.
+        """
         services = self._services
         keys = self._logs.unanswered(services.state, node_id)
         try:
@@ -44,6 +47,7 @@ class LogQueries:
         except EngineUnavailable as error:
             logger.info("replica logs: %s", error)
             return
+        # Record the answer; `answered` are the partitions whose log end is now known.
         answered, events = self._logs.take(services.state, node_id, response)
         for event in events:
             services.events.emit(event)

@@ -52,7 +52,11 @@ async def follow_partitions(services: ReconcilerServices, topic: TopicInfo) -> b
 
 
 async def _write(services: ReconcilerServices, topic: TopicInfo, field: str, value: int) -> bool:
-    """Write a number that only Kafka clients own; return whether it was written."""
+    """Write a spec field that Kafka clients own, so that it follows the actual partitions.
+
+    ``field`` is ``partitions`` or ``replicationFactor``. Returns False, without a write, if another
+    field manager (for example GitOps) owns the field, or if the Topic was recreated.
+    """
     key = TOPIC.key(topic.key)
     # The store drops managed fields, so the object is read from the API.
     body = await services.client.api.get(TOPIC, key.namespace, key.name)

@@ -33,7 +33,7 @@ _WRONG = {
 
 
 def measure(services: TermServices) -> None:
-    """Set all figures from the state, without a call to the API server."""
+    """Set the operator's metrics from the state and the stored objects, without an API call."""
     state, queue = services.state, services.queue
     registered = [broker for broker in state.brokers.values() if broker.registered]
     live = sum(broker.live for broker in registered)
@@ -73,14 +73,13 @@ def _tiering(services: TermServices) -> dict[Metric, Values]:
 
 
 def _conditions(services: TermServices) -> dict[Metric, Values]:
-    """Count wrong conditions by reason; reasons without an object are left out.
-
-    There are about a hundred reasons.
-    """
+    """Count objects by wrong condition and reason; combinations without an object are left out."""
     wrong: dict[Metric, Counter[tuple[str, ...]]] = {row: Counter() for row in _WRONG.values()}
+    # The counts are maintained with each change of an object, so nothing is scanned here.
     for (kind, type_, status, reason), number in services.objects.counts.conditions.items():
         row = _WRONG.get((type_, status))
         if row is not None:
+            # The metric of unsettled objects also has the condition type as a label.
             named = (type_,) if row is operator_table.UNSETTLED else ()
             wrong[row][kind, *named, reason] += number
     return {
@@ -91,7 +90,7 @@ def _conditions(services: TermServices) -> dict[Metric, Values]:
 
 
 def _exports(services: TermServices) -> dict[Metric, Values]:
-    """Count the exports by state, and measure the largest lag."""
+    """Return the metrics of Exports: their number by state, the lag in records and in seconds."""
     now_ms = wall_ms()
     states: Counter[str] = Counter()
     lag, stale_ms = 0, 0

@@ -70,11 +70,15 @@ class TopicReconciler:
         }
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do one step; return the seconds until the next, None to wait for a change."""
+        """Reconcile one Topic: decide its next step, commit it, write the status, notify brokers.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
         services = self._services
         body = services.objects.get(key)
         text = key.namespaced_name
-        # Deleted: drop what is remembered.
+        # The object no longer exists: drop what is remembered about it.
         if body is None:
             self._published.pop(text, None)
             self._outages.forget(text)
@@ -85,26 +89,28 @@ class TopicReconciler:
             if cluster_of(body) == services.cluster_key.name:
                 topic_info(body, {})  # raises why the state could not take it in
             return await report_foreign(services, TOPIC, key, body)
-        # The finalizer is added before anything exists outside.
+        # The finalizer is added before any partition or remote data exists.
         if not await self._hold(body, services.state.topics[text]):
             return None
-        # Nothing is decided before the slices are known to hold what brokers received.
+        # After a takeover, nothing is decided until the brokers have reported the states that they
+        # received: the PartitionSlices may be older.
         if not services.first_reports.are_complete:
             return FIRST_REPORTS_S
-        # Decide, and commit the decision.
+        # Decide the next step and commit it to the PartitionSlices.
         in_tier = await self._look_in_tier(text)
         decision, topic = await self._decide(text)
         # The object may have been deleted or recreated during the commit.
         present = services.state.topics.get(text)
         if decision is None or topic is None or present is None or present.uid != topic.uid:
             return None
-        # A deletion ends with the release of the object; before, its status shows the progress.
+        # Deletion: True once the object is released. Until then the status shows the progress.
         if decision.deletion is not None and await self._delete(key, topic, decision.deletion):
             return None
-        # Manifest and partitions: one of them follows the other.
+        # Partitions and replication factor: either the spec follows the partitions, or the reverse.
         if await self._align_with_manifest(key, present, decision):
             return None
-        # The status is written before brokers receive a change, except for new partitions.
+        # The status comes before brokers receive a change. New partitions are the exception:
+        # brokers receive them first, so that the first status can be Ready.
         if (later_s := await self._first_status_delay_s(text, decision)) > 0:
             return later_s
         delay_s = await self._write(key, topic, decision)
@@ -114,9 +120,10 @@ class TopicReconciler:
         return delay_s if in_tier else LOOK_AGAIN_S
 
     async def _look_in_tier(self, text: str) -> bool:
-        """Check that a Topic which continues from the tier was not deleted there.
+        """Check that a Topic to be restored from the remote tier was not deleted there.
 
-        Returns False if the tier does not answer.
+        The result is in ``state.not_in_tier``. Returns False if the store does not answer, in which
+        case the check has to be repeated.
         """
         state = self._services.state
         topic = state.topics.get(text)
@@ -129,14 +136,16 @@ class TopicReconciler:
             state.not_in_tier[topic_id] = f"{problem}. The request is repeated"
             return False
         state.not_in_tier.pop(topic_id, None)
+        # A topic that was deleted in the tier stays deleted: the Topic is refused.
         if found:
             state.not_in_tier[topic_id] = DELETED_IN_TIER
         return True
 
     async def _decide(self, text: str) -> tuple[TopicDecision | None, TopicInfo | None]:
-        """Commit the next step; return it with the Topic that it concerns, as read in the draft.
+        """Decide a Topic's next step, and commit it to the PartitionSlices.
 
-        In most cases there is no step, and no commit to wait for.
+        Returns the decision and the Topic as it was when the decision was made, (None, None) if the
+        Topic no longer exists. Usually there is no change, and nothing to commit.
         """
         services, now_ms = self._services, wall_ms()
 
@@ -144,7 +153,7 @@ class TopicReconciler:
             decided = decide(draft, text, services.disablements, services.deletions, now_ms=now_ms)
             return decided, draft.state.topics.get(text)
 
-        # A glance costs nothing if the state already matches the manifest.
+        # A preview decides without a commit; it is None if the decision would change something.
         seen = services.committer.preview(decide_in)
         if seen is not None:
             return seen
@@ -163,11 +172,11 @@ class TopicReconciler:
     async def _align_with_manifest(
         self, key: Key, topic: TopicInfo, decision: TopicDecision
     ) -> bool:
-        """Make manifest and partitions agree; return whether the manifest was changed.
+        """Make the spec and the actual partitions agree; return whether the spec was changed.
 
-        With another replication factor, the manifest follows a reassignment by Kafka's clients.
-        Otherwise the partitions follow the manifest. A number of partitions that is too small is
-        checked once.
+        The spec follows the cluster in two cases: a Kafka client has changed the replication factor
+        by a reassignment, or more partitions exist than a restored spec has (checked once per
+        Topic). Otherwise the partitions follow the spec.
         """
         resizing = self._services.state.resizing
         # More partitions than the manifest has: a restored manifest may follow them.
@@ -178,7 +187,7 @@ class TopicReconciler:
             if await replication_factor.follow_partitions(self._services, topic):
                 self._services.queue.add(key)
                 return True
-        # The replication factor: nothing to change, or the partitions already follow.
+        # The replication factor: it agrees, or a resize of the partitions is already in progress.
         if decision.resizing is None or topic.id in resizing:
             if decision.resizing is None:
                 resizing.discard(topic.id)
@@ -186,14 +195,16 @@ class TopicReconciler:
         if await replication_factor.follow(self._services, topic):
             self._services.queue.add(key)
             return True
+        # The spec is owned by another manager, so the partitions follow it from the next step on.
         resizing.add(topic.id)
         return False
 
     async def _first_status_delay_s(self, text: str, decision: TopicDecision) -> float:
-        """Return the seconds for which the first status of new partitions waits for their brokers.
+        """Return the seconds by which the first status of new partitions is delayed.
 
-        Brokers receive the partitions once the placement is persisted. 0.0: write the status now,
-        as in all other cases.
+        Brokers receive new partitions as soon as the placement is persisted. A short delay lets
+        them acknowledge first, so that the first status is already Ready. 0.0: write the status
+        now, as for all other decisions.
         """
         services, now_ms = self._services, wall_ms()
         topic = services.state.topics[text]
@@ -219,7 +230,10 @@ class TopicReconciler:
             return False
 
     async def _write(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> float | None:
-        """Write the status if it is due; return the seconds until the next step."""
+        """Write the Topic's status and emit its Events if due.
+
+        Return the seconds until the next step. None: nothing is due until something changes.
+        """
         services, now_ms = self._services, wall_ms()
         # A deletion that will be over in a moment needs no status.
         if (quiet_s := _quiet_s(topic, decision, now_ms)) > 0:
@@ -246,12 +260,16 @@ class TopicReconciler:
         return recheck_s
 
     def _publish(self, text: str) -> None:
-        """Send the brokers a Topic whose placement, configuration or tiering was just stored."""
+        """Send the brokers a Topic if its placement, configuration or tiering has changed.
+
+        Also emits an Event that lists the changed configuration keys.
+        """
         topic = self._services.state.topics.get(text)
         if topic is None:
             return
         published = _published(self._services.state, topic)
         before = self._published.get(text)
+        # Without a former value (after a takeover) everything is sent, but no Event is emitted.
         if before != published:
             self._published[text] = published
             changed = (
@@ -278,7 +296,7 @@ class TopicReconciler:
                 services.background.spawn(name, self._disable_on(text, node_id, request))
 
     async def _disable_on(self, text: str, node_id: int, request: Disablement) -> None:
-        """Request the disablement of a topic from one broker, and record its answer."""
+        """Send one broker the request to disable a topic's tiering (KIP-950); record its answer."""
         services = self._services
         try:
             response = await services.engine.disable_tiering(node_id, request)
@@ -300,9 +318,12 @@ class TopicReconciler:
     # ------------------------------------------------------------ deleting
 
     async def _delete(self, key: Key, topic: TopicInfo, step: DeletionStep) -> bool:
-        """Continue a deletion; return False if its status should show the progress."""
+        """Continue a topic's deletion; return False if its status should show the progress.
+
+        True: the object is released, or the attempt is repeated later without a status.
+        """
         services = self._services
-        # A broker empties the tier in the background; its answer queues the Topic again.
+        # A broker deletes the remote data, which takes long; its answer queues the Topic again.
         if step.remote is not None:
             node_id, request = step.remote
             services.background.spawn(
@@ -310,7 +331,8 @@ class TopicReconciler:
             )
         if not step.release:
             return False
-        # The Cluster's status has to know an orphan before its Topic disappears.
+        # deletionPolicy Orphan: the Cluster's status must list the topic before its Topic
+        # disappears.
         if step.orphan is not None and not await self._record_orphan(step.orphan):
             services.queue.add_later(key, LOOK_AGAIN_S)
             return True
@@ -320,7 +342,7 @@ class TopicReconciler:
             services.events.emit(
                 normal("Topic", topic.key, reason, f"{topic.name}: {step.message}")
             )
-            # Everything of the topic is deleted: release the object last.
+            # The finalizer is removed last, when nothing of the topic remains.
             await services.client.release(TOPIC, body, TOPIC_FINALIZER)
             services.disablements.forget(topic.id)
             self._published.pop(topic.key, None)

@@ -72,19 +72,22 @@ class UserSecrets:
         self._derivations = asyncio.Semaphore(DERIVATIONS)
 
     async def provide(self, user: UserInfo, name: str, body: Json) -> Proof:
-        """Create and update the Secret ``name`` of a User (``body``).
+        """Create or update the Secret ``name`` with a User's credentials; return what brokers need.
 
-        Raises :class:`BundleNameTaken` if another writer changes it at the same time, and
+        A User has a certificate, a password (SCRAM) or neither. ``body`` is the User object, which
+        becomes the Secret's owner. A problem that a person has to resolve is part of the result.
+        Raises :class:`BundleNameTaken` if another writer changes the Secret at the same time, and
         ``KubeError``.
         """
         try:
-            # A leaf of a user without a certificate must not hold up the rotation.
+            # A User without a certificate must not delay the rotation of the client authority.
             if not user.certificate:
                 self._services.client_certificates.forget(name)
             if user.certificate:
                 return await self._certificate(user, name, body)
             if user.mechanism:
                 return await self._password(user, name, body)
+            # Neither: an earlier spec may have left a Secret.
             await self._remove(name)
         # A missing right concerns all Users, and is reported with the remedy.
         except (Forbidden, Invalid) as error:
@@ -99,12 +102,15 @@ class UserSecrets:
     # ------------------------------------------------------------ passwords
 
     async def _password(self, user: UserInfo, name: str, body: Json) -> Proof:
-        """Keep the Secret with a User's password; return the proof for brokers, or the problem."""
+        """Maintain the Secret with a User's password; return the SCRAM credential, or the problem.
+
+        The password is the one that ``spec.passwordRef`` names, the stored one, or a generated one.
+        """
         own, taken = await self._own_secret(user, name)
         if taken is not None:
             return Proof(problem=taken)
         given, problem = await self._given(user)
-        # The present password stays in force while no other is given.
+        # The stored password stays in force while a referenced one cannot be read.
         try:
             present = None if own is None else read_password(own.data)
         except passwords.BadPassword as error:
@@ -118,7 +124,7 @@ class UserSecrets:
             given or (passwords.make() if present is None else present.password),
             secrets.token_bytes(SALT_KEY_BYTES) if present is None else present.salt_key,
         )
-        # The Secret first: clients must be able to read a password before brokers require it.
+        # Write the Secret before brokers require the password, so that clients can read it in time.
         await self._write(name, password_data(user.username, kept), own, body)
         return Proof(name, (await self._credential(user, kept),), problem)
 
@@ -171,11 +177,11 @@ class UserSecrets:
     async def _own_secret(
         self, user: UserInfo, name: str
     ) -> tuple[StoredBundle | None, UserProblem | None]:
-        """Return the User's own Secret.
+        """Return the User's own Secret, None without one; the second value is the problem, if any.
 
-        A Secret that was made for a User of another uid is adopted: both were restored from a
-        backup, or the Secret got its labels back. The Secret of a User whose deletion was seen is
-        deleted: its password may be the reason for the deletion.
+        A Secret that was made for a User with another uid is adopted: both were restored from a
+        backup, or the Secret got its labels back. But the Secret of a User whose deletion this
+        operator saw is deleted, because a compromised password may be the reason for the deletion.
         """
         try:
             kept = await self._keeper.read(name)

@@ -42,12 +42,16 @@ class UserReconciler:
         self._waited: set[Key] = set()
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do one step; return the seconds until the next, None to wait for a change."""
+        """Reconcile one User: maintain its Secret, send its credentials, write its status.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
         services = self._services
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._waited.discard(key)
-            # Again: a late event may have brought it back.
+            # Repeated here, because a late event may have registered the certificate again.
             self._services.client_certificates.forget(key.name)
             if body is None:
                 try:
@@ -57,7 +61,7 @@ class UserReconciler:
             return None  # the reflector has already notified the brokers
         if cluster_of(body) != services.cluster_key.name:
             return await report_foreign(services, USER, key, body)
-        # An invalid User may do nothing, whatever it could do before.
+        # An invalid User loses its access, whatever its former spec allowed.
         try:
             user = user_info(body)
         except InvalidResource:
@@ -71,6 +75,7 @@ class UserReconciler:
         # The User may have been changed while its Secret was written.
         if not self._is_still(key, user):
             return 0.0
+        # Publish new credentials. With a problem, the credentials that brokers have remain valid.
         if proof.problem is None or proof.scram:
             self._publish(user, proof.scram)
         elif self._services.state.users.get(user.key) or proof.problem.reason != SECRET_REFUSED:
@@ -118,7 +123,10 @@ class UserReconciler:
     # ------------------------------------------------------------ status
 
     async def _write(self, key: Key, user: UserInfo, proof: Proof) -> float | None:
-        """Write the status of a User; return the seconds until the next look."""
+        """Write a User's status; return the seconds until the next check.
+
+        The status is Ready once all connected brokers have acknowledged the User.
+        """
         services, now_ms = self._services, wall_ms()
         users = services.state.users
         # Brokers usually acknowledge within moments: the status waits for them, once.
@@ -140,6 +148,7 @@ class UserReconciler:
             USER, key, user.status, result.status, now_ms=now_ms
         ):
             self._report(user, view, str(former.get("reason", "")))
+        # The acknowledgement of the last broker queues the User again.
         if behind:
             users.wait(user.key)
         if proof.problem or view.is_left_out or behind:

@@ -27,7 +27,10 @@ class VolumeKeeper:
         return "" if live is None else volumes.foreign(live, desired)
 
     async def keep(self, desired: Json, seen: PodState) -> PodState:
-        """Apply the claim; return the pod's state with the claim's problem, if any."""
+        """Apply the broker's PersistentVolumeClaim.
+
+        Return ``seen`` with the claim's problem, if any.
+        """
         name = desired["metadata"]["name"]
         try:
             live = await self._services.named(VOLUME_CLAIM, name)
@@ -37,6 +40,7 @@ class VolumeKeeper:
             return dataclasses.replace(seen, volume=f"claim {name}: {error.server_message}")
         if not volumes.is_pending(live):
             return seen
+        # A pending claim: its last warning Event usually names the cause.
         services = self._services
         event = await last_warning(
             services.client.api, services.cluster_key.namespace, VOLUME_CLAIM, name

@@ -58,7 +58,11 @@ class Workers:
                 services.metrics.last_pass.set_to_current_time()
 
     async def _one(self, key: Key) -> str:
-        """Reconcile one key; return the outcome for the metrics. A failed key is queued again."""
+        """Reconcile one key, and queue it again if necessary; return the outcome for the metrics.
+
+        The outcome is "done", "retry" (conflict) or "error". Failures are retried with backoff.
+        Raises :class:`TermEnded` if this operator may no longer lead.
+        """
         queue, began_at = self._services.queue, self._version(key)
         if self._services.objects.is_deletion_unconfirmed(
             key
@@ -94,6 +98,7 @@ class Workers:
             logger.exception("%s: failed, retry in %.1f s", key, delay_s)
             await self._failures.report(key, error)
             return "error"
+        # Success: the failure count restarts, and a periodic check is scheduled.
         queue.done(key)
         self._failures.clear(key)
         if delay_s is not None:

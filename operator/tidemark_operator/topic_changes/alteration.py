@@ -44,16 +44,20 @@ from tidemark_operator.topic_changes.settings import (
 
 
 def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange) -> Json:
-    """Return the patch for more partitions; ``change.assignments`` number the new ones from 0."""
+    """Return the patch of a Topic for CreatePartitions (more partitions).
+
+    ``change.assignments`` number the added partitions from 0. Raises :class:`ChangeRefusal` with
+    Kafka's error.
+    """
     _check_present(topic)
     if topic.is_internal:
-        # A hash over the partitions finds the coordinator of each group or transactional id.
+        # The coordinator of each group or transactional id is found by a hash over the partitions.
         text = (
             f"the number of partitions of {topic.name} is fixed, because it "
             "determines where each group or transactional id is stored"
         )
         raise refused(ErrorCode.invalid_partitions, text)
-    # Kafka reports an equal number and a lower one differently.
+    # Kafka has different messages for an equal and for a lower number.
     present, requested = _present(state, topic), change.partitions
     if requested == present:
         raise refused(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
@@ -82,7 +86,10 @@ def _present(state: ControllerState, topic: TopicInfo) -> int:
 def _assign(
     state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange, patch: Json
 ) -> None:
-    """Add a client's assignments of new partitions to the patch. Raises a refusal."""
+    """Add a client's replica assignments of the added partitions to the patch's annotation.
+
+    Raises :class:`ChangeRefusal` if the assignments are invalid.
+    """
     added = change.partitions - _present(state, topic)
     if len(change.assignments) != added:
         text = (
@@ -105,11 +112,14 @@ def _assign(
 
 
 def configured(state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange) -> Json:
-    """Return the patch for other settings of a topic."""
+    """Return the patch of a Topic for IncrementalAlterConfigs or AlterConfigs.
+
+    Raises :class:`ChangeRefusal` with Kafka's error.
+    """
     _check_present(topic)
     before = TopicSettings.of(body["spec"])
     after = changed(before, change.settings, replaces_all=change.replaces_all)
-    # A disablement must not be changed halfway (KIP-950): brokers already work on it.
+    # A disablement in progress must not be changed (KIP-950): brokers already work on it.
     if topic.tiering.is_disabling and after.tiering != before.tiering:
         text = (
             f"TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: tiering of {topic.name} "
@@ -117,21 +127,22 @@ def configured(state: ControllerState, topic: TopicInfo, body: Json, change: Top
             "Disabled"
         )
         raise ChangeRefusal(DISABLEMENT_IN_PROGRESS, text)
-    # Check the topic as it would result, like the reconciler will read it.
+    # Check the resulting Topic as the controller would read it.
     spec = {name: value for name, value in body["spec"].items() if name not in _DESCRIBED}
     check_configuration(state, known_as(state, {**body, "spec": spec | _as_spec(after)}))
     return _with_leaves(TOPIC, body, _as_spec(before), _as_spec(after))
 
 
 def cluster_configured(body: Json, change: TopicChange) -> Json | None:
-    """Return the patch for dynamic settings of all brokers in the Cluster's ``spec.config``.
+    """Return the patch of the Cluster's ``spec.config`` for dynamic settings of all brokers.
 
-    Returns None if nothing changes.
+    For IncrementalAlterConfigs or AlterConfigs of the default broker resource. Returns None if
+    nothing changes. Raises :class:`ChangeRefusal`.
     """
     before = {name: str(value) for name, value in (body["spec"].get("config") or {}).items()}
     static = "Cannot update these configs dynamically"
     check_names(change.settings, DYNAMIC, ErrorCode.invalid_request, static)
-    # A whole replacement resets dynamic keys only; static ones are not Kafka clients' to change.
+    # AlterConfigs replaces all dynamic keys. Static ones stay, since Kafka clients cannot set them.
     after: dict[str, str | None] = dict(before)
     if change.replaces_all:
         after = {name: value for name, value in before.items() if name not in DYNAMIC}
@@ -147,7 +158,10 @@ def cluster_configured(body: Json, change: TopicChange) -> Json | None:
 
 
 def group_configured(body: Json, change: TopicChange) -> Json | None:
-    """Return the patch for other settings of a consumer group; None if nothing changes."""
+    """Return the patch of the Cluster's ``spec.groups`` for settings of a consumer group (KIP-848).
+
+    Returns None if nothing changes. Raises :class:`ChangeRefusal`.
+    """
     name = change.name or ""
     groups = body["spec"].get("groups") or {}
     before = {key: str(value) for key, value in (groups.get(name) or {}).items()}
@@ -179,10 +193,10 @@ def _as_spec(described: TopicSettings) -> Json:
 
 
 def check_deletion(topic: TopicInfo, body: Json) -> None:
-    """Check that Kafka's clients may delete a topic. Raises :class:`ChangeRefusal`.
+    """Check that a Kafka client may delete a topic. Raises :class:`ChangeRefusal`.
 
-    They may not delete a topic that another manager describes, who would create it again, nor one
-    with the brokers' own state.
+    Refused are internal topics, protected topics, and a Topic that another field manager (for
+    example GitOps) manages, because it would create the Topic again.
     """
     _check_present(topic)
     if topic.is_internal:
@@ -219,9 +233,9 @@ def _check_present(topic: TopicInfo) -> None:
 
 
 def _with_leaves(kind: Kind, body: Json, before: Json, after: Json) -> Json:
-    """Return the patch with the fields that differ. Raises :class:`ChangeRefusal`.
+    """Return a patch with the fields that differ between two specs. Raises :class:`ChangeRefusal`.
 
-    A removed field that another manager owns would stay whatever is applied here.
+    A field can only be removed if no other manager owns it: server-side apply would keep it.
     """
     patch = patch_of(body, kind)
     old, new = dict(_leaves(before)), dict(_leaves(after))

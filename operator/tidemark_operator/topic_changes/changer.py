@@ -85,10 +85,11 @@ class TopicChanger:
             return of_api_server(error).result()
 
     async def _change(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
-        """Apply a change with retries after conflicts.
+        """Apply a Kafka client's change to the Kubernetes objects, with retries after conflicts.
 
-        Each write is for the object that was read. A late write, of an operator that was paused or
-        whose answer was not awaited, therefore cannot undo later changes (invariant 24).
+        Each write is conditional on the object version that was read. A late write (of an operator
+        that was paused, or whose answer was not awaited) therefore cannot undo later changes
+        (invariant 24). Raises :class:`ChangeRefusal` with Kafka's error, or ``KubeError``.
         """
         for _ in range(TRIES_MAX):
             try:
@@ -109,7 +110,11 @@ class TopicChanger:
     async def _changed(
         self, request: ChangeTopicsRequest, change: TopicChange
     ) -> TopicChangeResult:
-        """Perform one requested change, and return its result."""
+        """Perform one try of a Kafka client's change, and return its result for the client.
+
+        The kind of the change decides which objects it needs. Raises ``Conflict`` if another writer
+        was faster.
+        """
         # Changes that need no existing Topic object.
         if change.kind == ChangeKind.CREATE:
             return await self._create(request, change)
@@ -219,10 +224,11 @@ class TopicChanger:
     async def _reassign(
         self, request: ChangeTopicsRequest, topic: TopicInfo, change: TopicChange
     ) -> TopicChangeResult:
-        """Move replicas.
+        """Start moves of replicas (AlterPartitionReassignments).
 
-        The manifest's replication factor follows a reassignment that changes it for all partitions.
-        A dry run checks that it may, before anything moves.
+        If the reassignment changes the number of replicas of all partitions,
+        ``spec.replicationFactor`` follows it. A dry run checks first that the field may be written;
+        otherwise replicas would move, and the operator would move them back to what the spec says.
         """
         targets = {assignment.partition: assignment.replicas for assignment in change.assignments}
 
@@ -230,6 +236,7 @@ class TopicChanger:
             return reassignment.reassign(draft, topic, targets, keeps_factor=change.keeps_factor)
 
         services, key = self._services, TOPIC.key(topic.key)
+        # Decide without a commit first, to learn the resulting replication factor.
         planned = decide(Draft(services.state))
         patch: Json | None = None
         # Another owner of the factor makes the dry run conflict, and the client gets its name.
@@ -237,6 +244,7 @@ class TopicChanger:
             body = await services.client.api.get(TOPIC, key.namespace, key.name)
             patch = with_factor(body, planned.replication_factor)
             await services.client.apply(TOPIC, patch, manager=MANAGER, dry_run=True)
+        # The state may have changed since, so the decision is made again and committed.
         moves = await services.committer.try_decide(decide, f"a reassignment of {topic.key}")
         if moves is None:
             raise refused(ErrorCode.not_controller, _NOT_STORED)

@@ -45,8 +45,11 @@ _NO_UID = "00000000-0000-0000-0000-000000000000"
 
 
 def manifest(state: ControllerState, change: TopicChange, *, namespace: str, name: str) -> Json:
-    """Return the object ``name`` of a new topic. Raises :class:`Refusal`."""
-    # Kafka's order of checks decides which of several errors a client gets.
+    """Return the Topic object ``name`` for a CreateTopics request. Raises :class:`ChangeRefusal`.
+
+    The checks are in Kafka's order, because the first error is the one that the client receives.
+    """
+    # Name, counts, assignments and configuration.
     topic = change.name or ""
     _check_name(state, topic)
     if change.automatic and topic not in INTERNAL_TOPICS:
@@ -60,7 +63,7 @@ def manifest(state: ControllerState, change: TopicChange, *, namespace: str, nam
         "partitions": partitions,
         "replicationFactor": replicas,
     }
-    # The object's name differs if Kubernetes does not allow the topic's.
+    # A topic's name may contain characters that an object's name may not.
     if topic != name:
         spec["topicName"] = topic
     if described.config:
@@ -73,7 +76,7 @@ def manifest(state: ControllerState, change: TopicChange, *, namespace: str, nam
     if change.assignments:
         meta["annotations"] = {ASSIGNMENT_ANNOTATION: assignments_text(as_map(change.assignments))}
     body = {"apiVersion": TOPIC.api_version, "kind": TOPIC.kind, "metadata": meta, "spec": spec}
-    # The same view as the controller's decides about configuration and brokers.
+    # The controller's own view of the object decides about configuration and brokers.
     info = known_as(state, body)
     check_configuration(state, info)
     check_brokers(state, info)
@@ -171,7 +174,7 @@ def _check_automatic(state: ControllerState) -> None:
 
 
 def counts(state: ControllerState, change: TopicChange) -> tuple[int, int]:
-    """Return partitions and replication factor of a new topic."""
+    """Return partitions and replication factor of a new topic. Raises :class:`ChangeRefusal`."""
     if change.assignments:
         return _assigned(state, change)
     partitions = change.partitions
@@ -206,7 +209,10 @@ def _default(state: ControllerState, key: str) -> int:
 
 
 def _assigned(state: ControllerState, change: TopicChange) -> tuple[int, int]:
-    """Return the numbers of partitions and replicas that given assignments imply."""
+    """Return partitions and replication factor that a client's replica assignments imply.
+
+    Raises :class:`ChangeRefusal` if the assignments are invalid.
+    """
     # Kafka requires -1 for both counts when assignments are given.
     if change.replication_factor != -1:
         text = "with a manual assignment the replication factor has to be -1"
@@ -227,9 +233,13 @@ def _assigned(state: ControllerState, change: TopicChange) -> tuple[int, int]:
 def check_assignments(
     state: ControllerState, assignments: Iterable[Assignment], factor: int
 ) -> None:
-    """Check that each assignment names ``factor`` registered brokers, one of them live."""
+    """Check that each assignment names ``factor`` registered brokers, at least one of them live.
+
+    Raises :class:`ChangeRefusal`.
+    """
     for assignment in assignments:
         brokers = assignment.replicas
+        # The first problem of an assignment is reported.
         problem = ""
         if len(brokers) != factor or not brokers:
             problem = f"has {len(brokers)} replicas, where the others have {factor}"

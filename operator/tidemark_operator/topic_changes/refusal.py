@@ -39,10 +39,10 @@ def refused(code: ErrorCode, message: str) -> ChangeRefusal:
 
 
 def of_api_server(error: KubeError) -> ChangeRefusal:
-    """Return the API server's refusal in Kafka's terms.
+    """Convert an error of the Kubernetes API into the error that a Kafka client receives.
 
     A conflict of server-side apply names the field and its owner. The name of the API call is left
-    out, since the client did not make it. Without an answer the effect is unknown, and
+    out, since the client did not make it. If the API server did not answer, the effect is unknown:
     REQUEST_TIMED_OUT lets the client retry.
     """
     match error:

@@ -54,9 +54,10 @@ class TopicSettings:
 def changed(
     before: TopicSettings, settings: Sequence[Setting], *, replaces_all: bool
 ) -> TopicSettings:
-    """Return the blocks of a spec after a client's settings. Raises :class:`Refusal`.
+    """Return ``spec.config`` and ``spec.tiering`` after a client's configuration change.
 
-    ``replaces_all``: all other keys are reset to their defaults (AlterConfigs).
+    ``replaces_all``: AlterConfigs, which resets all keys that it does not name. Raises
+    :class:`ChangeRefusal`.
     """
     check_names(settings, TOPIC, ErrorCode.invalid_config, "Unknown topic config name")
     if replaces_all:
@@ -65,6 +66,7 @@ def changed(
     values = {setting.name: new_value(before.config, setting, TOPIC) for setting in settings}
     plain = {name: value for name, value in values.items() if name not in TYPED}
     typed = {name: value for name, value in values.items() if name in TYPED}
+    # Existing keys keep their place, so that the manifest's order stays.
     config = {name: plain.get(name, value) for name, value in {**before.config, **plain}.items()}
     kept = {name: value for name, value in config.items() if value is not None}
     _check_values(plain, typed)
@@ -82,11 +84,10 @@ def _emptied(before: TopicSettings, settings: Iterable[Setting]) -> TopicSetting
 def check_names(
     settings: Iterable[Setting], keys: Mapping[str, ConfigKey], code: ErrorCode, unknown: str
 ) -> None:
-    """Check that each setting is one of ``keys``, or a deletion, and named once. Raises
-    :class:`Refusal`.
+    """Check that each setting has a known key and is named once. Raises :class:`ChangeRefusal`.
 
-    Kafka checks the resulting configuration, so a deletion of an unknown key is allowed.
-    ``unknown``: Kafka's message for an unknown key.
+    Kafka checks the resulting configuration, so a DELETE of an unknown key is allowed. ``code`` and
+    ``unknown``: Kafka's error code and message for an unknown key.
     """
     seen: set[str] = set()
     for setting in settings:
@@ -116,7 +117,10 @@ def _where_instead(name: str) -> str:
 def new_value(
     before: Mapping[str, str], setting: Setting, keys: Mapping[str, ConfigKey]
 ) -> str | None:
-    """Return the key's new value, None for its default. Raises :class:`Refusal`."""
+    """Return a key's value after one setting, None for the default. Raises :class:`ChangeRefusal`.
+
+    Operations are those of IncrementalAlterConfigs (KIP-339): SET, DELETE, APPEND and SUBTRACT.
+    """
     name = setting.name
     try:
         operation = SettingOperation(setting.operation)
@@ -129,7 +133,7 @@ def new_value(
         raise refused(ErrorCode.invalid_request, f"{name} has no value")
     if operation is SettingOperation.SET:
         return setting.value
-    # APPEND and SUBTRACT work on lists only (KIP-339), and keep the order.
+    # APPEND and SUBTRACT apply to lists only; the order of the entries is kept.
     if keys[name].type.name != "list":
         text = f"{name} is not a list, so values cannot be appended or subtracted"
         raise refused(ErrorCode.invalid_config, text)
@@ -162,7 +166,10 @@ def _check_values(plain: Mapping[str, str | None], typed: Mapping[str, str | Non
 def _tiering(
     before: Mapping[str, Any] | None, typed: Mapping[str, str | None]
 ) -> Mapping[str, Any] | None:
-    """Return ``spec.tiering`` after a client's settings; None if it stays absent."""
+    """Return ``spec.tiering`` after a client's settings; None if the spec has no such block.
+
+    ``typed``: keys with fields of their own in the block; None resets one to its default.
+    """
     if not typed:
         return before
     # A change keeps fields of the block that no Kafka key covers.
@@ -199,7 +206,12 @@ def _local(name: str, value: str | None, unit: str) -> str | None:
 def _switched(
     block: Mapping[str, Any], typed: Mapping[str, str | None]
 ) -> tuple[bool, object | None]:
-    """Return whether tiering is enabled after the change, and the policy of a disablement."""
+    """Return whether tiering is enabled after a change, and the policy of a disablement.
+
+    ``block`` is the present ``spec.tiering``. Two generations of keys are supported: those of
+    KIP-950's draft (``remote.storage.enable`` with ``remote.log.disable.policy``), and those of
+    Kafka's releases (``remote.log.copy.disable`` and ``remote.log.delete.on.disable``).
+    """
     enabled, policy = bool(block.get("enabled")), block.get("disablePolicy")
     was_stopped = not enabled and policy == _RETAIN
     # The draft's keys first: they say exactly what the fields say.

@@ -173,6 +173,7 @@ def _answer(
     """
     if failure is None:
         return PartitionDeletionResult(low_watermark=low_watermark)
+    # The leader's log reaches the offset: temporary. Otherwise those records were lost.
     code = failure.code
     if code is ErrorCode.offset_out_of_range and (
         not isinstance(end, Offset) or end.offset >= offset

@@ -201,6 +201,7 @@ def refusals(topic: TopicInfo, partitions: int, why_not_tiered: str) -> list[Blo
     ``partitions`` is the present number in the Kafka cluster. ``why_not_tiered`` is the reason why
     the cluster cannot tier topics, "" if it can.
     """
+    # Each part is independent of the others: all blockers are reported.
     found = []
     if topic.config_reason == Reason.OBJECT_UNREADABLE and topic.config_problem:
         found.append(Blocker(reason=topic.config_reason, message=topic.config_problem))

@@ -126,6 +126,7 @@ def deletion_points(
 
     All queries are for partitions that the receiving broker leads.
     """
+    # On the wire, -1 means that no time was requested.
     return DeletionPointsRequest(
         controller_epoch=controller_epoch,
         topic_id=topic_id,
@@ -164,6 +165,8 @@ def delete_topic_records(
     A broker whose followers need longer than ``timeout_ms`` answers with a timeout; the caller then
     repeats the request, which is idempotent.
     """
+    # The leader epoch lets a former leader refuse, and the last epoch proves that the offset is of
+    # the same log.
     return DeleteTopicRecordsRequest(
         controller_epoch=controller_epoch,
         topic_id=command.topic_id,
