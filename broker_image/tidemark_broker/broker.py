@@ -142,10 +142,10 @@ class BrokerServer:
     def __init__(
         self, config: BrokerConfig, log_directory: LogDirectory, remote: RemoteFactory | None = None
     ) -> None:
-        # Parts that replicas use: what is known of the cluster, waiting requests, and proposals for
-        # the ISR.
+        """Create all parts of the broker and connect them. Nothing is started or bound yet."""
         self.config = config
         self.log_directory = log_directory
+        # Parts that replicas use: metadata of the cluster, waiting requests, and ISR proposals.
         #: Brokers, topics and leaders as the controller has sent them.
         self.metadata = MetadataCache(config.cluster_id)
         #: Requests that wait for a change of a partition, as in Kafka.
@@ -189,7 +189,7 @@ class BrokerServer:
         self.registry = CollectorRegistry()
         self.net_metrics = NetMetrics(self.registry)
         self.users = user_store(config)
-        #: Sends changes of topics, users and configurations to the operator, which owns the
+        #: Sends changes of topics and configurations to the operator, which owns the
         #: objects.
         self.changes = Forwarder(lambda: self.client.link)
         #: Creates topics that clients or coordinators need and that do not exist.

@@ -42,6 +42,7 @@ class ClientListeners:
     def __init__(
         self, config: BrokerConfig, dispatcher: Dispatcher, users: UserStore, metrics: NetMetrics
     ) -> None:
+        """Create one server for each client listener of the configuration. Nothing is bound yet."""
         self._config = config
         #: Checks passwords, SCRAM proofs and bearer tokens, in threads of its own.
         self._verifier = Verifier(users, _token_checker(config))

@@ -44,9 +44,10 @@ def number_of(entries: Mapping[str, str], name: str) -> float:
 
 
 def integer_of(entries: Mapping[str, str], name: str) -> int:
-    """Return a whole number from ``entries``, else the table's default.
+    """Return the whole number that is configured for the key ``name``, else the key's default.
 
-    Raises :class:`ConfigError` that names the key, ``KeyError`` for a key outside the table.
+    Raises :class:`ConfigError` if it is not a number or out of range, ``KeyError`` for a key
+    outside the table of keys.
     """
     text, type_ = text_of(entries, name), BROKER[name].type
     # Checked in steps, so that the message says whether the form or the range is wrong.

@@ -39,8 +39,13 @@ def raise_limit() -> int:
 
 
 def report(limit: int, logs: int) -> None:
-    """Log how many logs ``limit`` allows and how many exist, as a warning if the limit is low."""
+    """Log how many partition logs the limit of open files allows, and how many exist.
+
+    ``limit`` is the soft limit, ``logs`` the number of existing logs. A warning if the limit is
+    below :data:`LOW` or too low for the existing logs.
+    """
     allowed = logs_allowed(limit)
+    # Each log keeps at least one file open. Beyond the limit, logs cannot be opened.
     if limit < LOW or logs > allowed:
         logger.warning(
             "only %d open files are allowed, enough for about %d logs (%d are here): "

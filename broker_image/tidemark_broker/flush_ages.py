@@ -46,8 +46,8 @@ class FlushAges:
                 continue  # Kafka's default: leave flushing to the operating system
             point = log.recovery_point
             if point < log.next_offset:
-                # A flush moved the recovery point, so the age of what is still unflushed restarts.
                 # The time continues as long as the recovery point is unchanged since the last call.
+                # If a flush has moved it, the age of what is still unflushed restarts.
                 known_point, began_s = self._since.get(tp, (-1, now_s))
                 since[tp] = (point, began_s if known_point == point else now_s)
         self._since = since

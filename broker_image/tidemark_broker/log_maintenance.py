@@ -53,7 +53,7 @@ class LogMaintenance:
             if partition.log.needs_flush or partition.tp in overdue
         ]
         for partition in due:
-            # Each flush awaits a thread, so a partition may be removed before its turn.
+            # Each flush awaits a thread. Meanwhile partitions that follow may have been removed.
             if not partition.removed:
                 await self._guarded(partition, partition.log.flush)
 

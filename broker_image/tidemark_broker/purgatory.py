@@ -86,6 +86,7 @@ class Purgatory:
     """
 
     def __init__(self, name: str = "operations", *, operations_max: int = OPERATIONS_MAX) -> None:
+        """Create an empty purgatory in which at most ``operations_max`` operations may wait."""
         self.name = name
         self._operations_max = operations_max
         #: Waiting operations of each key, in the order of arrival.
@@ -177,8 +178,8 @@ class Purgatory:
         if key not in self._by_key:
             return
         self._marked[key] = None
-        # One sweep per turn of the loop evaluates an operation once, however often its keys are
-        # notified.
+        # One sweep per iteration of the event loop evaluates an operation once, however often its
+        # keys are notified.
         if not self._sweep_due:
             self._sweep_due = True
             asyncio.get_running_loop().call_soon(self._sweep)

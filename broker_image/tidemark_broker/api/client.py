@@ -45,6 +45,7 @@ class Client:
         sasl: SaslState | None = None,
         connection: _Connection | None = None,
     ) -> None:
+        """Create the client of a new connection, anonymous until it authenticates."""
         self._connection = connection
         #: True once the client has authenticated, and from the start on a listener without SASL.
         self._is_proven = sasl is None

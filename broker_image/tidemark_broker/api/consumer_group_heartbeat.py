@@ -94,7 +94,7 @@ async def _heartbeat_request(
     # Older members leave the id empty when they join, and read the generated one in the answer.
     if call.version < _OWN_ID_SINCE and request.member_epoch == JOIN and not member_id:
         member_id = str(uuid.uuid4())
-    # The partitions that the member owns now. A missing list means unchanged, an empty one none.
+    # The partitions that the member owns now.
     owned: dict[uuid.UUID, set[int]] | None = None
     # A missing list means unchanged, an empty one that the member owns nothing.
     if request.topic_partitions is not None:

@@ -48,8 +48,8 @@ class CreatePartitionsResponse:
 
 async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
     """Raise the number of partitions of topics, and answer once the new ones have leaders."""
-    # Names are counted first: a topic that is named twice gets one error, as in Kafka.
-    # Step 1: reject topics without permission, duplicates, and those above the client's quota.
+    # First reject topics without permission, topics above the client's quota, and duplicates. A
+    # topic that is named twice gets one error, as in Kafka.
     requested = Counter[str](topic.name for topic in request.topics)
     denied = await call.denied(Operation.ALTER, requested)
     answers: dict[str, CreatePartitionsTopicResult] = {
@@ -66,8 +66,7 @@ async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitio
                 answers[topic.name] = _error(
                     topic.name, ErrorCode.throttling_quota_exceeded, EXCEEDED
                 )
-    # Only accepted topics reach the operator. Their results are appended to the errors.
-    # Step 2: the operator changes the accepted ones.
+    # Then the operator changes the accepted topics. Their results are appended to the errors.
     growing = [topic for topic in request.topics if topic.name not in answers]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _grown(growing, call, wait_s, validate_only=request.validate_only)

@@ -94,9 +94,10 @@ def cluster_configs(cluster_config: Mapping[str, str]) -> Iterator[DescribedConf
 def group_configs(
     config: Mapping[str, str], entries: Mapping[str, str]
 ) -> Iterator[DescribedConfig]:
-    """Yield all keys of a consumer group, by name.
+    """Yield all configuration keys of a consumer group with their values, by name.
 
-    ``config`` is the group's own configuration, ``entries`` the broker's file.
+    ``config`` is the group's own configuration, ``entries`` the broker's file. Each key has the
+    values that it may take, in descending precedence: the group's, the broker's file, the default.
     """
     for name, key in sorted(GROUP.items()):
         synonyms: list[ConfigSynonym] = []

@@ -242,16 +242,13 @@ class Dispatcher:
             client_id=peek_client_id(frame) if api.by_client_id else "",
         )
         spent = _ignore if throttle is None else throttle.add
-        # The response is small, or the handler waits for data. It needs none of the limited number
-        # of turns for large responses, and would occupy one while it waits.
+        # The number of large responses that are built at a time is limited. This does not apply
+        # to small responses, and not to handlers that wait for data, which would block the others.
         if not api.open_ended or api.waits:
-            # Without a turn: the answer is small, or the handler waits for data and would hold its
-            # turn.
             answer = await self._handle(api, frame, call, spent)
             self._answered(api, version, began_s)
             return await _encoded(api, call, answer, correlation_id, throttle)
-        # The turn includes encoding, since the answer's objects live until it is encoded.
-        # Large responses are built a few at a time, and clients take turns.
+        # The limit covers encoding too, since the response's objects live until it is encoded.
         async with self._response_turns.turn(1, client.who):
             answer = await self._handle(api, frame, call, spent)
             self._answered(api, version, began_s)
@@ -322,7 +319,11 @@ class PrivateDispatcher:
         self._metrics = metrics
 
     async def serve(self, frame: Frame, memory: AnswerMemory, peer: TlsIdentity) -> Sequence[bytes]:
-        """Return the answer's frame in pieces. Raises ``FrameError`` for an unknown request."""
+        """Serve a request of another broker, and return the response frame in pieces.
+
+        ``peer`` is the broker that the TLS handshake has authenticated. Raises ``FrameError`` for
+        an unknown request.
+        """
         began_s = time.perf_counter()
         key, version, correlation_id = peek_request(frame)
         api = self._apis.get(key)

@@ -108,6 +108,7 @@ class FetchSession:
         cached: dict[Key, CachedPartition],
         now: float,
     ) -> None:
+        """Create a session whose first response is sent now (``now`` in seconds)."""
         self.session_id = session_id
         # Kafka forbids switching between names and ids within a session.
         self.by_id = metadata.by_id

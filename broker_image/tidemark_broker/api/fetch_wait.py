@@ -107,6 +107,7 @@ async def _wait_for(watched: Sequence[_Snapshot], missing: int, call: Call, left
     watch, advanced = Watch[_Snapshot](), set[_Snapshot]()
 
     def enough() -> bool:
+        """Return whether to stop waiting: enough bytes are readable, or a partition failed."""
         changed = tuple(watch.changed)
         watch.changed.clear()
         if any(snapshot.lost for snapshot in changed):

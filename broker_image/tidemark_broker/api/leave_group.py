@@ -53,8 +53,8 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
         ]
     errors: list[ErrorCode] = []
     try:
-        # An empty list still calls the coordinator, which checks that it leads the group.
-        # In parts, so that the event loop serves other connections between them.
+        # In parts, so that the event loop serves other connections between them. An empty list
+        # still calls the coordinator, which checks that it coordinates the group.
         for part in some(members) if members else ((),):
             errors += await call.services.groups.leave(request.group_id, part)
             await call.turns.pause()

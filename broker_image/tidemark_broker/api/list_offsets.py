@@ -76,6 +76,10 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
     debugging = request.replica_id == _DEBUGGING_REPLICA
 
     async def limited(topic: str, part: ListOffsetsPartition) -> OffsetResult:
+        """Look up one partition, or return its error without a look-up.
+
+        At most ``_LOOKUPS_AT_ONCE`` look-ups of the request run at a time.
+        """
         error = refused(topic, part.partition_index)
         if error is not ErrorCode.none:
             return OffsetResult(error=error)

@@ -254,8 +254,9 @@ def _parts(
 
 
 async def _all(known: _Known, call: Call) -> list[OffsetFetchResponseTopic]:
-    """Return the offsets of all topics that the client may describe, from version 10 only of
-    topics with an id.
+    """Return the group's offsets of all topics that the client may describe.
+
+    From version 10 topics without an id are left out, because a response identifies topics by id.
     """
     by_topic: dict[str, list[int]] = {}
     # Pending offsets are listed as well, since the client must know that they are unstable.

@@ -49,16 +49,16 @@ class Call:
     client_id: str = ""
 
     def wait_s(self, wished_s: float) -> float:
-        """Return how long the request may wait for an event.
+        """Return how many seconds the request may wait for an event: ``wished_s`` or less.
 
-        Large requests wait less, because others need their turn or their memory.
+        Large requests wait less, because other large requests wait for their memory.
         """
         # Memory that a large request holds during a wait is missing for others.
         is_much = self.is_large or self.frame_bytes > MUCH_BYTES
         return min(wished_s, WAIT_MAX_S) if is_much else wished_s
 
     def poll_s(self, wished_s: float) -> float:
-        """Return how long the request may wait for records, which may never arrive."""
+        """Return how many seconds the request may wait for records, which may never arrive."""
         is_much = self.is_large or self.frame_bytes > POLL_BYTES
         return min(wished_s, POLL_MAX_S) if is_much else wished_s
 

@@ -20,7 +20,10 @@ _SOME = 250
 
 
 class TimeSlices:
-    """Time slices of one request. ``now`` returns seconds."""
+    """Time slices of one request on the event loop. ``now`` returns seconds.
+
+    A handler that iterates over many entries uses it to let other requests run between them.
+    """
 
     __slots__ = ("_now", "_until_s")
 
@@ -34,18 +37,18 @@ class TimeSlices:
         return self._now() > self._until_s
 
     async def give(self) -> None:
-        """Yield the loop and start a new slice."""
-        # One turn is enough: the loop runs everything that is ready before it returns.
+        """Let other requests run on the event loop, then start a new slice."""
+        # One iteration is enough: the event loop runs everything that is ready before it returns.
         await asyncio.sleep(0)
         self._until_s = self._now() + _SLICE_S
 
     async def pause(self) -> None:
-        """Yield the loop if the slice is used up."""
+        """Let other requests run if the slice is used up."""
         if self.over:
             await self.give()
 
     async def all_of(self, making: Iterable[T]) -> list[T]:
-        """Return the items as a list, yielding between slices."""
+        """Return the items as a list, letting other requests run between slices."""
         made = []
         for one in making:
             made.append(one)

@@ -75,6 +75,7 @@ class LogCleaner:
         monotonic: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
+        """Create the cleaner from Kafka's ``log.cleaner.*`` settings. :meth:`run` starts it."""
         enabled = config.boolean("log.cleaner.enable")
         #: Concurrent compactions, 0 if ``log.cleaner.enable`` is false.
         self._workers = config.integer("log.cleaner.threads") if enabled else 0

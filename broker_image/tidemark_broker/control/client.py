@@ -97,6 +97,7 @@ class ControlClient:
         directory_error: Callable[[], str],
         clean_broker_epoch: int,
     ) -> None:
+        """Create the client without a session. :meth:`run` opens sessions."""
         self._identity = identity
         # Every controller replica has an address. The finder returns the one that leads.
         self._finder = ControllerFinder(

@@ -131,6 +131,7 @@ class CommandServer:
         snapshot_applied: Callable[[int], Awaitable[None]],
         users: UserStore,
     ) -> None:
+        """Create the server. :meth:`run` serves one connection of the controller."""
         self._manager = manager
         #: Highest controller epoch that this broker has obeyed. Commands of an older one are
         #: rejected.

@@ -80,7 +80,8 @@ class ControllerFinder:
             finally:
                 for task in looking:
                     task.cancel()
-                # Several may have answered in the same turn. Only one connection is used.
+                # Several may have answered in the same iteration of the event loop. One connection
+                # is used.
                 for other in await asyncio.gather(*looking, return_exceptions=True):
                     if isinstance(other, FoundController) and other is not first:
                         other.connection.abort()

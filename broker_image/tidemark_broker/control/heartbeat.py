@@ -92,6 +92,10 @@ class HeartbeatThread:
         answered: Callable[[control.BrokerHeartbeatResponse], None],
         lost: Callable[[str], None],
     ) -> None:
+        """Create the heartbeat thread of one session. :meth:`start` sends the first heartbeat.
+
+        Must be called on the event loop that the callbacks are to run on.
+        """
         self._target = target
         self._clock = clock
         self._answered = answered

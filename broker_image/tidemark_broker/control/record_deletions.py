@@ -50,6 +50,7 @@ async def deletion_points(
     until_s = asyncio.get_running_loop().time() + _LOOKUPS_S
 
     async def limited(point: wire.WireDeletionPointQuery) -> wire.WireDeletionPoint:
+        """Resolve one partition, with at most :data:`_AT_ONCE` look-ups at a time."""
         async with gate:
             return await _point(manager, request.topic_id, point, until_s)
 
@@ -146,8 +147,10 @@ async def _offset(partition: Partition, timestamp: int, leader_epoch: int) -> in
 
 
 async def _bytes_below(partition: Partition, offset: int) -> int:
-    """Return the size in bytes below the offset, -1 if the tier does not answer: the figure is
-    optional.
+    """Return the size in bytes of a partition's records below ``offset``, for display.
+
+    Segments in remote storage are included. -1 if the size is unknown because remote storage or the
+    thread pool is not available.
     """
     remote, end, tiered = partition.context.remote, partition.remote_end, 0
     try:

@@ -48,7 +48,11 @@ class _Health:
 
 
 def partition_status(partition: Partition) -> control.PartitionStatus:
-    """Return the status of a partition that this broker leads, or is elected for (``offline``)."""
+    """Return the status of a partition for the controller's BrokerStatus report.
+
+    This broker leads the partition, or is elected for it and cannot lead yet (``offline``). Without
+    remote storage all remote figures are those of an empty summary.
+    """
     remote = partition.context.remote
     summary = RemoteSummary() if remote is None else remote.summary(partition)
     reason, message = summary.error_reason, summary.error_message
@@ -114,6 +118,7 @@ class StatusReporter:
         storage_error: Callable[[], str],
         directory_error: Callable[[], str] = str,
     ) -> None:
+        """Create the reporter of one session, for which nothing is acknowledged yet."""
         self._manager = manager
         self._storage_error = storage_error
         self._directory_error = directory_error

@@ -90,6 +90,10 @@ class Coordinators(Generic[S]):
         request_topic: Callable[[str], None],
         now: Callable[[], float],
     ) -> None:
+        """Create the coordination of ``topic``, without any partition yet.
+
+        Partitions are added by :meth:`role_changed` when this broker becomes their leader.
+        """
         self.topic = topic
         self._make = make
         self._finder = CoordinatorFinder(cluster, request_topic)

@@ -143,7 +143,8 @@ class CoordinatorLog:
     def committed(self, end_offset: int) -> "asyncio.Future[None]":
         """Return a future that is done once the log is committed up to ``end_offset``.
 
-        It raises :class:`CoordinatorError` (NOT_COORDINATOR) if this broker loses the leadership
+        Committed means replicated to the ISR (the high watermark has passed the offset). The future
+        raises :class:`CoordinatorError` (NOT_COORDINATOR) if this broker loses the leadership
         first.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -153,6 +154,7 @@ class CoordinatorLog:
             future.set_result(None)
         else:
             self._count += 1
+            # The counter makes entries of the same offset comparable, since futures are not.
             heapq.heappush(self._waiting, (end_offset, self._count, future))
             if len(self._waiting) >= self._looked_through_at:
                 self._drop_finished()

@@ -38,11 +38,10 @@ class LogBounds(NamedTuple):
     ) -> "LogBounds":
         """Return the bounds of a log whose local records are [first, end).
 
-        ``log_start``, ``recovery_point`` and ``high_watermark`` are from the checkpoints, which may
-        be older or newer than the records, so they are limited to the records' range. Everything
-        below ``first`` was committed before it was deleted.
+        The other offsets are from checkpoints and are clamped to the records. Everything below
+        ``first`` was committed before it was deleted.
         """
-        # If the checkpointed log start is above the end, the caller restarts the log empty there.
+        # The caller restarts a log whose start was above its end.
         log_start = min(log_start, end)
         local_start = max(log_start, first)
         return cls(

@@ -46,10 +46,9 @@ class LogConfig:
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> "LogConfig":
-        """Parse a topic's configuration, with defaults for missing keys.
+        """Parse Kafka's topic keys. Unknown keys are ignored here, because admission rejects them.
 
-        Unknown keys are ignored here, because admission rejects them. Raises ``ValueError``, which
-        names the key, for a value that cannot be parsed.
+        Raises ``ValueError``, which names the key, for a value that cannot be parsed.
         """
         values: dict[str, Any] = {}
         for field_ in fields(cls):

@@ -23,10 +23,11 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def prepared(path: Path, data: bytes) -> Iterator[Callable[[], None]]:
-    """Write ``data`` to a temporary file; yield a function that renames it to ``path`` durably.
+    """Write ``data`` under a temporary name and yield a function that renames it to ``path``
+    durably.
 
-    If the block does not call the function, ``path`` is unchanged and the temporary file is
-    removed: on a full disk other writes need its space.
+    If the block does not call it, ``path`` is unchanged and the temporary file is removed: on a
+    full disk other writes need its space.
     """
     # The thread's id keeps two writers of one path from sharing a temporary file.
     temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY_SUFFIX}")
@@ -62,7 +63,7 @@ def put(path: Path, data: bytes) -> None:
 
 
 def put_at(path: Path, data: bytes, position: int) -> None:
-    """Write index entries at byte ``position`` of a file, and drop whatever followed there.
+    """Write index entries at ``position``, over the remains of a failed attempt.
 
     Raises ``OSError``.
     """
@@ -110,11 +111,10 @@ def sync_directory(path: Path) -> None:
 
 
 def rename_files(paths: list[Path], suffix: str) -> list[Path]:
-    """Rename a segment's files to ``<name><suffix>`` before their removal; return the new paths.
+    """Rename files to ``<name><suffix>``, which marks an interrupted removal.
 
-    The first path is the log file. If it cannot be renamed, nothing is (:class:`StorageError`). The
-    other files have no meaning without it. They are skipped if they are missing or cannot be
-    renamed.
+    If the first one cannot be renamed, none is (:class:`StorageError`). The others have no meaning
+    without it, and are skipped if they are missing or cannot be renamed.
     """
     renamed = []
     for path in paths:

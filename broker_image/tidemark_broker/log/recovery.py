@@ -78,11 +78,7 @@ def load_segments(
     base_if_empty: int,
     now_ms: int,
 ) -> LoadedSegments:
-    """Read the segments of a log directory; check and repair what a crash may have damaged. Blocks.
-
-    ``recovery_point``: offset below which everything was synced. ``base_if_empty``: offset of the
-    first segment of an empty directory. Raises RecordsMissing for a hole below the recovery point.
-    """
+    """Read, check and where needed repair the segments of ``directory`` (blocking)."""
     with storage_errors(f"{directory} cannot be read"):
         segments, damaged = _segments_of(directory)
     # An empty directory: start at the log start, or at 0 for a new log.
@@ -120,10 +116,9 @@ def _settle(
 
 
 def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
-    """Return a directory's segments, oldest first, after completing removals and swaps.
+    """Return the segments and the base of the first with a damaged transaction index.
 
-    The second value is the base offset of the first segment whose transaction index is damaged,
-    None for none.
+    Interrupted removals and swaps are completed first.
     """
     files: dict[int, set[str]] = {}
     # A compaction's swap must be complete before names are read.
@@ -173,11 +168,7 @@ def _floor(segments: Sequence[Segment], offset: int) -> int:
 def _settle_closed(
     loaded: LoadedSegments, segment: Segment, next_base: int, index_interval_bytes: int
 ) -> None:
-    """Set a closed segment's offsets and timestamps from its index files; rebuild wrong indexes.
-
-    ``next_base``: base offset of the following segment. Raises RecordsMissing if the segment ends
-    below it.
-    """
+    """Load a closed segment's figures from the ends of its indexes, or rebuild the indexes."""
     epochs = _try_figures(segment)
     # An index that does not reach the next segment was not saved completely: rebuild it.
     if epochs is None or segment.next_offset != next_base:
@@ -213,9 +204,9 @@ def _repeat_cut(segment: Segment, next_base: int) -> None:
 
 
 def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
-    """Set the active segment's offsets and timestamps after a clean shutdown, and load its indexes.
+    """Load the active segment after a clean shutdown.
 
-    Return False if the files do not match, so that every batch must be checked.
+    Return False if it must be checked in full.
     """
     if not segment.size_bytes:
         segment.open_for_recovery()
@@ -245,10 +236,8 @@ def _try_figures(segment: Segment) -> SegmentEpochs | None:
 
 
 def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
-    """Set a segment's offsets and timestamps from the ends of its indexes and of its log.
-
-    Return the leader epochs of its first and last batches. None if the indexes do not suffice, so
-    that every header must be read. Raises CorruptRecords, IndexFormatError or OSError.
+    """Return the epochs at the segment's ends and set its figures from the last index entries and a
+    walk to the end. None if they do not suffice.
     """
     epochs = SegmentEpochs(segment, is_complete=False)
     index, times = segment.index_ends()
@@ -278,7 +267,7 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
 
 
 def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int) -> None:
-    """Check every batch from segment ``number`` on, and end the log at the first bad one."""
+    """Check segment ``number`` and all after it; cut at the first bad byte."""
     segments = loaded.segments
     loaded.discard_aborted_from(segments[number].base_offset)
     while number < len(segments):
@@ -320,10 +309,7 @@ def _remove_behind(loaded: LoadedSegments, number: int) -> None:
 
 
 def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int) -> bool:
-    """Check every batch of a segment and rebuild its indexes in memory.
-
-    The segment is cut at the first bad batch. Return False if that was necessary.
-    """
+    """Check every batch and rebuild the indexes; False if the segment had to be cut."""
     segment.unload()
     segment.open_for_recovery()
     # The epochs are collected from every batch, since the checkpoint may be older.
@@ -360,11 +346,7 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
 
 
 def _checked_header(descriptor: int, position: int, end: int, expected: int) -> BatchHeader:
-    """Return the header of the batch at ``position`` after checking its length, offset and CRC.
-
-    ``end``: size of the file. ``expected``: base offset that continues the log. Raises
-    CorruptBatch.
-    """
+    """Return the header at ``position`` after checking length, offset and CRC against the file."""
     header = parse_header(pread(descriptor, HEADER_BYTES, position))
     if position + header.size_bytes > end:
         raise CorruptBatch(f"a batch has {header.size_bytes} bytes, the file only {end - position}")

@@ -114,6 +114,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     """
 
     def __init__(self, shared: ListenerState, address: str = "") -> None:
+        """Create the protocol of an accepted socket. ``address`` is the peer's IP address."""
         self.shared = shared
         self.address = address
         self._config = shared.config

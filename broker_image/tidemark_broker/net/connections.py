@@ -38,6 +38,7 @@ class Connections:
     """
 
     def __init__(self, config: ServerConfig, net_metrics: NetMetrics | None = None) -> None:
+        """Create the limits and budgets of a broker's client connections."""
         self.config = config
         self.metrics = net_metrics or NetMetrics(CollectorRegistry())
         #: Memory of requests from their arrival until they are answered.
@@ -107,7 +108,7 @@ class Connections:
     async def _all_lost(self, of: ListenerState, grace_s: float) -> None:
         now = asyncio.get_running_loop().time
         deadline = now() + grace_s
-        while left := self._of(of):  # removed in connection_lost, a turn or two later
+        while left := self._of(of):  # removed in connection_lost, a little later
             if now() >= deadline:
                 for connection in left:
                     connection.abort()

@@ -55,6 +55,7 @@ class ReadBackpressure:
         resume: Callable[[], None],
         give_up: Callable[[], None],
     ) -> None:
+        """Create the read side of a connection from the IP address ``address``."""
         #: Splits the received bytes into frames.
         self._receiver = receiver
         #: Memory of complete, unanswered requests of all connections.

@@ -57,6 +57,7 @@ class ReplicationServer:
         config: ServerConfig,
         net_metrics: NetMetrics,
     ) -> None:
+        """Create the listener without binding it. See :meth:`bind` and :meth:`listen`."""
         self._serve = serve
         self._me = me
         self._files = files

@@ -44,6 +44,7 @@ class KafkaServer:
         name: str,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        """Create the listener without binding it. See :meth:`bind` and :meth:`listen`."""
         self._open_session = open_session
         self.connections = connections
         self.name = name
@@ -58,7 +59,7 @@ class KafkaServer:
         self.port = 0
 
     async def bind(self, host: str, port: int) -> Self:
-        """Bind the address; port 0 picks a free one (see ``port``).
+        """Bind the address without accepting connections. Port 0 picks a free one (see ``port``).
 
         Raises ``OSError``, also without a readable certificate, since every handshake would fail
         silently.
@@ -68,6 +69,7 @@ class KafkaServer:
                 self._tls()
             except OSError as error:
                 raise NoCertificates(f"listener {self.name}: {error}") from error
+        # Process-wide setting of the C library: freed buffers are reused instead of returned.
         keep_freed_memory()
         self._socket = await bound_socket(host, port)
         self.host, self.port = self._socket.getsockname()[:2]
@@ -94,6 +96,7 @@ class KafkaServer:
 
         # The quota has counted the socket already. Normally ``connection_lost`` uncounts it.
         async def welcome(accepted: socket.socket, address: str) -> None:
+            """Serve an accepted socket, after the TLS handshake if the listener has TLS."""
             connection = ServerConnection(shared, address)
             try:
                 await self._connect(connection, accepted)

@@ -8,7 +8,11 @@ _LEFT = frozenset({7, 8})
 
 
 async def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a non-blocking bound socket that does not listen yet. Raises ``OSError``."""
+    """Bind a TCP socket to ``host`` and ``port`` without listening, and return it (non-blocking).
+
+    The broker registers the bound port with the controller before it accepts connections. Raises
+    ``OSError``.
+    """
     # The first address decides, as the registration has only one.
     infos = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

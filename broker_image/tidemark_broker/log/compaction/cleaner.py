@@ -78,12 +78,12 @@ def clean(
     stopping: Callable[[], bool],
     moved: Callable[[int], float],
 ) -> CleaningStats:
-    """Compact the part of a log that :func:`dirtiness_of` returned; persist the progress. Blocks.
+    """Compact the part that :func:`dirtiness_of` returned, and persist the progress; one call at
+    a time for each log. Blocks.
 
-    There is one call at a time for each log. ``moved`` receives the bytes read and written, and
-    returns the seconds to pause. ``stopping`` is polled often. Raises :class:`CleaningAborted` if
-    it returns True, or if the log is cut, closed or removed meanwhile. Raises :class:`LogError` if
-    the log cannot be compacted.
+    ``moved`` receives bytes read and written, and returns the seconds to pause. ``stopping`` is
+    polled often. Raises :class:`CleaningAborted` if it returns True, or if the log is cut, closed
+    or removed meanwhile. Raises :class:`LogError` if the log cannot be compacted.
     """
     return _Cleaning(log.state, part, settings, now_ms, stopping, moved).run()
 
@@ -100,14 +100,12 @@ class _Cleaning:
         stopping: Callable[[], bool],
         moved: Callable[[int], float],
     ) -> None:
-        """Prepare the cleaning; see :func:`clean` for the parameters."""
         self._log = log
         self._part = part
         self._settings = settings
         self._now_ms = now_ms
         self._stopping = stopping
-        # Truncations, and base of the first segment, when the cleaning began. If either changes,
-        # an error of the cleaning is a consequence.
+        # A change of either during the cleaning explains an error.
         self._truncations, self._begin = log.truncations, _begin_of(log)
         self._pace = CleaningPace(self._is_over, moved)
         self.stats = CleaningStats()
@@ -118,10 +116,7 @@ class _Cleaning:
         return unusable or log.truncations != self._truncations or self._stopping()
 
     def run(self) -> CleaningStats:
-        """Compact the log: map the last offset of each key, then rewrite the segments.
-
-        Blocks. Return the figures of the cleaning.
-        """
+        """Do the work of :func:`clean`. Blocks."""
         log, part = self._log, self._part
         flushing.flush(log, part.first_uncleanable)
         # Compacted segments must be below the recovery point: a recovery would take their
@@ -196,7 +191,7 @@ class _Cleaning:
         header: BatchHeader,
         batch: bytes,
     ) -> bool:
-        """Record the last offset of each key of a batch in the map; False if the map is full."""
+        """Note the keys of one batch. Return False if there was no room for one."""
         try:
             if header.is_control:
                 transactions.may_drop_marker(header, read_end_marker(batch))
@@ -204,7 +199,6 @@ class _Cleaning:
                 start, base = self._part.first_dirty, header.base_offset
                 payload = unpacked(header, batch)
                 records = keyed_records(payload, header.count, header.last_offset_delta)
-                # The loop thread runs between the groups of records.
                 for turn in self._pace.turns(records):
                     for _, _, delta, key, _ in turn:
                         if key is not None and base + delta >= start:
@@ -219,10 +213,6 @@ class _Cleaning:
     # -- rewriting --------------------------------------------------------------------------
 
     def _clean(self, offsets: OffsetMap) -> None:
-        """Rewrite all segments below the end of the mapped part, without superseded records.
-
-        ``offsets``: last offset of each key.
-        """
         config, transactions = self._log.config, CleanedTransactions()
         keep = BatchFilter(
             offsets,
@@ -234,7 +224,7 @@ class _Cleaning:
         )
         # Every segment below the end is rewritten: old records may have keys of the dirty part.
         segments = self._segments(-1, self.stats.next_dirty)
-        segments.reverse()  # _clean_group takes the oldest ones from the end
+        segments.reverse()
         while segments:
             self._clean_group(segments, keep, transactions)
         self.stats.unreadable_batches = keep.unreadable
@@ -252,10 +242,8 @@ class _Cleaning:
     def _clean_group(
         self, segments: list[Segment], keep: BatchFilter, transactions: CleanedTransactions
     ) -> None:
-        """Rewrite the oldest of ``segments`` and those after it that fit, as one new segment.
-
-        ``segments`` is newest first; the rewritten ones are removed from it. Raises CleaningAborted
-        if the log has changed meanwhile.
+        """Write the last of ``segments``, and the following ones that fit after it, as one
+        segment.
         """
         with cleaned_segment(self._log.directory, segments[-1]) as cleaned:
             sources, rewritten, changed = list[Segment](), RewrittenBatches(), False
@@ -292,7 +280,7 @@ class _Cleaning:
         rewritten: RewrittenBatches,
         keep: BatchFilter,
     ) -> bool:
-        """Write the records of a segment that are kept. Return whether any content was dropped."""
+        """Write what remains of a segment. Return whether any of its content was dropped."""
         changed = False
         for header, batch in self._read(source):
             # Dropping a filler alone is no change worth a rewrite.
