@@ -59,7 +59,7 @@ def append_as_leader(
     *,
     reads: bool = False,
 ) -> AppendInfo:
-    """Do the work of :meth:`PartitionLog.append_as_leader`."""
+    """Check and append one client batch; see :meth:`PartitionLog.append_as_leader`."""
     config = log.config
     data = one_batch(data)
     header = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)
@@ -72,7 +72,7 @@ def append_as_leader(
         if leader_epoch < log.epochs.latest_epoch:
             raise ValueError(f"leader epoch {leader_epoch} < {log.epochs.latest_epoch}")
         base_offset = log.bounds.end
-        # Stamping copies the header only, so it is cheap enough to happen under the lock.
+        # Write base offset, leader epoch and maybe the append time into the batch header.
         buffers, stamp = _stamped(data, header, base_offset, leader_epoch, now_ms, config)
         batch = BatchAt(
             0,
@@ -117,7 +117,7 @@ def append_marker(
     leader_epoch: int,
     now_ms: int,
 ) -> AppendInfo:
-    """Do the work of :meth:`PartitionLog.append_marker`."""
+    """Append a transaction marker as leader; see :meth:`PartitionLog.append_marker`."""
     if producer_id <= NO_PRODUCER_ID:
         raise InvalidRecords(f"producer id {producer_id} of a transaction marker is not valid")
     data = bytearray(
@@ -159,11 +159,12 @@ def append_marker(
 def begin_verification(
     log: LogState, data: Buffer, now_ms: int, *, supports_epoch_bump: bool
 ) -> VerificationGuard | None:
-    """Do the work of :meth:`PartitionLog.begin_verification`."""
+    """Start the coordinator's check of a batch; see :meth:`PartitionLog.begin_verification`."""
     try:
         header = read_header(data)
     except CorruptBatch:
         return None  # the append rejects the batch with the reason
+    # Only transactional data batches need the coordinator's confirmation.
     batch = producer_batch(header, b"") if not header.is_control else None
     if batch is None or not batch.is_transactional:
         return None
@@ -185,7 +186,7 @@ def begin_verification_of(
 
 
 def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> AppendInfo:
-    """Do the work of :meth:`PartitionLog.append_as_follower`."""
+    """Append batches fetched from the leader; see :meth:`PartitionLog.append_as_follower`."""
     batches, produced = check_follower_batches(data, log.epochs.latest_epoch)
     if not batches:
         raise CorruptRecords("nothing to append")
@@ -258,7 +259,11 @@ def _stamped(
     now_ms: int,
     config: LogConfig,
 ) -> tuple[list[Buffer], int]:
-    """(buffers to write, log append time or -1): a patched header before the untouched records."""
+    """Return the batch with offset, leader epoch and maybe append time set, as buffers to write.
+
+    The second value is the time of the append with LogAppendTime, otherwise -1. ``data`` stays
+    unchanged.
+    """
     # LogAppendTime changes a field under the CRC, so the batch is copied as a whole.
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         copy = bytearray(data)
@@ -274,11 +279,12 @@ def _stamped(
 def _continuing(
     log: LogState, data: Buffer, batches: list[BatchAt]
 ) -> tuple[Buffer, list[BatchAt]]:
-    """Replace a compacted batch that starts below the log end by an empty one from there.
+    """Replace the empty front of a compacted batch, so that it continues the log.
 
-    Offsets whose records were compacted stay part of a batch, which may start below this log's end.
-    A batch ended there before, so all records of this one are below, and only an empty range is
-    missing.
+    Return the changed data and batches. The leader's compaction may have removed records from the
+    first batch, which then may start below this log's end. This log has had those offsets in a
+    batch that ended at the log end, so all remaining records are below it. Only the empty offset
+    range up to the batch's end is missing, and an empty batch takes its place.
     """
     first, end = batches[0], log.bounds.end
     if not (log.segments.size_bytes and first.base_offset < end <= first.last_offset):
@@ -315,9 +321,10 @@ def _append(
     now_ms: int,
     produced: Iterable[ProducerBatch],
 ) -> bool:
-    """Write one run of batches into one segment.
+    """Write one run of batches into the active segment, after a roll if one is due.
 
-    Return whether a new segment was started for it.
+    ``buffers``: the bytes of ``batches``, whose positions are relative to them. ``produced``: the
+    idempotent producers' batches among them. Return whether the log was rolled.
     """
     last = batches[-1]
     rolled = _roll_if_due(log, batches[0], last, now_ms)
@@ -331,6 +338,7 @@ def _append(
         if aborted is not None:
             active.aborted.append(aborted)
             log.has_aborted = True
+    # From here readers see the batches.
     log.bounds = log.bounds.appended(active.next_offset)
     if last.leader_epoch != log.epochs.latest_epoch:
         _note_epochs(log, batches)

@@ -80,9 +80,11 @@ def is_quickly_read(data: Buffer) -> bool:
 
 
 def batch_contents(data: Buffer) -> BatchContents:
-    """T, unless :func:`is_quickly_read`: read the records of one batch with a correct CRC.
+    """Read the records of a batch whose CRC is correct; return their timestamps and missing keys.
 
-    Raises :class:`InvalidRecords` if they cannot be decoded.
+    It may take a quarter of a second: call it in a thread unless :func:`is_quickly_read`. Raises
+    :class:`InvalidRecords` if the records cannot be decoded. If they would unpack to too much,
+    ``unread`` of the result has the reason.
     """
     smallest = largest = NO_TIMESTAMP
     smallest_at = largest_at = 0
@@ -97,7 +99,7 @@ def batch_contents(data: Buffer) -> BatchContents:
                 smallest, smallest_at = timestamp_ms, number
             if timestamp_ms > largest:
                 largest, largest_at = timestamp_ms, number
-    # An oversized batch is not an error here: whether it needs reading is up to the caller.
+    # An oversized batch is not an error here: the caller knows whether the records must be read.
     except UnpackedTooLarge as error:
         return BatchContents(unread=str(error))
     except CorruptBatch as error:

@@ -63,7 +63,10 @@ def walk_produced(
 
 
 def _walk(descriptor: int, position: int, end: int) -> Iterator[tuple[BatchAt, bytes, int]]:
-    """Yield each batch with the chunk and the offset of its header in it."""
+    """Yield each batch in ``[position, end)`` of a log file, reading headers only.
+
+    With each batch it yields the bytes that contain its header, and the header's offset in them.
+    """
     chunk, chunk_start = b"", position
     while position < end:
         offset = position - chunk_start

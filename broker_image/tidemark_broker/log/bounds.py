@@ -38,10 +38,11 @@ class LogBounds(NamedTuple):
     ) -> "LogBounds":
         """Return the bounds of a log whose local records are [first, end).
 
-        The other offsets are from checkpoints and are clamped to the records. Everything below
-        ``first`` was committed before it was deleted.
+        ``log_start``, ``recovery_point`` and ``high_watermark`` are from the checkpoints, which may
+        be older or newer than the records, so they are limited to the records' range. Everything
+        below ``first`` was committed before it was deleted.
         """
-        # The caller restarts a log whose start was above its end.
+        # If the checkpointed log start is above the end, the caller restarts the log empty there.
         log_start = min(log_start, end)
         local_start = max(log_start, first)
         return cls(

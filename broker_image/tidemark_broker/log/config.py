@@ -46,9 +46,10 @@ class LogConfig:
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> "LogConfig":
-        """Parse Kafka's topic keys. Unknown keys are ignored here, because admission rejects them.
+        """Parse a topic's configuration, with defaults for missing keys.
 
-        Raises ``ValueError``, which names the key, for a value that cannot be parsed.
+        Unknown keys are ignored here, because admission rejects them. Raises ``ValueError``, which
+        names the key, for a value that cannot be parsed.
         """
         values: dict[str, Any] = {}
         for field_ in fields(cls):

@@ -21,7 +21,8 @@ from tidemark_broker.log.segment import Segment, wall_clock_ms
 def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) -> Segment:
     """Create ``directory`` with an empty log and return its open segment. Blocks.
 
-    Everything but the name ``directory`` itself is durable: the caller syncs its parent.
+    ``state``: content of ``partition.state``, None for no such file. Everything but the name
+    ``directory`` itself is durable: the caller syncs its parent.
     """
     # The random name keeps concurrent attempts and remains of a crash apart.
     making = directory.with_name(uuid.uuid4().hex + TEMPORARY_SUFFIX)

@@ -35,7 +35,10 @@ class DirectoryIdentity:
 
 
 def lock_directory(directory: Path) -> int:
-    """Lock the directory for this process; return the descriptor that holds the lock."""
+    """Lock the directory for this process; return the file descriptor that holds the lock.
+
+    Raises StorageError if another broker uses the directory.
+    """
     path = directory / LOCK
     with storage_errors(f"{directory} cannot be locked"):
         directory.mkdir(parents=True, exist_ok=True)
@@ -53,9 +56,9 @@ def lock_directory(directory: Path) -> int:
 
 
 def ensure_identity(directory: Path, *, cluster_id: str, node_id: int) -> DirectoryIdentity:
-    """Read the identity, or generate one for a new directory.
+    """Return the identity stored in a log directory; generate one for a new directory. Blocks.
 
-    Raises :class:`StorageError` for the directory of another broker or cluster.
+    Raises :class:`StorageError` if the directory belongs to another broker or cluster.
     """
     path = directory / PROPERTIES
     with storage_errors(f"{path} cannot be read"):
@@ -91,6 +94,7 @@ def _write_properties(identity: DirectoryIdentity) -> str:
 
 
 def _read_properties(path: Path, text: str) -> DirectoryIdentity:
+    """Parse the content of ``tidemark.properties``. Raises StorageError if it is not valid."""
     values: dict[str, str] = {}
     for line in text.splitlines():
         key, _, value = line.partition("=")
@@ -108,9 +112,10 @@ def _read_properties(path: Path, text: str) -> DirectoryIdentity:
 
 
 def take_clean_shutdown(directory: Path) -> int | None:
-    """Return the broker epoch of a run that ended cleanly (-1 if it never registered), else None.
+    """Remove the clean shutdown marker and return its broker epoch (KIP-966). Blocks.
 
-    The marker is removed durably before anything else happens to the directory.
+    None means that the last run did not end cleanly, -1 that it was never registered. The marker is
+    removed durably before anything else happens to the directory.
     """
     path = directory / names.CLEAN_SHUTDOWN_MARKER
     with storage_errors(f"{path} cannot be read"):

@@ -32,11 +32,11 @@ class EpochFile:
         self._saved: LeaderEpochs | None = None
 
     def load(self, loaded: LoadedSegments, log_start_offset: int) -> LeaderEpochs:
-        """Return the epochs from the file and the batches; where they differ, the batches
-        decide. Blocks.
+        """Return the leader epochs of a log, from the file and from the batches. Blocks.
 
-        Epochs below the first segment are in the file only. If no record is left, the file has the
-        epoch of the last deleted ones, which decides how advanced this log is (KIP-966).
+        Where they differ, the batches decide. Epochs below the first segment are in the file only.
+        If no record is left, the file has the epoch of the last deleted ones, which decides how
+        advanced this log is (KIP-966).
         """
         end = loaded.segments[-1].next_offset
         try:

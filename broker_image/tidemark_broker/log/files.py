@@ -23,11 +23,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def prepared(path: Path, data: bytes) -> Iterator[Callable[[], None]]:
-    """Write ``data`` under a temporary name and yield a function that renames it to ``path``
-    durably.
+    """Write ``data`` to a temporary file; yield a function that renames it to ``path`` durably.
 
-    If the block does not call it, ``path`` is unchanged and the temporary file is removed: on a
-    full disk other writes need its space.
+    If the block does not call the function, ``path`` is unchanged and the temporary file is
+    removed: on a full disk other writes need its space.
     """
     # The thread's id keeps two writers of one path from sharing a temporary file.
     temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY_SUFFIX}")
@@ -63,7 +62,7 @@ def put(path: Path, data: bytes) -> None:
 
 
 def put_at(path: Path, data: bytes, position: int) -> None:
-    """Write index entries at ``position``, over the remains of a failed attempt.
+    """Write index entries at byte ``position`` of a file, and drop whatever followed there.
 
     Raises ``OSError``.
     """
@@ -111,10 +110,11 @@ def sync_directory(path: Path) -> None:
 
 
 def rename_files(paths: list[Path], suffix: str) -> list[Path]:
-    """Rename files to ``<name><suffix>``, which marks an interrupted removal.
+    """Rename a segment's files to ``<name><suffix>`` before their removal; return the new paths.
 
-    If the first one cannot be renamed, none is (:class:`StorageError`). The others have no meaning
-    without it, and are skipped if they are missing or cannot be renamed.
+    The first path is the log file. If it cannot be renamed, nothing is (:class:`StorageError`). The
+    other files have no meaning without it. They are skipped if they are missing or cannot be
+    renamed.
     """
     renamed = []
     for path in paths:

@@ -31,12 +31,13 @@ def needs_flush(log: LogState) -> bool:
 
 
 def flush(log: LogState, up_to_offset: int | None = None) -> int:
-    """Do the work of :meth:`PartitionLog.flush`. Blocks."""
+    """Fsync the log up to an offset; see :meth:`PartitionLog.flush`. Blocks."""
     with log.shaping:
         with log.lock:
             log.check_usable()
             end, recovery_point = log.bounds.end, log.bounds.recovery_point
             target = end if up_to_offset is None else min(up_to_offset, end)
+            # Everything is durable already.
             if target <= recovery_point and not log.segments.unfinished:
                 return recovery_point
         # Index entries first: the fsync below then covers them too.
@@ -45,6 +46,7 @@ def flush(log: LogState, up_to_offset: int | None = None) -> int:
             truncations = log.truncations
             due = _due(log, target)
             reached = due[-1].next_offset if due else log.bounds.recovery_point
+    # Fsync without the lock, since appends on the loop wait for it.
     _sync(log, due)
     log.save_epochs()
     with log.lock:
@@ -55,7 +57,7 @@ def flush(log: LogState, up_to_offset: int | None = None) -> int:
 
 
 def close(log: LogState) -> None:
-    """Do the work of :meth:`PartitionLog.close`. Blocks."""
+    """Flush everything and close the files; see :meth:`PartitionLog.close`. Blocks."""
     # A failed log is closed without a flush: another fsync would hide the lost pages.
     if log.failure is not None:
         log.close_files()
@@ -81,10 +83,10 @@ def segment_files(log: LogState, base_offset: int) -> SegmentFiles:
 
 
 def _save_indexes(log: LogState, *, closing: bool = False) -> None:
-    """Write pending index entries and finish closed segments; ``closing`` includes the active
-    one. Blocks.
+    """Write index entries, aborted transactions and producer snapshots that are only in memory.
 
-    The caller holds ``shaping``.
+    Closed segments are finished by it. With ``closing`` the active segment is treated like a closed
+    one. Blocks. The caller holds ``shaping``.
     """
     segments = log.segments
     with log.lock:
@@ -147,6 +149,7 @@ def _sync(log: LogState, due: Sequence[Segment]) -> None:
 
 
 def _sync_files(directory: Path, segments: Sequence[Segment]) -> None:
+    """Fsync the segments' log, index and snapshot files, and the directory. Raises ``OSError``."""
     for segment in segments:
         for path in (
             segment.log_path,

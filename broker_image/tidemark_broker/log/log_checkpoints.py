@@ -37,7 +37,7 @@ _Moment: TypeAlias = tuple[
 
 
 class LogCheckpoints:
-    """Checkpoints of all logs. T marks blocking methods; the caller holds no log's lock."""
+    """Checkpoints of all logs. The caller of a blocking method holds no log's lock."""
 
     def __init__(self, directory: Path, logs: OpenLogs) -> None:
         self._logs = logs
@@ -108,6 +108,7 @@ class LogCheckpoints:
         self._record(logs)
 
     def _write_all(self) -> None:
+        """Write all checkpoint files from the current state of the logs. Blocks."""
         # Forget the saved state first: a change during the write is not part of it.
         self._saved, moment = None, self._moment()
         # Read the recorded names before the logs: a log created meanwhile must not be dropped.

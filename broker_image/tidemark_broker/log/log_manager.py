@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogManager:
-    """Logs of a directory, created by :meth:`open`. T marks methods that block on the disk.
+    """Logs of a directory, created by :meth:`open`.
 
     ``clean_shutdown``: whether the last run ended cleanly. ``previous_broker_epoch`` is the proof
     of it that the registration carries: the epoch of the run that ended cleanly, else None. It is
@@ -65,15 +65,23 @@ class LogManager:
         previous_broker_epoch: int | None,
         producers_max: int = ALL_PRODUCERS_MAX,
     ) -> None:
+        """Create it without logs; see :meth:`open`.
+
+        ``lock_descriptor``: open file that holds the directory's lock. ``producers_max``: limit of
+        the idempotent producers that all logs together remember.
+        """
         self.directory = directory
         self.directory_id = directory_id
         self.clean_shutdown = clean_shutdown
         self.previous_broker_epoch = previous_broker_epoch
         self._lock_descriptor: int | None = lock_descriptor
+        #: Open logs, and directories that could not be opened.
         self._open = OpenLogs()
         self._checkpoints = LogCheckpoints(directory, self._open)
+        #: Cache of closed segments with an open file, shared by all logs.
         self._open_segments = OpenSegments()
         self._producer_limit = ProducerLimit(producers_max)
+        #: Fsync of the directory, shared by threads that create or rename logs at the same time.
         self._sync_names = SharedWork(self._sync_directory, LockRank.DIRECTORY_NAMES).run
         self._config_of: Callable[[Path], LogConfig] | None = None
         #: Directories that were set aside, by topic id and partition.
@@ -88,7 +96,11 @@ class LogManager:
         cluster_id: str,
         producers_max: int = ALL_PRODUCERS_MAX,
     ) -> "LogManager":
-        """Lock the directory and check its identity; :meth:`open_all` opens the logs. Blocks."""
+        """Lock a log directory and check its identity, so that :meth:`open_all` can open the logs.
+
+        Blocks. Raises StorageError if the directory is in use or belongs to another broker or
+        cluster.
+        """
         descriptor = lock_directory(directory)
         try:
             identity = ensure_identity(directory, cluster_id=cluster_id, node_id=node_id)
@@ -107,11 +119,11 @@ class LogManager:
         )
 
     def open_all(self, config_of: Callable[[Path], LogConfig] | None = None) -> list[OpenFailure]:
-        """Open every partition's directory and complete interrupted removals. Blocks. Return the
-        failures.
+        """Open every log of the directory and complete interrupted removals. Blocks.
 
-        ``config_of`` returns a partition's configuration by its directory (it may read
-        ``partition.state``). Without it Kafka's defaults apply until ``log.config`` is set.
+        Return the logs that could not be opened. ``config_of`` returns a partition's configuration
+        by its directory (it may read ``partition.state``). Without it Kafka's defaults apply until
+        ``log.config`` is set.
         """
         self._config_of = config_of
         self._checkpoints.load()
@@ -165,6 +177,10 @@ class LogManager:
         return self._open.by_key.get(key)
 
     def _open_one(self, key: TopicPartition, path: Path, *, clean_shutdown: bool) -> None:
+        """Open the log in ``path`` and register it, or register the failure. Blocks.
+
+        With ``clean_shutdown`` the bytes need no check.
+        """
         topic, partition = key
         config_of, checkpoints = self._config_of, self._checkpoints
         starts = checkpoints.starts.of(key)
@@ -233,11 +249,11 @@ class LogManager:
         config: LogConfig,
         state: dict[str, Any] | None = None,
     ) -> PartitionLog:
-        """Return the log of that partition, created (with ``state`` in its directory) if
-        necessary. Blocks.
+        """Return the log of a partition; create it if there is none. Blocks.
 
-        Raises :class:`StorageError` for a log of another topic of that name, or one that could not
-        be opened. Several threads may create logs at once.
+        ``state``: content of its ``partition.state``, None for no such file. Raises
+        :class:`StorageError` for a log of another topic of that name, or one that could not be
+        opened. Several threads may create logs at once.
         """
         key = (topic, partition)
         with self._open.making(key):
@@ -296,9 +312,9 @@ class LogManager:
     # -- logs that are set aside -------------------------------------------------------------
 
     def give_up(self, log: PartitionLog, reason: str) -> None:
-        """Close an open log that failed and lacks records.
+        """Close an open log that failed and lacks records; its files stay.
 
-        It then counts as a log that cannot be opened.
+        It then counts as a log that could not be opened, so that :meth:`set_aside` can replace it.
         """
         log.state.close_files()
         failure = OpenFailure(
@@ -375,8 +391,9 @@ class LogManager:
     ) -> bool:
         """Flush and close all logs, in threads. Return whether the shutdown was clean.
 
-        The clean shutdown marker is set only if everything succeeded. ``broker_epoch`` is the epoch
-        that this run was registered with. False: the next start recovers.
+        Only then the clean shutdown marker is written, with ``broker_epoch``, the epoch of this
+        run's registration. Otherwise the next start checks all logs. ``in_thread`` runs a blocking
+        call.
         """
         if self._lock_descriptor is None:
             return False

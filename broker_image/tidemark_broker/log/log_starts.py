@@ -46,15 +46,18 @@ class LogStarts:
     """Persisted starts of all logs. Methods that block may be called by any thread."""
 
     def __init__(self, directory: Path) -> None:
+        """Create it without content; :meth:`load` reads the files."""
         self._log_starts = OffsetCheckpoint(directory / names.LOG_START_CHECKPOINT)
         self._local_starts = OffsetCheckpoint(directory / LOCAL_LOG_START_CHECKPOINT)
         self._journal = directory / JOURNAL
+        #: End of the valid lines in the journal.
         self._used_bytes = 0
         #: End of former lines, which must be erased before another line is written.
         self._stale_end = 0
         #: Whether the journal's name is known to survive a power failure.
         self._is_named = False
         self._lock = ordered_lock(LockRank.LOG_STARTS)
+        #: Persisted starts, from the checkpoints and the journal.
         self.recorded: dict[TopicPartition, Starts] = {}
         #: Logs whose last line could not be written, though the disk may have it. Their next record
         #: is written even if it equals ``recorded``.
@@ -65,7 +68,10 @@ class LogStarts:
         self._complete = False
 
     def load(self) -> None:
-        """Read the recorded starts, and reserve space for the journal if there is any. Blocks."""
+        """Read the persisted starts from the checkpoints and the journal. Blocks.
+
+        The journal's disk space is reserved, if there is any.
+        """
         try:
             self._put(b"", 0)
         except StorageError as error:
@@ -96,7 +102,10 @@ class LogStarts:
         return self._log_starts.exists and self._local_starts.exists
 
     def record(self, changes: Mapping[TopicPartition, Starts]) -> None:
-        """Persist the changed starts; durable on return. Blocks."""
+        """Persist the starts of logs; they are durable on return. Blocks.
+
+        Usually a line in the journal for each changed log suffices.
+        """
         with self._lock:
             # Most calls repeat known starts and need no write.
             changes = {
@@ -162,6 +171,10 @@ class LogStarts:
         self._stale_end = 0
 
     def _put(self, data: bytes, position: int) -> None:
+        """Write bytes to the journal file at a position, and fsync it. Blocks.
+
+        The first call creates the file and reserves its space.
+        """
         with storage_errors(f"{self._journal} cannot be written"):
             descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:

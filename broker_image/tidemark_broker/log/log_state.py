@@ -26,7 +26,7 @@ from tidemark_broker.log.start_record import StartRecord
 
 
 class LogState:
-    """State of one open log. T marks methods that block on the disk."""
+    """State of one open log, shared by the modules that implement its operations."""
 
     def __init__(
         self,
@@ -39,12 +39,18 @@ class LogState:
         open_segments: OpenSegments | None = None,
         producer_limit: ProducerLimit | None = None,
     ) -> None:
+        """Create the state without records; :meth:`adopt` adds what was found on disk.
+
+        ``open_segments`` and ``producer_limit`` are shared by all logs of a broker.
+        """
         self.directory = directory
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
         self.config = config
+        #: Guards the state in memory.
         self.lock = ordered_rlock(LockRank.LOG)
+        #: Held by the one thread that changes files.
         self.shaping = ordered_rlock(LockRank.SHAPING)
         #: Number of truncations: a reader without the lock detects one by comparing.
         self.truncations = 0
@@ -52,9 +58,10 @@ class LogState:
         self.record_starts: Callable[[Starts], None] | None = None
         #: Called (in a thread) before a step that relies on checkpoints being as the log is now.
         self.persist_checkpoints: Callable[[], None] | None = None
-        #: Log start after a removal in progress, and log end after a truncation in progress. The
-        #: records on disk allow for the old and the new value from before the first file changes
-        #: until the last one has. If that fails half-way, they do until the log is open again.
+        #: Starts after a removal in progress, and log end after a truncation in progress; None for
+        #: none. From before the first file changes until the last one has, the checkpoints are
+        #: written so that both the old and the new files match them. If the operation fails
+        #: halfway, this continues until the log is open again.
         self.starts_ahead: Starts | None = None
         self.cut_ahead: int | None = None
         #: Everything below was compacted at least once; None: nothing was.
@@ -72,8 +79,9 @@ class LogState:
     def adopt(
         self, segments: SegmentList, epochs: LeaderEpochs, epoch_file: EpochFile, bounds: LogBounds
     ) -> None:
-        """Take over the opened state, which is contiguous from the local log start to the end
-        (invariant 4).
+        """Set the segments, epochs and bounds that were found on disk or created.
+
+        The records are contiguous from the local log start to the end (invariant 4).
         """
         assert segments.items[0].base_offset <= bounds.local_start, (segments.items[0], bounds)
         assert segments.active.next_offset == bounds.end, (segments.active.next_offset, bounds)

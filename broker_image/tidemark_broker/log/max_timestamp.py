@@ -21,12 +21,16 @@ _Found = TypeVar("_Found", bound=_Dated)
 def newest(find: Callable[[int], _Found | None], largest_ms: int) -> _Found | None:
     """Return the first record with the largest timestamp, None if no record has one.
 
-    ``find`` returns the first record at or after a time. No record is newer than ``largest_ms``."""
+    ``find`` returns the first record at or after a time in milliseconds, or None. ``largest_ms`` is
+    an upper bound of the timestamps: the record that had it may be deleted.
+    """
     if largest_ms < 0:
         return None
     found = find(largest_ms) or find(0)
     if found is None:
         return None
+    # Bisection: a record at or after ``low_ms`` is known, none exists at or after ``none_ms``.
+    # If the first look-up has found a record with the upper bound itself, the loop does not run.
     low_ms, none_ms = found.timestamp_ms, largest_ms
     while low_ms + 1 < none_ms:
         middle_ms = (low_ms + none_ms) // 2

@@ -45,8 +45,9 @@ def create_log(
 ) -> LogState:
     """Create an empty log at offset 0. Blocks. The directory must not exist, or be empty.
 
-    ``state`` is the content of its ``partition.state``. Everything is durable on return.
-    ``sync_parent`` makes the new name durable, so several logs may share one fsync.
+    ``state``: content of its ``partition.state``, None for no such file. Everything is durable on
+    return. ``sync_parent`` makes the new directory name durable (None: an fsync of its own), so
+    that several logs may share one fsync.
     """
     segments = SegmentList(directory, [make_directory(directory, topic_id, state)])
     log = LogState(
@@ -84,12 +85,15 @@ def open_log(
     open_segments: OpenSegments | None = None,
     producer_limit: ProducerLimit | None = None,
 ) -> LogState:
-    """Open an existing directory and repair the effects of a crash. Blocks.
+    """Open an existing log directory and repair the effects of a crash. Blocks.
 
-    ``log_start_offset`` None (no checkpoint): the first local offset. If the log start is above the
-    log end, the log restarts empty at its start. The high watermark is clamped between the two. A
-    first segment above ``local_log_start_offset`` (None: unknown) raises :class:`RecordsMissing`,
-    since nothing deleted the segments before it.
+    The offsets are from the checkpoints. ``log_start_offset`` None (no checkpoint): the first local
+    offset. If the log start is above the log end, the log restarts empty at its start. The high
+    watermark is limited to the range between the two. ``first_dirty``: end of the compacted part,
+    None for none.
+
+    Raises :class:`RecordsMissing` if the first segment is above ``local_log_start_offset`` (None:
+    unknown), since nothing deleted the segments before it.
     """
     log = LogState(
         directory,
@@ -140,6 +144,10 @@ def reopen(log: LogState) -> bool:
 
 
 def _reopen(log: LogState) -> bool:
+    """Open a failed log again from its files; return whether all its records are still there.
+
+    Blocks. The caller holds ``shaping``.
+    """
     with log.lock:
         # Close first: the files must be opened again and nothing may append meanwhile.
         log.close_files()
@@ -148,8 +156,8 @@ def _reopen(log: LogState) -> bool:
         expected_end = former.end if log.kept_to is None else min(former.end, log.kept_to)
     # After a failed fsync the page cache may show bytes that never reached the disk.
     forget_cached_pages(log.directory)
-    # A truncation that failed half-way leaves either the old or the new first segment. The records
-    # on disk allow for both, the bounds in memory may not.
+    # A truncation that failed halfway leaves either the old or the new first segment. The persisted
+    # starts match both, the bounds in memory may not.
     start, local_start = former.log_start, starts_of(log).local_log_start_offset
     loaded = _load(log, former.recovery_point, start, local_start, clean_shutdown=False)
     epoch_file, epochs = _load_epochs(log, loaded, start)
@@ -171,6 +179,7 @@ def _reopen(log: LogState) -> bool:
             log.failure = failure  # keep it marked as failed, so that the reopening is retried
             raise
         log.start_record = log.start_record.not_durable_above(record.durable)
+        # Readers that began before the failure must retry.
         log.truncations = truncations + 1
     # As in open_log: an end below the log start leaves no usable record.
     if start > end:
@@ -187,6 +196,11 @@ def _load(
     *,
     clean_shutdown: bool,
 ) -> LoadedSegments:
+    """Load the log's segments from its directory, and check their start. Blocks.
+
+    ``log_start`` and ``local_start`` are from the checkpoints, None for unknown. Raises
+    RecordsMissing if segments at the start are missing that nothing deleted.
+    """
     # The name may belong to a recreated topic, whose records these are not.
     check_topic_id(log.directory, log.topic_id)
     loaded = load_segments(

@@ -242,14 +242,16 @@ class PartitionLog:
         guard: VerificationGuard | None = None,
         reads: bool = False,
     ) -> AppendInfo:
-        """Append the one batch that a client sent, after checks, with offsets and the leader epoch.
+        """Check one batch of a client and append it, with offsets and the leader epoch set.
 
-        A batch that its producer has already written is not appended again; the result describes
-        the first append. :class:`RecordsInDoubt` requests the batch's contents
-        (:func:`batch_contents`). With ``reads`` it is raised for each batch whose header is valid.
-        ``guard`` proves that the coordinator has confirmed, since :meth:`begin_verification`, that
-        the partition is part of the producer's transaction. Without it only a transaction that is
-        already open here continues.
+        A retry of a batch that is in the log is not appended again; the result describes the first
+        append. ``contents``: the batch's records, if they were read (:func:`batch_contents`).
+        :class:`RecordsInDoubt` is raised if they must be read first. With ``reads`` that is the
+        case for every batch with a valid header.
+
+        ``guard``: proof that the transaction coordinator has confirmed, since
+        :meth:`begin_verification`, that the partition is part of the producer's transaction
+        (KIP-890). Without it only a transaction that is already open here continues.
         """
         # The implementation is in a module of its own, which works on the shared state.
         return appending.append_as_leader(
@@ -266,9 +268,9 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendInfo:
-        """As leader, end the transaction that a producer has open here, if any.
+        """Append the marker that commits or aborts a producer's transaction, as leader (KIP-98).
 
-        ``transaction_version`` is that of the transaction (KIP-890). Raises
+        ``transaction_version``: version of the transaction protocol (KIP-890). Raises
         :class:`InvalidProducerEpoch` or :class:`TransactionCoordinatorFenced` for a marker that was
         superseded.
         """
@@ -418,12 +420,12 @@ class PartitionLog:
         producer_snapshot: bytes | None = None,
         recent_batches: Sequence[ProducerBatch] = (),
     ) -> None:
-        """Drop every local record and continue at ``offset`` with the given log start and
-        epochs. Blocks.
+        """Drop every local record and restart the log empty at ``offset``. Blocks.
 
-        Records between the log start and ``offset`` are in the tier. ``producer_snapshot`` restores
-        the producers' state. ``recent_batches`` are batches before ``offset``, since the snapshot
-        has only each producer's last one.
+        Records between ``log_start_offset`` and ``offset`` are in the tier; ``epochs`` are theirs.
+        ``producer_snapshot``: content of a ``.snapshot`` file with the producers' state at
+        ``offset``. ``recent_batches``: producers' batches before ``offset``, since the snapshot has
+        only each producer's last one.
         """
         truncation.truncate_fully_and_start_at(
             self.state, offset, log_start_offset, epochs, producer_snapshot, recent_batches

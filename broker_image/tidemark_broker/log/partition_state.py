@@ -14,7 +14,10 @@ _STATE_BYTES_MAX = 1024 * 1024
 
 
 def read_state(directory: Path) -> dict[str, Any] | None:
-    """Return the stored state, or None if none was ever written (blocking; small)."""
+    """Return the replica state stored in a log directory, None if none was ever written. Blocks.
+
+    Raises StorageError if it is damaged.
+    """
     path = directory / PARTITION_STATE
     with storage_errors(f"{path} cannot be read"):
         try:

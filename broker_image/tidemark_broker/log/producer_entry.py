@@ -78,10 +78,10 @@ class ProducerBatch(NamedTuple):
 
 
 def producer_batch(header: BatchHeader, batch: Buffer) -> ProducerBatch | None:
-    """Return the fields of a stored batch that has a producer id, or None for control records that
-    are no marker.
+    """Return the fields of a stored batch that affect the state of its producer.
 
-    ``batch`` is read only for a control batch. Raises :class:`CorruptBatch` for an invalid marker.
+    ``batch`` has the bytes of the batch and is read only for a control batch. None for a control
+    batch without a transaction marker. Raises :class:`CorruptBatch` for an invalid marker.
     """
     # Other control records do not affect producers.
     marker = read_end_marker(batch) if header.is_control else None
@@ -195,9 +195,9 @@ class ProducerStateEntry:
             )
 
     def check_sequence(self, batch: ProducerBatch) -> None:
-        """Raise :class:`OutOfOrderSequence` unless the batch follows the last one.
+        """Raise :class:`OutOfOrderSequence` unless the batch continues the producer's sequence.
 
-        A new epoch starts at 0.
+        Its first sequence number must follow the last one. A new producer epoch starts at 0.
         """
         # A producer without a batch may start with any number (KIP-360).
         if self.epoch == NO_EPOCH:
@@ -220,11 +220,12 @@ class ProducerStateEntry:
     def check_marker(
         self, batch: ProducerBatch, marker: EndMarker, transaction_version: int
     ) -> None:
-        """Raise :class:`InvalidProducerEpoch` or :class:`TransactionCoordinatorFenced` for a
-        superseded marker.
+        """Check the epochs of a transaction marker before it is appended.
 
-        With ``transaction.version`` 2 each end of a transaction raises the epoch (KIP-890). So a
-        marker with the last epoch again is a harmless retry.
+        Raises :class:`InvalidProducerEpoch` if the producer has a newer epoch, and
+        :class:`TransactionCoordinatorFenced` if a newer coordinator has written a marker already.
+        With ``transaction.version`` 2 each end of a transaction raises the producer epoch
+        (KIP-890), so a marker with the last epoch again is a harmless retry.
         """
         epoch, last = batch.producer_epoch, self.epoch
         if transaction_version < 2:
@@ -327,7 +328,7 @@ class ProducerStateEntry:
 
     @classmethod
     def of(cls, entry: SnapshotEntry) -> "ProducerStateEntry":
-        """Return the producer of a snapshot's entry."""
+        """Return the state of a producer from its entry in a snapshot file."""
         made = cls()
         made.epoch = entry.producer_epoch
         made.coordinator_epoch = entry.coordinator_epoch

@@ -31,10 +31,11 @@ def rebuild(
     indexed_below: int,
     high_watermark: int,
 ) -> None:
-    """Set ``producers`` to the state at the end of ``segments``. Blocks.
+    """Rebuild the producers' state at the log end from the last snapshot and the batches. Blocks.
 
-    The transaction indexes of segments at or above ``indexed_below`` are empty and are filled.
-    Raises :class:`CorruptRecords` for an unreadable marker.
+    ``segments``: all segments of the log. The transaction indexes of those at or above
+    ``indexed_below`` are empty and are filled. Raises :class:`CorruptRecords` for an unreadable
+    transaction marker.
     """
     with producers.replaying():
         _rebuild(producers, snapshots, segments, indexed_below, high_watermark)
@@ -47,6 +48,7 @@ def _rebuild(
     indexed_below: int,
     high_watermark: int,
 ) -> None:
+    """Do the work of :func:`rebuild`, while the first unstable offset is not updated."""
     end = segments[-1].next_offset
     # A snapshot omits transactions that ended by markers not committed yet, so one above the high
     # watermark is not usable. The snapshot of a clean shutdown omits none.
@@ -58,6 +60,7 @@ def _rebuild(
     if entries:
         producers.recall(_lately_before(segments, begin))
     snapshots.remove_above(max(begin, indexed_below))
+    # Apply the batches after the snapshot; where the transaction index is empty, fill it as well.
     for segment in segments:
         if segment.next_offset <= begin:
             continue
@@ -78,9 +81,9 @@ def _rebuild(
 
 
 def _lately_before(segments: Sequence[Segment], offset: int) -> Iterator[ProducerBatch]:
-    """Yield the last producers' batches below ``offset``, if they were written recently.
+    """Yield the last idempotent producers' batches below ``offset``, if they are recent.
 
-    Their clients may retry them, and a snapshot has only one batch of each producer.
+    Their clients may still retry them, and a snapshot has only one batch of each producer.
     """
     before = [item for item in segments if item.next_offset <= offset and item.size_bytes]
     chosen, left = [], _RECALLED_BYTES
@@ -97,7 +100,10 @@ def _lately_before(segments: Sequence[Segment], offset: int) -> Iterator[Produce
 def _produced(
     segment: Segment, begin: int, *, last_bytes: int | None = None
 ) -> Iterator[ProducerBatch]:
-    """Yield the producers' batches of a segment from ``begin``, or those in its ``last_bytes``."""
+    """Yield the idempotent producers' batches of a segment from offset ``begin``. Blocks.
+
+    With ``last_bytes`` only about the last ``last_bytes`` bytes of the segment are read.
+    """
     was_open = segment.descriptor is not None
     segment.open_file()
     assert segment.descriptor is not None

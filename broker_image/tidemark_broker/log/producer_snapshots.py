@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerSnapshots:
-    """Snapshots of one directory. T marks blocking methods; one thread at a time."""
+    """Snapshots of one directory. One thread at a time may call the blocking methods."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -66,10 +66,10 @@ class ProducerSnapshots:
     def latest(
         self, at_most: int, passed: Container[int] = ()
     ) -> tuple[int, tuple[ProducerEntry, ...]] | None:
-        """Return offset and content of the latest intact snapshot that is not in ``passed``.
-        Blocks.
+        """Return offset and content of the latest intact snapshot not above ``at_most``. Blocks.
 
-        Damaged ones are removed.
+        Snapshots at the offsets in ``passed`` are skipped, damaged ones removed. None if there is
+        none.
         """
         # The newest first: a later snapshot leaves less of the log to replay.
         for offset in sorted({*self._unsaved, *self._saved()}, reverse=True):

@@ -139,6 +139,7 @@ class ProducerStates:
     """
 
     def __init__(self, limit: ProducerLimit | None = None) -> None:
+        """Create it without producers; ``limit`` is shared by all logs of a broker."""
         self._limit = limit or ProducerLimit()
         #: Producers that wrote last, in that order. No producer is in both dictionaries.
         self._live: dict[int, ProducerStateEntry] = {}
@@ -148,7 +149,9 @@ class ProducerStates:
         self._ongoing: dict[int, int] = {}
         #: Ended transactions whose markers are not committed, in the order of the markers.
         self._unreplicated: deque[EndedTransaction] = deque()
+        #: Verifications in progress, by producer id.
         self._verifications: dict[int, _Verification] = {}
+        #: Whether ``first_unstable_offset`` is not updated at present.
         self._is_replaying = False
         #: Latest time of a check for expired producers.
         self._newest_ms = 0
@@ -198,10 +201,11 @@ class ProducerStates:
     def check(
         self, batch: ProducerBatch, origin: AppendOrigin, guard: VerificationGuard | None
     ) -> BatchMetadata | None:
-        """Check a batch before a leader appends it. Return the stored batch if it is a retry.
+        """Check a producer's batch before a leader appends it.
 
-        Raises :class:`InvalidProducerEpoch`, :class:`OutOfOrderSequence`,
-        :class:`InvalidTransactionState` or :class:`TooManyProducers`.
+        Return None if it may be appended, or the stored batch if this is a retry of it. ``guard``:
+        see :meth:`begin_verification`, None for none. Raises :class:`InvalidProducerEpoch`,
+        :class:`OutOfOrderSequence`, :class:`InvalidTransactionState` or :class:`TooManyProducers`.
         """
         entry = self._known(batch.producer_id)
         if entry is not None and entry.is_followed_by(batch):
@@ -257,9 +261,9 @@ class ProducerStates:
             entry.check_marker(batch, batch.marker, transaction_version)
 
     def note(self, batch: ProducerBatch) -> AbortedTxn | None:
-        """Record a batch after its append, here or by the leader.
+        """Record a producer's batch or transaction marker that was appended to the log.
 
-        Return the transaction it aborts, if any.
+        Return the transaction that it aborts, for the transaction index, or None.
         """
         entry = self._live.pop(batch.producer_id, None)
         if entry is None:
@@ -278,6 +282,7 @@ class ProducerStates:
         return None
 
     def _end(self, entry: ProducerStateEntry, batch: ProducerBatch) -> AbortedTxn | None:
+        """Record that a marker has ended a transaction; return its entry if it was aborted."""
         assert batch.marker is not None
         self._verified(batch.producer_id)
         first_offset = entry.txn_first_offset
@@ -322,10 +327,10 @@ class ProducerStates:
     def begin_verification(
         self, batch: ProducerBatch, now_ms: int, *, supports_epoch_bump: bool
     ) -> VerificationGuard | None:
-        """Issue a guard before the coordinator is queried.
+        """Issue a guard before the broker queries the transaction coordinator (KIP-890).
 
-        None if the transaction is open here, or the batch is a retry, so that no verification is
-        needed.
+        The append of the batch must present it. None if no verification is needed: the transaction
+        is open here already, or the batch is a retry.
         """
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         if self.has_ongoing_transaction(producer_id, epoch):
@@ -410,12 +415,13 @@ class ProducerStates:
             )
 
     def expire(self, now_ms: int, idle_ms: int) -> None:
-        """Forget expired producers and verifications.
+        """Forget producers and verifications that have been idle for ``idle_ms``.
 
-        A producer expires by its records' timestamps (``producer.id.expiration.ms``), but not if
-        it has written since the last call: Kafka would forget a producer that copies old records.
-        A future timestamp counts as the present time, so that no client is remembered forever. If
-        the clock goes back, a timestamp that was in the past before is not in the future."""
+        A producer expires by its records' timestamps (``producer.id.expiration.ms``), but not if it
+        has written since the last call: Kafka would forget a producer that copies old records. A
+        future timestamp counts as the present time, so that no client is remembered forever. If the
+        clock goes back, a timestamp that was in the past before is not in the future.
+        """
         newest_ms = self._newest_ms = max(self._newest_ms, now_ms)
         for producer_id, entry in [*self._live.items()]:
             if entry.is_expired(now_ms, idle_ms, newest_ms):
@@ -470,9 +476,9 @@ class ProducerStates:
         self._settle()
 
     def recall(self, batches: Iterable[ProducerBatch]) -> None:
-        """Add the ``batches`` before a snapshot to its producers, so that retries are recognised.
+        """Add the last batches before a snapshot to its producers, so that retries are recognised.
 
-        A snapshot has only the last batch of each producer.
+        The snapshot itself has only the last batch of each producer.
         """
         found: dict[int, ProducerStateEntry] = {}
         for batch in batches:

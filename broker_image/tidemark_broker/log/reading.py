@@ -54,6 +54,10 @@ def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: boo
 def _read_segment(
     log: LogState, offset: int, max_bytes: int, up_to: int, min_one: bool
 ) -> ReadResult:
+    """Read whole batches of the segment that contains ``offset``. Blocks.
+
+    It retries if the segment is cut, removed or replaced meanwhile.
+    """
     while True:
         with log.lock:
             if _is_at_end(log, offset, up_to):
@@ -120,7 +124,7 @@ def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
 
 
 def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | None:
-    """Do the work of :meth:`PartitionLog.offset_by_timestamp`. Blocks."""
+    """Return the first local record at or after a time; see PartitionLog. Blocks."""
     behind, limits = -1, unpack_limits()
     while True:
         with log.lock:
@@ -189,7 +193,11 @@ def _released(pinned: Segment) -> Iterator[None]:
 def _read(
     segment: Segment, offset: int, start: int | None, max_bytes: int, up_to: int, min_one: bool
 ) -> tuple[ReadResult, int]:
-    """Read a pinned segment. Return the result and the file position after it."""
+    """Read whole batches of a pinned segment. Return the result and the file position after it.
+
+    ``start``: position of the batch that starts with ``offset``, None if it must be searched.
+    ``up_to``: exclusive end of the offsets to return.
+    """
     segment.load()
 
     def extent() -> tuple[int, int, int]:

@@ -78,7 +78,11 @@ def load_segments(
     base_if_empty: int,
     now_ms: int,
 ) -> LoadedSegments:
-    """Read, check and where needed repair the segments of ``directory`` (blocking)."""
+    """Read the segments of a log directory; check and repair what a crash may have damaged. Blocks.
+
+    ``recovery_point``: offset below which everything was synced. ``base_if_empty``: offset of the
+    first segment of an empty directory. Raises RecordsMissing for a hole below the recovery point.
+    """
     with storage_errors(f"{directory} cannot be read"):
         segments, damaged = _segments_of(directory)
     # An empty directory: start at the log start, or at 0 for a new log.
@@ -116,9 +120,10 @@ def _settle(
 
 
 def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
-    """Return the segments and the base of the first with a damaged transaction index.
+    """Return a directory's segments, oldest first, after completing removals and swaps.
 
-    Interrupted removals and swaps are completed first.
+    The second value is the base offset of the first segment whose transaction index is damaged,
+    None for none.
     """
     files: dict[int, set[str]] = {}
     # A compaction's swap must be complete before names are read.
@@ -168,7 +173,11 @@ def _floor(segments: Sequence[Segment], offset: int) -> int:
 def _settle_closed(
     loaded: LoadedSegments, segment: Segment, next_base: int, index_interval_bytes: int
 ) -> None:
-    """Load a closed segment's figures from the ends of its indexes, or rebuild the indexes."""
+    """Set a closed segment's offsets and timestamps from its index files; rebuild wrong indexes.
+
+    ``next_base``: base offset of the following segment. Raises RecordsMissing if the segment ends
+    below it.
+    """
     epochs = _try_figures(segment)
     # An index that does not reach the next segment was not saved completely: rebuild it.
     if epochs is None or segment.next_offset != next_base:
@@ -204,9 +213,9 @@ def _repeat_cut(segment: Segment, next_base: int) -> None:
 
 
 def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
-    """Load the active segment after a clean shutdown.
+    """Set the active segment's offsets and timestamps after a clean shutdown, and load its indexes.
 
-    Return False if it must be checked in full.
+    Return False if the files do not match, so that every batch must be checked.
     """
     if not segment.size_bytes:
         segment.open_for_recovery()
@@ -236,8 +245,10 @@ def _try_figures(segment: Segment) -> SegmentEpochs | None:
 
 
 def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
-    """Return the epochs at the segment's ends and set its figures from the last index entries and a
-    walk to the end. None if they do not suffice.
+    """Set a segment's offsets and timestamps from the ends of its indexes and of its log.
+
+    Return the leader epochs of its first and last batches. None if the indexes do not suffice, so
+    that every header must be read. Raises CorruptRecords, IndexFormatError or OSError.
     """
     epochs = SegmentEpochs(segment, is_complete=False)
     index, times = segment.index_ends()
@@ -267,7 +278,7 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
 
 
 def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int) -> None:
-    """Check segment ``number`` and all after it; cut at the first bad byte."""
+    """Check every batch from segment ``number`` on, and end the log at the first bad one."""
     segments = loaded.segments
     loaded.discard_aborted_from(segments[number].base_offset)
     while number < len(segments):
@@ -309,7 +320,10 @@ def _remove_behind(loaded: LoadedSegments, number: int) -> None:
 
 
 def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int) -> bool:
-    """Check every batch and rebuild the indexes; False if the segment had to be cut."""
+    """Check every batch of a segment and rebuild its indexes in memory.
+
+    The segment is cut at the first bad batch. Return False if that was necessary.
+    """
     segment.unload()
     segment.open_for_recovery()
     # The epochs are collected from every batch, since the checkpoint may be older.
@@ -346,7 +360,11 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
 
 
 def _checked_header(descriptor: int, position: int, end: int, expected: int) -> BatchHeader:
-    """Return the header at ``position`` after checking length, offset and CRC against the file."""
+    """Return the header of the batch at ``position`` after checking its length, offset and CRC.
+
+    ``end``: size of the file. ``expected``: base offset that continues the log. Raises
+    CorruptBatch.
+    """
     header = parse_header(pread(descriptor, HEADER_BYTES, position))
     if position + header.size_bytes > end:
         raise CorruptBatch(f"a batch has {header.size_bytes} bytes, the file only {end - position}")

@@ -42,14 +42,16 @@ _NOTHING = RetentionPlan()
 
 
 def plan_retention(log: RetentionInput) -> RetentionPlan:
-    """Decide by time, then size, then log start; each rule continues where the one before
-    stopped.
+    """Decide which segments local retention deletes: by time, then by size, then by log start.
+
+    Each rule continues at the segment where the one before stopped.
     """
     tiered = log.tiered
     # While suspended nothing may be deleted: the tier's content is not certain.
     if tiered is not None and tiered.suspended:
         return _NOTHING
     keeps_remote = tiered is not None and tiered.copy_enabled
+    # ``goes``: number of oldest segments to delete so far.
     by_time = _time_breached(log, keeps_remote=keeps_remote)
     goes, active_by_time = _run_length(log, 0, by_time)
     by_size = _size_breached(log, goes, keeps_remote=keeps_remote)
@@ -118,6 +120,10 @@ def _may_drop_local_copy(log: RetentionInput, segment: SegmentInfo) -> bool:
 
 
 def _time_breached(log: RetentionInput, *, keeps_remote: bool) -> Breach:
+    """Return the rule whether a segment is older than ``retention.ms`` or ``local.retention.ms``.
+
+    ``keeps_remote``: the tier keeps the records, so the local limit applies.
+    """
     config = log.config
     limit_ms = config.effective_local_retention_ms if keeps_remote else config.retention_ms
 

@@ -94,10 +94,11 @@ class Segment(IndexedSegment):
         batches: Iterable[BatchAt],
         index_interval_bytes: int,
     ) -> None:
-        """Write ``buffers`` at the end and index ``batches`` (positions relative to the append).
+        """Write a run of batches at the end of the log file and index them.
 
-        After a failure none of it is visible. The file is cut back. If even that fails, the next
-        append overwrites the bytes, or they are cut before a flush or close.
+        ``buffers``: their bytes. Positions in ``batches`` are relative to the run. After a failure
+        none of it is visible. The file is cut back. If even that fails, the next append overwrites
+        the bytes, or they are cut before a flush or close. Raises StorageError.
         """
         start = self.size_bytes
         try:
@@ -112,7 +113,10 @@ class Segment(IndexedSegment):
             self.note_batch(batch, start + batch.position, index_interval_bytes)
 
     def note_batch(self, batch: BatchAt, position: int, index_interval_bytes: int) -> None:
-        """Account for a batch at ``position``, and index it if an entry is due."""
+        """Account for a batch in the segment's offsets and timestamps; index it if an entry is due.
+
+        ``position``: its position in the log file.
+        """
         assert self.index is not None
         assert self.times is not None
         if batch.max_timestamp > self.largest_timestamp_ms:
@@ -242,10 +246,10 @@ class Segment(IndexedSegment):
         self.reset()
 
     def count_batches(self, index_interval_bytes: int) -> Iterator[BatchAt]:
-        """Call :meth:`note_batch` for everything in the log file, batch by batch, without CRC
-        checks.
+        """Rebuild offsets, timestamps and indexes from the batch headers; yield each batch.
 
-        Raises :class:`CorruptRecords` for offsets outside the segment: no CRC covers a base offset.
+        CRCs are not checked. Raises :class:`CorruptRecords` for offsets outside the segment, since
+        no CRC covers a base offset.
         """
         assert self.descriptor is not None
         for batch in walk_batches(self.descriptor, 0, self.size_bytes):
@@ -292,11 +296,11 @@ class Segment(IndexedSegment):
     def end_of_read(
         self, start: int, offset: int, max_bytes: int, up_to: int, *, min_one: bool
     ) -> tuple[int, int]:
-        """Return position and next offset after the last whole batch that fits and ends below
-        ``up_to``.
+        """Return the file position and the next offset after the last batch that a read returns.
 
-        ``start`` is the position of the batch that starts with ``offset``. If not even that one
-        fits, the result is (start, offset), unless it ends below ``up_to`` and ``min_one`` is set.
+        The batches are whole, at most ``max_bytes`` in total, and end below ``up_to``. ``start``:
+        position of the batch that starts with ``offset``. If not even that one fits, the result is
+        (start, offset), unless ``min_one`` is set and it ends below ``up_to``.
         """
         assert self.index is not None
         # Common case of a tail read: everything fits, so no header is read.

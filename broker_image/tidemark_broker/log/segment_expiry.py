@@ -30,6 +30,11 @@ def apply_retention(
 def _retain(
     log: LogState, now_ms: int, tiered: TieredRetention | None, renamed: list[Path]
 ) -> list[SegmentInfo]:
+    """Delete the oldest segments as retention decides; return them.
+
+    Their files are only renamed and added to ``renamed``, for the caller to delete. The caller
+    holds ``shaping``.
+    """
     with log.lock:
         log.check_usable()
         plan = _plan(log, now_ms, tiered)

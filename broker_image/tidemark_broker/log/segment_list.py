@@ -79,10 +79,10 @@ class SegmentList:
     # -- reading -----------------------------------------------------------------------------
 
     def read_cached(self, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
-        """Read whole batches of one segment from the one that contains ``offset``, without waiting
-        for the disk.
+        """Read whole batches from the one that contains ``offset``, without waiting for the disk.
 
-        Raises :class:`NotCached` if a wait is likely, or if an index is not loaded or wrong.
+        The batches are of one segment and end below ``up_to``. Raises :class:`NotCached` if a wait
+        is likely, or if an index is not loaded or wrong.
         """
         # Nearly all reads are of the active segment, so it is tried without a search.
         segment = self.items[-1]
@@ -151,9 +151,9 @@ class SegmentList:
         self._open.trim()
 
     def files_of(self, base_offset: int) -> SegmentFiles:
-        """Return the files of the closed, finished segment at ``base_offset``.
+        """Return the files of a closed segment whose indexes are complete on disk, for a copy.
 
-        Raises :class:`OffsetOutOfRange`.
+        Raises :class:`OffsetOutOfRange` if no closed segment starts at ``base_offset``.
         """
         number = self.number_of(base_offset)
         segment = self.items[number]
@@ -171,11 +171,11 @@ class SegmentList:
     # -- coming and going --------------------------------------------------------------------
 
     def roll(self, base_offset: int, now_ms: int, snapshot: bytes) -> None:
-        """Close the active segment and start one at ``base_offset``, with the producers of
-        ``snapshot``.
+        """Close the active segment and start a new one at ``base_offset``, the log end.
 
-        It creates one file; :meth:`finished` ends the deferred rest. After a failure the active
-        segment is unchanged and accepts appends.
+        ``snapshot``: producers' state at that offset. Only one file is created here, since appends
+        wait. A thread completes the closed segment's files at the next flush (:attr:`unfinished`).
+        After a failure the active segment is unchanged and accepts appends.
         """
         old = self.active
         assert base_offset == old.next_offset, (base_offset, old.next_offset)  # (4): no gap
@@ -193,10 +193,10 @@ class SegmentList:
         self.opened(segment)
 
     def take_oldest(self) -> list[Path]:
-        """Remove the oldest segment and return its renamed files, which the caller deletes.
+        """Remove the oldest segment; return its renamed files, which the caller deletes.
 
-        The rename is in the same step, so that no two segments ever share a name. After a failure
-        the segment is still in the list.
+        They are renamed in the same step, so that no two segments ever share a name. After a
+        failure the segment is still in the list.
         """
         oldest = self.items[0]
         assert oldest is not self.active, oldest.log_path
@@ -209,9 +209,10 @@ class SegmentList:
         return renamed
 
     def swap(self, sources: Sequence[Segment], cleaned: Segment) -> list[Path]:
-        """Replace the contiguous ``sources`` by ``cleaned``, whose ``.swap`` files are complete.
+        """Replace adjacent segments by the compacted one made from them.
 
-        Return renamed files, which the caller deletes.
+        The ``.swap`` files of ``cleaned`` are complete. Return the renamed files of ``sources``,
+        which the caller deletes.
         """
         first = self.number_of(sources[0].base_offset)
         assert self.items[first : first + len(sources)] == list(sources), cleaned.log_path
@@ -238,7 +239,7 @@ class SegmentList:
         return segment.with_good_index(lambda: segment.find(offset)).base_offset
 
     def cut_to(self, offset: int, index_interval_bytes: int) -> list[Path]:
-        """Cut the log at ``offset`` or at the start of its batch (blocking).
+        """Cut the log at ``offset``, or at the start of the batch that contains it. Blocks.
 
         Return the renamed files of removed segments, which the caller deletes.
         """
@@ -250,7 +251,8 @@ class SegmentList:
             active.load()
             cut_at = active.with_good_index(lambda: active.find(offset)).position
         self._forget(active)
-        # The remaining segment becomes active: it needs complete indexes in memory.
+        # The remaining segment becomes active: it needs complete indexes in memory, which the
+        # iteration rebuilds.
         active.open_for_recovery()
         active.cut(cut_at)
         for _ in active.count_batches(index_interval_bytes):
@@ -261,8 +263,10 @@ class SegmentList:
         return renamed
 
     def replace_all(self, offset: int, now_ms: int, snapshot: bytes | None = None) -> list[Path]:
-        """Drop every segment and restart at ``offset`` with the producers of ``snapshot``
-        (blocking). Return the renamed files.
+        """Drop every segment and restart the log empty at ``offset``. Blocks.
+
+        ``snapshot``: producers' state at that offset, None for none. Return the renamed files,
+        which the caller deletes.
         """
         self._read_hints.clear()
         # The snapshot first: a crash must not leave a log without its producers.

@@ -33,12 +33,14 @@ class SharedWork:
             self._run()
 
     def _run(self) -> None:
+        """Run the work, or wait for a run by another thread that covers this request."""
         with self._changed:
             self._requests += 1
             request = self._requests
             # A run that is already in progress may have missed this caller's changes: wait for the
             # next.
             self._changed.wait_for(lambda: self._done >= request or not self._running)
+            # Another thread's run, which began after this request, has succeeded.
             if self._done >= request:
                 return
             self._running, covers = True, self._requests

@@ -72,8 +72,8 @@ def _check_committed(log: LogState, name: str, offset: int) -> None:
 def sync_below_announced(log: LogState) -> None:
     """Fsync everything below an announced log start, so that it may be persisted. Blocks.
 
-    Indexes and checkpoints are left to :func:`flushing.flush`, because they need disk space, which
-    a deletion is to free.
+    Otherwise a crash could leave a log that ends below its log start. Indexes and checkpoints are
+    left to :func:`flushing.flush`, because they need disk space, which a deletion is to free.
     """
     if log.start_record.target(log.bounds) <= log.start_record.recordable(log.bounds):
         return
@@ -90,9 +90,10 @@ def sync_below_announced(log: LogState) -> None:
 
 
 def starts_of(log: LogState) -> Starts:
-    """Return the starts to persist, not below those recorded ahead of a removal.
+    """Return the log start and local log start to persist for a log.
 
-    Takes no lock: a bound that moves meanwhile is persisted the next time.
+    They are not below those recorded ahead of a removal in progress. No lock is taken: a bound that
+    moves meanwhile is persisted the next time.
     """
     # During a truncation the log counts as truncated, during a removal as shortened.
     bounds, ahead, cut = log.bounds_on_record, log.starts_ahead, log.cut_ahead
@@ -117,15 +118,17 @@ def starts_recorded(log: LogState, starts: Starts) -> None:
 def recorded_ahead(
     log: LogState, starts: Starts | None = None, *, cut_to: int | None = None
 ) -> Iterator[None]:
-    """Persist a removal before the block performs it. Blocks.
+    """Persist the effect of a removal before the block removes the files. Blocks.
 
-    ``starts`` are persisted before files below them are deleted, and lower bounds before records
-    from ``cut_to`` are. Other checkpoints say the same until the block ends. Otherwise a crash
-    would leave unrecorded removals, or trust bytes that were written later. If the record cannot be
-    written (:class:`StorageError`: the disk is full), nothing has changed.
+    Otherwise a crash would leave removals that nothing explains, or trust bytes that were written
+    later. ``starts``: log starts after the removal of segments at the start, None for none.
+    ``cut_to``: log end after a truncation, None for none. Until the block ends, checkpoints by
+    other threads write the same values. If the disk is full (:class:`StorageError`), nothing has
+    changed.
 
-    The caller holds ``shaping`` and not ``lock``. If the block leaves the log in doubt, its files
-    may be the old or the new ones. Then the record allows for both until the log is open again.
+    The caller holds ``shaping`` and not ``lock``. If the block fails and marks the log as failed,
+    its files may be the old or the new ones. The values then stay in effect until the log is open
+    again.
     """
     # Set first: a checkpoint by another thread must not write the former values in between.
     log.starts_ahead, log.cut_ahead = starts, cut_to

@@ -79,9 +79,9 @@ def put_in_place(directory: Path, base_offset: int) -> None:
 
 
 def finish_swaps(directory: Path) -> None:
-    """Complete interrupted swaps, before the segments of a directory are read. Blocks.
+    """Complete compaction swaps that a crash interrupted, before segments are read. Blocks.
 
-    Raises ``OSError``.
+    Files of swaps that had not begun are removed. Raises ``OSError``.
     """
     found = [path.name for path in directory.iterdir()]
     for name in found:
@@ -106,13 +106,18 @@ def _base_offset_of(name: str) -> int:
 
 
 def _finish(directory: Path, base_offset: int) -> None:
+    """Complete one swap: remove the segments that the ``.swap`` files replace, rename these.
+
+    ``base_offset``: that of the new segment.
+    """
     swap = swap_path(directory, base_offset, names.LOG_SUFFIX)
     end = base_offset
     try:
         for batch in walk_file(swap):
             end = batch.last_offset + 1
     except CorruptRecords as error:
-        # The file was complete when it got its name, so nothing may be deleted for it now.
+        # The file was complete when it was named .swap, so the disk has damaged it since. The
+        # segments that it was to replace stay.
         logger.warning("%s is damaged (%s) and is removed", swap, error)
         swap.unlink()
         return

@@ -17,11 +17,11 @@ from tidemark_broker.log.types import TimestampOffset
 def first_at_or_after(
     segment: Segment, timestamp_ms: int, start_offset: int, limits: UnpackLimits
 ) -> TimestampOffset | None:
-    """Return the first record from ``start_offset`` that is not older than ``timestamp_ms``, or
-    None.
+    """Return a segment's first record from ``start_offset`` at or after a time, or None.
 
-    The segment must be loaded. A skipped batch counts as a record of ``limits``; when these are
-    exhausted the look-up returns the batch it has reached.
+    The segment must be loaded. ``limits`` bounds the work; each batch that is passed counts as a
+    record. When it is exhausted, the result is the start of the batch reached so far, which is not
+    after the requested record.
     """
     assert segment.descriptor is not None
     position = _position_for(segment, timestamp_ms, start_offset)
@@ -67,6 +67,10 @@ def _first_in_batch(
     start_offset: int,
     limits: UnpackLimits,
 ) -> TimestampOffset | None:
+    """Return the batch's first record from ``start_offset`` at or after a time, or None.
+
+    If the records cannot be unpacked, the result is the start of the batch.
+    """
     data = segment.bytes_of(batch.position, batch.end_position)
     header = parse_header(data)
     # LogAppendTime gives all records of the batch the header's timestamp.

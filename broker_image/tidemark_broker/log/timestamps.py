@@ -17,11 +17,11 @@ from tidemark_broker.log.errors import InvalidTimestamp, RecordError, RecordTooL
 def check_timestamps(
     header: BatchHeader, config: LogConfig, now_ms: int, contents: BatchContents | None
 ) -> None:
-    """Check a batch's timestamps against ``message.timestamp.*``.
+    """Check a client batch's timestamps against the topic's ``message.timestamp.*`` settings.
 
-    Raises :class:`InvalidTimestamp`, or :class:`RecordTooLarge` if the header is wrong and the
-    records are too large to be read. Without ``contents`` it raises :class:`RecordsInDoubt` if only
-    the records can decide.
+    ``contents``: the records' timestamps, None if they were not read. Raises
+    :class:`InvalidTimestamp`, :class:`RecordsInDoubt` if only the records can decide, or
+    :class:`RecordTooLarge` if the header is wrong and the records are too large to be read.
     """
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         message = "a client may not set the timestamp type LogAppendTime"
@@ -51,6 +51,7 @@ def _is_plausible(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
 
 
 def _check_times(contents: BatchContents, config: LogConfig, now_ms: int) -> None:
+    """Check the smallest and the largest timestamp of a batch's records."""
     smallest_ms, largest_ms = contents.smallest_ms, contents.largest_ms
     # Records without timestamps are allowed, as in Kafka.
     if smallest_ms == NO_TIMESTAMP:

@@ -70,9 +70,9 @@ class TransactionIndex:
         self._content, self._is_stale = (0, []), True
 
     def save(self) -> int:
-        """Write the entries that the file lacks (blocking).
+        """Write the entries that the file lacks. Blocks.
 
-        Return its number of entries, for :meth:`saved`.
+        Return the number of entries in the file, for :meth:`saved`.
         """
         saved, unsaved = self._content
         data, position = encode_aborted(unsaved), saved * ENTRY_BYTES
@@ -130,6 +130,10 @@ class TransactionIndex:
         yield from unsaved[bisect_left(unsaved, offset, key=_last_offset) :]
 
     def _saved_from(self, offset: int, saved: int) -> Iterator[AbortedTxn]:
+        """Yield the file's entries of transactions that ended at or above ``offset``. Blocks.
+
+        ``saved``: number of entries in the file. Raises StorageError if it is damaged.
+        """
         with storage_errors(f"{self.path} cannot be read"):
             try:
                 descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -20,7 +20,7 @@ from tidemark_broker.log.start_offsets import recorded_ahead
 
 
 def truncate_to(log: LogState, offset: int) -> bool:
-    """Do the work of :meth:`PartitionLog.truncate_to`. Blocks."""
+    """Cut the end of the log at an offset; see :meth:`PartitionLog.truncate_to`. Blocks."""
     renamed: list[Path] = []
     try:
         with log.shaping:
@@ -74,7 +74,7 @@ def truncate_fully_and_start_at(
     producer_snapshot: bytes | None = None,
     recent_batches: Iterable[ProducerBatch] = (),
 ) -> None:
-    """Do the work of :meth:`PartitionLog.truncate_fully_and_start_at`. Blocks."""
+    """Restart the log empty at ``offset``; see the method of PartitionLog. Blocks."""
     if log_start > offset:
         raise ValueError(f"log start {log_start} is above the log's end {offset}")
     renamed: list[Path] = []

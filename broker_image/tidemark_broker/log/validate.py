@@ -56,10 +56,11 @@ def check_leader_batch(
     *,
     reads: bool = False,
 ) -> BatchHeader:
-    """Return the header of a client's batch, after all checks in Kafka's order.
+    """Check a client's batch in the order of Kafka's checks; return its header.
 
-    :class:`RecordsInDoubt` means that the check needs ``contents``, or that ``reads`` requests
-    them. Any other error is the client's answer.
+    ``contents``: its records, None if they were not read. :class:`RecordsInDoubt` means that they
+    must be read first, because the header does not suffice or ``reads`` is set. Any other error is
+    the client's answer.
     """
     try:
         header = read_header(data)
@@ -90,10 +91,10 @@ def check_leader_batch(
 
 
 def one_batch(data: Buffer) -> Buffer:
-    """Return the one batch of a partition in a produce request.
+    """Return the bytes of the one batch that a produce request has for a partition.
 
     Trailing bytes that are no batch are dropped (Kafka's ``ProduceRequest.validateRecords`` and
-    ``UnifiedLog.trimInvalidBytes``).
+    ``UnifiedLog.trimInvalidBytes``). Raises NoBatch for none, several, or an old message format.
     """
     size = _next_batch(data, 0)
     if size is None:
@@ -112,8 +113,10 @@ def one_batch(data: Buffer) -> Buffer:
 
 
 def _next_batch(data: Buffer, position: int) -> int | None:
-    """Return the size of the batch at ``position``, or None if it is incomplete (Kafka's
-    ``ByteBufferLogInputStream``). Raises :class:`CorruptRecords` for an impossible header.
+    """Return the size of the batch at ``position``, or None if it is incomplete.
+
+    It follows Kafka's ``ByteBufferLogInputStream``. Raises :class:`CorruptRecords` for an
+    impossible header.
     """
     left = len(data) - position
     if left < LENGTH_OVERHEAD:
@@ -158,9 +161,9 @@ def _check_producer(header: BatchHeader, origin: AppendOrigin) -> None:
 
 
 def _check_count(header: BatchHeader) -> None:
-    """Check that the record count is possible, as far as the header shows.
+    """Check that a batch can contain as many records as its header says.
 
-    Otherwise every consumer and every job would fail on the batch.
+    Otherwise every consumer would fail on the batch.
     """
     # Only a compacted log may have fewer records than offsets, never a client's batch.
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
@@ -177,10 +180,11 @@ def _check_count(header: BatchHeader) -> None:
 def check_follower_batches(
     data: Buffer, latest_epoch: int
 ) -> tuple[list[BatchAt], list[ProducerBatch]]:
-    """Check the batches that a leader sent: CRCs, contiguous offsets, epochs that do not fall.
+    """Check batches fetched from the leader: CRCs, contiguous offsets, epochs that do not fall.
 
-    Return the batches, with positions within ``data``, and the producers' batches among them. A
-    partial batch at the end, which older brokers send, is left out.
+    ``latest_epoch``: latest leader epoch of the log. Return the batches, with positions within
+    ``data``, and the idempotent producers' batches among them. A partial batch at the end, which
+    older brokers send, is left out. Raises CorruptRecords.
     """
     batches: list[BatchAt] = []
     produced: list[ProducerBatch] = []
@@ -213,6 +217,7 @@ def check_follower_batches(
 
 
 def _check_continuity(batches: Sequence[BatchAt], latest_epoch: int) -> None:
+    """Check that offsets are contiguous and leader epochs do not fall. Raises CorruptRecords."""
     expected = batches[0].base_offset if batches else 0
     for batch in batches:
         if batch.base_offset != expected:
@@ -238,10 +243,11 @@ def check_read_range(offset: int, local_start: int, end: int) -> None:
 def runs_for_segments(
     batches: Sequence[BatchAt], room_bytes: int, segment_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    """Split a follower's append into (first, last exclusive) runs that each fit a segment.
+    """Split a follower's append into runs of batches that each fit into a segment.
 
-    The first run may fill ``room_bytes``, unless its first batch is larger and starts a new
-    segment. A batch larger than a segment is a run of its own.
+    Yield the index of each run's first batch, and of the batch after its last one. ``room_bytes``:
+    space left in the active segment, which the first run may fill. A batch larger than a segment is
+    a run of its own.
     """
     first, used = 0, 0
     # The append rolls before the first batch, so a whole segment is free.

@@ -68,6 +68,12 @@ class BatchFilter:
         now_ms: int,
         delete_retention_ms: int,
     ) -> None:
+        """Create the filter of one cleaning.
+
+        ``offsets``: last offset of each key in the dirty part. ``transactions``: state of the
+        transactions that are passed. ``now_ms``: wall clock. ``delete_retention_ms``: the topic's
+        ``delete.retention.ms``.
+        """
         self._offsets = offsets
         self._transactions = transactions
         self._last_batches = last_batches
@@ -92,10 +98,10 @@ class BatchFilter:
             return batch
 
     def _marker(self, header: BatchHeader, batch: bytes) -> bytes | None:
-        """Return the remaining marker.
+        """Return what remains of a transaction marker (a control batch), None for nothing.
 
-        It outlives its transaction's last record by the delete retention, because readers of that
-        record must see it.
+        A marker outlives its transaction's last record by ``delete.retention.ms``, because readers
+        of that record must see it (Kafka's ``Cleaner.shouldDiscardBatch``).
         """
         if not self._transactions.may_drop_marker(header, read_end_marker(batch)):
             return batch
@@ -110,6 +116,10 @@ class BatchFilter:
         return with_records(header, payload, kept, self._new_horizon_ms)
 
     def _data(self, header: BatchHeader, batch: bytes) -> bytes | None:
+        """Return what remains of a data batch: the last record of each key, and recent tombstones.
+
+        None if nothing remains.
+        """
         payload = unpacked(header, batch)
         # The horizon was set when the batch was first cleaned (KIP-534).
         horizon_ms = delete_horizon_ms(header)
@@ -120,6 +130,8 @@ class BatchFilter:
         for turn in self._pace.turns(_records(header, payload)):
             for start, end, delta, key, has_value in turn:
                 offset = base + delta
+                # Records above the map's last offset are kept: later ones of their keys are not
+                # known yet.
                 if offset <= latest:
                     if key is None:
                         keyless += 1

@@ -63,16 +63,18 @@ def dirtiness(
     last_stable_offset: int,
     now_ms: int,
 ) -> Dirtiness:
-    """Compute the dirtiness of a log.
+    """Return how much of a log can be compacted now, and how urgent that is.
 
-    ``segments``: oldest first, the last one active. ``first_dirty``: end of the compacted part,
-    None for none. If that is below the log start or above the end, everything counts as dirty.
+    ``segments``: oldest first, the last one active. ``first_dirty``: first offset that was never
+    compacted, None if nothing was. If that is below the log start or above the end, everything
+    counts as dirty.
     """
     # A deletion or truncation moved the log past the checkpointed offset.
     start = bounds.log_start if first_dirty is None else first_dirty
     if not bounds.log_start <= start <= bounds.end:
         start = bounds.log_start
     end = _first_uncleanable(segments, config, start, last_stable_offset, now_ms)
+    # Closed segments with records that were never compacted, including those too young for now.
     dirty = [
         segment
         for segment in segments
@@ -97,6 +99,11 @@ def _first_uncleanable(
     last_stable_offset: int,
     now_ms: int,
 ) -> int:
+    """Return the base offset of the first segment after ``start`` that cannot be compacted yet.
+
+    That is the active segment, one with unstable records, or one whose records are younger than
+    ``min.compaction.lag.ms``. ``start`` is returned if there is no segment after it.
+    """
     youngest_ms = now_ms - config.min_compaction_lag_ms
     for segment in segments:
         if segment.next_base_offset <= start:
@@ -120,12 +127,14 @@ def fits_into_group(
     index_bytes: int,
     config: LogConfig,
 ) -> bool:
-    """Return whether ``following`` is written into the same new segment as ``sources``.
+    """Return whether ``following`` may be merged into the new segment made from ``sources``.
 
-    ``written`` is what remains of them, ``index_bytes`` the larger index of ``following``. Neither
-    the log nor an index may exceed its limit. The remaining size decides, where Kafka's
-    ``groupSegmentsBySize`` uses the original size, so nearly empty segments merge into one.
+    ``written``: bytes written for the sources so far. ``index_bytes``: size of the larger index of
+    ``following``. Neither the log nor an index may exceed its limit. The size after compaction
+    counts, where Kafka's ``groupSegmentsBySize`` uses the size before, so nearly empty segments
+    merge into one.
     """
+    # The last condition: index entries have 32 bits for an offset relative to the base offset.
     return (
         len(sources) < GROUP_SEGMENTS_MAX
         and written.log_bytes + following.size_bytes <= config.segment_bytes

@@ -38,7 +38,10 @@ class CleanedSegment:
         self._descriptor = os.open(self._path, flags, 0o644)
 
     def append(self, batch: bytes, index_interval_bytes: int) -> None:
-        """Write and index one batch."""
+        """Write one batch at the end of the new segment and index it.
+
+        Raises StorageError if the segment would be too large for its index.
+        """
         segment = self.segment
         position, size = segment.size_bytes, len(batch)
         # An index entry has 32 bits for a position.
@@ -62,11 +65,13 @@ class CleanedSegment:
         return IndexedBytes(self.segment.size_bytes, largest)
 
     def finish(self, sources: Sequence[Segment], aborted: Sequence[AbortedTxn]) -> None:
-        """Write everything durably, with ``aborted`` as the transaction index.
+        """Write the log file and its indexes durably, as ``.cleaned`` files.
 
-        The indexes do not stay in memory.
+        ``sources``: segments that this one will replace. ``aborted``: content of its transaction
+        index.
         """
         segment, last_source = self.segment, sources[-1]
+        # Retention by time must not see the rewritten records as new.
         segment.created_ms, segment.modified_ms = last_source.created_ms, last_source.modified_ms
         segment.seal()
         assert segment.index is not None

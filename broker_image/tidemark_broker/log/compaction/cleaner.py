@@ -78,12 +78,12 @@ def clean(
     stopping: Callable[[], bool],
     moved: Callable[[int], float],
 ) -> CleaningStats:
-    """Compact the part that :func:`dirtiness_of` returned, and persist the progress; one call at
-    a time for each log. Blocks.
+    """Compact the part of a log that :func:`dirtiness_of` returned; persist the progress. Blocks.
 
-    ``moved`` receives bytes read and written, and returns the seconds to pause. ``stopping`` is
-    polled often. Raises :class:`CleaningAborted` if it returns True, or if the log is cut, closed
-    or removed meanwhile. Raises :class:`LogError` if the log cannot be compacted.
+    There is one call at a time for each log. ``moved`` receives the bytes read and written, and
+    returns the seconds to pause. ``stopping`` is polled often. Raises :class:`CleaningAborted` if
+    it returns True, or if the log is cut, closed or removed meanwhile. Raises :class:`LogError` if
+    the log cannot be compacted.
     """
     return _Cleaning(log.state, part, settings, now_ms, stopping, moved).run()
 
@@ -100,12 +100,14 @@ class _Cleaning:
         stopping: Callable[[], bool],
         moved: Callable[[int], float],
     ) -> None:
+        """Prepare the cleaning; see :func:`clean` for the parameters."""
         self._log = log
         self._part = part
         self._settings = settings
         self._now_ms = now_ms
         self._stopping = stopping
-        # A change of either during the cleaning explains an error.
+        # Truncations, and base of the first segment, when the cleaning began. If either changes,
+        # an error of the cleaning is a consequence.
         self._truncations, self._begin = log.truncations, _begin_of(log)
         self._pace = CleaningPace(self._is_over, moved)
         self.stats = CleaningStats()
@@ -116,7 +118,10 @@ class _Cleaning:
         return unusable or log.truncations != self._truncations or self._stopping()
 
     def run(self) -> CleaningStats:
-        """Do the work of :func:`clean`. Blocks."""
+        """Compact the log: map the last offset of each key, then rewrite the segments.
+
+        Blocks. Return the figures of the cleaning.
+        """
         log, part = self._log, self._part
         flushing.flush(log, part.first_uncleanable)
         # Compacted segments must be below the recovery point: a recovery would take their
@@ -191,7 +196,7 @@ class _Cleaning:
         header: BatchHeader,
         batch: bytes,
     ) -> bool:
-        """Note the keys of one batch. Return False if there was no room for one."""
+        """Record the last offset of each key of a batch in the map; False if the map is full."""
         try:
             if header.is_control:
                 transactions.may_drop_marker(header, read_end_marker(batch))
@@ -199,6 +204,7 @@ class _Cleaning:
                 start, base = self._part.first_dirty, header.base_offset
                 payload = unpacked(header, batch)
                 records = keyed_records(payload, header.count, header.last_offset_delta)
+                # The loop thread runs between the groups of records.
                 for turn in self._pace.turns(records):
                     for _, _, delta, key, _ in turn:
                         if key is not None and base + delta >= start:
@@ -213,6 +219,10 @@ class _Cleaning:
     # -- rewriting --------------------------------------------------------------------------
 
     def _clean(self, offsets: OffsetMap) -> None:
+        """Rewrite all segments below the end of the mapped part, without superseded records.
+
+        ``offsets``: last offset of each key.
+        """
         config, transactions = self._log.config, CleanedTransactions()
         keep = BatchFilter(
             offsets,
@@ -224,7 +234,7 @@ class _Cleaning:
         )
         # Every segment below the end is rewritten: old records may have keys of the dirty part.
         segments = self._segments(-1, self.stats.next_dirty)
-        segments.reverse()
+        segments.reverse()  # _clean_group takes the oldest ones from the end
         while segments:
             self._clean_group(segments, keep, transactions)
         self.stats.unreadable_batches = keep.unreadable
@@ -242,8 +252,10 @@ class _Cleaning:
     def _clean_group(
         self, segments: list[Segment], keep: BatchFilter, transactions: CleanedTransactions
     ) -> None:
-        """Write the last of ``segments``, and the following ones that fit after it, as one
-        segment.
+        """Rewrite the oldest of ``segments`` and those after it that fit, as one new segment.
+
+        ``segments`` is newest first; the rewritten ones are removed from it. Raises CleaningAborted
+        if the log has changed meanwhile.
         """
         with cleaned_segment(self._log.directory, segments[-1]) as cleaned:
             sources, rewritten, changed = list[Segment](), RewrittenBatches(), False
@@ -280,7 +292,7 @@ class _Cleaning:
         rewritten: RewrittenBatches,
         keep: BatchFilter,
     ) -> bool:
-        """Write what remains of a segment. Return whether any of its content was dropped."""
+        """Write the records of a segment that are kept. Return whether any content was dropped."""
         changed = False
         for header, batch in self._read(source):
             # Dropping a filler alone is no change worth a rewrite.

@@ -74,9 +74,9 @@ class OffsetMap:
         return state.digest()
 
     def _find(self, digest: bytes) -> int:
-        """Return the position of the hash, or of the empty slot for it.
+        """Return the byte position of the key's slot, or of the empty slot where it belongs.
 
-        One always exists, because the map never fills completely.
+        ``digest``: hash of the key. A slot always exists, because the map never fills completely.
         """
         memory, slots = self._memory, self._slots
         number = int.from_bytes(digest, "big")
@@ -88,6 +88,7 @@ class OffsetMap:
             if found in (digest, _EMPTY):
                 return at
             slot = (slot + leap) % slots
+        # Then linear probing, which reads neighbouring memory.
         at = slot * SLOT_BYTES
         while memory[at : at + _HASH_BYTES] not in (digest, _EMPTY):
             at += SLOT_BYTES

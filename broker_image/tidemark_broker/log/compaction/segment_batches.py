@@ -23,6 +23,7 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
     """
     position, end = 0, segment.size_bytes
     with _opened(segment) as descriptor:
+        # ``begin``: position of the buffer in the file.
         buffer, begin = b"", 0
         while position < end:
             at = position - begin

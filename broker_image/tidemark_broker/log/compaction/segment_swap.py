@@ -15,9 +15,9 @@ from tidemark_broker.log.swap_files import begin_swap, has_begun
 
 
 def swap_in(log: LogState, sources: Sequence[Segment], cleaned: Segment) -> bool:
-    """Replace ``sources``, the log's segments when the cleaning began, by ``cleaned``. Blocks.
+    """Replace ``sources`` in the log by ``cleaned``, the compacted segment made from them. Blocks.
 
-    Return False, with nothing changed, if the log does not have all of them any more. A swap that
+    Return False, with nothing changed, if the log does not have all sources any more. A swap that
     fails halfway leaves a log that must be reopened, which completes the swap.
     """
     with log.shaping:
@@ -26,6 +26,7 @@ def swap_in(log: LogState, sources: Sequence[Segment], cleaned: Segment) -> bool
             # Retention or a truncation may have removed a source since the cleaning began.
             if not _has_all(log, sources):
                 return False
+        # From here the swap is on disk: a crash completes it at the next start.
         _begin(log, cleaned)
         with log.lock:
             log.check_usable()

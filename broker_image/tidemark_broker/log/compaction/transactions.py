@@ -51,9 +51,9 @@ class CleanedTransactions:
         return True
 
     def may_drop_marker(self, header: BatchHeader, marker: EndMarker | None) -> bool:
-        """Pass a control batch and its marker (None for another or no record).
+        """Pass a control batch; return whether no data of its transaction is left in the log.
 
-        Return whether nothing is left of its transaction.
+        ``marker``: its commit or abort marker, None if it has another or no record.
         """
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
