@@ -89,7 +89,13 @@ class GroupCoordinator:
         request_topic: Callable[[str], None],
         clock: Callable[[], Now],
     ) -> None:
+        """Create the coordinator without partitions; it gets them as this broker becomes leader.
+
+        ``request_topic``: requests the creation of ``__consumer_offsets``. ``clock``: monotonic and
+        wall-clock time.
+        """
         self.settings = settings
+        #: Memory of all groups of this broker, with its limit.
         self.room = GroupMemory(settings.bytes_max)
         self._clock = clock
         # One shard per led partition; room and clock are shared by all of them.
@@ -113,9 +119,13 @@ class GroupCoordinator:
             now=lambda: clock().s,
         )
         self._cluster = cluster
+        #: Tasks that compute targets of large groups outside the loop.
         self._assigning: set[asyncio.Task[None]] = set()
+        #: Compiled regular expressions of subscriptions.
         self._patterns: Lru[str, Callable[[str], bool]] = Lru(_PATTERNS_MAX)
         self._answers = Answers()
+        #: Deleted topics whose offsets are still to be removed; ``_news`` is set when there are
+        #: any.
         self._gone: list[TopicMetadata] = []
         self._news = asyncio.Event()
         # Offsets of a deleted topic must not apply to a later topic of the same name.
@@ -126,22 +136,24 @@ class GroupCoordinator:
     async def join(
         self, request: Callable[[Callable[[JoinAnswer], None]], JoinRequest], timeout_s: float
     ) -> JoinAnswer:
-        """Answer when the next generation starts; after ``timeout_s`` the member must retry.
+        """Handle JoinGroup: answer when the next generation starts.
 
-        ``request`` receives the callback for the answer.
+        ``request`` builds the request, given the callback that receives its answer. After
+        ``timeout_s`` the answer is REBALANCE_IN_PROGRESS, and the member must retry.
         """
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         joining = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(joining.group_id)
-        # Turns keep the order of requests, since a join may take several steps.
+        # One request of a group at a time, in their order, since a join may take several steps.
         async with shard.turn(joining.group_id):
             steps = shard.join(joining, self._cluster.topics_version, self._clock())
             joined = await _driven(steps)
             end_offset = shard.recorded_below(joining.group_id)
-        # A group of the consumer protocol answers at once, and its records must be committed first.
+        # A consumer-protocol group answers at once, but only after its records are committed.
         if joined is not None:
             await self._committed(shard, end_offset)
             return joined
+        # A classic group answers through the callback when the rebalance proceeds.
         try:
             async with asyncio.timeout(timeout_s):
                 return await answer
@@ -153,13 +165,18 @@ class GroupCoordinator:
     async def sync(
         self, request: Callable[[Callable[[SyncAnswer], None]], SyncRequest], timeout_s: float
     ) -> SyncAnswer:
-        """Answer when the leader has sent the assignments."""
+        """Handle SyncGroup: answer when the leader has sent the assignments.
+
+        ``request`` builds the request, given the callback that receives its answer. After
+        ``timeout_s`` the answer is REBALANCE_IN_PROGRESS.
+        """
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         syncing = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(syncing.group_id)
         async with shard.turn(syncing.group_id):
             synced = await _driven(shard.sync(syncing, self._clock()))
             end_offset = shard.recorded_below(syncing.group_id)
+        # None: a classic group, which answers through the callback.
         if synced is not None:
             await self._committed(shard, end_offset)
             return synced
@@ -187,16 +204,17 @@ class GroupCoordinator:
     async def consumer_heartbeat(
         self, request: HeartbeatRequest, denied: Denied, pause: Pause
     ) -> HeartbeatAnswer:
-        """Handle a consumer-protocol heartbeat.
+        """Handle ConsumerGroupHeartbeat, and answer once its records are committed.
 
         ``denied`` returns the topics that the member may not describe; the group's expressions do
-        not match them.
+        not match them. ``pause`` yields the loop.
         """
         topics_version, shard = self._cluster.topics_version, self._shard_of(request)
         unresolved = shard.consumers.unresolved(
             request.group_id, request.regex, topics_version, self._clock()
         )
-        # Expressions are resolved before the turn, since matching all topics takes long.
+        # Expressions are resolved before the request takes the group's lock, since matching all
+        # topics takes long.
         if unresolved:
             resolved = await self._resolve(unresolved, request.regex, denied, pause)
             request = replace(request, resolved=resolved)
@@ -214,6 +232,11 @@ class GroupCoordinator:
     async def _resolve(
         self, regexes: Sequence[str], requested: str | None, denied: Denied, pause: Pause
     ) -> Mapping[str, frozenset[str]]:
+        """Match regular expressions against all topics; return the matching names by expression.
+
+        ``requested``: the expression of this heartbeat. An invalid one raises CoordinatorError;
+        invalid ones of other members match nothing.
+        """
         patterns: list[tuple[str, Callable[[str], bool]]] = []
         for regex in regexes:
             try:
@@ -225,6 +248,7 @@ class GroupCoordinator:
                         f"SubscribedTopicRegex `{shown(regex)}` is not a valid expression: {error}"
                     )
                     raise CoordinatorError(ErrorCode.invalid_regular_expression, wrong) from error
+        # Matching all topics may take seconds, so the loop is yielded regularly.
         found: dict[str, set[str]] = {regex: set() for regex in regexes}
         for number, name in enumerate(tuple(self._cluster.topics)):
             for regex, matches in patterns:
@@ -232,6 +256,7 @@ class GroupCoordinator:
                     found[regex].add(name)
             if not number % _TOPICS_AT_ONCE:
                 await pause()
+        # Topics that the member may not describe are removed, as in Kafka.
         refused = await denied(set().union(*found.values()))
         return {regex: frozenset(names - refused) for regex, names in found.items()}
 
@@ -298,16 +323,18 @@ class GroupCoordinator:
     async def commit(
         self, by: OffsetCommitter, new: Sequence[NewOffset], pause: Pause
     ) -> list[ErrorCode]:
-        """Commit offsets. Return one error each once the stored ones are committed.
+        """Commit offsets; return an error code for each, once the stored ones are committed.
 
-        In a transaction its coordinator must have been queried first (:meth:`log_of`).
+        For a commit in a transaction, the caller has queried its coordinator first
+        (:meth:`log_of`).
         """
         shard = self.coordinators.shard_of(by.group_id)
         errors: list[ErrorCode] = []
         end_offset = 0
+        # An empty commit is handled too, since it checks the member.
         for start in range(0, max(len(new), 1), COMMITTED_AT_ONCE):
             part = new[start : start + COMMITTED_AT_ONCE]
-            # A turn for each part, so that heartbeats of the group are served in between.
+            # The group's lock is taken for each part, so that its heartbeats are served in between.
             async with shard.turn(by.group_id):
                 changed = shard.group_offsets.commit(by, part, self._clock())
             errors += changed.errors

@@ -84,6 +84,13 @@ class GroupShard:
         offload: Callable[["GroupShard", Offload], None],
         due: Callable[["GroupShard", str], None],
     ) -> None:
+        """Create an empty shard; the log is replayed into it, and :meth:`loaded` activates it.
+
+        - ``topic``, ``name``: return a topic by name and a name by topic id, None if unknown
+        - ``config_of``: returns a group's own configuration
+        - ``offload``: receives targets to compute outside the loop
+        - ``due``: receives a group id whose targets are due, or that may be downgraded
+        """
         self.log = log
         self._clock = clock
         self._room = room
@@ -94,6 +101,7 @@ class GroupShard:
         self._name = name
         # Weak values: a lock disappears with the last request that holds or awaits it.
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        #: Classic groups by id. A group id is in at most one of ``groups`` and ``consumer_groups``.
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = CommittedOffsets()
         self.consumer_groups: dict[str, ConsumerGroup] = {}
@@ -149,12 +157,16 @@ class GroupShard:
     def replay(
         self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int
     ) -> None:
-        """Apply one record of the log."""
+        """Apply one record of the log; ``offset`` is that of the record.
+
+        ``producer``: the transaction that contains the record, None for none.
+        """
         read = read_record(record)
         # A record type of a later release, which Kafka ignores as well.
         if read is None:
             return
         key, value = read
+        # A committed offset, pending if it is part of a transaction.
         if isinstance(key, OffsetCommitKey):
             of = OffsetKey(key.topic, key.partition)
             if value is None:
@@ -193,7 +205,7 @@ class GroupShard:
     # ------------------------------------------------------------ active state
 
     def loaded(self, now_s: float) -> None:
-        """Become active: add the memory of the groups and start their timers."""
+        """Become active after the log was replayed: account for memory and start the timers."""
         now = self._clock()
         # Offsets without a group record belong to standalone consumers. They need a group to
         # expire.
@@ -204,6 +216,7 @@ class GroupShard:
         for group in self.all_groups():
             self._room.weigh(group)
         at = Now(now_s, now.ms)
+        # Sessions restart, since heartbeats before the change of coordinators are not in the log.
         self.rebalancing.loaded(at)
         for group_id in self.consumer_groups:
             self.rebalancing.check_later(group_id, at)
@@ -239,14 +252,15 @@ class GroupShard:
     # ------------------------------------------------------------ members of both protocols
 
     def join(self, request: JoinRequest, topics_version: int, now: Now) -> Steps[JoinAnswer | None]:
-        """Join a member of the classic protocol.
+        """Handle JoinGroup of a member of the classic protocol.
 
-        None means that the answer goes to ``request.answer``. An empty group of the consumer
-        protocol is replaced.
+        None: the answer goes to ``request.answer`` later. An empty group of the consumer protocol
+        is replaced by a classic one.
         """
         group = self.consumer_groups.get(request.group_id)
         if group is not None and not group.is_empty:
             return (yield from self._classic_members.join(group, request, topics_version, now))
+        # A classic member may replace a consumer-protocol group that has no members.
         if group is not None:
             end_offset = self.consumers.forget(group)
             classic = self.groups[request.group_id] = ClassicGroup(request.group_id, now.ms)
@@ -280,10 +294,10 @@ class GroupShard:
         return self.rebalancing.leave(group_id, members, now)
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
-        """Handle the heartbeat of a consumer-protocol member.
+        """Handle ConsumerGroupHeartbeat. The first one in a classic group converts the group.
 
-        For the first one an empty classic group is replaced, and one with members is upgraded.
-        Raises :class:`CoordinatorError`.
+        An empty classic group is replaced, and one with members is upgraded. Raises
+        :class:`CoordinatorError`.
         """
         group_id = request.group_id
         is_known, end_offset = group_id in self.consumer_groups, 0
@@ -306,6 +320,11 @@ class GroupShard:
         return answer
 
     def _make_way(self, classic: ClassicGroup, request: HeartbeatRequest, now: Now) -> Steps[int]:
+        """Replace a classic group by a consumer-protocol group for a member that joins.
+
+        An empty group is only deleted; the join then creates the new one. Returns the end offset of
+        the records. Raises CoordinatorError if the group may not be upgraded.
+        """
         if request.member_epoch != JOIN:
             wrong = f"Group {shown(request.group_id)} is not a consumer group."
             raise CoordinatorError(ErrorCode.group_id_not_found, wrong)
@@ -316,6 +335,7 @@ class GroupShard:
             end_offset = self._journal.append([tombstone])
             self.rebalancing.forget(classic)
             return end_offset
+        # Conversion may run in a thread, and changes nothing until its records are appended.
         migration.check_upgrade(classic, self._settings)
         made = yield from elsewhere(_size_of(classic), partial(self._upgraded, classic))
         # Tombstone and new records are one batch, so that no reader sees the group twice.

@@ -58,13 +58,18 @@ def uniform(spec: Spec) -> dict[str, Assignment]:
 
 
 def _even(spec: Spec) -> _Assigned:
-    """Assign equal shares to members with equal subscriptions. Some get one partition more."""
+    """Assign equal shares to members that all have the same subscription.
+
+    The counts differ by at most one. Members keep what they have as far as their share permits.
+    """
     topics = next(iter(spec.members.values())).topics
+    # ``more`` members get one partition above the share.
     total = sum(spec.partitions[topic] for topic in topics)
     share, more = divmod(total, len(spec.members))
     kept, free = _keep(spec)
     # Members with more than a share keep one more, so that fewer partitions move.
     order = sorted(spec.members, key=lambda member: (-_count(kept[member]), member))
+    # First take away what exceeds a member's share, then distribute all that is free.
     for place, member_id in enumerate(order):
         quota = share + (place < more)
         assigned = kept[member_id]
@@ -82,7 +87,7 @@ def _even(spec: Spec) -> _Assigned:
 
 
 def _mixed(spec: Spec) -> _Assigned:
-    """Assign with different subscriptions.
+    """Assign to members with different subscriptions.
 
     The least loaded subscriber gets the next free partition. Then partitions move from the most to
     the least loaded subscribers of each topic.
@@ -98,6 +103,7 @@ def _mixed(spec: Spec) -> _Assigned:
         free, key=lambda partition: (len(subscribers.get(partition[0], ())), partition)
     )
     for topic, numbers in itertools.groupby(by_choice, key=lambda partition: partition[0]):
+        # A heap with the least loaded subscriber first.
         least = _Loads(subscribers.get(topic, ()), loads, 1)
         for _, number in numbers:
             member_id = least.first() or ""  # a free partition has at least one subscriber
@@ -115,9 +121,9 @@ def _mixed(spec: Spec) -> _Assigned:
 def _balance(
     topic: uuid.UUID, subscribers: Sequence[str], kept: _Assigned, loads: dict[str, int]
 ) -> bool:
-    """Move partitions of a topic from owners to subscribers with at least two fewer in total.
+    """Move partitions of a topic to subscribers that have at least two fewer than the owner.
 
-    Return whether any moved.
+    Loads count the partitions of all topics. Returns whether any partition moved.
     """
     owners = [subscriber for subscriber in subscribers if kept[subscriber].get(topic)]
     most, least, moved = _Loads(owners, loads, -1), _Loads(subscribers, loads, 1), False
@@ -126,6 +132,7 @@ def _balance(
         # A difference of one cannot improve by a move, and moving anyway would never end.
         if giver is None or taker is None or loads[giver] - loads[taker] < 2:
             return moved
+        # The highest number, so that the result is the same on every broker.
         number = max(kept[giver][topic])
         kept[giver][topic].discard(number)
         if not kept[giver][topic]:
@@ -164,7 +171,10 @@ class _Loads:
 
 
 def _keep(spec: Spec) -> tuple[_Assigned, list[tuple[uuid.UUID, int]]]:
-    """Return the partitions that members keep, and those without an owner."""
+    """Return the partitions that each member keeps, and the (topic, partition) pairs without owner.
+
+    A member keeps those of its previous target that it still subscribes to and that still exist.
+    """
     claimed: dict[uuid.UUID, set[int]] = {topic: set() for topic in spec.partitions}
     kept: _Assigned = {}
     for member_id, member in spec.members.items():
@@ -200,9 +210,9 @@ def _pairs(assignment: Assignment) -> Iterable[tuple[uuid.UUID, int]]:
 
 
 def range_(spec: Spec) -> dict[str, Assignment]:
-    """Assign contiguous partitions of each topic. Earlier members get one more.
+    """Assign contiguous partitions of each topic; the first members get those that remain.
 
-    Static members come first, in the order of their instance ids.
+    Static members come first, in the order of their instance ids (KIP-848's ``range``).
     """
     # One order for all topics, so that topics with equal counts are co-partitioned.
     order = sorted(spec.members, key=lambda member: _place(member, spec.members[member]))
@@ -216,6 +226,7 @@ def range_(spec: Spec) -> dict[str, Assignment]:
         start = 0
         for place, member_id in enumerate(members):
             end = start + share + (place < more)
+            # More members than partitions: the remaining ones get none.
             if end == start:
                 break
             assigned[member_id][topic] = set(range(start, end))

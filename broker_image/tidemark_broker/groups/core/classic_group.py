@@ -42,28 +42,38 @@ class ClassicGroup:
     """One group. ``state_timestamp_ms`` is the time of the last state change, -1 if unknown."""
 
     def __init__(self, group_id: str, now_ms: int = NO_TIMESTAMP) -> None:
+        """Create an empty group. ``now_ms``: time of its creation, -1 if unknown."""
         self.group_id = group_id
+        #: ``previous_state`` distinguishes the first rebalance of a group from later ones.
         self.state = self.previous_state = GroupState.EMPTY
         self.state_timestamp_ms = now_ms
+        #: For example "consumer"; None until the first member has joined.
         self.protocol_type: str | None = None
+        #: Assignment protocol that the members have in common, None before the first generation.
         self.protocol_name: str | None = None
         self.generation_id = 0
+        #: Member id of the leader, which computes the assignments.
         self.leader: str | None = None
+        #: By member id; ``static_members`` has the member id by instance id (KIP-345).
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         #: Ids that were handed out, whose members have not joined with them yet.
         self.pending_join: set[str] = set()
+        #: Members that have not sent SyncGroup in this generation yet.
         self.pending_sync: set[str] = set()
+        #: Number of members whose JoinGroup is waiting for the rebalance.
         self.awaiting_join = 0
         #: Whether a member has joined since the initial rebalance was last extended.
         self.new_member_added = False
-        #: None: the subscription is unknown.
+        #: Topics that the members subscribe to, None if their metadata cannot be read.
         self.subscribed: frozenset[str] | None = frozenset()
+        #: Approximate memory of the group.
         self.weight_bytes = _OVERHEAD_BYTES + len(group_id)
         #: Part of ``weight_bytes`` that is included in the broker's total.
         self.weighed_bytes = 0
         #: End offset of the last record of the group or of its offsets.
         self.recorded_below = 0
+        #: Number of members that support each assignment protocol.
         self._supported: Counter[str] = Counter()
 
     # ------------------------------------------------------------ what it is
@@ -116,10 +126,10 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """Return the protocol with most votes among those that all members support.
+        """Return the assignment protocol with most votes among those that all members support.
 
         Each member votes for the first common protocol of its list. On a tie the first voted one
-        wins.
+        wins. Raises ValueError if there is no common one.
         """
         candidates = {name for name, n in self._supported.items() if n == len(self.members)}
         votes = Counter(
@@ -177,10 +187,12 @@ class ClassicGroup:
         session_timeout_ms: int,
         join: Join | None,
     ) -> None:
-        """Update a rejoining member.
+        """Replace a rejoining member's protocols, time limits and pending join.
 
-        A join that still waits under the same id gets no answer: the client has retried it.
+        ``join``: callback for the answer to its JoinGroup, None if it does not wait for one. A join
+        that still waits under the same id gets no answer: the client has retried it.
         """
+        # Counted out with the former protocols and in with the new ones.
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
@@ -189,7 +201,7 @@ class ClassicGroup:
         self._await_join(member, join)
 
     def remove(self, member_id: str) -> ClassicMember | None:
-        """Remove a member or a handed-out id. Return the member."""
+        """Remove a member, or an id that was handed out and not used; return the member."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member, -1)
@@ -205,7 +217,10 @@ class ClassicGroup:
         return member
 
     def replace_static(self, instance_id: str, new_id: str) -> ClassicMember:
-        """Give the instance id to a restarted process; the previous member is fenced."""
+        """Give the instance id to a restarted process under a new member id; return the new member.
+
+        The previous process is fenced: its pending requests fail with FENCED_INSTANCE_ID.
+        """
         old_id = self.static_members[instance_id]
         old = self.members[old_id]
         was_leader = self.leader == old_id
@@ -229,6 +244,7 @@ class ClassicGroup:
         self.static_members[instance_id] = new_id
         if was_leader:
             self.leader = new_id
+        # The old process cannot send its SyncGroup any more.
         self.pending_sync.discard(old_id)
         return new
 
@@ -272,7 +288,11 @@ class ClassicGroup:
         )
 
     def metadata(self, assignments: "dict[str, bytes] | None" = None) -> GroupMetadataValue:
-        """Return the group's record. ``assignments`` replaces the members' current assignments."""
+        """Return the group's record value (Kafka's GroupMetadataValue).
+
+        ``assignments``: by member id, recorded instead of the members' current assignments. They
+        become current only after the commit.
+        """
         name = self.protocol_name or ""
         # Metadata of the selected protocol only, as in Kafka's record.
         members = tuple(
@@ -305,7 +325,7 @@ class ClassicGroup:
 
     @classmethod
     def of(cls, group_id: str, value: GroupMetadataValue) -> "ClassicGroup":
-        """Restore a group from its record: stable with members, else empty."""
+        """Restore a group from its record: Stable with members, else Empty."""
         group = cls(group_id, value.current_state_timestamp)
         group.generation_id = value.generation
         group.protocol_name = value.protocol
@@ -325,6 +345,7 @@ class ClassicGroup:
         group.protocol_type = value.protocol_type or None
         group.leader = value.leader if value.members else None
         group.state = GroupState.STABLE if value.members else GroupState.EMPTY
+        # Parse which topics the members consume, for the expiry of offsets.
         group._subscribe()
         return group
 
@@ -335,6 +356,7 @@ class ClassicGroup:
         self.weight_bytes += _weight(self.subscribed)
 
     def _subscribed(self) -> frozenset[str] | None:
+        """Return the topics to which members subscribe, or None if that is unknown."""
         if not self.members:
             return frozenset()
         if not self.is_consumer_group or self.protocol_name is None:

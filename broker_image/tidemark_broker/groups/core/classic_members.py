@@ -69,6 +69,11 @@ class ClassicMembers:
         topic: Callable[[str], SubscribedTopic | None],
         name: Callable[[uuid.UUID], str | None],
     ) -> None:
+        """Connect the state that is shared with the consumer-protocol members of the same groups.
+
+        ``room``: memory of all groups of the broker. For ``topic`` and ``name`` see the class.
+        """
+        # Timers are shared too, as a member's deadlines do not depend on its protocol.
         self._consumers = consumers
         self._deadlines = deadlines
         self._settings = settings
@@ -81,7 +86,11 @@ class ClassicMembers:
     def join(
         self, group: ConsumerGroup, request: JoinRequest, topics_version: int, now: Now
     ) -> Steps[JoinAnswer]:
-        """Join a member, or update a rejoining one."""
+        """Handle JoinGroup of a classic member in a consumer-protocol group; return the answer.
+
+        The member joins, or an existing member is updated. The answer is immediate, since a member
+        has an epoch instead of a generation that all members must reach together.
+        """
         member = self._check_join(group, request)
         member_id, instance_id = request.who
         # KIP-394: a dynamic member first gets an id, so that a retry does not create a second
@@ -95,6 +104,7 @@ class ClassicMembers:
         described = yield from elsewhere(
             len(subscription.topics), partial(_described, request, subscription, member)
         )
+        # The last check: everything from here on changes the group.
         check_room(group, member, described, self._settings, self._room)
         # A different id under the same instance id is a restarted static member.
         takes_over = member is not None and member.member_id != member_id
@@ -123,7 +133,11 @@ class ClassicMembers:
         )
 
     def _check_join(self, group: ConsumerGroup, request: JoinRequest) -> ConsumerMember | None:
-        """Return the rejoining member, or the static one it replaces; None for a new one."""
+        """Check a JoinGroup; return the existing member that it concerns, None for a new one.
+
+        That is the member with the id, or the static member with the instance id. Raises
+        CoordinatorError.
+        """
         settings, session_ms = self._settings, request.session_timeout_ms
         # The checks are in Kafka's order, since the first failing one decides the error.
         if settings.migration is Migration.DISABLED:
@@ -139,6 +153,7 @@ class ClassicMembers:
         member_id, instance_id = request.who
         if instance_id is None:
             return group.members.get(member_id)
+        # A static member without a member id is a restarted process, which takes over.
         named = group.static_member(instance_id)
         if member_id == UNKNOWN_MEMBER_ID or named is None:
             return named
@@ -158,7 +173,10 @@ class ClassicMembers:
     # ------------------------------------------------------------ SyncGroup
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, now: Now) -> Steps[SyncAnswer]:
-        """Return the member's assignment in its epoch."""
+        """Handle SyncGroup: return the member's assignment in its epoch.
+
+        Raises CoordinatorError; REBALANCE_IN_PROGRESS if the member must rejoin first.
+        """
         member, classic = self._member(group, request.who, request.generation_id)
         protocol = classic.supported_protocols[0]
         if (request.protocol_type or CONSUMER, request.protocol_name or protocol.name) != (
@@ -168,7 +186,8 @@ class ClassicMembers:
             wrong = f"The group's protocol is {protocol.name} of {CONSUMER}."
             raise refused(ErrorCode.inconsistent_group_protocol, wrong)
         position = member.position
-        # The epoch advanced after the join. An answer now would skip partitions to revoke.
+        # The group's epoch advanced after the join. An assignment now would hide that partitions
+        # must be revoked first.
         if group.epoch > position.epoch and position.state != UNREVOKED_PARTITIONS:
             self._rejoin(group, member, now)
             raise refused(ErrorCode.rebalance_in_progress, "The member must rejoin.")
@@ -193,13 +212,16 @@ class ClassicMembers:
     def heartbeat(
         self, group: ConsumerGroup, who: MemberIdentity, generation_id: int, now: Now
     ) -> Steps[ErrorCode]:
-        """Return REBALANCE_IN_PROGRESS if the member must give up partitions or may have more."""
+        """Handle a classic Heartbeat: renew the session, and tell the member whether to rejoin.
+
+        Returns REBALANCE_IN_PROGRESS if it must give up partitions or may have more, else NONE.
+        """
         member, _ = self._member(group, who, generation_id)
         self._consumers.renew_session(group, member, now)
         position = member.position
         is_to_rejoin = position.epoch < group.epoch or position.state == UNREVOKED_PARTITIONS
-        # Whether a partition is free needs a look at all holders, so it is only computed when
-        # needed.
+        # Whether a partition is free requires a look at the owners of all partitions, so it is only
+        # computed for a member that waits for one.
         if not is_to_rejoin and position.state == UNRELEASED_PARTITIONS:
             target = group.target_of(member.member_id)
             size = size_of(target) + group.moves_size
@@ -289,8 +311,9 @@ def _read(request: JoinRequest) -> Subscribed:
 def _described(
     request: JoinRequest, subscription: Subscribed, member: ConsumerMember | None
 ) -> MemberDescription:
-    """Return the member's description, as the same object if it has not changed."""
+    """Return the member's description after a JoinGroup, as the same object if nothing changed."""
     known = None if member is None else member.described
+    # What the request leaves out stays as it was.
     former = (known or UNKNOWN).metadata
     made = replace(
         former,

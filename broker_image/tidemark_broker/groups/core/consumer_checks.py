@@ -23,7 +23,10 @@ from tidemark_broker.groups.core.values import shown
 
 
 def check_request(request: HeartbeatRequest, settings: GroupSettings) -> None:
-    """Check the fields of a request."""
+    """Check the fields of a ConsumerGroupHeartbeat, independent of the group's state.
+
+    Raises CoordinatorError with Kafka's code and text.
+    """
     for name, value in (
         ("MemberId", request.member_id),
         ("GroupId", request.group_id),
@@ -35,6 +38,7 @@ def check_request(request: HeartbeatRequest, settings: GroupSettings) -> None:
     # Only a join must be complete. Later heartbeats contain what has changed.
     if request.member_epoch == JOIN:
         _check_join(request)
+    # Member epoch -2: a static member leaves and intends to return (KIP-848).
     elif request.member_epoch == LEAVE_FOR_NOW:
         if request.instance_id is None:
             raise refused(ErrorCode.invalid_request, "InstanceId can't be null.")
@@ -60,7 +64,11 @@ def _check_join(request: HeartbeatRequest) -> None:
 
 
 def known_member(group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMember | None:
-    """Return the member of the request, or the static one it replaces; None for a new one."""
+    """Return the member that a heartbeat concerns, None for a new one.
+
+    For a join with an instance id it is the static member that is replaced. Raises CoordinatorError
+    if the id is unknown, fenced or owned by another process, or for a wrong epoch.
+    """
     member = group.members.get(request.member_id)
     if request.instance_id is not None:
         named = group.static_member(request.instance_id)
@@ -97,9 +105,10 @@ def static_member(group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMe
 
 
 def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
-    """Check the member epoch.
+    """Check the member epoch in a heartbeat against the member's current one.
 
-    The previous epoch is accepted if the answer with the current one may have been lost.
+    The previous epoch is accepted, too, if the answer with the current one may have been lost. Any
+    other epoch is fenced.
     """
     position, epoch = member.position, request.member_epoch
     if epoch in (JOIN, position.epoch):
@@ -129,7 +138,10 @@ def check_room(
     settings: GroupSettings,
     room: GroupMemory,
 ) -> None:
-    """Check that the group and the broker's memory have room for the member."""
+    """Check the group's maximum size, and that the broker's memory has room for the member.
+
+    ``member``: None for a new one. Raises GROUP_MAX_SIZE_REACHED.
+    """
     size_max = settings.consumer_size_max
     if member is None and len(group.members) >= size_max:
         wrong = f"The group has reached its maximum capacity of {size_max} members."

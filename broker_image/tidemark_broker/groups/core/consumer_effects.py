@@ -121,7 +121,7 @@ UNKNOWN = MemberDescription.of(
 
 
 def effect_of(value: records.Value) -> Effect:
-    """Convert a value that was read from the log."""
+    """Convert a record's value, as read from the log, to the value that is kept in memory."""
     if isinstance(value, records.ConsumerGroupMemberMetadataValue):
         return MemberDescription.of(value)
     # Sets make comparisons with the next target cheap.
@@ -147,6 +147,7 @@ def effect_of(value: records.Value) -> Effect:
 
 
 def _value_of(effect: Effect) -> records.Value:
+    """Convert a value in memory to its record's value; the inverse of ``effect_of``."""
     if isinstance(effect, MemberDescription):
         return effect.metadata
     if isinstance(effect, MemberPosition):
@@ -168,6 +169,7 @@ def _value_of(effect: Effect) -> records.Value:
         effect,
         records.ConsumerGroupMetadataValue | records.ConsumerGroupTargetAssignmentMetadataValue,
     ):
+        # The rest is a target assignment.
         return effect
     return records.ConsumerGroupTargetAssignmentMemberValue(
         topic_partitions=tuple(
@@ -181,6 +183,10 @@ def _value_of(effect: Effect) -> records.Value:
 def _read_partition_epochs(
     topics: tuple[records.CurrentTopicPartitions, ...], epoch: int
 ) -> PartitionEpochs:
+    """Return, for each topic and partition, the epoch in which the member got the partition.
+
+    ``epoch``: the member's, for records without epochs of the partitions (before KIP-1251).
+    """
     return {
         topic.topic_id: dict(
             zip(

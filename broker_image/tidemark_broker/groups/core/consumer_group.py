@@ -72,30 +72,42 @@ class ConsumerGroup:
     """
 
     def __init__(self, group_id: str) -> None:
+        """Create an empty group in epoch 0, to which records are then applied."""
         self.group_id = group_id
+        #: Epoch of the group; each change of members, subscriptions or topics raises it (KIP-848).
         self.epoch = 0
+        #: Hash of the subscribed topics and their partitions at ``epoch``.
         self.metadata_hash = 0
+        #: Epoch of the target assignments, below ``epoch`` while new targets are due.
         self.assignment_epoch = 0
         self.assignment_timestamp_ms = 0
         self.members: dict[str, ConsumerMember] = {}
+        #: Member id by instance id.
         self.static_members: dict[str, str] = {}
+        #: Target assignment by member id.
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
+        #: Approximate memory of the group, and its part that is included in the broker's total.
         self.weight_bytes = _GROUP_BYTES + len(group_id)
         self.weighed_bytes = 0
         self.recorded_below = 0
         self.topics_seen = TopicsSeen(-1, 0)
+        #: Version of the broker's topics against which all regular expressions were last resolved.
         self.regexes_version = -1
         self.regexes_checked_ms = 0
         #: Incremented when a topic is subscribed for the first time, or no longer.
         self.topic_changes = 0
+        #: True while targets are being computed, so that they are computed only once.
         self.is_being_assigned = False
         #: Owner by topic and partition, before ``_moves``: members with old and new positions.
         self._holders: dict[uuid.UUID, dict[int, str]] = {}
         self._moves: list[tuple[str, MemberPosition, MemberPosition]] = []
+        #: Number of partitions in ``_moves``, by which a caller decides whether to use a thread.
         self.moves_size = 0
+        #: Equal subscriptions share one object, with the number of members that have it.
         self._subscriptions: dict[Subscription, Subscription] = {}
         self._counts: Counter[Subscription] = Counter()
+        #: Number of members with each regular expression, and with each server-side assignor.
         self._regex_counts: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
         #: Number of members of the classic protocol, and how many support each protocol.
@@ -211,13 +223,17 @@ class ConsumerGroup:
         return int.from_bytes(digest.digest(), "big", signed=True)
 
     def spec(self, topic: Callable[[str], SubscribedTopic | None]) -> Spec:
-        """Return an immutable input for the assignor."""
+        """Return the input for the assignor: members, their topics, and numbers of partitions.
+
+        The result is immutable, so it may be used in a thread while the group changes.
+        """
         partitions: dict[uuid.UUID, int] = {}
         topics: dict[Subscription, frozenset[uuid.UUID]] = {}
         # Subscriptions that resolve to equal topics share a set, so assignors can compare by
         # identity.
         shared: dict[frozenset[uuid.UUID], frozenset[uuid.UUID]] = {}
         for subscription in self._subscriptions:
+            # Topics that do not exist (yet) are left out.
             found = [topic(name) for name in self.topics_of(subscription)]
             existing = [match for match in found if match is not None]
             partitions.update(existing)
@@ -249,16 +265,17 @@ class ConsumerGroup:
         )
 
     def may_commit(self, member_id: str, epoch: int, topic_id: uuid.UUID | None, of: int) -> bool:
-        """Return whether the member may commit the partition in that epoch (KIP-1251).
+        """Return whether the member may commit an offset of the partition in that epoch (KIP-1251).
 
         A commit may be in flight while the member advances. It is accepted if the partition was
-        assigned to it in that epoch already.
+        assigned to the member in that epoch already. ``of``: number of the partition.
         """
         member = self.members.get(member_id)
         if member is None or epoch > member.position.epoch:
             return False
         if epoch == member.position.epoch:
             return True
+        # Without a topic id, or for a classic member, only the current epoch is valid.
         if topic_id is None or member.metadata.classic is not None:
             return False
         # The partition may be on its way out (revoking). The member still commits its last offsets
@@ -272,7 +289,11 @@ class ConsumerGroup:
     # ------------------------------------------------------------ application of records
 
     def apply(self, key: records.Key, effect: Effect | None) -> None:
-        """Apply a record. A tombstone, or a value that does not fit the key, removes the state."""
+        """Apply a record to the state in memory.
+
+        ``effect``: value of the record, None for a tombstone. A tombstone, or a value that does not
+        fit the key, removes the state.
+        """
         # A tombstone of the group is handled by the caller, which drops the object.
         if isinstance(key, records.ConsumerGroupMetadataKey):
             if isinstance(effect, records.ConsumerGroupMetadataValue):
@@ -322,6 +343,7 @@ class ConsumerGroup:
             del self.static_members[instance_id]
 
     def _count(self, member: ConsumerMember, sign: int) -> None:
+        """Include a member in the group's counts (``sign`` 1), or exclude it (-1)."""
         subscription, regex = member.subscription, member.subscription.regex
         self.weight_bytes += sign * (member.described.weight_bytes + len(member.member_id))
         self._counts[subscription] += sign
@@ -359,6 +381,7 @@ class ConsumerGroup:
             self.weight_bytes += partitions_weigh(target)
 
     def _put_position(self, member_id: str, position: MemberPosition) -> None:
+        """Set a member's current assignment (Kafka's current member assignment record)."""
         member = self.members.get(member_id)
         if member is None:
             if position is NOWHERE:

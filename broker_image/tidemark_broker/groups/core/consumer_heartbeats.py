@@ -143,6 +143,11 @@ class ConsumerGroups:
         offload: Callable[[Offload], None],
         due: Callable[[str], None],
     ) -> None:
+        """Connect the groups with their records, timers, limits and configurations.
+
+        ``room``: memory of all groups of the broker. ``configs``: values that a group overrides.
+        For the callbacks see the class.
+        """
         self._groups = groups
         self._journal = ConsumerJournal(groups, journal)
         self._deadlines = deadlines
@@ -176,8 +181,13 @@ class ConsumerGroups:
             self.downgrade_later(group, now)
 
     def expired(self, key: object, now: Now) -> bool:
-        """Handle an expired deadline. Return whether it is one of this class's types."""
+        """Handle an expired deadline; return False if it is not one of this class's types.
+
+        Member deadlines (session, revocation, rejoin) remove the member from its group.
+        """
         if isinstance(key, AssignmentDeadline | DowngradeDeadline):
+            # Targets are computed, or the group is downgraded, in the group's own sequence of
+            # requests.
             self._due(key.group_id)
             return True
         if not isinstance(key, _MemberDeadline):
@@ -249,7 +259,10 @@ class ConsumerGroups:
     # ------------------------------------------------------------ ConsumerGroupHeartbeat
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
-        """Handle a heartbeat: join, keep the session or leave."""
+        """Handle a ConsumerGroupHeartbeat: join, keep the session, or leave.
+
+        Raises CoordinatorError before anything has changed.
+        """
         self.check(request)
         if request.member_epoch in (LEAVE, LEAVE_FOR_NOW):
             return (yield from self._leave(request, now))
@@ -262,6 +275,7 @@ class ConsumerGroups:
         # Everything that may reject the request comes before the first record is written.
         described = yield from _described(request, None if member is None else member.described)
         check_room(group, member, described, self._settings, self._room)
+        # Regular expressions were resolved by the caller; only their number is limited here.
         expressions.check_limit(group, request.regex)
         wants_others = yield from self.update(
             group,
@@ -282,12 +296,14 @@ class ConsumerGroups:
         topics_version: int,
         now: Now,
     ) -> Steps[bool]:
-        """Record a member's description, together with newly resolved expressions; compute due
-        targets.
+        """Record a member's description and newly resolved expressions, and compute due targets.
 
-        ``member`` is None for a new one. Return whether its subscription has changed.
+        ``member``: the existing member, None for a new one. ``by``: the new description.
+        ``topics_version``: version of the broker's topics that the request has seen. Returns
+        whether an existing member has changed its subscription.
         """
         described = by.described
+        # Collect all records first, because they are written together.
         entries = expressions.no_longer_used(group, member, described.subscription.regex)
         if member is not None and by.takes_over:
             entries += _replacement(group, member, by.member_id, described)
@@ -298,6 +314,7 @@ class ConsumerGroups:
         wants_others = member is not None and described.subscription != member.subscription
         bump = member is None or wants_others or bool(resolved)
         yield from self._change(group, entries, bump=bump)
+        # A topic that was created or has grown changes the assignor's input, too.
         yield from self._see_topics(group, topics_version, is_new=bump)
         # The predecessor's timers would otherwise remove the new member's state.
         if by.takes_over and member is not None and member.member_id != by.member_id:
@@ -320,6 +337,10 @@ class ConsumerGroups:
     def _moved(
         self, group: ConsumerGroup, request: HeartbeatRequest, now: Now, *, wants_others: bool
     ) -> Steps[HeartbeatAnswer]:
+        """Advance the member towards its target, and return the answer to its heartbeat.
+
+        ``wants_others``: its subscription has just changed.
+        """
         member = group.members[request.member_id]
         before = member.position
         yield from self.reconcile(group, member, request.owned, now, wants_others=wants_others)
@@ -343,6 +364,7 @@ class ConsumerGroups:
     # ------------------------------------------------------------ leaving
 
     def _leave(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
+        """Remove a member that leaves; a static member may intend to return (epoch -2)."""
         group = self._group(request)
         if request.instance_id is not None:
             member = static_member(group, request)
@@ -350,6 +372,7 @@ class ConsumerGroups:
             member = group.members[request.member_id]
         else:
             raise unknown(group, request)
+        # A static member that returns in time gets its assignment back without a rebalance.
         if request.member_epoch == LEAVE_FOR_NOW:
             yield from self._leave_for_now(group, member)
         else:
@@ -403,10 +426,13 @@ class ConsumerGroups:
     def _see_topics(
         self, group: ConsumerGroup, topics_version: int, *, is_new: bool
     ) -> Steps[None]:
-        """Record a changed topics hash, and raise the epoch unless ``is_new``: a new epoch has
-        no targets yet.
+        """Check whether subscribed topics changed; record their new hash and a new epoch.
+
+        The epoch is not raised if ``is_new``: the request has just raised it, so its targets are
+        still to be computed.
         """
         seen = TopicsSeen(topics_version, group.topic_changes)
+        # Neither the broker's topics nor the group's subscriptions have changed since.
         if seen == group.topics_seen:
             return
         metadata_hash = yield from elsewhere(group.topics_size, partial(group.hash_of, self._topic))
@@ -429,9 +455,14 @@ class ConsumerGroups:
         *,
         wants_others: bool,
     ) -> Steps[None]:
-        """Advance the member towards its target, see :func:`.reconciliation.advance`."""
+        """Advance a member from its current assignment towards its target, and record the result.
+
+        ``owned``: partitions that the member reports, None if it reports no change.
+        ``wants_others``: its subscription has just changed. See :func:`.reconciliation.advance` for
+        the steps.
+        """
         before = member.position
-        # The member is at its target, which is the case for nearly every heartbeat.
+        # The member has reached its target, which is the case for nearly every heartbeat.
         if before.is_at(group.assignment_epoch) and not wants_others:
             return
         target = MemberTarget(
@@ -449,6 +480,7 @@ class ConsumerGroups:
                 subscribed = ids.__contains__
             return advance(before, target, owned, subscribed)
 
+        # The size decides whether the computation runs in a thread.
         names = len(member.subscription.names) if wants_others else 0
         size = before.size + size_of(target.partitions) + names + group.moves_size
         after = yield from elsewhere(size, advanced)
@@ -456,7 +488,8 @@ class ConsumerGroups:
             return
         entry = position_entry(group.group_id, member.member_id, after)
         yield from self._journal.record(group, [entry])
-        # The deadline starts with the revocation and is not extended by later heartbeats.
+        # The deadline by which the member must confirm starts with the revocation, and later
+        # heartbeats do not extend it.
         if after.state != UNREVOKED_PARTITIONS:
             self._deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
         elif before.state != UNREVOKED_PARTITIONS or after.revoking:
@@ -513,6 +546,7 @@ def _described(
 def _new_description(
     request: HeartbeatRequest, known: MemberDescription | None
 ) -> MemberDescription:
+    """Return the member's description after a heartbeat, as the same object if nothing changed."""
     former = (known or UNKNOWN).metadata
     # Fields that the heartbeat leaves out keep their previous values.
     names, regex = former.subscribed_topic_names, former.subscribed_topic_regex

@@ -34,7 +34,10 @@ class ConsumerJournal:
     def record_targets(
         self, group: ConsumerGroup, targets: Sequence[tuple[str, Assignment]]
     ) -> Steps[None]:
-        """Write targets of members that still exist once the targets are encoded."""
+        """Encode target assignments, and record those of members that still exist.
+
+        ``targets``: member ids with their assignments.
+        """
         entries = [target_entry(group.group_id, *target) for target in targets]
         size = sum(entry.size for entry in entries)
         records = yield from elsewhere(size, partial(records_of, entries))

@@ -74,6 +74,7 @@ class ConsumerTargets:
         configs: GroupConfigs,
         offload: Callable[[Offload], None],
     ) -> None:
+        """Connect the groups with their records, timers and limits; see the class for callbacks."""
         self._groups = groups
         self._journal = journal
         self._deadlines = deadlines
@@ -85,7 +86,12 @@ class ConsumerTargets:
         self._offload = offload
 
     def make_if_due(self, group: ConsumerGroup, now: Now) -> Steps[None]:
-        """Compute targets for the group's epoch, unless that was done too recently."""
+        """Compute targets for the group's epoch, unless that was done too recently.
+
+        Small computations finish within this call. Larger ones are handed to ``offload``, and
+        :meth:`bring_into_force` applies their result. After too short an interval a deadline is
+        set.
+        """
         if group.epoch <= group.assignment_epoch or group.is_being_assigned or group.is_empty:
             return
         if not self._is_due(group, now):
@@ -107,6 +113,7 @@ class ConsumerTargets:
                 self._offload(made)
                 return
             targets = yield from elsewhere(spec.size, made.compute)
+            # Computed within this request, so it is applied at once.
             yield from self.bring_into_force(made, targets, now)
         # An offloaded computation keeps the flag until its result is applied.
         finally:
@@ -116,7 +123,12 @@ class ConsumerTargets:
     def bring_into_force(
         self, made: Offload, targets: Mapping[str, Assignment], now: Now
     ) -> Steps[None]:
-        """Apply targets in parts; in between other requests, also of this group, are served."""
+        """Record computed targets, and then their epoch.
+
+        Targets are recorded in parts, so that other requests, also of this group, are served in
+        between. ``made``: the computation, whose result is ``targets``. Nothing happens if the
+        group no longer exists.
+        """
         group = made.group
         # The group may have been deleted or replaced during the computation.
         if self._groups.get(group.group_id) is not group:
@@ -124,6 +136,7 @@ class ConsumerTargets:
         now_there = {member: group.target_of(member) for member in group.members}
         # Members may have changed during the computation. New ones get targets in the next epoch.
         targets = _with_successors(made, targets, group)
+        # Only targets that differ are recorded.
         changed = yield from elsewhere(
             len(now_there) + made.spec.size, partial(_changed, now_there, targets)
         )
@@ -172,7 +185,11 @@ class ConsumerTargets:
 def _with_successors(
     made: Offload, targets: Mapping[str, Assignment], group: ConsumerGroup
 ) -> Mapping[str, Assignment]:
-    """Add targets of static members that returned under another id during the computation."""
+    """Add targets of static members that returned under another id during the computation.
+
+    They take over the target of their former member id.
+    """
+    # Static members that the computation has seen under an id that no longer exists.
     former = {
         subscriber.instance_id: member_id
         for member_id, subscriber in made.spec.members.items()

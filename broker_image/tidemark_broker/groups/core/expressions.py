@@ -30,10 +30,11 @@ def unresolved(
     refresh_ms: int,
     now: Now,
 ) -> Sequence[str]:
-    """Return the expressions to resolve before the heartbeat that contains ``regex``.
+    """Return the regular expressions to resolve before a heartbeat is handled.
 
-    They are the unresolved ones, or all of the group if topics may have changed or after
-    ``refresh_ms``.
+    ``regex``: the heartbeat's own expression, None or "" for none. All expressions of the group are
+    due if topics may have changed, or after ``refresh_ms``. Otherwise only those are due that were
+    never resolved. ``group`` None: it does not exist yet.
     """
     if group is None:
         return [regex] if regex else []
@@ -42,6 +43,7 @@ def unresolved(
         in_use[regex] = None
     if not in_use:
         return []
+    # After a change of topics a short pause limits the work for a topic-creating client.
     changed = group.regexes_version != topics_version
     pause_ms = _PAUSE_MS if changed else refresh_ms
     if now.ms - group.regexes_checked_ms >= pause_ms:
@@ -58,7 +60,10 @@ def check_limit(group: ConsumerGroup, regex: str | None) -> None:
 
 
 def resolved(group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> list[Entry]:
-    """Return entries for expressions whose topics differ from the record."""
+    """Return record entries for expressions whose matching topics differ from the record.
+
+    ``request.resolved``: matching topics by expression, as resolved before the heartbeat.
+    """
     found = request.resolved or {}
     if not found:
         return []
@@ -69,6 +74,7 @@ def resolved(group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> list[
     return [
         regex_entry(group.group_id, regex, ResolvedRegex(topics, request.topics_version, now.ms))
         for regex, topics in found.items()
+        # Members may have dropped an expression while it was being resolved.
         if (regex == request.regex or group.uses_regex(regex))
         and (regex not in group.regexes or group.regexes[regex].topics != topics)
     ]

@@ -50,8 +50,9 @@ class GroupConfigs:
 
 
 def config_error(config: Mapping[str, str], settings: GroupSettings) -> str | None:
-    """Return the problem with a group's values in the words of Kafka's
-    ``GroupConfig.validate``, or None.
+    """Return the problem with a group's configuration, or None if it is valid.
+
+    The text is that of Kafka's ``GroupConfig.validate``.
     """
     for key, (least, most) in settings.group_bounds.items():
         # A key that is not set has the broker's value, which is valid by itself.

@@ -88,6 +88,11 @@ class GroupOffsets:
         settings: GroupSettings,
         room: GroupMemory,
     ) -> None:
+        """Connect offsets with the groups of both protocols, their records and limits.
+
+        ``room``: memory of all groups of the broker.
+        """
+        # A group id is in at most one of the two, and offsets may exist without a group.
         self._classic = groups
         self._consumer = consumer_groups
         self._offsets = offsets
@@ -104,7 +109,12 @@ class GroupOffsets:
     # ------------------------------------------------------------ OffsetCommit
 
     def commit(self, by: OffsetCommitter, new: Sequence[NewOffset], now: Now) -> Changed:
-        """Store the permitted offsets. Raises CoordinatorError if none could be recorded."""
+        """Handle OffsetCommit or TxnOffsetCommit: store the permitted offsets.
+
+        Returns an error code for each offset, and the end offset of the records (0 for none).
+        Raises CoordinatorError if nothing could be recorded.
+        """
+        # The member and its generation are checked once, then each offset.
         group = self.find(by.group_id)
         error = self._refusal(group, by)
         if error is ErrorCode.none and group is None and self._room.is_full:
@@ -121,6 +131,8 @@ class GroupOffsets:
         return Changed(errors, self._keep(by, kept, now))
 
     def _keep(self, by: OffsetCommitter, kept: Sequence[NewOffset], now: Now) -> int:
+        """Record offsets, apply them in memory, and return the end offset of the records."""
+        # Clients before OffsetCommit version 5 may send a retention of their own.
         expire_ms = None if by.retention_ms < 0 else now.ms + by.retention_ms
         values = [
             CommittedOffset(
@@ -142,6 +154,7 @@ class GroupOffsets:
         for number, (offset, value) in enumerate(zip(kept, values, strict=True)):
             self._offsets.put(by.group_id, offset.of, value.at(first + number), by.producer)
         self._room.add(by.group_id, self._offsets.weight_bytes - before)
+        # Creates the group if this commit is the first sign of it.
         self._group(by.group_id, now).recorded_below = end_offset
         return end_offset
 
@@ -154,6 +167,10 @@ class GroupOffsets:
         return group
 
     def _refusal(self, group: Group | None, by: OffsetCommitter) -> ErrorCode:
+        """Return why the whole commit is refused, NONE if it is not.
+
+        ``group``: None if it does not exist. A standalone consumer commits without a generation.
+        """
         # Checks in Kafka's order (ClassicGroup.validateOffsetCommit).
         is_transactional = by.producer is not None
         takes_part = by.generation_id > NO_GENERATION
@@ -183,14 +200,15 @@ class GroupOffsets:
         return ErrorCode.none
 
     def _offset_error(self, group: Group | None, by: OffsetCommitter, new: NewOffset) -> ErrorCode:
+        """Return why one offset of a permitted commit is refused, NONE if it is not."""
         if isinstance(group, ConsumerGroup) and by.generation_id > NO_GENERATION:
             member_id, epoch = by.who.member_id, by.generation_id
             if not group.may_commit(member_id, epoch, new.topic_id, new.of.partition):
-                # Memory may only grow within the limit. Replacing metadata by a shorter one always
-                # succeeds.
+                # The member's epoch is old, and the partition was not assigned to it in that epoch.
                 return _stale(group, by)
         if new.metadata is not None and len(new.metadata) > self._settings.offset_metadata_max:
             return ErrorCode.offset_metadata_too_large
+        # Memory may only grow within the limit. Shorter metadata always succeeds.
         before = self._offsets.replaced_offset(by.group_id, new.of, by.producer)
         more = len(new.metadata or "")
         if before is not None:
@@ -217,8 +235,9 @@ class GroupOffsets:
     # ------------------------------------------------------------ OffsetDelete, DeleteGroups
 
     def delete_offsets(self, group_id: str, of: Sequence[OffsetKey]) -> Changed | ErrorCode:
-        """Delete offsets of topics that the group does not consume; return the error of the
-        group if it rejects all.
+        """Handle OffsetDelete: delete offsets of topics that the group does not consume.
+
+        Returns an error code for each partition, or the error of the group if it rejects all.
         """
         group = self.find(group_id)
         if group is None:
@@ -242,9 +261,9 @@ class GroupOffsets:
         return Changed(errors, self._remove(group, gone))
 
     def delete_some_of_group(self, group_id: str) -> tuple[ErrorCode, bool, int]:
-        """Delete an empty group or a part of its offsets.
+        """Delete an empty group with its offsets, or a part of the offsets if there are many.
 
-        Return the error, whether more remains, and the end offset of the records.
+        Returns the error, whether the call must be repeated, and the end offset of the records.
         """
         group = self.find(group_id)
         if group is None:
@@ -286,9 +305,10 @@ class GroupOffsets:
     # ------------------------------------------------------------ expiry
 
     def check(self, group_id: str, now: Now) -> bool:
-        """Delete some expired offsets, and the group if nothing else remains (KIP-211).
+        """Delete some expired offsets, and the group if nothing else of it remains (KIP-211).
 
-        Return whether more may be expired. Raises CoordinatorError.
+        Returns whether more offsets may be expired, so that the call must be repeated. Raises
+        CoordinatorError.
         """
         group = self.find(group_id)
         if group is None:
@@ -297,6 +317,7 @@ class GroupOffsets:
         expired = self._offsets.expired(group_id, _unused_since(group), now.ms, retention_ms)
         gone = list(islice(expired, _AT_ONCE))
         self._remove(group, gone)
+        # A member that has only received its id will still join.
         is_unused = group.is_empty and not (isinstance(group, ClassicGroup) and group.pending_join)
         if is_unused and not self._has_offsets(group_id):
             self._remove_group(group)
@@ -321,11 +342,13 @@ class GroupOffsets:
 
 
 def _consumer_refusal(group: ConsumerGroup, by: OffsetCommitter) -> ErrorCode:
-    """Return errors independent of the partition; an old epoch may still be valid for some
-    partitions.
+    """Return why a commit to a consumer-protocol group is refused, NONE if it is not.
+
+    Only errors that apply to all partitions: an old epoch may still be valid for some of them.
     """
     is_transactional = by.producer is not None
     if by.generation_id <= NO_GENERATION:
+        # Standalone consumers, and transactional clients that send no member.
         is_anonymous = is_transactional and not by.who.member_id and by.who.instance_id is None
         if group.is_empty or is_anonymous:
             return ErrorCode.none
@@ -351,8 +374,9 @@ def _stale(group: ConsumerGroup, by: OffsetCommitter) -> ErrorCode:
 def _unused_since(
     group: Group,
 ) -> Callable[[OffsetKey, CommittedOffset], int | None]:
-    """Return a function that tells since when an offset is unused, None while it is used
-    (KIP-211).
+    """Return a function that yields since when an offset is unused (ms), None while it is used.
+
+    Offsets expire after a retention time in which the group does not use them (KIP-211).
     """
 
     def committed(_: OffsetKey, value: CommittedOffset) -> int | None:

@@ -39,12 +39,15 @@ class ClassicMember:
         protocols: tuple[MemberProtocol, ...],
         assignment: bytes = b"",
     ) -> None:
+        """Create a member that has sent its first JoinGroup, or that is read from a record."""
         self.member_id, self.instance_id = who
         self.client_id = client_id
         self.client_host = client_host
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.session_timeout_ms = session_timeout_ms
+        #: Assignment protocols with the member's metadata, in the order of its preference.
         self.protocols = protocols
+        #: Assignment of the current generation, opaque to the coordinator.
         self.assignment = assignment
         # Pending requests, which are answered when the rebalance proceeds.
         self.join: Join | None = None

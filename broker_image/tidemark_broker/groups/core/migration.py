@@ -45,9 +45,9 @@ from tidemark_broker.groups.core.values import MemberProtocol, shown
 
 
 def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
-    """Check that consumer-protocol members may join, as Kafka's validateOnlineUpgrade.
+    """Check that a classic group may become a consumer-protocol group while it has members.
 
-    Raises GROUP_ID_NOT_FOUND.
+    As Kafka's validateOnlineUpgrade. Raises GROUP_ID_NOT_FOUND with the cause.
     """
     because = None
     # The texts are Kafka's, since admin tools display them.
@@ -66,11 +66,13 @@ def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
 
 
 def upgraded(group: ClassicGroup, topic: Callable[[str], SubscribedTopic | None]) -> list[Entry]:
-    """Return the records of the upgraded group, whose epoch is the generation.
+    """Return the records of a classic group as a consumer-protocol group.
 
-    Raises GROUP_ID_NOT_FOUND if the members' embedded protocol is not readable.
+    Its epoch is the generation. Each member keeps its assignment. Raises GROUP_ID_NOT_FOUND if the
+    members' embedded protocol is not readable.
     """
     group_id, epoch = group.group_id, group.generation_id
+    # The hash of the topics is left 0; the next heartbeat computes it and, then, the targets.
     entries = [epoch_entry(group_id, epoch, 0), assigned_entry(group_id, epoch, 0)]
     for member in group.members.values():
         try:
@@ -113,6 +115,10 @@ def classic_metadata(
 def _metadata(
     member: ClassicMember, protocol_name: str
 ) -> consumer.ConsumerGroupMemberMetadataValue:
+    """Return a classic member's description as a consumer-protocol record.
+
+    Raises FrameError if its subscription cannot be parsed.
+    """
     # A stable member has metadata for the protocol. Another one falls back to its first.
     subscription = subscribed(member.metadata_of(protocol_name) or member.protocols[0].metadata)
     return replace(
@@ -161,8 +167,11 @@ def tombstones(group: ConsumerGroup) -> list[Entry]:
 def downgraded(
     group: ConsumerGroup, name: Callable[[uuid.UUID], str | None], now_ms: int
 ) -> GroupMetadataValue:
-    """Return the group in the classic protocol: a generation in which each member has its
-    target.
+    """Return a consumer-protocol group as a classic group's record.
+
+    All members must support the classic protocol. The target of each member becomes its assignment
+    in a generation with the group's epoch as its number. ``name``: returns a topic's name, None if
+    it was deleted.
     """
     protocol = _common_protocol(group)
     members = []

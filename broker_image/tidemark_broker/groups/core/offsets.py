@@ -56,7 +56,7 @@ class CommittedOffset:
         return replace(self, record_offset=record_offset)
 
     def record(self, group_id: str, of: OffsetKey) -> CoordinatorRecord:
-        """Return the encoded record."""
+        """Return the offset as a record of ``__consumer_offsets``."""
         key = OffsetCommitKey(group=group_id, topic=of.topic, partition=of.partition)
         # Only value version 1 has an expiry, and it has no leader epoch.
         if self.expire_timestamp_ms is not None:
@@ -84,7 +84,7 @@ class CommittedOffset:
     def of(
         cls, value: OffsetCommitValue | ExpiringOffsetCommitValue, record_offset: int
     ) -> "CommittedOffset":
-        """Convert a record's value."""
+        """Convert a record's value. ``record_offset``: offset of the record in the log."""
         # Version 1 has neither a leader epoch nor a topic id.
         if isinstance(value, ExpiringOffsetCommitValue):
             return cls(
@@ -160,7 +160,11 @@ class CommittedOffsets:
         value: CommittedOffset,
         producer: TransactionalProducer | None = None,
     ) -> None:
-        """Apply a recorded offset, pending in the producer's transaction or committed."""
+        """Apply an offset whose record was appended.
+
+        ``producer``: its transaction, in which the offset is pending until the marker. None: the
+        offset is committed at once.
+        """
         # Committed at once, and visible to fetches.
         if producer is None:
             offsets = self._groups.setdefault(group_id, {})
@@ -194,10 +198,10 @@ class CommittedOffsets:
     def end_transaction(
         self, producer: TransactionalProducer, *, committed: bool
     ) -> Mapping[str, int]:
-        """Apply a marker: offsets that the producer wrote in that epoch or earlier are committed or
-        dropped.
+        """Apply a transaction marker: the producer's pending offsets are committed or dropped.
 
-        Return the affected groups, with the change in bytes of each.
+        Offsets that the producer wrote in that epoch or earlier are affected. Returns the change of
+        memory in bytes, by affected group.
         """
         about: Counter[str] = Counter()
         epochs = self._pending.get(producer.producer_id, {})
@@ -239,9 +243,10 @@ class CommittedOffsets:
         now_ms: int,
         retention_ms: int,
     ) -> Iterator[OffsetKey]:
-        """Yield expired offsets (KIP-211).
+        """Yield the partitions whose offsets have expired (KIP-211).
 
-        ``since_ms`` tells since when one is unused, None while it is used.
+        ``since_ms``: returns since when an offset is unused, None while it is used.
+        ``retention_ms``: time after which an unused offset expires.
         """
         for of, value in self.of_group(group_id).items():
             # The transaction would write the offset again, so it is not expired yet.

@@ -135,7 +135,10 @@ class Rebalancing:
         self._deadlines.cancel(CheckDeadline(group_id))
 
     def forget(self, group: ClassicGroup) -> None:
-        """Remove a group that was deleted or upgraded. Waiting members must rejoin."""
+        """Remove a group that was deleted or upgraded; waiting members must rejoin.
+
+        All timers of the group are cancelled. The caller has recorded the removal.
+        """
         for member in group.waiting():
             again = ErrorCode.rebalance_in_progress
             group.answer_join(member, JoinAnswer(error=again, member_id=member.member_id))
@@ -176,7 +179,7 @@ class Rebalancing:
         self._room.weigh(group)
 
     def _join_new_group(self, request: JoinRequest, now: Now) -> None:
-        """Create the group with its first member; its first record has no members."""
+        """Create a group with its first member. Its first record has no members yet."""
         if request.who.member_id != UNKNOWN_MEMBER_ID:
             self._refuse_join(request, ErrorCode.unknown_member_id)
             return
@@ -197,18 +200,21 @@ class Rebalancing:
         self._room.weigh(group)
 
     def _join(self, group: ClassicGroup, request: JoinRequest, now: Now) -> None:
+        """Handle JoinGroup in an existing group: find the kind of member and let it join."""
         # The order of the checks is Kafka's, since the first failing one decides the error.
         member_id, instance_id = request.who
         if not self._accepts(group, member_id):
             group.remove(member_id)
             self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
             self._refuse_join(request, ErrorCode.group_max_size_reached, UNKNOWN_MEMBER_ID)
+        # It shares no assignment protocol with the members.
         elif not group.supports(request.protocol_type, request.protocols):
             self._refuse_join(request, ErrorCode.inconsistent_group_protocol)
         elif member_id != UNKNOWN_MEMBER_ID:
             self._join_with_id(group, request, now)
         elif self._room.is_full_for(request.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
+        # A new static member, or the restarted process of one (KIP-345).
         elif instance_id is not None:
             self._join_static(group, request, instance_id, now)
         # KIP-394: the member rejoins with the id. A client that gave up leaves only the pending id.
@@ -235,6 +241,8 @@ class Rebalancing:
         return member_id in group.members or len(group.members) < size_max
 
     def _join_with_id(self, group: ClassicGroup, request: JoinRequest, now: Now) -> None:
+        """Handle JoinGroup with a member id: first join with a new id, a rejoin, or a retry."""
+        # The id was handed out before (KIP-394), and this is its first join.
         member_id = request.who.member_id
         if member_id in group.pending_join:
             # A pending id belongs to a dynamic member. A static one has no pending phase.
@@ -249,6 +257,7 @@ class Rebalancing:
         if error is not ErrorCode.none:
             self._refuse_join(request, error)
             return
+        # A rejoin of an existing member. Only other protocols may need more memory.
         member = group.members[member_id]
         same = member.protocols == request.protocols
         if not same and self._room.is_full_for(request.weight_bytes - member.weight_bytes):
@@ -261,6 +270,7 @@ class Rebalancing:
         # A follower's rejoin in a stable group is a retry. The leader's may report new topics.
         elif group.state is GroupState.STABLE and same and not leads:
             request.answer(self._joined(group, member_id, with_members=False))
+        # An empty group has no members to rejoin.
         elif group.state is GroupState.EMPTY:
             self._refuse_join(request, ErrorCode.unknown_member_id)
         else:
@@ -268,9 +278,10 @@ class Rebalancing:
             self._prepare_or_complete(group, f"{member_id} joins again", now)
 
     def _update(self, group: ClassicGroup, member: ClassicMember, request: JoinRequest) -> None:
-        """Apply a rejoin.
+        """Replace a member's protocols and time limits after a rejoin.
 
-        A pending join of the same member is answered, as the client has retried.
+        If an earlier JoinGroup of it still waits, that one is answered first: the client has
+        retried.
         """
         if member.join is not None:
             group.answer_join(
@@ -286,6 +297,7 @@ class Rebalancing:
         )
 
     def _add(self, group: ClassicGroup, request: JoinRequest, member_id: str, now: Now) -> None:
+        """Add a new member, and start a rebalance or complete the one in progress."""
         member = ClassicMember(
             MemberIdentity(member_id, request.who.instance_id),
             client_id=request.client_id,
@@ -302,23 +314,26 @@ class Rebalancing:
         ):
             group.new_member_added = True
         group.add(member, request.answer, request.protocol_type)
+        # Until it gets its first generation, a member has a longer time limit than its session.
         self._renew_session(group, member, now, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._prepare_or_complete(group, f"{member_id} joins", now)
 
     def _join_static(
         self, group: ClassicGroup, request: JoinRequest, instance_id: str, now: Now
     ) -> None:
-        """Join a static member, which replaces its previous process (KIP-345)."""
+        """Join a static member, which may replace its previous process (KIP-345)."""
         old_id = group.static_members.get(instance_id)
         if old_id is None:
             self._add(group, request, request.new_id, now)
             return
+        # Needed for the answer below: the new process gets another member id.
         former_leader = group.leader
         member = group.replace_static(instance_id, request.new_id)
         # The old id's session would remove the new process after its timeout.
         self._deadlines.cancel(SessionDeadline(group.group_id, old_id))
         self._update(group, member, request)
         self._renew_session(group, member, now)
+        # A rebalance is needed or in progress, unless the group is stable.
         if group.state is not GroupState.STABLE:
             self._prepare_or_complete(group, f"{instance_id} joins again", now)
         # The generation can only continue if the new process supports its protocol.
@@ -335,9 +350,9 @@ class Rebalancing:
         former_leader: str | None,
         now: Now,
     ) -> None:
-        """Let a restarted static member continue its generation once its id is recorded.
+        """Let a restarted static member continue its generation, once its new id is recorded.
 
-        The other members need no rebalance.
+        The other members need no rebalance. ``former_leader``: member id of the leader before.
         """
         try:
             end_offset = self._record(group, group.metadata())
@@ -348,7 +363,8 @@ class Rebalancing:
         answer = self._joined(
             group, member.member_id, with_members=leads and request.may_skip_assignment
         )
-        if not request.may_skip_assignment:  # a leader would compute a new assignment (KIP-814)
+        # Before KIP-814 a client that is named as leader would compute a new assignment.
+        if not request.may_skip_assignment:
             answer = replace(answer, leader=former_leader or "")
         elif leads:
             answer = replace(answer, skip_assignment=True)
@@ -401,7 +417,10 @@ class Rebalancing:
             self._complete_join(group, now)
 
     def _prepare(self, group: ClassicGroup, reason: str, now: Now) -> None:
-        """Start a rebalance: all members must rejoin."""
+        """Start a rebalance: enter PreparingRebalance, in which all members must rejoin.
+
+        ``reason`` is for the log.
+        """
         # Assignments of the interrupted generation will not come, so its members must not wait.
         if group.state is GroupState.COMPLETING_REBALANCE:
             self._answer_syncs(group, ErrorCode.rebalance_in_progress, now)
@@ -415,6 +434,7 @@ class Rebalancing:
             shown(reason),
         )
         # A new group waits for more members (KIP-134), instead of rebalancing with each of them.
+        # The delay ends at the latest after the rebalance timeout.
         if is_initial:
             delay_ms = self._settings.initial_rebalance_delay_ms
             remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
@@ -447,7 +467,10 @@ class Rebalancing:
         self._complete_join(group, now)
 
     def _complete_join(self, group: ClassicGroup, now: Now) -> None:
-        """End the join phase: dynamic members that have not joined are removed."""
+        """End the join phase and start the next generation with the members that have joined.
+
+        Dynamic members that have not joined are removed.
+        """
         self._deadlines.cancel(JoinDeadline(group.group_id))
         self._initial.pop(group.group_id, None)
         for member in group.not_rejoined():
@@ -457,6 +480,7 @@ class Rebalancing:
         if group.members and not group.elect_joined_leader():
             self._schedule_join(group, now)  # only absent static members are left to wait for
             return
+        # From here on the members of the generation are fixed.
         group.next_generation(now.ms)
         self._room.weigh(group)
         logger.info(
@@ -465,6 +489,7 @@ class Rebalancing:
             group.generation_id,
             len(group.members),
         )
+        # The last member has left. The record keeps the generation for offsets that remain.
         if not group.members:
             self._record_empty(group)
             return
@@ -475,6 +500,7 @@ class Rebalancing:
             self._renew_session(group, member, now)
             member.is_new = False
             group.pending_sync.add(member.member_id)
+        # A member that does not send SyncGroup in time is removed.
         at_s = now.s + group.rebalance_timeout_ms / 1000
         self._deadlines.schedule(SyncDeadline(group.group_id), at_s)
 
@@ -497,7 +523,7 @@ class Rebalancing:
     # ------------------------------------------------------------ SyncGroup
 
     def sync(self, request: SyncRequest, now: Now) -> None:
-        """Answer a member with its assignment; the leader provides all assignments."""
+        """Handle SyncGroup: a member waits for its assignment, the leader provides all of them."""
         group = self._groups.get(request.group_id)
         error = self._sync_error(group, request)
         if group is None or error is not ErrorCode.none:
@@ -505,16 +531,19 @@ class Rebalancing:
             return
         member = group.members[request.who.member_id]
         self._remove_pending_sync(group, member.member_id)
+        # The assignment is known already, for example after a retry.
         if group.state is GroupState.STABLE:
             request.answer(self._synced(group, member))
             return
         member.answer_sync(SyncAnswer(error=ErrorCode.rebalance_in_progress))  # replaced by a retry
         member.sync = request.answer
+        # The leader's request ends the wait of all members.
         if group.leader == member.member_id:
             self._assign(group, dict(request.assignments), now)
 
     # The order of the checks is Kafka's.
     def _sync_error(self, group: ClassicGroup | None, request: SyncRequest) -> ErrorCode:
+        """Return why a SyncGroup is refused, NONE if it is not."""
         if group is None:
             return ErrorCode.unknown_member_id
         error = group.validate(request.who)
@@ -538,7 +567,10 @@ class Rebalancing:
             self._deadlines.cancel(SyncDeadline(group.group_id))
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], now: Now) -> None:
-        """Record the assignments; send them once they are committed."""
+        """Record the leader's assignments, and send them to the members once they are committed.
+
+        ``assignments``: by member id. If they cannot be recorded, a new rebalance starts.
+        """
         generation_id = group.generation_id
         try:
             end_offset = self._record_assigned(group, assignments)
@@ -600,7 +632,7 @@ class Rebalancing:
     def heartbeat(
         self, group_id: str, who: MemberIdentity, generation_id: int, now: Now
     ) -> ErrorCode:
-        """Keep a member's session, and report a rebalance."""
+        """Handle a Heartbeat: keep the member's session, and report a rebalance."""
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
@@ -648,6 +680,7 @@ class Rebalancing:
         return errors
 
     def _leave(self, group: ClassicGroup, who: MemberIdentity) -> ErrorCode:
+        """Remove one member of a LeaveGroup request; return its error code."""
         member_id = who.member_id
         # An administrator removes static members by instance id only (KIP-345).
         if member_id == UNKNOWN_MEMBER_ID:
@@ -657,6 +690,7 @@ class Rebalancing:
             if named is None:
                 return ErrorCode.unknown_member_id
             member_id = named
+        # An id that was handed out and not used yet may leave, too.
         elif member_id not in group.pending_join:
             error = group.validate(who)
             if error is not ErrorCode.none:
@@ -683,6 +717,7 @@ class Rebalancing:
         self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
 
     def _session_over(self, group: ClassicGroup, member_id: str, now: Now) -> None:
+        """Remove a member whose session has expired, or an id that no client has used in time."""
         member = group.members.get(member_id)
         if member is None and member_id not in group.pending_join:
             return
@@ -693,6 +728,7 @@ class Rebalancing:
         logger.info("group %s: session of member %s has expired", name, shown(member_id))
         self._drop(group, member_id)
         self._room.weigh(group)
+        # Only an unused id was removed: it may be the last one that the rebalance waits for.
         if member is None:
             self._complete_if_all_joined(group, now)
         else:

@@ -82,12 +82,13 @@ def advance(
     owned: Assignment | None,
     subscribed: Callable[[uuid.UUID], bool] | None = None,
 ) -> MemberPosition:
-    """Return the next position, or the same object if nothing changes.
+    """Return the member's next position (its current assignment and epoch).
 
-    ``owned`` is what the member reports, None for no change. ``subscribed`` is passed if its
-    subscription has just changed: topics that it dropped are revoked at once.
+    Returns the same object if nothing changes. ``owned``: partitions that the member reports, None
+    for no change. ``subscribed``: passed if its subscription has just changed; topics that it
+    dropped are revoked at once.
     """
-    # Until the member confirms the revocation it stays as it is, whatever the target is.
+    # Until the member confirms a revocation it stays in its epoch, whatever the target is.
     if position.state == UNREVOKED_PARTITIONS:
         if not _owns_any(position.revoking, owned):
             return _towards(position, position.epoch, target, owned)
@@ -106,8 +107,15 @@ def _owns_any(revoking: PartitionEpochs, owned: Assignment | None) -> bool:
 def _towards(
     position: MemberPosition, epoch: int, target: MemberTarget, owned: Assignment | None
 ) -> MemberPosition:
+    """Return the position after a step towards the target: revoke first, then take free partitions.
+
+    ``epoch``: the member's own, in which it stays until it has confirmed the revocations. A
+    partition that another member still owns is not free; the member waits for it.
+    """
+    # Partition numbers with the epoch in which the member got them (KIP-1251).
     assigned: dict[uuid.UUID, Mapping[int, int]] = {}
     revoking: dict[uuid.UUID, Mapping[int, int]] = {}
+    # First split the present assignment into what stays and what must be given up.
     for topic, epochs in position.assigned.items():
         targeted = target.partitions.get(topic, _NOTHING)
         if epochs.keys() <= targeted:

@@ -129,9 +129,10 @@ def record_of(key: Key, value: Value | None) -> CoordinatorRecord:
 
 
 def read_record(record: CoordinatorRecord) -> tuple[Key, Value | None] | None:
-    """Return key and value, None for an unknown type.
+    """Return a record's key and value; the value is None for a tombstone.
 
-    Raises ``ValueError`` for bytes that do not fit their type.
+    None for a type of record that this version does not know. Raises ``ValueError`` for bytes that
+    do not fit their type.
     """
     # Another program may write to the topic, so nothing is assumed about its records.
     if len(record.key) < _INT16.size:

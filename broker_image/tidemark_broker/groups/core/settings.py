@@ -71,7 +71,7 @@ class GroupSettings:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "GroupSettings":
-        """Read the settings from the broker's file."""
+        """Read the settings from the broker's configuration, by Kafka's keys."""
         return cls(
             initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
             session_timeout_min_ms=config.integer("group.min.session.timeout.ms"),

@@ -79,9 +79,10 @@ def subscribed(metadata: bytes) -> Subscribed:
 
 
 def assigned(assignment: bytes) -> Mapping[str, AbstractSet[int]]:
-    """Return the assignment of one member, empty before the first one.
+    """Return the assigned partitions by topic from a classic member's assignment.
 
-    Raises :class:`FrameError`, also for data that only a client's own assignor can read.
+    Empty before the first assignment. Raises :class:`FrameError`, also for data that only a
+    client's own assignor can read.
     """
     if not assignment:
         return {}

@@ -47,6 +47,10 @@ def compiled(pattern: str) -> Callable[[str], bool]:
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Return a predicate for an expression in Rust's syntax, whose matching time is linear.
+
+    It uses the Rust engine in pydantic. Raises :class:`BadPattern`.
+    """
     # Imported here, because only groups with expressions need pydantic.
     from pydantic import ConfigDict, StringConstraints, TypeAdapter
     from pydantic_core import SchemaError
@@ -57,6 +61,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
             config=ConfigDict(regex_engine="rust-regex"),
         )
     except SchemaError as error:
+        # The last line of the error names the cause.
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise BadPattern(lines[-1].strip()) from error
     validator = adapter.validator
@@ -86,6 +91,7 @@ class _PatternReader:
         return "".join(self._made)
 
     def _step(self) -> None:
+        """Translate the next element: a repetition, group, class, escape, anchor or character."""
         char = self._left[0]
         repeat = _REPEAT.match(self._left)
         if repeat is not None:
@@ -176,7 +182,7 @@ class _PatternReader:
         return _hex(escape[1])
 
     def _class(self) -> None:
-        """Translate a bracket expression.
+        """Translate a bracket expression, for example ``[a-z_]``.
 
         Brackets and ampersands in it are literal, unlike in Rust.
         """
@@ -190,6 +196,7 @@ class _PatternReader:
             if posix is not None:
                 self._take(posix.end())
                 continue
+            # A single character, or the start of a range.
             low = self._class_char()
             if self._left.startswith("-") and self._left[1:2] not in ("]", "") and low[0] != "[":
                 self._left = self._left[1:]
