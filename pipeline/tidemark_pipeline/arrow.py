@@ -153,13 +153,14 @@ def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer:
 
 
 def _headers(buffer: scan.Bytes, table: scan.Longs) -> pa.Array:
-    """Return the column ``headers``: a list of structs for each row, null for no headers."""
+    """Return the Arrow array of the column ``headers``: per row a list of (key, value), or null."""
     counts = table[:, scan.HEADERS_COUNT]
     total = int(counts.sum())
     kind = _TYPES["headers"]
     # Most records have no headers, so nothing has to be scanned for them.
     if total == 0:
         return pa.nulls(len(counts), type=kind)
+    # Per header: start and length of its key, start and length of its value.
     spans = np.empty((total, 4), dtype=np.int64)
     scan.scan_headers(buffer, table, spans)
     keys = _text(_binary(buffer, spans, 0))

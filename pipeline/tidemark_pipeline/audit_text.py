@@ -14,9 +14,11 @@ from tidemark_pipeline.audit import AuditReport
 def prometheus_text(
     reports: Sequence[AuditReport], leftovers: Mapping[FindingKind, int] | None, *, now_ms: int
 ) -> bytes:
-    """Return a count of each kind of finding, 0 included, so that an alert resolves.
+    """Return the audit's metrics in Prometheus' text format.
 
-    ``leftovers`` is None if they were not searched for. Then there are no samples of them.
+    Each kind of finding has a sample, also with the value 0, so that an alert resolves.
+    ``leftovers``: objects that no manifest names, by kind; None if they were not searched for,
+    which omits their samples. ``now_ms``: Unix time of the audit.
     """
     registry = CollectorRegistry()
     gauges: dict[str, Gauge] = {row.name: gauge(row, registry) for row in audit_table.ALL}

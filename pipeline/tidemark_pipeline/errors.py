@@ -27,9 +27,9 @@ class CorruptData(ValueError):
 
 
 def project_error(text: str) -> tuple[str, str]:
-    """Return the name and text of our own error in one of Spark's messages with stack traces.
+    """Return (class name, text) of this project's error within one of Spark's messages.
 
-    Otherwise the name is "", and the text is the innermost cause or the first line.
+    If the message has none, the name is "" and the text is the innermost cause or the first line.
     """
     # The innermost exception of this project is the last one in the message.
     own = re.findall(r"^tidemark[\w.]*\.(\w+): (.+)$", text, re.MULTILINE)

@@ -16,7 +16,7 @@ class JavaMissing(RuntimeError):
 def find_java() -> Path:
     """Return the ``java`` that Spark will run: that of JAVA_HOME, else the first on the PATH.
 
-    Raises :class:`JavaMissing`.
+    Raises :class:`JavaMissing` if there is none, or it is too old.
     """
     # The same order as in Spark's own scripts.
     home = os.environ.get("JAVA_HOME")

@@ -57,7 +57,7 @@ class PendingPartition:
         return self.end
 
     def _steps(self) -> list[tuple[int, float]]:
-        """Return each step as (end, bytes since the end before it)."""
+        """Return the pending offsets as ranges: (exclusive end, approximate bytes of the range)."""
         position, bytes_each = self.start, _BYTES_ASSUMED
         steps: list[tuple[int, float]] = []
         for weight in self.weights:
@@ -67,14 +67,17 @@ class PendingPartition:
             if end > position:
                 steps.append((end, (end - position) * bytes_each))
                 position = end
-        # The rest is on brokers only, with the last segment's average.
+        # The remaining offsets are on brokers only. They count with the last segment's average.
         if position < self.end:
             steps.append((self.end, (self.end - position) * bytes_each))
         return steps
 
 
 def limited(pending: Mapping[P, PendingPartition], limits: BatchLimits) -> dict[P, int]:
-    """Return the end of the next micro-batch for each partition, never below its start."""
+    """Return the end offset of the next micro-batch for each partition.
+
+    ``pending``: offsets that each partition has to read. The end is never below the start.
+    """
     ends = {part: max(backlog.start, backlog.end) for part, backlog in pending.items()}
     offsets = sum(backlog.offsets for backlog in pending.values())
     # Below the limit, every partition is read to its end.

@@ -182,9 +182,10 @@ class Options:
 def parse(
     raw: Mapping[str, str], *, streaming: bool = False, names: tuple[str, ...] = columns.NAMES
 ) -> Options:
-    """Parse the options that Spark passes, with names in any case.
+    """Parse and check the options of the data source, with names in any case.
 
-    ``names``: the columns of the source. Raises OptionError.
+    ``streaming``: defaults and checks of a stream instead of a batch. ``names``: the columns of the
+    source. Raises OptionError.
     """
     # An unknown option is refused: a misspelt one would be ignored otherwise.
     given = _known(raw)
@@ -195,6 +196,7 @@ def parse(
     access = _access(given)
     if tier == ONLY_LOCAL and access is None:
         raise OptionError("tier is local, which needs 'bootstrap': name the brokers")
+    # Without ``tier=local`` the options must also name the object store.
     topics = _topics(given)
     options = Options(
         topics=topics,
@@ -247,7 +249,10 @@ def _known(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def _topics(given: Mapping[str, str]) -> Topics:
-    """Return the selection of topics from the one option that names it. Raises OptionError."""
+    """Return which topics and partitions to read, from the one option that selects them.
+
+    Raises OptionError.
+    """
     # Two selections would contradict each other, so exactly one is required.
     named = [n for n in ("topic", "subscribe", "subscribePattern", "assign") if given.get(n)]
     if len(named) != 1:
@@ -315,7 +320,12 @@ def _access(given: Mapping[str, str]) -> KafkaAccess | None:
 def _positions(
     given: Mapping[str, str], side: str, word: str, otherwise: positions.Position
 ) -> Positions:
-    """Return the positions of one side; the most specific option takes precedence."""
+    """Return the start or the end of the read; the most specific option takes precedence.
+
+    ``side``: "starting" or "ending", the prefix of the options' names. ``word``: value if no option
+    is given, such as ``latest``. ``otherwise``: position of partitions that the option does not
+    name. Raises OptionError.
+    """
     readers: dict[str, Callable[[str], Positions]] = {
         f"{side}Timestamp": positions.parse_timestamp,
         f"{side}OffsetsByTimestamp": lambda text: positions.parse_timestamps(text, otherwise),

@@ -63,9 +63,7 @@ class ReportFigures:
         return sum(share.bytes for share in self.shares)
 
     def missing(self) -> dict[int, int]:
-        """Return by partition the number of offsets without a row between the first and the
-        last one.
-        """
+        """Return by partition the number of offsets without a record between its first and last."""
         missing: dict[int, int] = {}
         for partition in sorted({share.partition for share in self.shares}):
             # Both tiers together, as the local share continues where the remote one ends.

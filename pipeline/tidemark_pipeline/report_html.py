@@ -70,7 +70,10 @@ def _charts(figures: ReportFigures) -> str:
 
 
 def _chart(title: str, bars: Bars, note: str) -> str:
-    """Return bars from zero to the largest value, each with its figure as a tooltip."""
+    """Return an HTML figure with bars from zero to the largest value.
+
+    ``bars``: (label, value); the label is the bar's tooltip. ``note``: text below the chart.
+    """
     # All values may be 0.
     most = max(value for _, value in bars) or 1
     drawn = "".join(

@@ -51,10 +51,11 @@ def parse_bootstrap(text: str) -> tuple[str, ...]:
 def parse_security(
     given: Mapping[str, str], environment: Mapping[str, str] | None, prefix: str
 ) -> tuple[Tls | None, Login | None]:
-    """Return the TLS options and the login of a security protocol.
+    """Return the TLS settings and the login for the option ``security.protocol``.
 
-    ``prefix``: of the options' names, for messages. ``environment`` None: no login is needed.
-    Raises :class:`SecurityError`.
+    Each is None if the protocol does not use it. ``environment``: may have the password; None if
+    the caller needs no login. ``prefix``: of the options' names, for messages. Raises
+    :class:`SecurityError`.
     """
     protocol = given.get("security.protocol", PLAINTEXT).upper()
     if protocol not in PROTOCOLS:
@@ -72,7 +73,7 @@ def parse_security(
 
 
 def _login(given: Mapping[str, str], environment: Mapping[str, str], prefix: str) -> Login:
-    """Return the SASL login.
+    """Return the SASL login: mechanism, user name and password.
 
     Raises :class:`SecurityError` if the mechanism is unknown or a part is missing.
     """

@@ -61,13 +61,13 @@ def local_session(
         # Settings of the caller override the defaults.
         for key, value in (settings or {}).items():
             conf.set(key, value)
-        # Statements have names that records brought: Spark would put a variable of the environment,
-        # the job's secrets among them, in place of one that is called ${env:...}.
+        # SQL statements contain names that records brought. With substitution, Spark would replace
+        # one like ${env:NAME} by that environment variable, which may be a secret.
         conf.set("spark.sql.variable.substitute", "false")
         java = [UNCHECKED_ARROW, conf.get(_JAVA_OPTIONS, ""), SHORT_JOB if short else ""]
         conf.set(_JAVA_OPTIONS, " ".join(filter(None, java)))
         gateway = None
-        # A JVM that this process has already is reused, whatever its standard error is.
+        # A JVM that this process has started before is reused, and keeps its standard error.
         if log is not None and SparkContext._gateway is None:
             errors = stack.enter_context(log.open("ab"))
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
@@ -83,7 +83,10 @@ def local_session(
 
 
 def _settings(name: str, cores: int, scratch: str) -> SparkConf:
-    """Return the default configuration of a local session."""
+    """Return the default Spark configuration of a local session.
+
+    ``scratch``: folder for Spark's temporary files.
+    """
     return SparkConf().setAll(
         [
             ("spark.master", f"local[{cores}]"),

@@ -83,9 +83,10 @@ def _spark_options(options: Options) -> dict[str, str]:
 
 
 def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
-    """Check options as the ``tidemark`` source does; brokers serve all records, tiered or not.
+    """Check the options for a topic of Apache Kafka, as the ``tidemark`` source does.
 
-    Raises :class:`OptionError`.
+    Brokers serve all records, tiered or not, so options of the object store are refused. Raises
+    :class:`OptionError`.
     """
     given = without_engine(raw)
     # Options that only the tidemark source has are refused, as Spark would ignore them.
@@ -126,7 +127,10 @@ class OffsetLookup(Protocol):
 
 
 def kafka_options(options: Options, lookup: OffsetLookup) -> dict[str, str]:
-    """Return the options of Spark's Kafka source. Raises OptionError."""
+    """Translate the options to those of Spark's Kafka source.
+
+    ``lookup``: resolves times of single partitions to offsets. Raises OptionError.
+    """
     assert options.access is not None
     spark_options = {
         "includeHeaders": "true",
@@ -161,7 +165,11 @@ def _subscription(topics: Topics) -> dict[str, str]:
 def _position(
     side: str, positions: Positions, lookup: OffsetLookup, *, strict: bool
 ) -> tuple[str, str]:
-    """Return the name and value of Spark's option for one side."""
+    """Return name and value of Spark's option for the start or the end of the read.
+
+    ``side``: "starting" or "ending". Raises OptionError if no record is as late as a starting time
+    and ``strict`` is set.
+    """
     # One position for all partitions has a short form that needs no request.
     if not positions.each:
         match positions.otherwise:
@@ -184,7 +192,7 @@ def _position(
 def _number(
     side: str, position: Position, part: Part, lookup: OffsetLookup, *, strict: bool
 ) -> int:
-    """Return a position as a number in Spark's JSON of offsets.
+    """Return the position of one partition as a number in Spark's JSON: an offset, -1 or -2.
 
     Times are looked up here. Spark's own option would need a time for each partition and has none
     for the log start, since records need not have timestamps.

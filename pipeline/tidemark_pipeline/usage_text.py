@@ -78,7 +78,7 @@ def prometheus_text(usage: Usage, *, now_ms: int) -> bytes:
 
 
 def _samples(usage: Usage) -> Iterator[tuple[Metric, tuple[str, str], int]]:
-    """Yield metric, labels and value of each sample."""
+    """Yield the samples of a usage: metric, labels (topic and bucket or policy), value in bytes."""
     unowned = [] if usage.unowned is None else [usage.unowned]
     for topic in [*usage.topics, *unowned]:
         for bucket, figures in topic.buckets.items():

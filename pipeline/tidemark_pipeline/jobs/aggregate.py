@@ -20,9 +20,10 @@ class Aggregate:
 
 
 def aggregate(session: SparkSession, options: Mapping[str, str], job: Aggregate) -> DataFrame:
-    """Write ``(by, rows, measured, total, mean)`` and return it, read back from the Parquet.
+    """Aggregate a JSON field by a key, write the result as Parquet and return it.
 
-    ``measured`` counts the rows whose value is a number. ``total`` and ``mean`` cover those rows.
+    The columns are the key, ``rows``, ``measured`` (rows whose value is a number), and ``total``
+    and ``mean`` of these.
     """
     text = f.col("value").cast("string")
     # A text that is no number becomes null, which count, sum and avg skip.

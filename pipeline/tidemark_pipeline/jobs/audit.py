@@ -18,7 +18,7 @@ def audit(
     topic: TopicObject,
     task_bytes: int = TASK_BYTES,
 ) -> AuditReport:
-    """Audit every live segment of a topic, in tasks of about ``task_bytes``.
+    """Verify every live segment of a topic, in Spark tasks of about ``task_bytes``.
 
     Raises StoreUnavailable if the store fails, wrapped in Spark's error if it fails for an
     executor. In both cases the audit has no result.

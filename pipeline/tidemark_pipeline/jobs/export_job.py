@@ -42,7 +42,10 @@ _HIDDEN = "***"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job and return its exit status: 0 if it is done or was stopped, else 1."""
+    """Run the export job, with its status page, and return the exit status.
+
+    It is 0 if the export is done or was stopped, otherwise 1.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port of the page")
     parser.add_argument("--report", type=Path, help="file for the last report")
@@ -74,11 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(
     environment: Mapping[str, str], status: JobStatus, stop: threading.Event
 ) -> tuple[ExportJobPhase, str]:
-    """Export, and return the final phase and what to do if it failed."""
+    """Run the export that the environment describes; return its final phase and a message.
+
+    The message says what to do after a failure, "" otherwise. ``status``: receives the progress.
+    ``stop``: ends the export when it is set.
+    """
     secrets: list[str] = []
     try:
-        # Collect the secrets before they are put into the order, so that every message can hide
-        # them.
+        # Secrets are collected before the order may fail, so that they can be removed from every
+        # message.
         order = Order.of_json(environment.get(ORDER_VARIABLE, ""))
         secrets += [environment.get(secret.variable, "") for secret in order.hidden]
         order = order.revealed(environment)
@@ -123,7 +130,10 @@ def _export(order: Order, status: JobStatus, stop: threading.Event) -> None:
 
 
 def _run(order: Order, status: JobStatus, stop: threading.Event) -> None:
-    """Start a Spark session with the order's settings and run the export in it."""
+    """Start a Spark session with the order's settings and run the export in it.
+
+    ``status``: receives the progress. ``stop``: ends the export when it is set.
+    """
     table_options = TableOptions.of(order.table)
     # Options and Java are checked before the import of Spark, which takes seconds.
     table_options.check()

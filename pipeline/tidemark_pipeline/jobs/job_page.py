@@ -43,11 +43,11 @@ class JobStatus(Collector):
             return self._report
 
     def update(self, progress: "ExportProgress") -> None:
-        """Take progress after the claim, a commit, or a query of the topic's end."""
+        """Store the export's progress, after the claim, a commit, or a query of the topic's end."""
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
             before = self._report
-            # A query of the topic's end must not count as a commit.
+            # The time of the last commit changes only if this call reports a commit.
             committed = progress.commits > before.commits
             self._progress = progress
             self._report = JobReport(
@@ -81,7 +81,7 @@ class JobStatus(Collector):
         path.write_bytes(self.report.to_json())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics whose value is known."""
+        """Yield the Prometheus metrics whose value is known."""
         # Read together, so that the metrics of one scrape belong to one state.
         with self._lock:
             report, progress = self._report, self._progress

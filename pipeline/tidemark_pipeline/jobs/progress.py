@@ -17,7 +17,10 @@ EVERY_S = 5.0
 def reporting_stages(
     context: SparkContext, say: Callable[[int, int], None], every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Call ``say(done, all)`` with the tasks of the stages that run, every ``every_s`` seconds."""
+    """Report the progress of Spark's running stages while the ``with`` block runs.
+
+    Calls ``say(done, all)`` with numbers of tasks, from another thread, every ``every_s`` seconds.
+    """
     done = threading.Event()
 
     def watch() -> None:
@@ -32,6 +35,7 @@ def reporting_stages(
                     sum(stage.numTasks for stage in running),
                 )
 
+    # The block itself waits for Spark, so another thread reports.
     watcher = threading.Thread(target=watch, name="spark-progress", daemon=True)
     watcher.start()
     try:

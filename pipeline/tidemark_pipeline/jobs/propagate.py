@@ -41,15 +41,14 @@ def propagate(
     history: bool = False,
     say: Say = lambda _: None,
 ) -> Propagated:
-    """Drop rows below the topic's log starts from the table ``name`` (as Spark knows it).
+    """Delete from a table the rows whose records are below the topic's log starts.
 
-    ``source``: options of the data source without a topic; the table records which topic it
-    contains. ``history``: also remove the versions of the table that may contain such rows.
-
-    Raises :class:`ExportError`, and the errors of a query of the topic. In both cases nothing was
-    dropped.
+    ``name``: of the table in Spark. ``source``: options of the data source without a topic; the
+    table records which topic it contains. ``history``: also remove the versions of the table that
+    may contain such rows. Raises :class:`ExportError`, and the errors of a query of the topic. In
+    both cases nothing was deleted.
     """
-    # Find the exported position, which also names the topic and its id.
+    # The table's progress names the topic, its ID and the exported offsets.
     prefix = prefix_of_record(name, session.table(name).schema)
     table = _BY_FORMAT[kind](session, name)
     exported = table.progress()
@@ -57,7 +56,7 @@ def propagate(
         raise ExportError(f"no export has written {name}: nothing says which records its rows are")
     with Survey(topic_options({**source, "topic": exported.topic})) as survey:
         parts = survey.parts()
-        # Offsets below the log start may have belonged to other records than the table's.
+        # If the topic lost records, its offsets may belong to other records than the table's rows.
         check_log_lineage(survey, parts, exported)
         starts = {part.partition: at for part, at in survey.log_starts(parts).items()}
     # Select the partitions of which the table has rows below the log start.

@@ -20,7 +20,10 @@ _TRACKED = 50_000
 
 
 def figures(session: SparkSession, options: Mapping[str, str]) -> ReportFigures:
-    """Return the statistics of the topic in ``options``. Raises the errors of reading it."""
+    """Read the topic in ``options`` and return the statistics for its report page.
+
+    Raises the errors of reading it.
+    """
     topic = options["topic"]
     # The first read finds the share of each partition and tier, and the time range.
     shares = _tier_shares(_with_tier(session, options))
@@ -36,7 +39,7 @@ def figures(session: SparkSession, options: Mapping[str, str]) -> ReportFigures:
         ends[str(share.partition)] = max(ends.get(str(share.partition), 0), share.last_offset + 1)
     # Records that expire meanwhile are left out, and new records are not counted.
     pinned = {**options, "endingOffsets": json.dumps({topic: ends}), "failOnDataLoss": "false"}
-    # Count by time and size, and by key. Sizes are summed here, as the periods need the same rows.
+    # One read counts rows by time and size, the other by key.
     rows = _by_time_and_size(_read(session, pinned, "timestamp,key,value"), width_ms)
     keys, distinct = _keys(_read(session, pinned, "key"))
     sizes: dict[int, int] = {}
@@ -72,7 +75,7 @@ _SIZE = "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0)"
 
 
 def _tier_shares(table: DataFrame) -> tuple[TierShare, ...]:
-    """Return the share of each partition and tier: rows, offsets, times and bytes."""
+    """Return for each partition and tier the records it has: rows, offsets, times and bytes."""
     rows = (
         table.groupBy("partition", "tier")
         .agg(

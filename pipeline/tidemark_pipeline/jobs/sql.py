@@ -70,7 +70,10 @@ def _readable(table: DataFrame) -> DataFrame:
 
 
 def _readable_type(kind: DataType) -> DataType:
-    """Return the type to which a column is cast: text unless it is a number, bytes or a boolean."""
+    """Return the type to which a column is cast, so that Python can print its values.
+
+    Numbers, bytes and booleans stay. Everything else becomes text, also within lists and structs.
+    """
     match kind:
         case NumericType() | BinaryType() | BooleanType():
             return kind

@@ -66,7 +66,10 @@ class _DecodedBatch:
     kind: pa.DataType
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batch's records in pieces, in any order, each with its columns or a reason."""
+        """Yield the batch's records in pieces, in any order, each with its columns or a reason.
+
+        The reason says why the value cannot be decoded.
+        """
         # Records without a value skip the decoders and have one reason in all formats.
         values = self.batch.column(self.batch.schema.get_field_index("value"))
         absent = values.is_null().to_numpy(zero_copy_only=False)
@@ -92,8 +95,12 @@ class _DecodedBatch:
     def _of_schema(
         self, number: int, rows: Longs, data: Bytes, starts: Longs, ends: Longs
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records in ``rows``, which carry the schema id ``number``."""
+        """Yield the decoded records in ``rows``, whose values carry the schema ID ``number``.
+
+        ``data``, ``starts`` and ``ends``: the bytes of all values of the batch.
+        """
         source = self.decoding.known.get(number)
+        # The driver queries the registry for unknown IDs and decodes the batch again.
         if source is None:
             yield from self._failed(rows, f"schema {number} is not known yet", number)
             return
@@ -103,7 +110,8 @@ class _DecodedBatch:
         starts = starts + wire.HEADER_BYTES
         paths: Sequence[tuple[int, ...] | None] = [()]
         which = np.zeros(len(rows), dtype=np.int64)
-        # A Protobuf record also says which message of its schema file it contains.
+        # A Protobuf schema may have several messages, so its ID is followed by the path of the
+        # record's message. ``which`` is each record's index in ``paths``.
         if source.kind is SchemaType.PROTOBUF:
             paths, which, behind = wire.messages(data, starts[rows], ends[rows])
             starts[rows] = behind

@@ -39,11 +39,13 @@ class Schemas:
     known: "OrderedDict[int, SchemaSource | str]" = field(default_factory=OrderedDict)
 
     def learn(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:
-        """Query the schemas of ``ids``, the most frequent first, and return them with all known
-        ones.
+        """Query the registry for the schemas of ``ids`` and return them with all known ones, by ID.
+
+        ``ids``: most frequent first, as the number of queries is limited. The value is the reason
+        as text if the records of an ID cannot be read.
 
         Raises :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown`, RegistryRefused,
-        and :class:`ExportError` if an unknown id must stop the job.
+        and :class:`ExportError` if an unknown ID must stop the job.
         """
         fetched: dict[int, SchemaSource | str] = {}
         missing: dict[int, SchemaSource | str] = {}
@@ -93,9 +95,13 @@ class Schemas:
         return f"the registry does not know it ({error})"
 
     def _source(self, registered: Registered, message: str = "") -> SchemaSource:
-        """Return a registered schema with all schemas that it references. Raises SchemaRefused."""
+        """Return a registered schema with all schemas that it references.
+
+        ``message``: full name of the Protobuf message, if known. Raises SchemaRefused.
+        """
         if registered.kind not in set(SchemaType):
             raise SchemaRefused(f"schemas of type {registered.kind} are not supported")
+        # Workers cannot query the registry, so the source includes everything that it references.
         used = self._referenced(registered.references)
         if registered.kind == SchemaType.AVRO:
             return SchemaSource(
@@ -111,8 +117,12 @@ class Schemas:
         )
 
     def _referenced(self, references: tuple[Reference, ...]) -> dict[str, Registered]:
-        """Return the referenced schemas by name, each after those that it references itself."""
+        """Return the referenced schemas by name, direct and indirect, in order of dependency.
+
+        Each schema comes after those that it references itself.
+        """
         schemas: dict[str, Registered] = {}
+        # Subjects and versions that were read, so that shared references are read once.
         visited: set[tuple[str, int]] = set()
 
         def visit(group: tuple[Reference, ...]) -> None:
@@ -146,9 +156,10 @@ class Schemas:
 
 
 def _descriptors(text: str, used: Mapping[str, str]) -> Messages:
-    """Return the descriptors of a schema that is registered as text or as base64.
+    """Return the Protobuf descriptors of a registered schema and of those that it references.
 
-    Registries also store Google's serialized descriptor in base64, for which no compiler runs.
+    ``text``: source text, or Google's serialized descriptor in base64, which needs no compiler.
+    ``used``: the same for referenced schemas, by import name.
     """
     own = _serialized(text)
     referenced = {name: _serialized(reference) for name, reference in used.items()}

@@ -69,17 +69,18 @@ def decoder_of(
     reader: SchemaSource | None = None,
     indexes: tuple[int, ...] = (),
 ) -> Decoder:
-    """Return a decoder of records into columns (a schema as Spark's JSON).
+    """Return a decoder of values with the schema ``source`` into columns.
 
-    ``reader``: the schema whose aliases and defaults apply, or whose message the records must have.
-    ``indexes``: path of the message in a Protobuf file. Raises :class:`SchemaRefused`.
+    ``columns``: the table's columns, as Spark's JSON. ``reader``: the schema whose aliases and
+    defaults apply, or whose message the records must have. ``indexes``: path of the message in a
+    Protobuf file. Raises :class:`SchemaRefused`.
     """
     table_columns = StructType.fromJson(json.loads(columns))
     if source.kind is SchemaType.AVRO:
         from tidemark_pipeline.schemas.avro.decode import AvroDecoder
 
         reader_schema = None
-        # Aliases and defaults exist in Avro only.
+        # Only Avro has aliases and defaults in the reader's schema.
         if reader is not None and reader.kind is SchemaType.AVRO:
             reader_schema = _schema(reader)
         return AvroDecoder(_schema(source), table_columns, reader_schema)

@@ -27,7 +27,11 @@ def arrow_type(columns: StructType) -> pa.DataType:
 def to_arrow(
     store: kernel.Store, data: kernel.Bytes, layout: Layout, column_type: pa.DataType
 ) -> pa.Array:
-    """Return the values of a layout as an array. ``data``: buffer of all texts and bytes."""
+    """Return the decoded values of one column, with its nested columns, as an Arrow array.
+
+    ``store``: values that the kernel has read. ``data``: buffer of all texts and bytes. ``layout``:
+    place of the column's values in the store. ``column_type``: its Arrow type.
+    """
     first = store.base[layout.slot]
     entries = slice(first, first + store.size[layout.slot])
     valid = store.there[entries]
@@ -62,14 +66,16 @@ def to_arrow(
 def _last_of_each_key(
     pairs: list[pa.Array], lengths: kernel.Longs
 ) -> tuple[list[pa.Array], kernel.Longs]:
-    """Keep only the last entry of each repeated key. ``lengths``: entries of each map.
+    """Remove all but the last entry of each repeated key from the maps of a column.
 
-    Avro allows repeated keys. Arrow and Spark do not, and they do not check either.
+    ``pairs``: arrays of all keys and of all values. ``lengths``: number of entries of each map.
+    Returns both in the same form. Avro allows repeated keys. Arrow and Spark do not, and they do
+    not check either.
     """
     keys, values = pairs
     if not len(keys):
         return pairs, lengths
-    # One number for each pair of map and key; unique finds the first one from the end.
+    # Number each (map, key) pair. In the reversed array, unique returns the last entry of each.
     rows = np.repeat(np.arange(len(lengths)), lengths)
     codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
     of_map = rows * (int(codes.max()) + 1) + codes
@@ -85,10 +91,13 @@ def _last_of_each_key(
 def _leaf(
     store: kernel.Store, data: kernel.Bytes, layout: Leaf, entries: slice, column_type: pa.DataType
 ) -> pa.Array:
-    """Return the Arrow array of a column of single values."""
+    """Return the Arrow array of a column of single values, such as numbers and texts.
+
+    ``entries``: range of the column's values in the store.
+    """
     low, high = store.low[entries], store.high[entries]
-    # Two words per entry: a position and a length for bytes, both halves for decimals, else a
-    # value.
+    # Each value has two words: position and length for texts and bytes, both halves for decimals,
+    # otherwise the value in ``low``.
     validity = _bits(store.there[entries])
     match layout.type:
         case StringType() | BinaryType():

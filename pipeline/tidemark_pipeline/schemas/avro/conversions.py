@@ -26,7 +26,10 @@ _WIDTHS: dict[type[DataType], int] = {IntegerType: 0, LongType: 1, FloatType: 2,
 
 
 def conversion(writer: Schema, column_type: DataType) -> int | None:
-    """Return the conversion of a writer's value to a column's type, None if they do not fit."""
+    """Return the kernel's conversion of a writer's type to a column type, None if none fits.
+
+    The result is one of the kernel's constants. For decimals it is TO_DECIMAL plus the precision.
+    """
     if writer.logical == "decimal":
         if isinstance(column_type, DecimalType):
             # Another scale would need rounding, or digits that the value does not have.

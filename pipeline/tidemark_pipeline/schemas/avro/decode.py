@@ -46,10 +46,13 @@ class AvroDecoder:
     def decode(
         self, data: kernel.Bytes, starts: kernel.Longs, ends: kernel.Longs
     ) -> Iterator[Piece]:
-        """Yield all records ``data[starts[i]:ends[i]]`` in pieces."""
+        """Yield the columns of all records ``data[starts[i]:ends[i]]``, in order and in pieces.
+
+        An invalid record has a null row and an error in its piece.
+        """
         compiled = self._compiled
-        # Defaults and symbols follow the records, so that the kernel reads them from the same
-        # buffer.
+        # Defaults and enum symbols are appended to the records, so that the kernel reads them from
+        # the same buffer. ``place`` is where they start.
         if compiled.behind:
             behind = np.frombuffer(compiled.behind, dtype=np.uint8)
             data, place = np.concatenate((data, behind)), len(data)
@@ -59,7 +62,8 @@ class AvroDecoder:
         failures = np.zeros((len(starts), 2), dtype=np.int64)
         first = 0
         while first < len(starts):
-            # One piece: the kernel stops at the limit of entries, or when a slot is full.
+            # A piece ends when the store has ENTRIES_MAX entries. A slot is the store's space for
+            # one column.
             store = self._store(len(starts) - first)
             done = first
             while True:
@@ -68,7 +72,8 @@ class AvroDecoder:
                 )
                 if full < 0:
                     break
-                # Enlarge the full slot and continue. Later stores start with the larger size.
+                # The slot ``full`` has no more room: enlarge it and continue. Later stores start
+                # larger.
                 store = _larger(store, full)
                 self._each = np.maximum(self._each, store.room / (len(starts) - first))
             values = to_arrow(store, data, compiled.layout, self._arrow_type)

@@ -13,10 +13,10 @@ _MASK = (1 << 64) - 1
 
 
 def encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
-    """Append a default to ``out``.
+    """Append a field's default to ``out``, encoded as Avro binary.
 
-    Raises TypeError, ValueError, KeyError, AttributeError or OverflowError if it does not fit the
-    schema.
+    ``value``: the default as parsed JSON. Raises TypeError, ValueError, KeyError, AttributeError or
+    OverflowError if it does not fit the schema.
     """
     kind = schema.kind
     if kind == "null":

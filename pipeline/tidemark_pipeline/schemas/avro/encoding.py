@@ -22,13 +22,15 @@ def signature(schema: Schema) -> str:
 
 
 def _signature(schema: Schema, within: list[Schema], counter: Iterator[int]) -> str:
-    """Return the signature of a type.
+    """Return a text that is equal for types that encode equal values as the same bytes.
 
-    ``within``: the enclosing types. ``counter``: counts types.
+    ``within``: the enclosing types, outermost first. ``counter``: counts types of the whole schema.
+    Raises SchemaRefused if there are too many.
     """
     if next(counter) > UNFOLDED_MAX:
         raise SchemaRefused(f"the schema comes to more than {UNFOLDED_MAX} types")
-    # A reference to an outer type is written as its distance, so that names do not matter.
+    # A recursive reference is written as the distance to the enclosing type, so that names do not
+    # matter.
     for distance, outer in enumerate(reversed(within)):
         if outer is schema:  # a type that contains itself
             return f"^{distance}"

@@ -83,7 +83,10 @@ _DAY_MS = 86_400_000
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _long(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Read a zigzag varint of 64 bits and return (value, next position)."""
+    """Read a zigzag varint of 64 bits and return (value, next position).
+
+    The position is negative, ENDS or OVERLONG, if the varint is invalid.
+    """
     raw = np.uint64(0)
     shift = np.uint64(0)
     while True:
@@ -136,9 +139,10 @@ def _is_text(data: Bytes, position: int, end: int) -> bool:
 def _decimal(
     data: Bytes, start: int, end: int, bound: npt.NDArray[np.uint64]
 ) -> tuple[int, int, bool]:
-    """Return (low, high, fits) of a big-endian number in two's complement.
+    """Return (low word, high word, fits) of a big-endian two's complement number.
 
-    ``fits``: its absolute value is below the bound (high, low).
+    ``fits``: its absolute value is below ``bound`` (high, low), which is 10 to the column's
+    precision.
     """
     negative = end > start and data[start] >= 0x80
     fill = np.uint8(0xFF) if negative else np.uint8(0)
@@ -168,11 +172,14 @@ def _decimal(
 def _read(  # noqa: PLR0912, PLR0915
     program: KernelProgram, store: Store, data: Bytes, position: int, end: int, most: int
 ) -> tuple[int, int]:
-    """Read one record, and return the next position or a reason, and the node.
+    """Read one record into the store and return (next position, node).
 
-    A frame of the stack is a node with parts that are still to read: its next kid, and for items
-    the number left and the total. The frame of a default contains the position at which the record
-    continues.
+    The position is one of the negative reasons if the record is invalid or a slot is full. The node
+    is then the failed one, or the full slot. ``most``: limit of entries that the record may add.
+
+    The loop replaces recursion by a stack of frames. A frame is a node with parts that are still to
+    read: its next kid, and for arrays and maps the number of items left in the block and the total.
+    The frame of a default contains the position at which the record continues.
     """
     nodes, kids, nulls = program.nodes, program.kids, program.nulls
     low, high, there = store.low, store.high, store.there
@@ -376,11 +383,11 @@ def read_records(
     entries_max: int,
     failures: Longs,
 ) -> tuple[int, int]:
-    """Read the records ``data[starts[i]:ends[i]]``, beginning with ``first``.
+    """Read the records ``data[starts[i]:ends[i]]`` into the store, beginning with ``first``.
 
     The function ends when the slots have more than ``entries_max`` entries, or a slot is full. It
     writes each record's reason and node to ``failures``, zeros for a valid record. Returns the next
-    record, and the full slot or -1.
+    record to read, and the full slot or -1.
     """
     sizes = store.size
     before = np.empty_like(sizes)

@@ -97,7 +97,12 @@ class _Compiler:
     skipped_nodes: dict[int, int] = field(default_factory=dict)
 
     def program(self, writer: Schema, columns: StructType, reader: Schema | None) -> Compiled:
-        """Compile the program and return it with its tables as arrays."""
+        """Compile the program that reads the writer's records into the table's columns.
+
+        ``reader``: schema of the table, whose aliases and defaults apply; None for none. Raises
+        :class:`SchemaRefused`.
+        """
+        # Each column, also a nested one, gets a slot: its space in the kernel's store.
         slots = Slots()
         layout = slots.layout(columns)
         assert isinstance(layout, StructOf)
@@ -115,7 +120,10 @@ class _Compiler:
         )
 
     def _root(self, writer: Schema, layout: StructOf, reader: Schema | None) -> int:
-        """Compile the root: a record, or another value in a column of its own."""
+        """Compile the root node and return its index.
+
+        A schema that is not a record is read into the single column ``value``.
+        """
         is_record = writer.kind == "record" or (
             # A nullable record counts as a record, as in the schema's columns.
             writer.kind == "union" and [b.kind for b in _present(writer)] == ["record"]
@@ -136,7 +144,10 @@ class _Compiler:
         return node
 
     def _node(self, op: int, layout: Layout | None, path: str) -> int:
-        """Append a node and return its index. ``layout`` None: the value is skipped."""
+        """Append a node to the program and return its index.
+
+        ``layout``: column of the value; None if the value is skipped. ``path``: for error messages.
+        """
         # A recursive schema expands with the columns, so the number of nodes is limited.
         if len(self.nodes) >= _NODES_MAX:
             raise SchemaRefused("the schema is too large")
@@ -159,13 +170,17 @@ class _Compiler:
         return self._node(kernel.MISSING, layout, path)
 
     def _read(self, writer: Schema, layout: Layout, reader: Schema | None, path: str) -> int:
-        """Compile the node that reads a value of ``writer`` into ``layout``; return its index."""
+        """Compile the node that reads a value of ``writer`` into ``layout``; return its index.
+
+        ``reader``: the table's type, for aliases and defaults; None for none. Raises
+        :class:`SchemaRefused` if the value does not fit the column.
+        """
         # Null and union come first, as any column may have them.
         if writer.kind == "null":
             return self._node(kernel.NULL, layout, path)
         if writer.kind == "union":
             return self._union(writer, layout, reader, path)
-        # From here on both schemas have a single type.
+        # Of a union in the reader's schema, use the branch that corresponds to the writer's type.
         reader = _counterpart(reader, writer)
         # Types with parts compile their parts with the parts of the column.
         if writer.kind == "record" and isinstance(layout, StructOf):
@@ -214,7 +229,7 @@ class _Compiler:
             self.behind += text
 
     def _union(self, writer: Schema, layout: Layout, reader: Schema | None, path: str) -> int:
-        """Compile a union with one child node for each branch of the writer's schema."""
+        """Compile a union, with one child node for each branch of the writer's schema."""
         node = self._node(kernel.UNION, layout, path)
         # Null is a branch too, so only the other branches are counted.
         has_several = len(_present(writer)) > 1
@@ -224,8 +239,8 @@ class _Compiler:
             counterpart = _counterpart(reader, branch)
             fields = dict(layout.fields) if isinstance(layout, StructOf) else {}
             try:
-                # A branch of several has its own column. The branches of a nullable type or of
-                # numbers share one.
+                # Each branch of a union of several types has its own column. Nullable types, and
+                # unions of numbers only, have one column.
                 if has_several and names.get(place) in fields:
                     kid = self._member(branch, names[place], layout, counterpart, path)
                 else:
@@ -282,7 +297,10 @@ class _Compiler:
         return node
 
     def _default(self, reader_field: Field | None, layout: Layout, path: str) -> int:
-        """Compile the node of a column without a field: the reader's default, otherwise null."""
+        """Compile the node of a column without a field in the writer's schema; return its index.
+
+        The value is the reader's default, otherwise null.
+        """
         # A null default needs no bytes.
         if reader_field is None or not reader_field.has_default or reader_field.default is None:
             return self._missing(layout, path)
@@ -312,9 +330,9 @@ class _Compiler:
         return node
 
     def _skip(self, writer: Schema, path: str) -> int:
-        """Compile a node that skips a value.
+        """Compile the node that reads over a value without a column; return its index.
 
-        A type that contains itself has one node, which is its own descendant.
+        A recursive type has one node, which is its own descendant.
         """
         known = self.skipped_nodes.get(id(writer))
         if known is not None:
@@ -342,9 +360,10 @@ def _present(union: Schema) -> list[Schema]:
 def _matched(
     writer: Schema, layout: StructOf, known: dict[str, Field]
 ) -> dict[str, tuple[str, Layout]]:
-    """Return by field the name and the layout of its column.
+    """Return by name of the writer's field the name and layout of the column that it fills.
 
-    A column takes the field of its own name, else the first field that is one of its aliases.
+    ``known``: the reader's fields by name. A column takes the field of its own name, otherwise the
+    first field that is one of its aliases.
     """
     # A field of type null never has a value, so an alias may take its column.
     present = {written.name for written in writer.fields if written.schema.kind != "null"}

@@ -68,9 +68,10 @@ class Field:
 
 
 def parse_schema(text: str | bytes, named: Mapping[str, Schema] | None = None) -> Schema:
-    """Parse a schema's JSON. ``named``: types of other schemas that it references.
+    """Parse and check an Avro schema, given as JSON text.
 
-    Raises :class:`SchemaRefused`.
+    ``named``: types of other schemas that it references, by full name. Raises
+    :class:`SchemaRefused`.
     """
     size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     # The size is checked first, as parsed JSON takes many times the memory of its text.
@@ -112,9 +113,10 @@ class _SchemaReader:
     count: int = 0
 
     def read(self, given: Any, namespace: str, where: str, depth: int) -> Schema:
-        """Parse one type.
+        """Return the parsed type of one part of a schema's JSON.
 
-        ``namespace``: the enclosing one. ``where``: path of the type, for messages.
+        ``namespace``: that of the enclosing type. ``where``: path of the type, for messages.
+        ``depth``: nesting depth of the JSON.
         """
         # Count and depth are checked for each type, as the schema comes from any producer.
         self.count += 1
@@ -169,12 +171,12 @@ class _SchemaReader:
     def _named(
         self, given: dict[str, Any], kind: str, namespace: str, where: str, depth: int
     ) -> Schema:
-        """Parse a record, an enum or a fixed, and register its full name."""
+        """Parse a record, an enum or a fixed, and register it under its full name."""
         full = _full_name(given, namespace, where)
         # A second definition would change the meaning of earlier references.
         if full in self.named or full in PRIMITIVES:
             raise SchemaRefused(f"{where}: the name {full} is taken")
-        # Registered before its fields are read, which may refer to it.
+        # Registered before its fields are parsed, as these may refer to it.
         schema = self.named[full] = Schema(kind, full)
         if kind == "fixed":
             schema.size = _fixed_size(given.get("size"), where)
@@ -244,9 +246,10 @@ DECIMAL_DIGITS_MAX = 38
 
 
 def _logical(given: dict[str, Any], kind: str, size: int) -> tuple[str, int, int]:
-    """Return logical type, precision and scale.
+    """Return logical type, precision and scale; ("", 0, 0) if it has no logical type.
 
-    Avro requires readers to ignore a logical type that is unknown or invalid.
+    ``size``: number of bytes of a fixed, otherwise 0. Avro requires readers to ignore a logical
+    type that is unknown or invalid.
     """
     logical = given.get("logicalType")
     if logical not in _LOGICAL.get(kind, ()):
@@ -270,14 +273,18 @@ def _fixed_size(given: Any, where: str) -> int:
 
 
 def _check_items(root: Schema) -> None:
-    """Refuse an array whose items may take no bytes."""
+    """Raise :class:`SchemaRefused` for an array whose items may be encoded in no bytes.
+
+    A record of a few bytes could then declare any number of items.
+    """
     types = list(walk(root))
     # Map each type to the records that have a field of it.
     within: dict[int, list[Schema]] = {}
     for schema in types:
         for part in schema.fields:
             within.setdefault(id(part.schema), []).append(schema)
-    # These types take a byte in any case. A record does if one of its fields does.
+    # All other types take at least one byte. A record does if one of its fields does, so the
+    # property is propagated from fields to their records.
     pending = [
         t for t in types if t.kind not in {"null", "record"} and (t.kind != "fixed" or t.size)
     ]
@@ -297,10 +304,13 @@ def _check_items(root: Schema) -> None:
 
 
 def _mark_recursive(schema: Schema) -> None:
-    """Mark the types that contain themselves, with Tarjan's strongly connected components.
+    """Set ``recursive`` on the types that contain themselves.
 
-    Iterative, as a deep schema would exceed Python's stack.
+    Uses Tarjan's algorithm for strongly connected components. It is iterative, as a deep schema
+    would exceed Python's stack.
     """
+    # By id of a type: its visit number, and the lowest visit number that is reachable from it.
+    # ``open_`` and ``on`` hold the types whose component is not complete yet.
     number: dict[int, int] = {}
     low: dict[int, int] = {}
     open_: list[Schema] = []

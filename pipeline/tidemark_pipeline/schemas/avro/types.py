@@ -55,7 +55,10 @@ _WIDER = ({"int", "long"}, "long"), ({"float", "double"}, "double")
 
 
 def columns_of(schema: Schema) -> StructType:
-    """Return the columns of a value. Raises :class:`SchemaRefused`."""
+    """Return the columns of a value with this schema. Raises :class:`SchemaRefused`.
+
+    A value that is not a record is in one column, ``value``.
+    """
     maker = _AvroTypeMaker()
     if schema.kind == "record":
         column_type = maker.type_of(schema, "", 0)
@@ -92,7 +95,11 @@ class _AvroTypeMaker:
         self.columns = 0
 
     def type_of(self, schema: Schema, where: str, depth: int) -> DataType:
-        """Return the column type of an Avro type. ``where``: its path, for messages."""
+        """Return the Spark type of an Avro type.
+
+        ``where``: path of the type, for messages. Raises :class:`SchemaRefused` if no column can
+        have it.
+        """
         self.columns += 1
         # A small schema may expand to a huge number of columns.
         if self.columns > COLUMNS_MAX:
@@ -140,7 +147,10 @@ class _AvroTypeMaker:
     def _struct(
         self, fields: Iterable[tuple[str, Schema, tuple[str, ...]]], where: str, depth: int
     ) -> StructType:
-        """Return a struct of the fields that can have values. ``fields``: name, schema, aliases."""
+        """Return a struct type of the fields that can have values.
+
+        ``fields``: (name, schema, aliases). Raises :class:`SchemaRefused`.
+        """
         columns: dict[str, StructField] = {}
         for name, schema, aliases in fields:
             path = f"{where}.{name}" if where else name

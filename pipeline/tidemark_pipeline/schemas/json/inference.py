@@ -74,7 +74,10 @@ class RecordShape:
     item: "RecordShape | None" = None
 
     def add(self, value: Any, places: PlaceBudget) -> None:
-        """Add a value as :func:`~tidemark_pipeline.schemas.json.text.parse_object` returns it."""
+        """Add one value, as :func:`~tidemark_pipeline.schemas.json.text.parse_object` returns it.
+
+        ``places``: budget of nested fields that may still be recorded.
+        """
         self.count += 1
         kind = type(value)
         if kind is bool:
@@ -138,7 +141,7 @@ class RecordShape:
         )
 
     def type(self) -> DataType | None:
-        """Return the column's type; None where no value has one."""
+        """Return the Spark type that fits all values seen; None if none of them determines one."""
         seen = self.seen
         # Lists and objects without typed content have no column, as it could contain only null.
         if not self.is_typed:
@@ -195,9 +198,10 @@ class RecordShape:
 
 
 def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
-    """Count the columns that a value would need, 0 if it has no type.
+    """Return the number of columns that a new field's value needs, 0 if it determines no type.
 
-    Raises :class:`RecordRefused` if a table cannot have these columns.
+    ``where``: path of the field. ``depth``: its nesting depth. Raises :class:`RecordRefused` if a
+    table cannot have these columns.
     """
     if isinstance(value, dict):
         by_fold: dict[str, str] = {}
@@ -209,7 +213,7 @@ def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
                 size += count
         return size
     if isinstance(value, list):
-        # Items of a list share their columns, so the largest item is a lower bound.
+        # Items of a list share their columns, so the largest item is a lower bound of their number.
         items = (new_fields(item, f"{where}.{ELEMENT}", names, depth + 1) for item in value)
         return max(items, default=0)
     if isinstance(value, float) and math.isinf(value):
@@ -251,8 +255,9 @@ class _Unit:
 def grown(table: StructType, shape: RecordShape, room: int) -> tuple[StructType, int]:
     """Return the table's columns with up to ``room`` new ones, and the number of new columns.
 
-    The most frequent new columns come first. If a type differs, the table's type stays. ``shape``:
-    shape of the records' :func:`~tidemark_pipeline.schemas.json.record_check.unknown_parts`.
+    ``shape``: shape of the values' parts that have no column
+    (:func:`~tidemark_pipeline.schemas.json.record_check.unknown_parts`). The most frequent new
+    columns come first. An existing column keeps its type.
     """
     added: dict[tuple[str, ...], list[StructField]] = {}
     count = 0
@@ -284,7 +289,10 @@ def _units(kind: DataType, shape: RecordShape, path: tuple[str, ...]) -> Iterato
 def _with(
     kind: DataType, added: dict[tuple[str, ...], list[StructField]], path: tuple[str, ...]
 ) -> DataType:
-    """Return a type with the columns in ``added``, whose keys are paths of structs."""
+    """Return a type with new fields added to its structs.
+
+    ``added``: new fields by the path of their struct. ``path``: that of ``kind``.
+    """
     if isinstance(kind, StructType):
         fields = [
             StructField(column.name, _with(column.dataType, added, (*path, column.name)))

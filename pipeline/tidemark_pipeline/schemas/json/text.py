@@ -29,12 +29,12 @@ class RecordRefused(ValueError):
 
 
 def parse_object(value: bytes) -> dict[str, Any]:
-    """Parse a JSON value, without the frame of a registry's serializer if it has one.
+    """Parse a JSON object from a record value, which a registry's serializer may have framed.
 
     The last value of a repeated name counts. A number beyond a double is infinite. Raises
     :class:`RecordRefused`.
     """
-    # JSON never starts with a zero byte.
+    # JSON never starts with a zero byte, so it marks the frame: a zero byte and a schema ID.
     if value.startswith(_FRAME):
         value = value[_FRAME_BYTES:]
     try:
@@ -70,7 +70,7 @@ def _cause_of(value: bytes) -> str:
 
 
 def _depth(text: str) -> int:
-    """Return the nesting depth. 0 or a lower bound suffices if it is within the limit."""
+    """Return the nesting depth of a JSON text, or a lower bound if it is within DEPTH_MAX."""
     # Counting is much faster than matching, and most records have few brackets.
     if text.count("{") + text.count("[") <= DEPTH_MAX:
         return 0

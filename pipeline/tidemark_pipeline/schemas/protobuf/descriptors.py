@@ -36,7 +36,7 @@ class Messages:
     serialized: bytes
 
     def pool(self) -> tuple[DescriptorPool, str]:
-        """Return a pool of the files and the name of the schema's own one.
+        """Return a descriptor pool with all files, and the name of the schema's own file.
 
         Raises :class:`SchemaRefused`.
         """
@@ -65,7 +65,10 @@ def _add(
     known: Mapping[str, descriptor_pb2.FileDescriptorProto],
     done: set[str],
 ) -> None:
-    """Add a file after those that it imports."""
+    """Add a file to the pool, after the files that it imports.
+
+    ``known``: files of the schema by name. ``done``: names that were added already.
+    """
     if name in done:
         return
     # Marked before its imports are added, so that a cycle ends. The pool then rejects the cycle.
@@ -91,7 +94,7 @@ def _well_known(name: str) -> descriptor_pb2.FileDescriptorProto:
 
 
 def by_name(messages: Messages, name: str = "") -> Descriptor:
-    """Return a message by its full name, without a name the only one of the file.
+    """Return the descriptor of a message by full name, or the file's only one without a name.
 
     Raises :class:`SchemaRefused`.
     """
@@ -109,9 +112,10 @@ def by_name(messages: Messages, name: str = "") -> Descriptor:
 
 
 def by_indexes(messages: Messages, indexes: Sequence[int]) -> Descriptor:
-    """Return a message by its positions in the file and in its enclosing messages.
+    """Return the descriptor of a message by its path in the file.
 
-    Raises :class:`SchemaRefused`.
+    ``indexes``: position of the outermost message in the file, then of each nested one. This is how
+    Confluent's serializer names a message. Raises :class:`SchemaRefused`.
     """
     pool, file = messages.pool()
     # The file's proto lists its messages by position.
@@ -128,9 +132,9 @@ def by_indexes(messages: Messages, indexes: Sequence[int]) -> Descriptor:
 
 
 def compiled(text: str, imports: Mapping[str, str] | None = None) -> Messages:
-    """Compile the text of a file. ``imports``: texts of other files by the names of their imports.
+    """Compile the text of a ``.proto`` file into descriptors.
 
-    Raises :class:`SchemaRefused`.
+    ``imports``: texts of the imported files by import name. Raises :class:`SchemaRefused`.
     """
     sources = {**(imports or {}), _NAME: text}
     if sum(len(text.encode()) for text in sources.values()) > TEXT_BYTES_MAX:
@@ -154,8 +158,11 @@ def compiled_file(path: Path) -> Messages:
 
 
 def _protoc(folder: Path, name: str) -> Messages:
-    """Compile a file of ``folder`` and its imports in a process. Raises :class:`SchemaRefused`."""
-    # protoc writes to a file, and ``--include_imports`` makes the set complete.
+    """Compile a file of ``folder`` with protoc in a separate process, with a time limit.
+
+    Raises :class:`SchemaRefused`.
+    """
+    # ``--include_imports`` adds the descriptors of imported files to the output.
     with tempfile.TemporaryDirectory(prefix="tidemark-protoc-") as scratch:
         output = Path(scratch) / "set"
         command = [

@@ -74,8 +74,12 @@ class _ProtobufTypeMaker:
         self.columns = 0
 
     def struct(self, message: Descriptor, where: str, within: tuple[str, ...]) -> StructType:
-        """Return the columns of a message. ``within``: names of the enclosing messages."""
-        # Checked by name: a message that contains itself would recurse without an end.
+        """Return the struct type of a message's fields.
+
+        ``where``: path of the message, for errors. ``within``: full names of the enclosing
+        messages. Raises :class:`SchemaRefused`.
+        """
+        # A recursive message would need infinitely many columns.
         if message.full_name in within:
             raise SchemaRefused(
                 f"{where}: the message {message.full_name} contains itself, and the columns of a "
@@ -114,7 +118,7 @@ class _ProtobufTypeMaker:
     def _single(
         self, field: FieldDescriptor, path: str, within: tuple[str, ...]
     ) -> DataType | None:
-        """Return the type of a single value, None for a message without fields."""
+        """Return the column type of a field's single value, None for a message without fields."""
         message = field.message_type
         if message is None:
             if field.type == FieldDescriptor.TYPE_BYTES:

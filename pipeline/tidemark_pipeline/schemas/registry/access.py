@@ -71,7 +71,11 @@ class RegistryAccess:
         given: Mapping[str, str],
         environment: Mapping[str, str] = os.environ,
     ) -> "RegistryAccess":
-        """Build the access from :data:`OPTIONS`. Raises :class:`ExportError`."""
+        """Return the access that a registry's address and options describe.
+
+        ``url``: one address or several, separated by commas. ``given``: values of :data:`OPTIONS`.
+        ``environment``: may have the password or token. Raises :class:`ExportError`.
+        """
         # An unknown option is an error, as it may be a misspelt credential.
         unknown = sorted(set(given) - set(OPTIONS))
         if unknown:
@@ -89,7 +93,7 @@ class RegistryAccess:
         # TLS needs both the certificate and its key.
         if ("certificate" in given) != ("key" in given):
             raise ExportError("the registry's options certificate and key go together")
-        # The password's variable applies only with a user, and the token's only without one.
+        # The environment's password is used only with a user, its token only without one.
         user = given.get("user", "")
         return cls(
             urls=urls,

@@ -115,7 +115,11 @@ class Registry:
         )
 
     def _ask(self, path: str, kind: type = dict) -> Any:
-        """Return the JSON at ``path``, of type ``kind``, from the first address that answers."""
+        """Return the JSON at ``path`` from the first registry address that answers.
+
+        ``kind``: expected Python type of the JSON. Transient failures are retried for
+        ``patience_s``. Raises :class:`NotThere`, :class:`RegistryDown`, :class:`RegistryRefused`.
+        """
         until = self.now() + self.access.patience_s
         failures = 0
         while True:
@@ -129,8 +133,9 @@ class Registry:
                 pause = failed.after_s
                 # The pause grows only after all addresses have failed once more.
                 if failures % len(self.access.urls) == 0:
+                    # The backoff grows only after every address has failed once more.
                     pause = max(pause, _PAUSE.pause_s(failures // len(self.access.urls)))
-                # No attempt starts behind the deadline. A stop of the job ends the pause at once.
+                # No attempt starts after the deadline. Setting ``stop`` ends the pause at once.
                 if self.now() + pause >= until or self.stop.wait(pause):
                     raise RegistryDown(
                         f"the schema registry does not answer ({url}: {failed.why}, "
@@ -139,7 +144,10 @@ class Registry:
                     ) from failed
 
     def _once(self, url: str, path: str, kind: type) -> Any:
-        """Send one request to one address. Raises _AttemptFailed if a retry may help."""
+        """Send one GET request to one address and return the parsed JSON.
+
+        Raises :class:`_AttemptFailed` if a retry may help, otherwise NotThere or RegistryRefused.
+        """
         parts = urlsplit(url)
         connection = self._connection(url)
         try:
@@ -148,7 +156,7 @@ class Registry:
             # One byte more than the limit shows that the answer is too long.
             body = answer.read(ANSWER_BYTES_MAX + 1)
             after = answer.getheader("Retry-After") or ""
-        # A wrong certificate stays wrong, unlike other connection errors.
+        # An untrusted certificate is permanent, unlike other connection errors.
         except ssl.SSLCertVerificationError as error:
             raise RegistryRefused(
                 f"{url}: its certificate is not trusted ({error.verify_message}): name who signs "
@@ -195,7 +203,10 @@ class Registry:
 
 
 def _understood(url: str, status: int, body: bytes, kind: type) -> Any:
-    """Return the parsed body of a response. Raises NotThere or RegistryRefused by its status."""
+    """Return the parsed JSON of a response; raise NotThere or RegistryRefused otherwise.
+
+    ``kind``: expected Python type of the JSON.
+    """
     if status in {401, 403}:
         raise RegistryRefused(
             f"{url}: the registry refuses (HTTP {status}): give it a user and a password, or a "
@@ -219,7 +230,10 @@ def _understood(url: str, status: int, body: bytes, kind: type) -> Any:
 
 
 def _registered(parsed: dict[str, Any]) -> Registered:
-    """Return the schema in a response's JSON. Raises RegistryRefused if it has none."""
+    """Return the schema in the JSON of a registry's response.
+
+    Raises RegistryRefused if it has none.
+    """
     try:
         references = tuple(
             Reference(str(reference["name"]), str(reference["subject"]), int(reference["version"]))

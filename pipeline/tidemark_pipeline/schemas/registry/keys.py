@@ -45,11 +45,14 @@ class RegistryKeys:
                 self.known[version] = registered.id, _signature_of(registered)
 
     def sql(self, column: str) -> str:
-        """Return an SQL expression over a column of key bytes that is equal for equal keys."""
+        """Return an SQL expression over a column of key bytes that has equal values for equal keys.
+
+        It replaces the schema ID by a marker of the encoding. Without known versions it is the
+        column.
+        """
         if not self.known:
             return column
-        # Each encoding has a marker that replaces the schema's id; ids that are not known, such as
-        # those of later versions, count as the latest encoding.
+        # IDs that are not known, such as those of later versions, count as the latest encoding.
         latest = self.known[max(self.known)][1]
         others: dict[str, list[int]] = {}
         for number, encoding in self.known.values():

@@ -20,10 +20,8 @@ _INDEXES_MAX = 32
 
 
 def ids_of(data: Bytes, starts: Longs, ends: Longs) -> Longs:
-    """Return the schema ids of the records ``data[starts[i]:ends[i]]``, UNFRAMED if there is
-    none.
-    """
-    # Records that are too short read position 0, so that no index is out of range.
+    """Return the schema IDs of the records ``data[starts[i]:ends[i]]``, UNFRAMED for none."""
+    # A record that is too short reads position 0 instead, so that no index is out of range.
     framed = ends - starts >= HEADER_BYTES
     at = np.where(framed, starts, 0)
     ids = np.full(len(starts), UNFRAMED, dtype=np.int64)
@@ -43,9 +41,11 @@ def ids_of(data: Bytes, starts: Longs, ends: Longs) -> Longs:
 def _indexes(
     data: Bytes, starts: Longs, ends: Longs, paths_by_record: Longs, behind: Longs
 ) -> None:
-    """Write each record's number of indexes and the indexes to its row of ``paths_by_record``.
+    """Read the message path of each Protobuf record in ``data[starts[i]:ends[i]]``.
 
-    A negative number stands for an invalid path. ``behind``: start of the message.
+    A path is a count followed by indexes. Both are written to the record's row of
+    ``paths_by_record``; the count is negative for an invalid path. ``behind`` receives the start of
+    each message.
     """
     for record in range(len(starts)):
         position, end = starts[record], ends[record]
@@ -83,11 +83,10 @@ def _indexes(
 def messages(
     data: Bytes, starts: Longs, ends: Longs
 ) -> tuple[list[tuple[int, ...] | None], Longs, Longs]:
-    """Return the distinct message paths, the path's position of each record, and the messages'
-    starts.
+    """Return the distinct message paths, each record's index in them, and the message starts.
 
-    The path is None for a record without a valid one. A single zero stands for the schema's first
-    message.
+    ``data[starts[i]:ends[i]]`` are Protobuf records after the schema ID. The path is None for a
+    record without a valid one, and (0,) for the schema's first message.
     """
     paths_by_record = np.zeros((len(starts), _INDEXES_MAX + 1), dtype=np.int64)
     behind = np.empty(len(starts), dtype=np.int64)

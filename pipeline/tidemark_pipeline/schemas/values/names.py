@@ -39,7 +39,10 @@ class ColumnNames:
     reserved: frozenset[str] = frozenset()
 
     def objection(self, name: str, *, is_top_level: bool) -> str:
-        """Return why a column cannot have the name, "" if it can."""
+        """Return the reason why no column can have the name, "" if one can.
+
+        ``is_top_level``: the column is not nested, so reserved names apply.
+        """
         if not name:
             return "a column needs a name"
         if len(name) > NAME_LENGTH_MAX:
