@@ -22,8 +22,8 @@ class Aggregate:
 def aggregate(session: SparkSession, options: Mapping[str, str], job: Aggregate) -> DataFrame:
     """Aggregate a JSON field by a key, write the result as Parquet and return it.
 
-    The columns are the key, ``rows``, ``measured`` (rows whose value is a number), and ``total``
-    and ``mean`` of these.
+    The columns are the key, ``rows``, ``measured`` (rows whose value is a number), and the
+    ``total`` and ``mean`` of the measured rows.
     """
     text = f.col("value").cast("string")
     # A text that is no number becomes null, which count, sum and avg skip.
