@@ -153,7 +153,12 @@ def parse_copies(text: str, topic_id: uuid.UUID) -> list[Copy]:
 
 
 def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
-    """Return the consent to record now; draft the leaders of one that is recorded already."""
+    """Act on the annotation by which a person accepts a copy that may lack acknowledged records.
+
+    Returns the consent to record in the status. A consent that is already recorded is acted on: the
+    draft makes the accepted replicas leaders. Recording comes first, so that the reason for a lossy
+    election is known even after a crash.
+    """
     annotation = topic.annotations.get(ACCEPT_COPY, "")
     # The status has no room for a longer value, and what is not recorded is not acted on.
     if len(annotation) > ACCEPTED_CHARS_MAX:
@@ -163,7 +168,7 @@ def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
     ]
     if not copies:
         return ()
-    # The consent is in the status first, so that it is known after a crash.
+    # Not recorded yet: the next reconciliation acts on it.
     if not is_recorded(topic.status, ACCEPT_COPY, annotation):
         effect = f"accepted: {', '.join(map(_offer, copies))}. Later records are lost"
         return (Acceptance(ACCEPT_COPY, annotation, effect),)
@@ -198,7 +203,7 @@ def _lead(draft: Draft, topic: TopicInfo, copy: Copy) -> None:
     if row is None:
         return
     replicas = row.replicas
-    # An empty copy takes the place of the first placeholder.
+    # A broker outside the replicas starts with an empty log, in place of the first placeholder.
     if copy.node_id not in replicas:
         place = next(index for index, replica in enumerate(replicas) if replica < 0)
         replicas = (*replicas[:place], copy.node_id, *replicas[place + 1 :])
@@ -253,9 +258,10 @@ def give_up_text(broker: BrokerInfo) -> str:
 
 
 def removal_event(state: ControllerState, broker: BrokerInfo, given_up: Sequence[RowKey]) -> Event:
-    """Return the Event of a removed Broker.
+    """Return the Event for the removal of a Broker object.
 
-    ``given_up`` are the partitions of which it had the last live copy.
+    ``given_up``: partitions whose last live copy was on this broker; without any, the Event is a
+    normal one.
     """
     text = f"broker {broker.node_id} is removed"
     if not given_up:

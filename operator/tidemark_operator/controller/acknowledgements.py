@@ -114,7 +114,10 @@ class Acknowledgements:
     # ------------------------------------------------------------ outstanding
 
     def row_stored(self, old: PartitionRow | None, new: PartitionRow) -> None:
-        """Note a stored row: its new leader and its new replicas have to acknowledge it."""
+        """Note a stored row: its new leader and its new replicas have to acknowledge it.
+
+        ``old`` is the partition's former row, None for a new partition.
+        """
         fresh = set(new.hosts).difference(old.hosts if old is not None else ())
         is_newly_led = old is None or new.leader_epoch != old.leader_epoch
         if not fresh and not is_newly_led:
@@ -163,10 +166,11 @@ class Acknowledgements:
         request: PartitionStatesRequest,
         response: PartitionStatesResponse,
     ) -> set[uuid.UUID]:
-        """Take a broker's answer to partition states.
+        """Take a broker's response to a PartitionStates request; return the topics with news.
 
-        ``present`` are the rows that the request named, as they are now. Return the topics whose
-        status may change.
+        ``present``: the current rows of the partitions in the request. A partition that changed
+        after the request was sent counts as acknowledged only for the leader epoch in the request.
+        The returned topics' status may change.
         """
         # An answer of a former process says nothing about the present one.
         if response.error_code or response.broker_epoch != broker.broker_epoch:
@@ -199,17 +203,17 @@ class Acknowledgements:
         return before != after
 
     def _acknowledged(self, node_id: int, row: PartitionRow, leader_epoch: int) -> bool:
-        """Note one acknowledged row; return whether its topic's status may change.
+        """Note that a broker has received one partition.
 
-        That is so when all leaders, or all replicas, of the topic have acknowledged.
+        Return whether its topic's status may change. That is so when the last leader or the last
+        replica of the topic has acknowledged.
         """
         found = self._outstanding.get(row.topic_id)
         if found is None:
             return False
         before = bool(found.leaders), bool(found.replicas)
         found.note_received(row.partition, node_id)
-        # An acknowledgement of an older leader epoch does not show that it leads in the present
-        # one.
+        # Only an acknowledgement of the present leader epoch shows that the leader serves.
         if node_id == row.leader and leader_epoch == row.leader_epoch:
             found.leaders.discard(row.partition)
         after = bool(found.leaders), bool(found.replicas)

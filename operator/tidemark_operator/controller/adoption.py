@@ -43,29 +43,37 @@ class AdoptionRefusal:
 
 
 def adoption_of(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
-    """Return the effect of its name's history on a Topic to be created; None if there is none."""
+    """Decide whether a Topic without a topic id takes over an existing topic instead of a new one.
+
+    Partitions of that name may remain of a Topic that was deleted, orphaned or lost. Returns the
+    adoption, or why the Topic is refused; None if nothing of that name exists and the topic is
+    created.
+    """
     if topic.topic_id is not None:
         return None
-    # Its own uid first: brokers that know it prove the identity without an annotation.
+    # Partitions under the object's own uid prove the identity without an annotation.
     if (found := own_adoption(state, topic)) is not None:
         return found
     if state.rows_of(topic.id):
         return None
     value = topic.annotations.get(ADOPT_TOPIC_ID, "")
     unclaimed = _unclaimed_ids(state, topic.name)
+    # A person's annotation decides, if there is one.
     if value:
         return _requested(state, topic, value, unclaimed)
-    # Coordinators' topics are created by brokers, so no person could annotate them in time.
+    # Brokers create the internal topics (offsets, transactions) themselves, so no person could
+    # annotate them in time.
     if topic.is_internal and (found := _sole_unclaimed(state, unclaimed)) is not None:
         return found
     return _required(state, topic, unclaimed) if unclaimed else _restored(state, topic)
 
 
 def _sole_unclaimed(state: ControllerState, unclaimed: list[uuid.UUID]) -> Adoption | None:
-    """Return the adoption of a coordinators' topic whose Topic was lost, for example in a restore.
+    """Return the adoption of an internal topic whose Topic object was lost in a restore.
 
     Brokers have the Topic created again, and without the adoption no group and no transaction is
-    served. None if there are several, or if one was released on purpose: then a person decides.
+    served. Returns None if several topics match, or if one was orphaned on purpose; then a person
+    decides.
     """
     if len(unclaimed) != 1 or unclaimed != _with_rows(state, unclaimed):
         return None
@@ -82,8 +90,9 @@ def _sole_unclaimed(state: ControllerState, unclaimed: list[uuid.UUID]) -> Adopt
 
 
 def own_adoption(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
-    """Return the adoption of a topic under the Topic's own uid, whose status was lost or is old.
+    """Return the adoption of partitions that belong to this very object, but not to its status.
 
+    The object's uid is the topic id; the status was lost or restored from an old backup. Returns
     None if brokers report no partitions beyond the recorded ones.
     """
     rows = state.rows_of(topic.id)
@@ -93,7 +102,7 @@ def own_adoption(state: ControllerState, topic: TopicInfo) -> Adoption | Adoptio
     ):
         return None
     partitions = max(_partitions(state, topic.id), topic.partitions)
-    # The spec may be older than the last partitions, which are served all the same.
+    # The restored spec may have fewer partitions than exist; all of them are served.
     known = dataclasses.replace(topic, partitions=partitions)
     return _as_known(state, known, topic.id, partitions, annotation="")
 
@@ -107,7 +116,10 @@ def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:
 
 
 def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
-    """Return the adoption of the id of a topic to be restored from the tier."""
+    """Return the adoption of the topic id of a topic to be restored from the remote tier.
+
+    Returns None without the annotation, and a refusal if the restore is not possible.
+    """
     try:
         origin = topic_restore.checked_origin(state, topic)
     except topic_restore.NotRestorable as error:
@@ -175,7 +187,11 @@ def _as_known(
     *,
     annotation: str,
 ) -> Adoption | AdoptionRefusal:
-    """Return the adoption of an id, or its refusal if spec.partitions is too low."""
+    """Return the adoption of an existing topic id, or its refusal.
+
+    Refused if ``spec.partitions`` is too low, or if the tiering epoch of tiered partitions is
+    unknown. ``annotation``: the annotation that names the id, "" for none.
+    """
     if partitions > topic.partitions:
         text = (
             f"topic {topic.name} ({id_text(topic_id)}) has "
@@ -184,7 +200,7 @@ def _as_known(
         )
         return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=text)
     recorded = _tiering_on_record(state, topic_id)
-    # Rows say that there is data in the tier; without the epoch its heads could not be written.
+    # Rows show data in the remote tier; without the tiering epoch its manifests cannot be written.
     tiered = any(row.manifest for row in state.rows_of(topic_id).values())
     if tiered and not recorded.tiering.ever_tiered:
         return _tiering_unknown(state, topic, topic_id)
@@ -225,7 +241,7 @@ def _wrong(state: ControllerState, topic: TopicInfo, value: str, unclaimed: list
 def _required(
     state: ControllerState, topic: TopicInfo, unclaimed: list[uuid.UUID]
 ) -> AdoptionRefusal:
-    """Return the refusal of a creation because the name is in use, with all remedies."""
+    """Return the refusal of a new Topic because topics of its name exist, with all remedies."""
     adoptable = _with_rows(state, unclaimed)
     remedies = []
     if adoptable:

@@ -282,7 +282,7 @@ def take_over(state: ControllerState) -> tuple[SliceWrite, ...]:
 
 
 def apply(state: ControllerState, write: SliceWrite) -> None:
-    """Apply one slice's write, which is known to be stored."""
+    """Apply one slice's write to the state. Call it only after the API server has stored it."""
     # Acknowledgements compare the old row with the new one, so they come before the state changes.
     for key in write.removed:
         removed = state.row(key)
@@ -292,8 +292,7 @@ def apply(state: ControllerState, write: SliceWrite) -> None:
     for row in write.rows:
         old = state.row(row.key)
         state.acknowledgements.row_stored(old, row)
-        # The term's first version of a row is the one to compare with brokers' reports
-        # (rebuilding).
+        # Keep the row as this term found it: brokers' reports are compared with it (rebuilding).
         if old is not None and row.key not in state.unverified_rows:
             state.at_first.setdefault(row.key, old)
         state.unverified_rows.discard(row.key)
@@ -318,10 +317,10 @@ def is_stored(write: SliceWrite, payload: Json) -> bool:
 
 
 def load_slice(state: ControllerState, index: int, payload: Json) -> None:
-    """Take a slice as read from the API server, in place of what the state had of it.
+    """Replace a slice in the state by the one that was read from the API server.
 
-    Raises :class:`BadSlice` if any part of it is invalid or belongs to another slice, or if a later
-    controller wrote it.
+    Raises :class:`BadSlice` if any part is invalid or belongs to another slice, or if a later
+    controller wrote it; the state is then unchanged.
     """
     epoch, number = _int(payload, "controllerEpoch"), _int(payload, "commit")
     if epoch > state.controller_epoch:
@@ -362,10 +361,10 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
 
 
 def goes_back(state: ControllerState, index: int, payload: Json) -> bool:
-    """Return whether a slice, as it is now, lacks rows that are known to be stored, or has older
-    ones.
+    """Return whether a slice in the API server is older than what is known to be stored.
 
-    That is so after a restored backup or an edit. Raises :class:`BadSlice`.
+    It then lacks rows or has older epochs, as after a restored backup or an edit. Raises
+    :class:`BadSlice` if it cannot be read.
     """
     try:
         rows = {row.key: row for row in map(decode_row, _strings(payload, "partitions"))}
@@ -383,7 +382,10 @@ def goes_back(state: ControllerState, index: int, payload: Json) -> bool:
 
 
 def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
-    """Return the write of one slice with the draft's changes. Raises :class:`SliceFull`."""
+    """Return one slice's content with the draft's changes, ready to write.
+
+    Raises :class:`SliceFull`. ``number`` is the number of the commit.
+    """
     partitions, tombs = _content(draft, index)
     directories = _directories(draft, index)
     # Sorted lists keep the text of an unchanged slice the same, whatever the order of decisions.

@@ -69,26 +69,36 @@ class ControllerState:
     own_certificate_problem = ""
 
     def __init__(self, *, controller_id: str, controller_epoch: int, cluster: ClusterInfo) -> None:
+        # Everything is empty at first: a takeover loads the PartitionSlices and all objects.
+        # A "row" below is a partition's persisted state (replicas, leader, ISR, epochs). A "slice"
+        # is a PartitionSlice object, which stores the rows of many partitions.
         self.controller_id = controller_id
+        #: Fencing token of this term, above that of all former controllers.
         self.controller_epoch = controller_epoch
         self.cluster = cluster
+        #: Number of the last commit to the slices; each group of writes increases it.
         self.commit = 0
         #: The last commit that is known to be stored.
         self.stored_commit = 0
         #: The previous controller's epoch, and the last commit that the takeover found.
         self.found = (0, 0)
-        self._planned = 0
+        self._planned = 0  # Last commit number that was given to a draft.
+        #: By node id: Broker objects, with their registrations.
         self.brokers: dict[int, BrokerInfo] = {}
+        #: By node id: storage errors in the last heartbeat.
         self.health: dict[int, BrokerHealth] = {}
-        self.pods: dict[int, PodState] = {}
+        self.pods: dict[int, PodState] = {}  # By node id: the broker's pod.
         self.external_addresses = ExternalAddresses()
+        #: By partition: the leader's last report of offsets and remote data.
         self.reports: dict[RowKey, PartitionStatus] = {}
-        self.topics: dict[str, TopicInfo] = {}
+        self.topics: dict[str, TopicInfo] = {}  # By object key (namespace/name).
         #: Number of topics in each tiering state, and the topics that are being disabled.
         self.tierings: Counter[TieringState] = Counter()
         self.disabling: set[str] = set()
+        #: By slice: each row as stored text, and the bytes of all rows.
         self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
         self.row_bytes = [0] * cluster.slices
+        #: Deleted topics: by topic id and slice, and by slice and topic id.
         self._tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
         self._tombstones_in: list[dict[uuid.UUID, Tombstone]] = [{} for _ in range(cluster.slices)]
         #: By slice: the log directory of each broker as stored, and how many rows name the broker.
@@ -96,6 +106,7 @@ class ControllerState:
         self.hosted: list[Counter[int]] = [Counter() for _ in range(cluster.slices)]
         #: By slice: placements that no Topic's status counts yet (:mod:`placement_records`).
         self.records: list[dict[uuid.UUID, int]] = [{} for _ in range(cluster.slices)]
+        #: Partitions with a placeholder, which is a replica without a broker (negative id).
         self.with_placeholders: set[RowKey] = set()
         #: Partitions without a leader.
         self.offline: set[RowKey] = set()
@@ -109,6 +120,7 @@ class ControllerState:
         self.resizing: set[uuid.UUID] = set()
         #: Offline partitions whose replicas must report the ends of their logs.
         self.awaiting_logs: set[RowKey] = set()
+        #: By partition and node id: reported log ends.
         self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
         #: Replica states that brokers reported when they registered.
         self.replica_reports = ReplicaStateReports()
@@ -119,25 +131,31 @@ class ControllerState:
         self.at_first: dict[RowKey, PartitionRow] = {}
         #: Topics to restore from the tier that are not in it, with the reason.
         self.not_in_tier: dict[uuid.UUID, str] = {}
+        #: By node id: partitions whose replica has failed storage.
         self._failed: dict[int, frozenset[RowKey]] = {}
+        #: Which leaders and replicas have not acknowledged their state yet.
         self.acknowledgements = Acknowledgements()
         #: No broker has connected to this controller, though it has led for a while.
         self.unreached = False
         #: Why Broker objects or their shared objects cannot be managed; "" if they can.
         self.brokers_problem = ""
-        self.broker_epoch_max = 0
+        self.broker_epoch_max = 0  # Highest broker epoch that was ever assigned.
         self.users, self.exports = ClusterUsers(), Exports()
-        self.engine = EngineNotes()
+        self.engine = EngineNotes()  # Facts about an external Kafka cluster.
         #: Key with which brokers answer unknown user names; never compared nor shown.
         self.strangers_key = b""
+        #: Indexes of the rows: by topic and partition, and by broker.
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
         self._by_broker: dict[int, set[RowKey]] = {}
+        #: By node id: preferred leaderships, and actual ones.
         self._preferred: dict[int, int] = {}
         self._led: Counter[int] = Counter()
+        #: Indexes of the Topics: object key by topic id, and keys by Kafka name.
         self._key_by_id: dict[uuid.UUID, str] = {}
         self._keys_by_name: dict[str, set[str]] = {}
         #: By collision key: names that contain ``.`` or ``_``.
         self._alike: dict[str, set[str]] = {}
+        #: Topic ids by the name that the row of partition 0 stores.
         self._ids_by_row_name: dict[str, set[uuid.UUID]] = {}
 
     def next_commit(self) -> int:
@@ -148,10 +166,10 @@ class ControllerState:
     # ---- topics
 
     def put_topic(self, topic: TopicInfo) -> None:
-        """Take a Topic as the API server now has it, also after each own status write.
+        """Take a Topic as it is in the API server, also after each status write of the operator.
 
-        A stored record of its placement counts as if the status said so. The tiering that brokers
-        received counts if its epoch is above that of an old status.
+        Two facts may be newer than its status: a stored record of its placement, and the tiering
+        state that brokers have received (a higher tiering epoch).
         """
         self.drop_topic(topic.key)
         recorded = self.records[self.record_home(topic.id)].get(topic.id, 0)
@@ -177,14 +195,15 @@ class ControllerState:
     def take_replica_report(self, node_id: int, states: Iterable[TopicState]) -> None:
         """Take a broker's report of the replica states that it has received.
 
-        Reports of deleted topics are dropped: the tombstone decides, and the broker receives a
-        removal.
+        Topics with a tombstone are dropped from the report: they are being deleted, and the broker
+        receives a removal.
         """
         self.replica_reports.take(node_id, states)
         for topic_id in {topic_id for topic_id, _ in self.replica_reports.keys_on(node_id)}:
             if topic_id in self._tombstones:
                 self.replica_reports.forget_topic(topic_id)
                 continue
+            # A report with a newer tiering state than the Topic's status replaces it.
             topic = self.topic_by_id(topic_id)
             if (
                 topic is not None
@@ -359,9 +378,11 @@ class ControllerState:
                 self.put_topic(topic)
 
     def put_row(self, row: PartitionRow) -> None:
-        # First remove the old row from every index, so that a counter never counts a partition
-        # twice.
-        """Index a row that is known to be persisted. Callers: loading, and :mod:`commit`."""
+        """Put a partition's row into the state and all indexes. The row must be persisted.
+
+        Only the loading of slices and :mod:`commit` call it.
+        """
+        # Remove the former row first, so that no counter counts the partition twice.
         self._unindex(row.key)
         self._rows.setdefault(row.topic_id, {})[row.partition] = row
         # The encoded text is cached: a slice's write joins these texts and its size is known at
@@ -384,9 +405,10 @@ class ControllerState:
             self.moving.add(row.key)
         if len(row.isr) < len(row.hosts):
             self.behind.add(row.key)
-        # Reports of log ends are only useful while the partition waits for them.
+        # "Unbalanced": another replica than the preferred leader leads.
         if row.leader not in (NO_LEADER, *row.hosts[:1]):
             self.unbalanced.add(row.key)
+        # Reports of log ends are only useful while the partition waits for them.
         if awaits_logs(row):
             self.awaiting_logs.add(row.key)
         else:
@@ -524,10 +546,11 @@ class ControllerState:
     def take_states(
         self, node_id: int, request: PartitionStatesRequest, response: PartitionStatesResponse
     ) -> set[uuid.UUID]:
-        """Take a broker's answer to partition states; return the topics whose status may change.
+        """Take a broker's response to a PartitionStates request.
 
-        With a broker's first snapshot of a term these include the topics it leads that are not
-        Ready.
+        Return topics whose status may change. With a broker's first snapshot of a term, these
+        include the topics that it leads and that were not Ready, because nothing could be
+        acknowledged before.
         """
         broker = self.brokers.get(node_id)
         if broker is None:

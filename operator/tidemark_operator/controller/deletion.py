@@ -34,14 +34,18 @@ _NO_ERROR = frozenset({ErrorCode.none.value, ErrorCode.request_timed_out.value})
 
 
 def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Step:
-    """Return the next step of a RecordDeletion that has not finished."""
+    """Return the next step of a RecordDeletion that has not finished.
+
+    The order is: wait for the Topic, resolve the offsets at the leaders, delete, finish. ``now_ms``
+    is compared with the deletion's timeout.
+    """
     if view.paused:
         text = (
             "nothing is deleted while it is paused. To continue, remove the "
             "annotation tidemark.dev/paused"
         )
         return DeletionWait(reason=Reason.PAUSED, message=text)
-    # With frozen offsets, completion comes first: it needs no Topic any more.
+    # Completion is checked first: it does not need the Topic, which may be deleted by now.
     topic = state.topics.get(view.topic_key)
     if view.resolved is not None:
         outcome = _outcome(state, view)
@@ -55,7 +59,7 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
             )
             return Finished(succeeded=False, reason=Reason.TOPIC_REPLACED, message=text)
         return _timed_out(view, topic, now_ms) or _commands(state, topic, view)
-    # Nothing is frozen yet, so a late request has deleted nothing.
+    # Nothing is resolved yet, so a request that times out now has deleted nothing.
     late = _timed_out(view, topic, now_ms)
     if late is not None:
         return late
@@ -105,7 +109,11 @@ def _open(view: DeletionInfo) -> tuple[int, ...]:
 
 
 def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
-    """Return the outcome if no partition is open any more, or if it is a dry run; else None."""
+    """Return the outcome if every partition is complete or has failed, or for a dry run.
+
+    Else None.
+    """
+    # A dry run ends as soon as the offsets are resolved.
     resolved = view.resolved or {}
     failed = [part for part in resolved if view.progress.get(part, DeletionProgress()).fatal]
     if view.dry_run:
@@ -124,7 +132,7 @@ def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
 
 
 def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
-    """Return the deletions to send to the leaders of all open partitions."""
+    """Return the deletions to send to the leaders of all partitions that are not complete."""
     waiting = _open(view)
     rows, resolved = state.rows_of(topic.id), view.resolved or {}
     by_leader: dict[int, list[PartitionRow]] = {}
@@ -166,11 +174,12 @@ def command_for(
 
 
 def record(view: DeletionInfo, answers: Mapping[int, PartitionDeletionResult]) -> DeletionInfo:
-    """Take the leaders' answers by partition.
+    """Return the RecordDeletion with the leaders' responses added to its progress.
 
-    A low watermark never decreases here. Errors that a retry can fix are stored until the next
-    answer. One is a newly elected leader that is behind the resolved offset. A leader that has
-    other records in the place of the resolved ones deletes nothing.
+    A low watermark never decreases. Errors that a retry can fix, for example of a newly elected
+    leader that is behind the offset, are shown until the next response. A leader whose log has
+    other records at that offset (after an unclean election) deletes nothing, and the partition
+    fails.
     """
     progress = dict(view.progress)
     for part, answer in answers.items():
@@ -187,11 +196,11 @@ def record(view: DeletionInfo, answers: Mapping[int, PartitionDeletionResult]) -
 
 
 def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
-    """Take progress and losses from the leaders' reports.
+    """Return the RecordDeletion with the progress that leaders' regular reports show.
 
-    A low watermark may be reached without a request, after a restart or by another request. A log
-    that ends below the frozen offset lost those records in an unclean election, and other records
-    will take their place.
+    A low watermark may be reached without a request, by another request or after a restart. If a
+    log ends below the resolved offset, the records were lost in an unclean election; the partition
+    fails, because other records will take their place.
     """
     if view.resolved is None or view.topic_id is None:
         return view
@@ -203,7 +212,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
         if report is None or row is None or report.leader_epoch != row.leader_epoch:
             continue
         frozen = view.resolved[part]
-        # The leader of the frozen epoch may have reported before it had those records.
+        # A report in the epoch of the resolution may be older than the resolution itself.
         is_later = report.leader_epoch > frozen.leader_epoch
         if report.low_watermark >= frozen.offset:
             low_watermarks[part] = PartitionDeletionResult(low_watermark=report.low_watermark)

@@ -36,13 +36,14 @@ Answers: TypeAlias = Mapping[int, DeletionPoint]
 def _points(
     state: ControllerState, topic: TopicInfo, view: DeletionInfo
 ) -> dict[int, DeletionTarget]:
-    """Return the target of each partition that the spec names.
+    """Return the target (offset or time) of each partition that the RecordDeletion names.
 
-    A time later than the object's creation counts as the creation time: later records are not
-    meant.
+    A time after the object's creation is reduced to the creation time: records that were written
+    later are not meant.
     """
     points: dict[int, DeletionTarget] = {}
     for target in view.targets:
+        # Without a partition, the target is for all partitions.
         every = range(state.partitions_of(topic))
         named = every if target.partition is None else (target.partition,)
         time_ms = target.before_time_ms
@@ -53,7 +54,11 @@ def _points(
 
 
 def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
-    """Return the queries for the leaders, or Waiting or Finished if there can be none."""
+    """Return the queries for the leaders that resolve the offsets to delete up to.
+
+    Returns ``DeletionWait`` if a partition has no leader yet, and ``Finished`` (failed) if one does
+    not exist.
+    """
     points, present = _points(state, topic, view), max(topic.partitions, state.partitions_of(topic))
     unknown = [partition for partition in points if partition >= present]
     if unknown:
@@ -62,7 +67,7 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
             f"{numbers(unknown)}. Nothing was deleted"
         )
         return Finished(succeeded=False, reason=Reason.PARTITION_UNKNOWN, message=text)
-    # All partitions are resolved at one time, so every one of them needs a leader first.
+    # All partitions are resolved at the same time, so each of them needs a leader first.
     rows = state.rows_of(topic.id)
     absent = [partition for partition in points if partition not in rows]
     if absent or not points:
@@ -91,11 +96,12 @@ def _query(row: PartitionRow, target: DeletionTarget) -> DeletionPointQuery:
 def freeze(
     state: ControllerState, view: DeletionInfo, step: Resolve, answers: Answers, *, now_ms: int
 ) -> DeletionInfo | DeletionWait | Finished:
-    """Return the view with its offsets, to be persisted before anything is deleted.
+    """Return the RecordDeletion with the resolved offsets, to be persisted before the deletion.
 
-    Waiting if a leader did not answer, another was elected meanwhile, or the Topic is another one
-    by now: everything is queried again. Finished if leaders would refuse the deletion, so that a
-    dry run fails where the real run does.
+    ``answers`` are the leaders' responses by partition to the queries of ``step``. Returns
+    ``DeletionWait`` if a response is missing, a leader has changed, or the Topic was recreated; all
+    partitions are then queried again. Returns ``Finished`` (failed) if leaders would refuse the
+    deletion, so that a dry run fails where the real run does.
     """
     topic = state.topics.get(view.topic_key)
     if topic is None:
@@ -118,6 +124,7 @@ def freeze(
         or part not in answers
         or answers[part].error_code
     ]
+    # An error that a retry cannot fix ends the deletion.
     refused = [part for part in late if part in answers and is_fatal(answers[part].error_code)]
     if refused:
         code = error_name(answers[refused[0]].error_code)

@@ -87,10 +87,10 @@ class DisablementProgress:
         *,
         now_ms: int,
     ) -> bool:
-        """Record a broker's answer; return whether it acknowledged anything new.
+        """Record a broker's response to a disablement request; return whether it acknowledged more.
 
-        An answer under another tiered epoch than the topic's, or of a former registration, is
-        ignored.
+        Ignored is a response for another tiering epoch than the topic's, or of a former
+        registration of the broker.
         """
         topic, broker = state.topic_by_id(topic_id), state.brokers.get(node_id)
         if topic is None or broker is None:
@@ -203,13 +203,17 @@ def _done(
     node_id: int,
     disablements: DisablementProgress,
 ) -> bool:
-    """Return whether a broker has acknowledged a partition's disablement, under current epochs."""
+    """Return whether a replica's broker has acknowledged the disablement of this partition.
+
+    The acknowledgement must be for the present tiering epoch and broker registration.
+    """
     ack, broker = disablements.ack(topic.id, row.partition, node_id), state.brokers.get(node_id)
     if ack is None or broker is None:
         return False
     if ack.broker_epoch != broker.broker_epoch or ack.tiered_epoch != topic.tiering.epoch:
         return False
-    # Followers acknowledge under any leader epoch; only the leader's part belongs to its epoch.
+    # A follower's acknowledgement is independent of the leader epoch. The leader also stops
+    # uploads, which it does in one leader epoch only.
     if node_id != row.leader:
         return True
     return ack.is_leader and ack.leader_epoch == row.leader_epoch
@@ -218,9 +222,10 @@ def _done(
 def requests(
     state: ControllerState, topic: TopicInfo, disablements: DisablementProgress
 ) -> dict[int, Disablement]:
-    """Return the requests to send now, by node id, for a topic whose Disabling is persisted.
+    """Return the disablement requests (KIP-950) to send now, by node id.
 
-    Level-based: call it again after each answer, and skip brokers without a command connection.
+    Only for a topic whose state Disabling is persisted. Stateless: call it again after each
+    response, and skip brokers without a command connection.
     """
     if not topic.tiering.is_disabling or topic.deletion_ms is not None:
         return {}
@@ -238,15 +243,18 @@ def requests(
 def step(
     state: ControllerState, topic: TopicInfo, disablements: DisablementProgress, *, now_ms: int
 ) -> tuple[PersistedTiering, Event | None]:
-    """Return the next ``status.tiering`` of a topic, to be persisted, with its Event."""
+    """Return a topic's next ``status.tiering``, to be persisted, and the Event of a change.
+
+    Disabling ends when the brokers of all replicas have acknowledged.
+    """
     old = topic.tiering_status
     if topic.paused or topic.deletion_ms is not None:
         return old, None
-    # Outside Disabling only the spec matters.
+    # No disablement in progress: the spec decides.
     if not old.tiering.is_disabling:
         new = step_by_spec(old, topic.tiering_spec, state.cluster, now_ms=now_ms)
         return new, _event_of(topic, new.tiering)
-    # Inside it the spec is ignored until every replica has acknowledged.
+    # During a disablement the spec is ignored until all replicas have acknowledged (KIP-950).
     waiting = tuple(pending(state, topic, disablements))
     # A missing row has replicas that were not even sent the request.
     complete = len(state.rows_of(topic.id)) >= state.partitions_of(topic)

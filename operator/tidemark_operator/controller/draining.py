@@ -62,7 +62,8 @@ class DrainProgress:
 
 
 def progress(draft: Draft, node_id: int) -> DrainProgress:
-    """Return the progress of a broker that is leaving."""
+    """Return how far a leaving broker is drained: replicas left, moving, and unable to move."""
+    # `able`: brokers that accept replicas.
     able, moving = takers(draft), 0
     stuck: dict[Obstacle, list[RowKey]] = {}
     rows = draft.rows_on(node_id)
@@ -85,15 +86,15 @@ def progress(draft: Draft, node_id: int) -> DrainProgress:
 
 
 def may_be_removed(draft: Draft, broker: BrokerInfo) -> bool:
-    """Return whether a deleted Broker may be removed.
+    """Return whether a Broker that is being deleted may be removed from the cluster now.
 
-    Either its replicas are elsewhere; or none of them can move, it is stopped, and others have its
-    records or a person gives them up.
+    Normally its replicas have all moved. Otherwise the broker must be stopped, none of its replicas
+    can move, and other brokers have its records (or a person accepts their loss).
     """
     left = progress(draft, broker.node_id)
     if not left.remaining:
         return True
-    # A live broker waits; it is only removed with replicas if it cannot reach this controller.
+    # A live broker continues to serve, unless no broker reaches this controller.
     if left.goes_on or (broker.live and not draft.state.unreached):
         return False
     gives_up = accepted_losses.is_given_up(broker)
@@ -102,9 +103,10 @@ def may_be_removed(draft: Draft, broker: BrokerInfo) -> bool:
 
 
 def step(draft: Draft) -> int:
-    """Start moves away from leaving brokers; return how many.
+    """Start moves of replicas away from leaving brokers; return the number of moves.
 
-    Called periodically. The order is by slice, so that one write has many rows.
+    Called periodically. The number of moves in progress is limited. Partitions of one slice come
+    together, so that one write starts many moves.
     """
     state = draft.state
     leaving = [node_id for node_id, broker in state.brokers.items() if broker.leaving]
@@ -137,11 +139,14 @@ def _replace_unfit(draft: Draft, key: RowKey, room: CatchUpRoom, spreads: Spread
 def _replace(
     draft: Draft, row: PartitionRow, replica: int, room: CatchUpRoom, spreads: Spreads
 ) -> None:
-    """Draft the replacement of one replica of a draining broker, if another broker can take it."""
+    """Draft the replacement of one replica of a draining broker, if another broker can take it.
+
+    ``room`` limits the replicas that catch up at the same time; ``spreads`` balance them.
+    """
     goal = reassignment.target(row)
     kept = [other for other in goal if other >= 0 and other != replica]
     successor = newcomer(draft, row, kept, spreads.of(row.topic_id), room)
-    # Without any candidate, a replica that a former move removes may stay instead.
+    # Without a new broker, one that an earlier reassignment is removing may stay instead.
     is_new = successor is not None
     if not is_new and not _has_taker(row, room.takers):
         successor = _returning(draft, row, replica)
@@ -196,16 +201,16 @@ def _is_leaving(draft: Draft, node_id: int) -> bool:
 
 
 def _obstacle(draft: Draft, row: PartitionRow, able: Sequence[BrokerInfo]) -> Obstacle | None:
-    """Return why a row cannot move at present, apart from room.
+    """Return why a partition cannot move away at present, apart from the limit on moves.
 
-    None for a topic that is being deleted, whose replicas disappear by themselves.
+    None: it can, or its topic is being deleted, with all replicas.
     """
     topic = draft.state.topic_by_id(row.topic_id)
     if topic is None:
         return Obstacle.NO_TOPIC
     if topic.deletion_ms is not None:
         return None
-    # A RECOVERING leader is not known to have everything that the new replica would need.
+    # A leader in recovery may lack records that the new replica would need.
     if row.leader == NO_LEADER or row.recovering:
         return Obstacle.NO_LEADER
     unfit = _unfit(draft, row)

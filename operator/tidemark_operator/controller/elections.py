@@ -64,13 +64,19 @@ def elect(
     min_isr: int,
     logs: Mapping[int, LogEnd | None] = _NO_LOGS,
 ) -> PartitionRow:
-    """Return the row under the best leader that it can have now.
+    """Return a partition's row with the best leader that it can have now.
 
-    In order of preference: the present leader if it is live and in the ISR, the first live replica
-    of the ISR, an eligible replica, and (``unclean``, if no clean one is in sight) a live replica.
-    The ISR shrinks to its live members if one of them leads. If every copy was lost there is no
-    election, not even an unclean one: a person decides. ``logs`` are the log ends that live brokers
-    reported for replicas that may have lost a tail.
+    In order of preference:
+
+    - the present leader, if it is live and in the ISR
+    - the first live replica of the ISR
+    - a live eligible leader replica (ELR, KIP-966)
+    - with ``unclean``, and if no replica with all committed records may return: any live replica
+
+    The ISR shrinks to its live members if one of them leads; otherwise the leader is its only
+    member. If every complete copy was lost, no leader is elected, not even uncleanly: a person
+    decides. ``logs``: log ends that live brokers reported, by node id, for replicas that may have
+    lost the end of their log.
     """
     # A live leader in the ISR stays: every change of leader interrupts clients.
     live_isr = tuple(replica for replica in row.isr if is_live(replica))
@@ -87,7 +93,7 @@ def elect(
         return with_elr_and_epochs(
             row, dataclasses.replace(row, leader=leader, isr=(leader,)), min_isr
         )
-    # As long as a replica with all committed records may return, an unclean one would lose data.
+    # Unclean only if no replica with all committed records may return.
     if (
         unclean
         and row.holders
@@ -102,11 +108,11 @@ def elect(
 def _best_unclean(
     row: PartitionRow, is_live: Callable[[int], bool], logs: Mapping[int, LogEnd | None]
 ) -> int:
-    """Return the replica that loses the least in an unclean election.
+    """Return the live replica with which an unclean election loses the least records.
 
-    Of those that may have everything, the one with the longest log; else any of them, else any live
-    one. A replica that is being added is never chosen: it may have nothing yet, and with it in the
-    ISR the move would finish and the others would delete their logs.
+    The longest reported log wins, then any member of the last known ELR, then any live replica. A
+    replica that a reassignment is adding is never chosen: with its empty log in the ISR the
+    reassignment would complete, and the other replicas would be deleted.
     """
     longest = eligible_leaders.longest(row, eligible_leaders.reported(row, is_live, logs))
     if longest != NO_LEADER:
@@ -122,9 +128,9 @@ def _with_unclean_leader(row: PartitionRow, leader: int) -> PartitionRow:
 
 
 def best(draft: Draft, row: PartitionRow, *, unclean: bool) -> PartitionRow:
-    """Return the row under the best leader by everything the draft knows.
+    """Return a partition's row with the best leader, considering all that the draft knows.
 
-    A replica whose storage fails leads, or is in the ISR, only while no other can take over.
+    A replica with failed storage leads or stays in the ISR only if no other can take over.
     """
     min_isr, logs = draft.min_isr(row), draft.state.logs_of(row)
 
@@ -140,15 +146,17 @@ def best(draft: Draft, row: PartitionRow, *, unclean: bool) -> PartitionRow:
 
 
 def fence(draft: Draft, node_ids: Collection[int], *, reason: str) -> None:
-    """Fence brokers whose sessions have ended: they leave ISRs and leadership.
+    """Fence brokers whose sessions have expired: they lose leadership and leave ISRs.
 
-    All of one moment are fenced together, so that leadership does not move to another of them.
+    All brokers of one moment are fenced together, so that none of them is elected. ``reason`` is
+    for the Event.
     """
     known = [
         broker for node_id in sorted(node_ids) if (broker := draft.broker(node_id)) is not None
     ]
     for broker in known:
         draft.put_broker(dataclasses.replace(broker, fenced=True))
+    # Every broker is marked as fenced before the first election.
     for broker in known:
         moved, offline = _settle(draft, draft.rows_on(broker.node_id))
         if broker.shutting_down:
@@ -223,9 +231,10 @@ def settle_rows(draft: Draft, keys: Iterable[RowKey]) -> tuple[int, int]:
 
 
 def storage_changed(draft: Draft, node_id: int, keys: Collection[RowKey]) -> None:
-    """Take replicas whose storage fails out of leadership and ISRs where another can take over.
+    """Remove replicas with failed storage from leadership and ISRs, where others can take over.
 
-    Replicas whose storage works again come back as any follower does.
+    ``keys``: partitions whose storage state on this broker has changed. A replica whose storage
+    works again rejoins the ISR as any follower does.
     """
     broker = draft.broker(node_id)
     moved, _ = settle_rows(draft, keys)
@@ -269,12 +278,13 @@ def broker_gone(draft: Draft, node_id: int) -> None:
 def _settle(
     draft: Draft, rows: Iterable[PartitionRow], *, unclean: bool = False
 ) -> tuple[int, int]:
-    """Elect in each row; return (leaders moved, partitions left without a leader).
+    """Elect leaders where necessary; return (leaders moved, partitions left without a leader).
 
-    ``unclean`` allows unclean elections whatever the topic's configuration says.
+    ``unclean`` allows unclean elections, regardless of the topic's configuration.
     """
     moved = offline = 0
     for row in rows:
+        # Rows that may be outdated after a loss of slices are not touched.
         if row.key in draft.state.unverified_rows:
             continue
         # A row without a Topic never elects uncleanly: no configuration allows it.
@@ -313,9 +323,10 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
 def balance_leaders(draft: Draft, *, limit: int, flapping: Collection[int] = frozenset()) -> int:
     """Move up to ``limit`` partitions back to their preferred leader; return how many moved.
 
-    The preferred leader (the first replica) must be live, in the ISR and staying, and not be
-    ``flapping`` (:mod:`flapping_brokers`). Paused topics are left alone. The order is by slice, so
-    that one write has many rows. Called periodically.
+    Called periodically, like Kafka's ``auto.leader.rebalance.enable``. The preferred leader (first
+    replica) must be live, in the ISR, not leaving, and not in ``flapping`` (brokers that restarted
+    recently). Paused topics are skipped. Partitions of one slice come together, so that one write
+    moves many.
     """
     state, moved = draft.state, 0
     for key in sorted(state.unbalanced, key=lambda key: (state.slice_index(key), key)):
@@ -336,7 +347,10 @@ def lead_uncleanly(draft: Draft, row: PartitionRow) -> bool:
 
 
 def prefer(draft: Draft, persisted: PartitionRow) -> bool:
-    """Give a partition to its preferred leader, if another leads and the preferred one can."""
+    """Move a partition's leadership to its preferred leader, if that can lead; return whether.
+
+    ``persisted`` is the stored row; the draft may have a newer one.
+    """
     row, topic = draft.row(persisted.key), draft.state.topic_by_id(persisted.topic_id)
     if row is None or not row.hosts or (topic is not None and topic.paused):
         return False
@@ -349,6 +363,7 @@ def prefer(draft: Draft, persisted: PartitionRow) -> bool:
         or not draft.can_serve(preferred, row.key)
     ):
         return False
+    # The ISR stays as it is; only the leader and the epochs change.
     new = dataclasses.replace(row, leader=preferred)
     draft.put_row(with_elr_and_epochs(row, new, draft.min_isr(row)))
     return True

@@ -22,15 +22,16 @@ from tidemark_operator.controller.model import NO_LEADER, LogEnd, PartitionRow
 def with_eligible_leaders(
     old: PartitionRow, new: PartitionRow, min_isr: int, *, lost: Collection[int] = ()
 ) -> PartitionRow:
-    """Return ``new`` with the eligible leaders that follow from ``old`` and from the new ISR.
+    """Return ``new`` with the eligible leader replicas (ELR) that follow from its ISR (KIP-966).
 
-    As Kafka's ``PartitionChangeBuilder``. ``lost`` are replicas that no longer have any records. A
-    partition that is RECOVERING has none: only its leader counts until it has checked its log
-    (KIP-704).
+    Same rules as Kafka's ``PartitionChangeBuilder``. ``lost``: replicas that no longer have any
+    records. A partition in RECOVERING has no ELR: only its leader counts until it has checked its
+    log (KIP-704).
     """
     if new.recovering or (new.leader != NO_LEADER and len(new.isr) >= min_isr):
         return dataclasses.replace(new, elr=(), last_known_elr=())
-    # A replica back in the ISR is proven again; an unproven one never returns to the ELR directly.
+    # "Unproven" replicas may have lost the end of their log in a crash. They return to the ELR only
+    # through the ISR.
     unproven = set(new.last_known_elr).difference(new.isr, lost)
     kept = set(old.isr).union(old.elr).difference(new.isr, unproven, lost)
     return dataclasses.replace(
@@ -46,10 +47,10 @@ def elected(
     min_isr: int,
     logs: Mapping[int, LogEnd | None],
 ) -> int:
-    """Return the leader if no member of the ISR is live, -1 for none.
+    """Return the leader of a partition whose ISR has no live member, -1 for none.
 
-    An eligible replica, else the best of those that reported, once they are enough. ``logs`` are
-    the log ends that live brokers reported.
+    A live member of the ELR leads. Otherwise it is the replica with the longest log among those
+    that reported their log ends (``logs``, by node id), once enough have reported.
     """
     proven = next((replica for replica in row.hosts if replica in row.elr and is_live(replica)), -1)
     # A proven replica needs no comparison of logs.

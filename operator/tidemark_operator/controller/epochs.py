@@ -30,10 +30,10 @@ def is_ahead(state: ControllerState, request: BrokerRegistrationRequest) -> bool
 
 
 def too_far_ahead(state: ControllerState, request: BrokerRegistrationRequest) -> str | None:
-    """Return why a broker's epochs are not believed, None if they are.
+    """Return why a broker's registration with a very high epoch is refused, None if it is not.
 
-    Checked are the epoch that it has obeyed, and that of the controller that assigned its broker
-    epoch.
+    Compared are the highest controller epoch that the broker has obeyed, and the one in its broker
+    epoch. Accepting a much higher one would exhaust the range of epochs.
     """
     # Both epochs are compared: a new broker has only the first, an old log directory also the
     # second.

@@ -54,10 +54,10 @@ _FAILED = (ExportOutcome.FAILED, ExportOutcome.REFUSED, ExportOutcome.SUPERSEDED
 def next_step(
     export: ExportInfo, job: JobSeen, problem: Problem | None, order: str, *, now_ms: int
 ) -> Step:
-    """Return the next step of an Export.
+    """Return the next step of an Export's state machine.
 
-    ``job`` is that of the newest run. ``order`` is the digest of the desired job, "" if there is a
-    problem.
+    ``job``: observed job of the newest run. ``problem``: prevents a new run, or stops the present
+    one. ``order``: digest of the desired job, "" with a problem.
     """
     if export.run is not None and export.run.under_way:
         return _under_way(export, export.run, job, problem, order, now_ms)
@@ -86,10 +86,10 @@ def _under_way(
 ) -> Step:
     """Return the next step of a run in progress.
 
-    A run ends only when its end is observed. A needed job that does not exist is created again
-    under its number.
+    A run ends only when the end of its job is observed. If the job does not exist, it is created
+    again under the run's number: the operator may have stopped before creating it.
     """
-    # Absence never counts as the end of a run: the operator may have crashed before the launch.
+    # True if the spec has changed, the Export is suspended, or a problem requires a stop.
     unwanted = _must_stop(export, run, problem, order)
     match job.phase:
         case JobPhase.ENDED:
@@ -130,8 +130,9 @@ def _end(job: JobSeen) -> End:
 
 
 def _due_ms(export: ExportInfo, now_ms: int) -> int | None:
-    """Return when the next run starts; None: when something changes."""
+    """Return when the next run starts (epoch milliseconds); None: only after a change."""
     run = export.run
+    # The first run starts now, or at its scheduled time.
     if run is None or run.end_ms is None or run.outcome is None:
         return now_ms if export.schedule is None else _scheduled_ms(export, now_ms)
     # A changed spec may have fixed the cause, so it is tried without a pause.
@@ -174,7 +175,7 @@ def failures_after(export: ExportInfo, end: End) -> int:
 
 
 def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
-    """Return the Export as in the status after a step."""
+    """Return the Export as its status will show it after a step."""
     match step:
         # The time counts as used even if the run fails: the next run is for a later one.
         case Begin(run, schedule_ms):

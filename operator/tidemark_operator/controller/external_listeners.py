@@ -58,9 +58,10 @@ def external(state: ControllerState, broker: BrokerInfo) -> dict[str, Endpoint |
 def advertised(
     state: ControllerState, broker: BrokerInfo, registered: Endpoint
 ) -> Endpoint | Missing:
-    """Return the advertised address of a registered listener.
+    """Return the address that clients receive for a listener of a broker, or why there is none.
 
-    Before a new controller has read the Services, it is the address in the status.
+    ``registered``: the address that the broker registered. Until a new controller has read the
+    Services, the address in the Broker's status is used.
     """
     # An internal listener is advertised as registered.
     if registered.name not in broker.external:
@@ -164,10 +165,10 @@ def refused_bootstraps(state: ControllerState) -> dict[str, Missing]:
 
 
 def _servers(state: ControllerState, name: str, address: ServiceAddress) -> str | Missing:
-    """Return a listener's ``bootstrap.servers``, or why there are none."""
+    """Return the ``bootstrap.servers`` of an external listener, or why there are none."""
     if not address.port:
         return problem_of(address)
-    # A load balancer leads to any broker; node ports need the nodes' addresses.
+    # A load balancer distributes to all brokers. Node ports need the addresses of nodes.
     if address.host:
         return text_of(Endpoint(name=name, host=address.host, port=address.port))
     hosts = sorted(

@@ -36,13 +36,15 @@ class BrokerReturns:
         self._at_s: dict[int, list[int]] = {}
 
     def observe(self, brokers: Iterable[BrokerInfo], *, now_s: int) -> list[Event]:
-        """Take the live brokers with their registrations; return Events of those that have to wait.
+        """Record brokers that have returned (restarted or unfenced) since the last call.
 
-        The first observation of a broker is no return: it may have been live for long.
+        Returns an Event for each broker that now has to wait before it gets its leaderships back,
+        because it returned too often. Without an earlier observation of a broker, nothing counts as
+        a return.
         """
         before, self._seen = self._seen, {}
         events = []
-        # A new epoch counts as well: a restart may be faster than two looks.
+        # A changed broker epoch counts too: a restart may be faster than two calls.
         for broker in brokers:
             seen = self._seen[broker.node_id] = (broker.broker_epoch, broker.live)
             if broker.live and before.get(broker.node_id, seen) != seen:

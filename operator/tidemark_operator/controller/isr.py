@@ -49,7 +49,7 @@ def deferred_response(draft: Draft, request: AlterPartitionRequest) -> AlterPart
 
 
 def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
-    """Draft one requested ISR change, and return the result for the leader."""
+    """Decide one partition of an AlterPartition request; return the result for the leader."""
     row = draft.row((change.topic_id, change.partition))
     if row is None:
         known = draft.rows_of(change.topic_id)
@@ -64,6 +64,7 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
     new = dataclasses.replace(
         row,
         isr=row.isr if same else isr,
+        # The leader reports the first remote data of the partition with the same request.
         manifest=row.manifest or change.remote_manifest,
         leader_recovery_state=LeaderRecoveryState(change.leader_recovery_state),
     )
@@ -75,9 +76,9 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
 
 
 def _refusal(draft: Draft, row: PartitionRow, leader: int, change: IsrChange) -> ErrorCode:
-    """Return the error of a refused change, in Kafka's order of checks; ``none`` if it is accepted.
+    """Return the error of a refused ISR change, in Kafka's order of checks; ``none``: accepted.
 
-    While the row may be older than the leader's own, no proposal counts before it is rebuilt.
+    While the row may be outdated after a loss of slices, all changes are refused.
     """
     if row.key in draft.state.unverified_rows:
         return ErrorCode.operation_not_attempted

@@ -93,10 +93,11 @@ class Spreads:
 
 
 def place_topic(draft: Draft, topic: TopicInfo) -> PlacementResult | BrokersMissing:
-    """Create the rows that a topic lacks: all of a new one, the added ones of a growing one.
+    """Create the partitions that a topic lacks: all of a new topic, or the added ones.
 
-    Rows that were placed, or that brokers reported, are never created again: a missing row proves
-    nothing.
+    Partitions that were placed before, or that brokers reported, are never created again, even if
+    their rows are missing: the data may still exist. Returns :class:`BrokersMissing` if too few
+    brokers are live.
     """
     present = draft.rows_of(topic.id)
     first = draft.state.partitions_of(topic)
@@ -105,7 +106,7 @@ def place_topic(draft: Draft, topic: TopicInfo) -> PlacementResult | BrokersMiss
     ]
     if not missing:
         return PlacementResult(created=(), placeholders=0)
-    # Assigned partitions need no minimum of brokers: the request has named live ones.
+    # Replicas that a client assigned need no minimum of brokers: they were checked to be live.
     live = staying(draft)
     required = required_brokers(draft, topic)
     assigned = {partition: _assigned(draft, topic, partition) for partition in missing}
@@ -192,9 +193,11 @@ def _choose(
 def _rank(
     draft: Draft, key: RowKey, broker: BrokerInfo, chosen: Sequence[BrokerInfo], spread: Spread
 ) -> tuple[int, tuple[int, int], tuple[int, int], bytes]:
-    """Return a sort key, lowest first: unused rack, leaderships (for the leader), replicas, tie.
+    """Return the sort key of a broker for the next replica, lowest first.
 
-    The topic's own numbers come before those of all topics.
+    (replicas in its rack, leaderships if the replica is the leader, replicas, tie-breaker). The
+    topic's own numbers come before those of all topics. ``chosen``: brokers of the partition's
+    earlier replicas.
     """
     node_id = broker.node_id
     leads = (0, 0) if chosen else (spread.leaders[node_id], draft.preferred_count(node_id))
@@ -214,15 +217,16 @@ def _in_rack(broker: BrokerInfo, others: Iterable[BrokerInfo]) -> int:
 def newcomer(
     draft: Draft, row: PartitionRow, kept: Iterable[int], spread: Spread, room: CatchUpRoom
 ) -> int | None:
-    """Return a broker that takes a replica of a partition in addition to those that are kept.
+    """Return the broker for a further replica of a partition, in addition to ``kept``.
 
-    None if there is none with room, or none in the rack that it should be in, which is waited for.
+    None: no broker can take it now. A rack without a replica is preferred; if its brokers have no
+    room at present, the replica waits for them.
     """
     if room.is_full:
         return None
     candidates = [broker for broker in room.takers if broker.node_id not in row.replicas]
     known = [broker for node_id in kept if (broker := draft.broker(node_id)) is not None]
-    # The least used rack is decided before room is: a full rack is waited for, not replaced.
+    # The rack is chosen before the limits are checked: a full rack is waited for.
     racks = Counter(map(rack_of, known))
     fewest = min((racks[rack_of(broker)] for broker in candidates), default=0)
     open_ = [
@@ -249,11 +253,11 @@ def _tie(key: RowKey, node_id: int) -> bytes:
 
 
 def fill_placeholders(draft: Draft, *, limit: int) -> int:
-    """Give up to ``limit`` placeholders to live brokers that are not yet in their partition.
+    """Replace up to ``limit`` placeholders by live brokers; return how many.
 
-    Partitions with the fewest live replicas come first. This is one step; call it until it returns
-    0. Skipped are partitions without a leader (the new replica could not fetch), paused topics,
-    those being deleted, and rows without a Topic.
+    Called repeatedly until it returns 0. Partitions with the fewest live replicas come first.
+    Skipped are partitions without a leader (a new replica could not fetch), paused topics, topics
+    that are being deleted, and rows without a Topic.
     """
     waiting = [row for row in _with_placeholders(draft) if _fillable(draft, row)]
     waiting.sort(key=lambda row: (sum(map(draft.is_live, row.hosts)), row.key))

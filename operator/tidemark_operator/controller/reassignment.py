@@ -68,14 +68,15 @@ def reassign(
     *,
     keeps_factor: bool = False,
 ) -> Moves:
-    """Draft Kafka's AlterPartitionReassignments: replicas by partition, () to cancel a move.
+    """Draft Kafka's AlterPartitionReassignments (KIP-455); return the result per partition.
 
-    ``keeps_factor``: another number of replicas is refused.
+    ``requested``: new replicas by partition; () cancels a reassignment in progress.
+    ``keeps_factor``: refuse a different number of replicas (KIP-860).
     """
     rows = draft.rows_of(topic.id)
     results: dict[int, Problem | None] = {}
     drafted: dict[int, PartitionRow] = {}
-    # Each partition is checked by itself first; nothing is drafted yet.
+    # Check each partition by itself; nothing is drafted yet.
     for partition, replicas in requested.items():
         row = rows.get(partition)
         problem = _problem(draft, topic, row, replicas)
@@ -87,7 +88,7 @@ def reassign(
             else:
                 drafted[partition] = new
         results[partition] = problem
-    # Then the topic as a whole: a different number of replicas in some partitions is refused.
+    # All partitions of a topic must have the same number of replicas afterwards.
     factor = common_factor((rows | drafted).values())
     if factor is None or (keeps_factor and factor != topic.replication_factor):
         results |= _other_factors(topic, drafted)
@@ -103,11 +104,11 @@ def reassign(
 
 
 def settled(draft: Draft, row: PartitionRow) -> PartitionRow:
-    """Return the row without the removed replicas, once they are no longer needed.
+    """Complete a partition's reassignment if it can be completed; return the row.
 
-    All added replicas must be in the ISR, and enough of the remaining ones. Until then producers
-    need the removed replicas, and they are further copies of the committed records. Otherwise the
-    row is returned as it is. The caller raises its epochs.
+    All added replicas must be in the ISR, and enough of the replicas that stay. Until then the
+    removed replicas remain, as further copies of the records and to satisfy
+    ``min.insync.replicas``. Otherwise the row is returned unchanged. The caller raises the epochs.
     """
     if not is_moving(row) or not set(row.adding) <= set(row.isr):
         return row
@@ -158,7 +159,10 @@ def _leader(draft: Draft, row: PartitionRow, isr: tuple[int, ...]) -> int:
 def _problem(
     draft: Draft, topic: TopicInfo, row: PartitionRow | None, replicas: tuple[int, ...]
 ) -> Problem | None:
-    """Return Kafka's error and message for a partition that cannot be reassigned, else None."""
+    """Return Kafka's error and message for a partition that cannot be reassigned, else None.
+
+    ``replicas``: the requested ones; empty to cancel.
+    """
     wrong = ErrorCode.invalid_replica_assignment
     if row is None:
         return ErrorCode.unknown_topic_or_partition, "This server does not host this partition."
@@ -180,11 +184,13 @@ def _problem(
 
 
 def redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> PartitionRow | None:
-    """Return the row with a move to ``replicas``; None if that would leave no in-sync replica.
+    """Return a partition's row with a reassignment to ``replicas``; None if it is not possible.
 
-    Placeholders are in their places at once. Replicas that only a former move added leave at once.
+    Not possible means that no in-sync replica or no leader would be left. Placeholders among
+    ``replicas`` take effect at once. Replicas that only an earlier, unfinished reassignment was
+    adding are removed at once.
     """
-    # The move starts from the original replicas, whatever a former move had added.
+    # Start from the original replicas, as Kafka does if a reassignment replaces another one.
     base = tuple(replica for replica in original(row) if replica >= 0)
     removing = tuple(replica for replica in base if replica not in replicas)
     present = (*replicas, *removing)

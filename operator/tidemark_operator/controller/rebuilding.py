@@ -83,12 +83,13 @@ class RebuildingWait:
 def reveals(
     state: ControllerState, reports: ReplicaStateReports, node_id: int, *, is_admitted: bool = False
 ) -> bool:
-    """Return whether a broker's report shows that undoubted rows are older than its own states.
+    """Return whether a broker's report shows that seemingly current rows are outdated.
 
-    Call it before anything is decided because of the registration. If this controller has sent the
-    broker nothing yet, the report is compared with each row as it was when this term began, because
-    later decisions may have taken the row past the report. A broker that ``is_admitted`` was
-    checked before: anything else it knows comes from this controller.
+    That is so if PartitionSlices were restored from an old backup. Call it before the broker's
+    registration changes any row. If this controller has not sent the broker anything yet, its
+    report is compared with each row as it was at the start of the term, because later decisions may
+    have passed it. A broker that ``is_admitted`` was checked before: what else it knows comes from
+    this controller.
     """
     has_snapshot = is_admitted or state.acknowledgements.has_snapshot(state.brokers.get(node_id))
     return any(
@@ -306,7 +307,10 @@ def _offer(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -
 
 
 def settle(draft: Draft, topic: TopicInfo) -> RebuildingWait | None:
-    """Draft the rows of all partitions that can be rebuilt now; return what the others wait for."""
+    """Rebuild the lost or outdated rows of a topic from brokers' reports, as far as possible.
+
+    Returns what the remaining partitions wait for, None if nothing remains.
+    """
     partitions, brokers, unclear = set[int](), set[int](), set[int]()
     settled = []
     # Each partition by itself: one that waits must not hold back the others of its topic.
@@ -373,28 +377,39 @@ class _Rebuilding:
     """Rebuilding of one partition: the known states, the brokers it waits for, and the new row."""
 
     def __init__(self, draft: Draft, topic: TopicInfo, partition: int) -> None:
+        """Evaluate the brokers' reports about one partition.
+
+        Afterwards :attr:`silent` and :attr:`unclear` say which brokers the rebuilding waits for;
+        without any, :meth:`row` is the rebuilt row.
+        """
         self._draft, self._topic, self._partition = draft, topic, partition
         state, key = draft.state, (topic.id, partition)
+        #: The stored row, None if it is lost; it may be outdated.
         self._row = draft.row(key)
+        #: By node id: the row that each broker reports for its replica.
         self._hosting = state.replica_reports.of(key)
         # A broker whose report is implausible has a replica in an unknown state: it counts as
         # unclear.
+        # Brokers whose data a person gives up are not waited for.
         given_up = given_up_brokers(state, topic)
         plausible = {
             node_id: report
             for node_id, report in self._hosting.items()
             if _is_plausible(report, self._row)
         }
+        #: Brokers that cannot report the state of their replica.
         self.unclear = set(self._hosting).difference(plausible, given_up)
         known = [*plausible.values(), *(() if self._row is None else (self._row,))]
-        # A leader may know of a move's end by its ISR alone, so of two rows of one epoch the one
-        # with fewer replicas is later.
+        # The newest row: by epochs, then by fewer replicas. A leader completes a reassignment
+        # within one epoch, and then reports fewer.
         self._best: PartitionRow | None = max(
             known, key=lambda row: (*_epochs(row), -len(row.hosts)), default=None
         )
+        #: Highest (leader epoch, partition epoch) of all known rows.
         self._highest = _highest(known)
         # Live brokers report within seconds, so they are always waited for.
         live = {broker.node_id for broker in state.live_brokers()}
+        #: Brokers that have not reported, and may have a replica or newer rows.
         self.silent = _silent(state, {*live, *self._needed(state)}) - given_up
         #: Replicas that may lead because they prove what silent brokers could report.
         self._candidates: frozenset[int] = frozenset()
@@ -438,7 +453,11 @@ class _Rebuilding:
         )
 
     def row(self) -> PartitionRow:
-        """Return the rebuilt row. Call it only when the partition does not wait."""
+        """Return the rebuilt row. Call it only if the partition does not wait.
+
+        Without a leader, unless the partition never had records: an election compares log ends
+        first.
+        """
         name = self._topic.name if self._partition == 0 else ""
         if self._best is None:
             return self._row_without_copy(name)
@@ -462,10 +481,11 @@ class _Rebuilding:
         )
 
     def _row_without_copy(self, name: str) -> PartitionRow:
-        """Return the row of a partition that no broker has.
+        """Return the row of a partition of which no broker has a copy.
 
-        A person decides where it restarts (:mod:`accepted_losses`). Its epochs are above those of
-        the topic's other partitions.
+        Its replicas are placeholders, and a person decides how it continues
+        (:mod:`accepted_losses`). Its epochs are above those of the topic's other partitions, so
+        that no earlier epoch is reused.
         """
         others = self._draft.rows_of(self._topic.id).values()
         leader_epoch = max((row.leader_epoch for row in others), default=0)
@@ -490,31 +510,40 @@ class _Proof:
         hosting: Mapping[int, PartitionRow],
         given_up: Collection[int],
     ) -> None:
+        """Collect the replicas that certainly have a complete log, and those that might know more.
+
+        ``best``: the newest known row. ``hosting``: reported rows by node id. ``given_up``: brokers
+        that are not waited for.
+        """
+        # Replicas that may have lost the end of their log in a crash.
         reports, torn = draft.state.replica_reports, set(best.last_known_elr)
         self._best, self._hosting = best, hosting
         self._min_isr = draft.min_isr(best)
+        #: Replicas that reported a complete log.
         self._intact = frozenset(
             node_id
             for node_id in best.hosts
             if node_id in hosting and node_id not in torn and reports.is_intact(best.key, node_id)
         )
         unreported = _silent(draft.state, {*_expected(draft.state), *best.hosts})
+        #: Brokers that might have committed records or a newer ISR without this being known.
         self._unproven = (unreported | set(best.hosts)).difference(self._intact, given_up)
 
     def candidates(self, *, is_complete: bool) -> frozenset[int]:
         """Return the replicas of which the one with the longest log has all committed records.
 
-        Empty without a proof. ``is_complete``: every replica that has reported is where it should
-        be.
+        The argument is a quorum: every commit needed ``min.insync.replicas`` copies, and fewer
+        brokers than that are unaccounted for. Empty without such a proof. ``is_complete``: every
+        replica of the newest row has reported.
         """
-        # The minimum is from the Topic, which may be older. A state below it shows that the minimum
-        # was lower then, unless a whole replica outside the ISR is eligible.
+        # min.insync.replicas is from the Topic, which may have changed. An ISR below it shows that
+        # it was lower, unless an intact replica outside the ISR is eligible.
         fits = len(self._best.isr) >= self._min_isr or self._intact.intersection(self._best.elr)
-        # Without a whole replica no ISR was large enough to commit.
+        # First proof: too few brokers are unaccounted for to have committed anything alone.
         is_enough = len(self._unproven) < self._min_isr
         if fits and is_enough and 2 * self._min_isr > len(self._best.hosts):
             return self._intact
-        # A majority of the highest state's ISR is whole and has exactly that state.
+        # Second proof: a majority of the newest ISR is intact and reports exactly that row.
         members = self._intact.intersection(self._best.isr)
         agree = all(_epochs(self._hosting[member]) == _epochs(self._best) for member in members)
         if is_complete and agree and 2 * len(members) > len(self._best.isr):

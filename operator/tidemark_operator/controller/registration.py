@@ -41,13 +41,13 @@ def register(
     connected: bool = True,
     session_timeout_ms: int,
 ) -> BrokerRegistrationResponse:
-    """Decide a registration.
+    """Decide a broker's registration (KIP-631); return the response, to be sent after the commit.
 
-    ``session_alive``: the incarnation registered before still has a session. ``connected``: its
-    connections are not known to be closed. Send the response after the commit, whose order matters:
-    slices first, then the Broker's status, because a persisted registration implies that the ISRs
-    were left.
+    ``session_alive``: the process that registered before still has a session. ``connected``: False
+    if its connections are known to be closed. The commit stores the slices first, then the Broker's
+    status: a persisted registration implies that the broker has left the ISRs that it must leave.
     """
+    # Check whether this process may act as the broker at all.
     broker = draft.broker(request.broker_id)
     refused = refusal(
         draft.state, broker, request, session_alive=session_alive, connected=connected
@@ -59,6 +59,7 @@ def register(
         # The same process after a broken connection: its epoch and its ISRs stay.
         epoch = broker.broker_epoch
         _present(draft, broker, request)
+    # Another process, so it gets a new epoch.
     else:
         epoch = _admit(draft, broker, request)
     return _response(draft.state, ErrorCode.none, None, epoch, session_timeout_ms)
@@ -72,7 +73,11 @@ def refusal(
     session_alive: bool,
     connected: bool,
 ) -> tuple[ErrorCode, str] | None:
-    """Return why a process is not admitted as this broker, None if it is."""
+    """Return Kafka's error and message if a registration is refused, else None.
+
+    ``broker`` is the Broker object, None without one. For the other parameters see
+    :func:`register`.
+    """
     # A broker of another cluster would delete replicas that this cluster does not know.
     if request.cluster_id != state.cluster.cluster_id:
         text = (
@@ -87,9 +92,9 @@ def refusal(
     strange = epochs.too_far_ahead(state, request)
     if strange is not None:
         return ErrorCode.invalid_registration, f"broker {request.broker_id} is refused: {strange}"
-    # Two live processes with one node id would both serve clients. A clean-shutdown proof, or the
-    # lock of the same log directory with closed connections, shows that the former process has
-    # ended.
+    # Two live processes with one node id would both serve clients. The former process has ended if
+    # the new one proves a clean shutdown, or has the lock of the same log directory while the
+    # former connections are closed.
     gone = not session_alive or (not connected and _has_same_directory(broker, request))
     other_process = broker.incarnation_id not in (None, request.incarnation_id)
     if other_process and not gone and not _has_proof(broker, request):
@@ -123,7 +128,11 @@ def _has_same_directory(broker: BrokerInfo, request: BrokerRegistrationRequest) 
 
 
 def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest) -> int:
-    """Admit a new process under a new epoch, and remove it from the ISRs that it cannot prove."""
+    """Admit a new process of a broker under a new broker epoch, which is returned.
+
+    Without proof of a clean shutdown (KIP-966), it leaves the ISRs, since a crash may have lost the
+    end of its logs.
+    """
     proof = _has_proof(broker, request)
     epoch = next_broker_epoch(draft, request.previous_broker_epoch)
     fresh = dataclasses.replace(
@@ -174,9 +183,9 @@ def _present(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationReques
 def _leave(
     draft: Draft, node_id: int, directory_id: uuid.UUID, *, proof: bool
 ) -> tuple[int, int, int]:
-    """Change the rows of a broker that has just started.
+    """Remove a restarted broker from ISRs and leaderships that it cannot be trusted with.
 
-    Return the ISRs left, the partitions without a copy and the replicas in another directory.
+    Returns (ISRs left, partitions without any complete copy, replicas of another log directory).
     """
     left = lost = moved = 0
     for row in draft.rows_on(node_id):
@@ -196,11 +205,13 @@ def _leave(
 def after_restart(
     row: PartitionRow, node_id: int, draft: Draft, *, proof: bool, same_disk: bool
 ) -> PartitionRow:
-    """Return a row after a replica's broker has started again.
+    """Return a partition's row after the broker of a replica has restarted.
 
-    Without proof the partition epoch rises even if the broker was not in the ISR: a leader may have
-    proposed it because of what the former process had fetched (KIP-903). The last member of an ISR
-    stays in it without proof only if no other replica may have what it lost.
+    ``proof``: of a clean shutdown. ``same_disk``: it has the log directory with this replica.
+    Without proof the partition epoch rises even if the broker was not in the ISR: the leader may
+    have an AlterPartition request in flight that adds it because of its former process (KIP-903).
+    The last member of an ISR stays even without proof, unless another replica may have what it
+    lost.
     """
     others = tuple(replica for replica in row.isr if replica != node_id)
     # An unproven replica becomes a candidate of last resort, unless it is the only one.
@@ -257,22 +268,23 @@ def _response(
 def heartbeat(
     draft: Draft, request: BrokerHeartbeatRequest, *, session_timeout_ms: int
 ) -> tuple[BrokerHeartbeatResponse, bool]:
-    """Decide a heartbeat; return the response and whether it refreshes the session.
+    """Decide a heartbeat (KIP-631); return the response and whether it renews the session.
 
-    Send the response after the commit if the draft changed. A broker whose main loop has not turned
-    for a session timeout does not count as alive, because heartbeats have a thread of their own.
+    Send the response after the commit if the draft changed. Heartbeats have a thread of their own
+    in the broker, so a broker whose main loop has not run for a session timeout counts as dead.
     """
     broker = draft.broker(request.broker_id)
     # A stale epoch is a former process: it must register again before it serves.
     if broker is None or not broker.registered or broker.broker_epoch != request.broker_epoch:
         return _beat(draft.state, ErrorCode.stale_broker_epoch, fenced=True, stop=False), False
+    # A controlled shutdown: move the leaderships away first.
     alive = request.loop_age_ms < session_timeout_ms
     if request.want_shut_down:
         elections.shut_down(draft, request.broker_id)
         return _beat(draft.state, ErrorCode.none, fenced=broker.fenced, stop=True), alive
     # A heartbeat without the flag withdraws an earlier request to shut down.
     elections.withdraw_shutdown(draft, request.broker_id)
-    # An older snapshot may name leaders that this controller has replaced.
+    # Unfence only with a snapshot of this term; an older one may name replaced leaders.
     snapshot = request.snapshot_controller_epoch == draft.state.controller_epoch
     if broker.fenced and alive and snapshot:
         elections.unfence(draft, request.broker_id)
@@ -334,11 +346,11 @@ def has_live_copy(draft: Draft, key: RowKey, *, without: int) -> bool:
 
 
 def remove_broker(draft: Draft, node_id: int) -> None:
-    """Remove a deleted ``Broker`` that nothing blocks from all partitions.
+    """Remove a deleted Broker from all partitions; nothing may depend on it any more.
 
-    Its replicas become placeholders, which another broker fills. A replica that a move was adding
-    or removing leaves no placeholder. If it was being added, one that was being removed stays in
-    its place: a move never ends with fewer replicas than planned.
+    Its replicas become placeholders, which another broker fills later. A replica that a
+    reassignment was adding or removing leaves none. If one was being added, a replica that was
+    being removed stays in its place, so that no reassignment ends with fewer replicas than planned.
     """
     for row in draft.rows_on(node_id):
         back = _replica_to_retain(row, node_id)

@@ -41,10 +41,9 @@ class ReplicaLogs:
         self._reached: dict[int, RowKey] = {}
 
     def unanswered(self, state: ControllerState, node_id: int) -> list[RowKey]:
-        """Return the partitions to query from a broker now, at most ``ASKED_MAX``, in rotation.
+        """Return the partitions to query a broker for now, at most ``ASKED_MAX``.
 
-        A replica whose storage fails is queried repeatedly. The rotation keeps it from blocking
-        others.
+        They rotate: a replica whose storage fails stays in the list, and must not block others.
         """
         broker = state.brokers.get(node_id)
         if broker is None or not broker.live:
@@ -74,11 +73,12 @@ class ReplicaLogs:
     def take(
         self, state: ControllerState, node_id: int, answer: ReplicaLogsAnswer
     ) -> tuple[list[RowKey], list[Event]]:
-        """Take an answer; return the partitions with new facts, and the Events."""
+        """Take a broker's response about log ends; return the partitions answered, and Events."""
         broker = state.brokers.get(node_id)
         if broker is None or broker.broker_epoch != answer.broker_epoch:
             return [], []
         start, lost = self._start(state, broker), []
+        # Each log end counts for an election, and for the report of records lost in a crash.
         for log in answer.logs:
             key = log.key
             # An election may wait for this report.

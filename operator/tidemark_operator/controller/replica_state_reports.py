@@ -56,30 +56,34 @@ class ReplicaStateReports:
     # ------------------------------------------------------------ reports
 
     def take(self, node_id: int, topics: Iterable[TopicState]) -> None:
-        """Take a broker's whole report, in place of its former one."""
+        """Replace a broker's report by a new one, with all replica states that it has received."""
         self.forget_broker(node_id)
         self._reporting.add(node_id)
         for topic in topics:
+            # A name that Kafka does not allow cannot be of a topic: ignore it.
             if parse_partition_directory(partition_directory_name(topic.name, 0)) is None:
                 continue  # not a valid topic name
             self._take_topic(node_id, topic)
             partitions = self._rows.setdefault(topic.topic_id, {})
             for reported in topic.partitions:
+                # Equal rows of several brokers share one object, which saves memory.
                 if _is_number(reported.partition):
                     by_node = partitions.setdefault(reported.partition, {})
                     row = _shared(_row(topic.topic_id, reported), by_node.values())
                     by_node[node_id] = row
                     self._named.update(row.hosts)
+                    # This replica may have lost records in a crash.
                     if not reported.has_all_records:
                         key = topic.topic_id, reported.partition
                         self._torn.setdefault(key, set()).add(node_id)
 
     def _take_topic(self, node_id: int, topic: TopicState) -> None:
-        """Take a topic.
+        """Take one topic of a broker's report.
 
-        Its replicas may be on several pages, each with the tiering of its replicas.
+        A large topic is reported on several pages, each with its part of the replicas.
         """
-        # The number of partitions may be missing or implausible; the replicas are evidence, too.
+        # The reported number of partitions may be missing or implausible, so the replicas count
+        # too.
         by_node, tiering = self._topics.setdefault(topic.topic_id, {}), _tiering(topic)
         numbers = [state.partition for state in topic.partitions if _is_number(state.partition)]
         counted = topic.partition_count if _is_number(topic.partition_count - 1) else 0
@@ -99,8 +103,9 @@ class ReplicaStateReports:
         )
 
     def forget_broker(self, node_id: int) -> None:
-        """Forget a broker's report: a new one replaces it, or its object is deleted."""
+        """Forget a broker's report, when a new one replaces it or its Broker object is deleted."""
         self._reporting.discard(node_id)
+        # Remove the broker from each topic and partition, and drop what no other broker reports.
         for topic_id, by_node in list(self._topics.items()):
             former = by_node.pop(node_id, None)
             if former is None:
@@ -198,7 +203,10 @@ def _shared(row: PartitionRow, others: Iterable[PartitionRow]) -> PartitionRow:
 
 
 def _row(topic_id: uuid.UUID, reported: PartitionState) -> PartitionRow:
-    """Return a reported state as a row; an implausible state becomes a row without replicas."""
+    """Return a reported replica state as a row.
+
+    An implausible state becomes a row without replicas.
+    """
     # The replica exists, but nothing can be decided from a state that no controller wrote.
     if not _can_be(reported):
         return PartitionRow(
@@ -227,7 +235,7 @@ def _row(topic_id: uuid.UUID, reported: PartitionState) -> PartitionRow:
 
 
 def _can_be(reported: PartitionState) -> bool:
-    """Return whether a controller can have written a state."""
+    """Return whether a reported state is plausible, that is, a controller may have written it."""
     replicas = set(reported.replicas)
     parts = (
         reported.isr,

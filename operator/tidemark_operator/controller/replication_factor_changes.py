@@ -44,7 +44,10 @@ class Resizing:
 
 
 def outlook(draft: Draft, topic: TopicInfo) -> Resizing | None:
-    """Return what is left to do; None if nothing is."""
+    """Return the partitions whose number of replicas differs from the spec, None if none do.
+
+    The result also counts the partitions that have to wait, because brokers or leaders are missing.
+    """
     rows = [row for row in draft.rows_of(topic.id).values() if _differs(row, topic)]
     if not rows:
         return None
@@ -102,7 +105,10 @@ def _change(draft: Draft, row: PartitionRow, room: CatchUpRoom, spreads: Spreads
 def _grown(
     draft: Draft, row: PartitionRow, topic: TopicInfo, room: CatchUpRoom, spreads: Spreads
 ) -> PartitionRow | None:
-    """Return a row with one more replica, or placeholder; None if it has to wait."""
+    """Return a row with one more replica or placeholder; None if the partition has to wait.
+
+    ``room`` limits the replicas that catch up at the same time; ``spreads`` balance them.
+    """
     goal = reassignment.target(row)
     hosts = [replica for replica in goal if replica >= 0]
     node_id = newcomer(draft, row, hosts, spreads.of(row.topic_id), room)
@@ -112,7 +118,7 @@ def _grown(
         if not all_have_one or not _may_wait(draft, row, topic):
             return None
         return reassignment.redirected(draft, row, (*goal, min((*row.replicas, 0)) - 1))
-    # Before the placeholders, which never lead.
+    # The new replica comes before the placeholders, since those can never lead.
     room.take(node_id, row.key)
     places = tuple(replica for replica in goal if replica < 0)
     return reassignment.redirected(draft, row, (*hosts, node_id, *places))
@@ -121,9 +127,12 @@ def _grown(
 def _shrunk(
     draft: Draft, row: PartitionRow, topic: TopicInfo, spreads: Spreads
 ) -> PartitionRow | None:
-    """Return the row without surplus replicas, as far as they can be removed now."""
+    """Return a partition's row without surplus replicas, as far as they can be removed now.
+
+    None if none can be removed.
+    """
     new, goal = None, reassignment.target(row)
-    # One at a time: each removal changes which of the others can be spared.
+    # One at a time, the most expendable first: each removal changes which one is next.
     while len(goal) > topic.replication_factor:
         others = goal
 
@@ -144,8 +153,13 @@ def _shrunk(
 def _expendable(
     draft: Draft, row: PartitionRow, replica: int, others: Iterable[int], spreads: Spreads
 ) -> tuple[int, ...]:
-    """Return the order of removal, highest first."""
+    """Return the sort key by which surplus replicas are removed, highest first.
+
+    Placeholders first, then replicas that are down, incomplete or out of sync, on leaving brokers,
+    in a rack with others, not leading, and on loaded brokers.
+    """
     broker, spread = draft.broker(replica), spreads.of(row.topic_id)
+    # Python compares tuples by their first different element, so the order is the priority.
     return (
         replica < 0,
         replica not in row.isr and not draft.is_live(replica),

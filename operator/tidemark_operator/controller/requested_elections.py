@@ -27,7 +27,7 @@ def elect(
 def _elect(
     draft: Draft, topic: TopicInfo, row: PartitionRow | None, unclean: bool
 ) -> tuple[ErrorCode, str | None]:
-    """Draft one requested election; return Kafka's error and message."""
+    """Decide one partition of Kafka's ElectLeaders (KIP-460); return Kafka's error and message."""
     if row is None:
         return ErrorCode.unknown_topic_or_partition, "This server does not host this partition."
     if topic.paused:

@@ -18,13 +18,14 @@ from tidemark_operator.controller.pod_state import Hold
 def hold(
     state: ControllerState, node_id: int, others: Collection[int], starting: Collection[int]
 ) -> Hold | None:
-    """Return why a broker may not be restarted now; None if it may.
+    """Return why a broker's pod may not be restarted now, None if it may.
 
-    ``others`` are the other brokers in pods. ``starting`` are those whose pods are being replaced,
-    or are not ready.
+    ``others``: node ids of the other brokers in pods. ``starting``: those whose pods are being
+    replaced or are not ready.
     """
     if state.unreached:
         return Hold(unreached=True)
+    # A broker that is down has nothing to lose.
     if not state.is_live(node_id):
         return None
     # A broker that is down, for whatever reason, may be the only other copy of a partition.
@@ -32,6 +33,7 @@ def hold(
     found = Hold(
         starting=tuple(sorted(starting)),
         away=tuple(sorted(away)),
+        # Partitions that would lose their leader or go below min.insync.replicas.
         behind=tuple(sorted(key for key in state.keys_on(node_id) if _is_behind(state, key))),
     )
     return None if found == Hold() else found

@@ -81,7 +81,7 @@ def encode_row(row: PartitionRow) -> str:
 
 
 def decode_row(text: str) -> PartitionRow:
-    """Inverse of :func:`encode_row`; raises :class:`BadRow` for any other text."""
+    """Parse the stored text of a partition's row. Raises :class:`BadRow` for any other text."""
     fields = _split(text, _ROW_FIELDS)
     if fields[10] not in ("0", "1"):
         raise BadRow(f"invalid manifest flag in row {text!r}")

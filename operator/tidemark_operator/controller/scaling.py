@@ -58,7 +58,12 @@ def broker_name(node_id: int) -> str:
 
 
 def scale(replicas: int, racks: Sequence[str], members: Sequence[BrokerObject]) -> Scale:
-    """Return the desired Brokers of a Cluster with ``replicas`` created ones; ``members``: all."""
+    """Return the Broker objects that a Cluster with ``spec.brokers.replicas`` should have.
+
+    ``members``: all Broker objects. Only those that the operator has created ("made") count.
+    ``racks``: names among which they are distributed, empty for none. Surplus Brokers, those with
+    the highest node ids, are drained before they are deleted.
+    """
     made = sorted(
         (member for member in members if member.made and not member.deleting),
         key=lambda member: member.node_id,
@@ -70,6 +75,7 @@ def scale(replicas: int, racks: Sequence[str], members: Sequence[BrokerObject]) 
     taken_names = {member.name for member in members}
     in_racks = Counter(member.rack for member in staying)
     node_id = FIRST_ID
+    # Add missing Brokers with the lowest free node ids, each in the rack with the fewest.
     while len(desired) < replicas:
         if node_id not in taken_ids and broker_name(node_id) not in taken_names:
             rack = min(racks, key=lambda name: in_racks[name]) if racks else None

@@ -73,14 +73,17 @@ def claim(
     name_of: Callable[[int], str],
     default: int,
 ) -> SliceClaim | ClaimRefused:
-    """Decide a claim; ``found`` are all slices under the Cluster's name.
+    """Decide whether this Cluster object may own the PartitionSlices that exist under its name.
 
-    ``default`` is the number of slices of a new Cluster.
+    Returns the claim, or why it is refused. ``found``: all slices under the Cluster's name, by
+    object name. ``name_of``: name of the slice with a number. ``default``: number of slices of a
+    new Cluster.
     """
     cluster_id = claimant.stored_id or claimant.own_id
     adopts = _adopts(claimant, found)
     if adopts:
         cluster_id = claimant.requested_id
+    # Slices of another cluster id belong to an earlier Cluster of this name.
     strangers = sorted(name for name, slice_ in found.items() if slice_.cluster_id != cluster_id)
     if strangers:
         return _strangers(claimant, strangers, sorted({found[n].cluster_id for n in strangers}))
@@ -134,7 +137,10 @@ def _acceptance(cluster_id: str, slices: int) -> Acceptance:
 
 
 def _strangers(claimant: Claimant, names: Sequence[str], ids: Sequence[str]) -> ClaimRefused:
-    """Return the refusal of a claim because slices belong to another Cluster of the same name."""
+    """Return the refusal of a Cluster because of slices of an earlier Cluster of its name.
+
+    ``names`` of the slices and ``ids`` of their clusters; the remedy depends on both.
+    """
     text = f"{len(names)} PartitionSlices ({names[0]}, …) belong to an earlier Cluster of this name"
     # Slices of several clusters cannot be continued as one: their partitions exclude each other.
     if len(ids) > 1:

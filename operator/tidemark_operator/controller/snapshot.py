@@ -58,19 +58,20 @@ def delta(
     topics: Collection[str] = (),
     removals: Iterable[Removal] = (),
 ) -> PartitionStatesRequest:
-    """Return the changes for one receiver.
+    """Return a PartitionStates request with changes only, for one broker.
 
-    ``rows`` are keys of rows, ``topics`` are object keys of Topics with another configuration or
-    tiering, ``removals`` are the receiver's own (see :func:`removals_of`). Brokers are always
-    included: the link omits those that it has sent before.
+    ``rows``: changed partitions. ``topics``: object keys of Topics with a changed configuration or
+    tiering. ``removals``: replicas that this broker has to delete (see :func:`removals_of`). The
+    list of brokers is always included; the link omits it if it is unchanged.
     """
     # A topic without changed rows is sent as well: its configuration or tiering may have changed.
     parts: dict[str, list[PartitionRow]] = {key: [] for key in topics if key in state.topics}
     for row_key in sorted(set(rows)):
+        # Rows that may be outdated are not sent.
         topic, row = state.topic_by_id(row_key[0]), state.row(row_key)
         if row_key in state.unverified_rows:
             continue
-        # Rows beyond the counted partitions are not persisted as placed yet.
+        # Partitions whose placement is not persisted in the Topic's status yet are not sent.
         if topic is not None and row is not None and row.partition < state.partitions_of(topic):
             parts.setdefault(topic.key, []).append(row)
     changed = [(state.topics[key], parts[key]) for key in sorted(parts)]
@@ -103,10 +104,10 @@ def users(state: ControllerState) -> tuple[int, UserStatesRequest] | None:
 
 
 def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple[Removal, ...]]:
-    """Return the replicas and topics that a slice's write removes, by node id.
+    """Return the replicas and topics that brokers have to delete after a write, by node id.
 
-    Call it before the write is applied, while the state has the former rows, and send the result
-    after.
+    Call it before the write is applied, while the state has the former rows; send the result after
+    the write is stored.
     """
     gone: dict[int, list[Removal]] = {}
     for row in write.rows:
@@ -146,11 +147,15 @@ def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
 
 
 def _unserved(state: ControllerState) -> list[UnservedTopic]:
-    """Return the topics without a Topic object that rows, brokers or the Cluster's status name."""
+    """Return the topics without a Topic object that slices, brokers or the Cluster's status name.
+
+    Brokers must not let clients create topics with such a name.
+    """
     left = {orphan.topic_id: orphan.name for orphan in state.cluster.orphans}
     ids, served = set(left), state.topic_ids()
     ids.difference_update(served)
     ids.update(state.row_topic_ids() - served, state.replica_reports.topic_ids() - served)
+    # A topic with a tombstone is being deleted, and is not listed.
     return [
         UnservedTopic(
             name=left.get(topic_id)
@@ -244,7 +249,7 @@ def topic_state(
 
 
 def partition_state(row: PartitionRow) -> PartitionState:
-    """Return the PartitionState of a row."""
+    """Return a partition's row as it is sent to brokers."""
     return PartitionState(
         partition=row.partition,
         leader=row.leader,
