@@ -18,6 +18,7 @@ from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import Producer
 
+#: From this version clients understand PRODUCER_FENCED.
 _FENCED_SINCE = 2
 
 

@@ -22,8 +22,11 @@ from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_LEVEL, Producer
 
+#: From this version brokers send the request, with many transactions.
 _BROKERS_SINCE = 4
+#: From this version the end of a transaction raises the producer epoch (KIP-890).
 _RAISES_EPOCH_SINCE = 5
+#: From this version clients understand PRODUCER_FENCED.
 _FENCED_SINCE = 2
 
 Topic = v5.request.AddPartitionsToTxnTopic

@@ -71,7 +71,9 @@ _CHANGES: dict[int, ChangeKind] = {
     ConfigResource.GROUP: ChangeKind.CONFIGURE_GROUP,
 }
 _Resource: TypeAlias = incremental.AlterConfigsResource | whole.AlterConfigsResource
+#: A resource: its type (``ConfigResource``) and name.
 _Key = tuple[int, str]
+#: Error code (NONE for success) and text of a result.
 _Outcome = tuple[ErrorCode, str | None]
 
 
@@ -143,6 +145,7 @@ async def _altered(
             outcomes[key] = ErrorCode.invalid_config, wrong
         else:
             changes[key] = _change(*key, settings_of(resource), replaces_all=replaces_all)
+        # Let other requests run: a request may contain thousands of resources.
         if call.turns.over:
             await call.turns.give()
     # One call for all changes, so that the operator can apply them together.

@@ -50,7 +50,8 @@ async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplic
         for number in topic.partitions
     }
     may = call.client.may(Operation.ALTER, ResourceType.CLUSTER)
-    # Authorization is for the whole request, but Kafka's answer repeats it for each replica.
+    # Kafka's response repeats the error of the whole request for each replica. It is built in time
+    # slices, so that other requests run in between.
     found = await call.turns.all_of(
         (topic, number, _error(topic, number, path, call))
         if may

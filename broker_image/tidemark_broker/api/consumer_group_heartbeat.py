@@ -102,6 +102,7 @@ async def _heartbeat_request(
         for topic in request.topic_partitions:
             if topic.topic_id is not None:
                 owned.setdefault(topic.topic_id, set()).update(topic.partitions)
+            # A member may own thousands of partitions: let other requests run.
             await call.turns.pause()
     return HeartbeatRequest(
         group_id=request.group_id,

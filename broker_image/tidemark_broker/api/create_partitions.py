@@ -70,6 +70,7 @@ async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitio
     growing = [topic for topic in request.topics if topic.name not in answers]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _grown(growing, call, wait_s, validate_only=request.validate_only)
+    # ``all_of`` lets other requests run while a long list is built.
     grown = await call.turns.all_of(
         CreatePartitionsTopicResult(
             name=name,

@@ -98,6 +98,7 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
     creatable = [topic for topic in request.topics if topic.name not in refused]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _created(creatable, call, wait_s, validate_only=request.validate_only)
+    # ``all_of`` lets other requests run while a long list is built.
     answers = [*refused.values()]
     answers += await call.turns.all_of(
         _answer(topic, results[topic.name], call) for topic in creatable

@@ -67,7 +67,8 @@ _Requested = tuple[str | None, uuid.UUID | None]
 
 async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
     """Delete topics by name or id, and answer once this broker no longer has them."""
-    # Ids are resolved first: authorization and duplicates are decided by name.
+    # Ids are resolved first: authorization and duplicates are decided by name. ``all_of`` and
+    # ``give`` let other requests run while a long list is processed.
     requested = Counter[_Requested](_requested(request))
     answers: dict[_Requested, DeletableTopicResult] = {}
     found = await call.turns.all_of(_name(identity, call) for identity in requested)
@@ -184,6 +185,7 @@ async def _deleted(
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s
+    # First the operator deletes the ``Topic`` objects.
     changes = await call.turns.all_of(
         TopicChange(kind=ChangeKind.DELETE, name=name, topic_id=topic_id)
         for name, topic_id in requested

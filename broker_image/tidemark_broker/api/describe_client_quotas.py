@@ -17,6 +17,7 @@ from tidemark_broker.quotas.table import DEFAULT, QuotaKind
 from tidemark_broker.security.acls import Operation, ResourceType
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
+#: Match types of Kafka's request: a given name, the default entity, any name.
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 

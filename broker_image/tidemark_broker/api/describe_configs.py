@@ -99,6 +99,7 @@ async def handle(request: DescribeConfigsRequest, call: Call) -> DescribeConfigs
             result.configs, result.error_code = (), ErrorCode.request_timed_out
             result.error_message = "not enough memory for this answer: request fewer resources"
         results.append(result)
+        # Let other requests run if this one has used up its time slice.
         await call.turns.pause()
     return DescribeConfigsResponse(results=tuple(results))
 

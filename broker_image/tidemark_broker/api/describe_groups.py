@@ -78,6 +78,7 @@ async def handle(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsRe
         if request.include_authorized_operations and described.error_code is ErrorCode.none:
             described.authorized_operations = group_operations(call.client, group_id)
         groups.append(described)
+        # Let other requests run, since a group may have thousands of members.
         if call.turns.over:
             await call.turns.give()
     return DescribeGroupsResponse(groups=tuple(groups))

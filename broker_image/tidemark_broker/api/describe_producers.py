@@ -83,6 +83,7 @@ async def _partition(
     ``refused`` is the authorization error of the topic, NONE if the client may read it.
     ``returned`` is the number of producers that are already in the response.
     """
+    # Let other requests run between partitions.
     if call.turns.over:
         await call.turns.give()
     if refused is not ErrorCode.none:

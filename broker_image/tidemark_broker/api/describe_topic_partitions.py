@@ -99,6 +99,7 @@ async def handle(
     for name in sorted(candidates - denied):
         if not page.take(name, starts_at if name == first else 0, is_named=bool(requested)):
             break
+        # Let other requests run between topics.
         if call.turns.over:
             await call.turns.give()
     # Hidden topics are appended to each page; they have no partitions and need no cursor.

@@ -72,6 +72,7 @@ async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTr
             states.append(DescribedTransaction(error_code=found, transactional_id=transactional_id))
         else:
             states.append(_state(transactional_id, found, call))
+        # Let other requests run if this one has used up its time slice.
         await call.turns.pause()
     return DescribeTransactionsResponse(transaction_states=tuple(states))
 

@@ -64,6 +64,7 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
             _refused(topic, numbers, wrong, text) for topic, numbers in requested.items()
         )
         return ElectLeadersResponse(error_code=wrong, replica_election_results=tuple(results))
+    # One change for each topic, which the operator applies to its partitions.
     unclean = request.election_type == _UNCLEAN
     loop, wait_s = asyncio.get_running_loop(), milliseconds(request.timeout) / 1000
     until_s = loop.time() + wait_s

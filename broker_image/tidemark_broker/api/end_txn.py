@@ -17,7 +17,9 @@ from tidemark_broker.api.transactional import as_known, refusal
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_LEVEL, Producer
 
+#: From this version the end of a transaction raises the producer epoch (KIP-890).
 _RAISES_EPOCH_SINCE = 5
+#: From this version clients understand PRODUCER_FENCED.
 _FENCED_SINCE = 2
 
 

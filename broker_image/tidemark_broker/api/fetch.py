@@ -148,6 +148,7 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     context = await _context(request, call)
     if isinstance(context, ErrorCode):
         return FetchResponse(error_code=context)
+    # Bytes that the client's quota permits now (KIP-219). None without a quota.
     room = None if call.quotas is None else call.quotas.room(QuotaKind.FETCH)
     if room is not None and room < 1:
         # Clients take an answer without any partition if it says that they are throttled.
@@ -224,6 +225,7 @@ async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionReq
                 last_fetched_epoch=part.last_fetched_epoch,
             )
             named[made.key] = made
+            # A request may name thousands of partitions: let other requests run.
             if call.turns.over:
                 await call.turns.give()
     return named

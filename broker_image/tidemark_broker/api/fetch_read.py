@@ -78,6 +78,7 @@ async def read_all(
             # negative limit is an error of the client.
             left = max(0, left - found_bytes)
         reads.append(read)
+        # Let other requests run between partitions.
         if call.turns.over:
             await call.turns.give()
     return reads

@@ -241,6 +241,7 @@ async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
                 creations.request(name, principal=client.principal)
             else:
                 denied.add(name)
+        # Let other requests run, since a request may name thousands of topics.
         if call.turns.over:
             await call.turns.give()
     return denied

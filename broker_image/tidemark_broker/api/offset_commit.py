@@ -19,6 +19,7 @@ from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _BY_ID_SINCE = 10
+#: Default of ``retention_time``: the broker's ``offsets.retention.minutes``.
 _AS_THE_BROKER_SAYS = timedelta(milliseconds=-1)
 
 

@@ -57,6 +57,7 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
                 errors[of] = ErrorCode.unknown_topic_or_partition
             else:
                 deletable.append(of)
+            # Let other requests run, since a request may name thousands of partitions.
             await call.turns.pause()
     error = await _delete(request.group_id, deletable, errors, call)
     if error is not ErrorCode.none:

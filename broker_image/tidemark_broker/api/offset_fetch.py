@@ -18,7 +18,9 @@ from tidemark_broker.security.acls import Operation, ResourceType
 #: From these versions a group has an error of its own, several groups are requested, and topics
 #: have ids.
 _GROUPS_ERROR_SINCE, _BATCHED_SINCE, _BY_ID_SINCE = 2, 8, 10
+#: Member id and epoch of a request that has neither.
 _NOBODY = (None, -1)
+#: Kafka's value for a partition without a committed offset.
 _NOTHING = -1
 #: Approximate size of an offset in an answer.
 _OFFSET_BYTES = 300
@@ -141,6 +143,7 @@ async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse
             requested = _requested(group.topics)
             who = (group.member_id, group.member_epoch)
             groups.append(await _group(group.group_id, requested, call, who, require_stable=stable))
+            # Let other requests run between groups.
             await call.turns.pause()
         return OffsetFetchResponse(groups=tuple(groups))
     requested = _requested_by_name(request.topics)

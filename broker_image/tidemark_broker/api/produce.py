@@ -191,10 +191,12 @@ async def _append_all(
     if request.transactional_id is not None or any(map(_is_transactional, entries)):
         entries = await _verified(request, entries, call)
     results: list[ProduceResult] = []
+    # Appends are tasks, so only a limited number of them exists at a time.
     for part in some(entries):
         # The connection's next request may start after this one's last part has started.
         is_last = len(results) + len(part) == len(entries)
         results += await _append_some(request, part, call, call.order if is_last else None)
+        # Let other requests run between the parts.
         if call.turns.over:
             await call.turns.give()
     return results

@@ -20,6 +20,7 @@ from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions import verification
 from tidemark_broker.transactions.core.metadata import Producer
 
+#: From this version a Produce request adds its partitions to the transaction.
 _ADDS_SINCE = 12
 #: From this version clients understand TRANSACTION_ABORTABLE.
 _ABORTABLE_SINCE = 11
@@ -35,6 +36,7 @@ class TransactionalBatch(NamedTuple):
     records: bytes
 
 
+#: Proof for the log that the transaction includes the partition, or the error for the client.
 Verdict = VerificationGuard | ProduceResult
 
 

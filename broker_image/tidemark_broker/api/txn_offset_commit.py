@@ -27,6 +27,8 @@ from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions import verification
 from tidemark_broker.transactions.core.metadata import Producer
 
+#: From these versions the request adds the partition to the transaction, and clients understand
+#: TRANSACTION_ABORTABLE.
 _ADDS_SINCE = 5
 _ABORTABLE_SINCE = 4
 

@@ -54,7 +54,10 @@ from tidemark_broker.topic_changes.forwarder import ControllerLink
 
 logger = logging.getLogger(__name__)
 
+#: Time-out of one request to the controller.
 _TIMEOUT_S = 10.0
+#: Pauses before the next session: the first one, the longest one, and the one while the previous
+#: process of this broker still counts as alive.
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 3.0
 _FORMER_PROCESS_PAUSE_S = 0.25

@@ -148,6 +148,7 @@ class CommandServer:
 
         ``broker_epoch`` is that of this session and is returned in the responses.
         """
+        # Runs a limited number of commands in tasks, and queues more.
         turns = CommandSlots(lambda frame: self._one(connection, frame, broker_epoch))
         try:
             while True:

@@ -22,6 +22,7 @@ _TIMEOUT_MS_MAX = 60_000
 _MESSAGE_MAX = 500
 _NONE = 0
 _UNKNOWN = int(ErrorCode.unknown_topic_or_partition.value)
+#: The controller repeats a request with this result.
 _AT_WORK = int(ErrorCode.request_timed_out.value)
 
 #: Topic id, partition, tiered epoch, leader epoch.
