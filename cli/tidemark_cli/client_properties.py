@@ -41,10 +41,10 @@ def read_access(path: Path | None, bootstrap: str = "") -> KafkaAccess:
 
 
 def access_of(values: Mapping[str, str], addresses: tuple[str, ...] = ()) -> KafkaAccess:
-    """Return the access that properties describe.
+    """Return the Kafka access that client properties describe.
 
-    Reads the certificate files, so that a wrong path fails before any connection. Raises
-    :class:`BadProperties`, SecurityError.
+    ``addresses``: bootstrap addresses, if known here. Reads the certificate files, so that a wrong
+    path fails before any connection. Raises :class:`BadProperties`, SecurityError.
     """
     unknown = [key for key in values if key.startswith(_OURS) and key not in _KNOWN]
     if unknown:

@@ -104,9 +104,7 @@ def _chosen(opened: OpenTier, names: Sequence[str]) -> list[TopicObject]:
 def _audited(
     opened: OpenTier, topics: Sequence[TopicObject], cores: int, log: Path
 ) -> "Iterator[tuple[AuditReport, TopicAudit]]":
-    """Audit the topics in one Spark session; yield each topic's report, and its record for the
-    tier.
-    """
+    """Audit the topics in one Spark session; yield each topic's report and its stored summary."""
     from tidemark_pipeline.jobs.audit import audit as run
     from tidemark_pipeline.jobs.progress import reporting_stages
     from tidemark_pipeline.session import local_session
@@ -119,7 +117,7 @@ def _audited(
             def say(done: int, tasks: int, name: str = topic.name) -> None:
                 errors.print(f"{name}: {done:,} of {tasks:,} shares read", highlight=False)
 
-            # The time before the audit: later changes of the topic are not covered.
+            # The summary has the start of the audit, as later changes of the topic are not covered.
             at_ms = _now_ms()
             with reporting_stages(session.sparkContext, say):
                 report = run(session, opened.config, topic)
@@ -159,7 +157,10 @@ def _leftovers(opened: OpenTier) -> dict[FindingKind, int]:
 def print_reports(
     reports: "Sequence[AuditReport]", leftovers: Mapping[FindingKind, int] | None
 ) -> None:
-    """Print a row for each topic, then at most 100 findings."""
+    """Print a table row for each topic, then at most 100 findings.
+
+    ``leftovers``: objects that no manifest names, by kind; None if they were not searched for.
+    """
     table = Table("topic", "segments", "bytes", "findings")
     for report in reports:
         counts = report.segments, report.size_bytes, len(report.findings)
@@ -174,7 +175,7 @@ def print_reports(
         _say(f"{shown.kind.value}: {where}: {shown.detail}")
     if len(findings) > SHOWN_MAX:
         _say(f"{len(findings) - SHOWN_MAX:,} more findings")
-    # None: leftovers were not searched for, so nothing is printed about them.
+    # Nothing is printed about objects that were not searched for.
     for kind, count in (leftovers or {}).items():
         if count:
             _say(f"{kind.value}: {count:,}; list them with: tidemark sweep")

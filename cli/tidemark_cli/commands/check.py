@@ -54,13 +54,17 @@ def check(
 
 
 def _wait(kube: KubeClient, references: Sequence[str], deadline: float) -> bool:
-    """Poll until everything is well or the deadline passes; print what is missing if it changes."""
+    """Poll until the objects are healthy or the deadline passes; return whether they are.
+
+    ``references``: objects such as ``topic/orders``; empty for the whole cluster. ``deadline``: a
+    time of the monotonic clock. Prints the problem whenever it changes.
+    """
     printed = ""
     while True:
         try:
             line, is_well = state(read_snapshot(kube), references)
         except (KubeRequestError, OSError) as error:
-            # The API server may be starting, which is worth the wait as well.
+            # The API server may be starting, so its errors are retried as well.
             line, is_well = f"NOT HEALTHY: {error}", False
         is_last = is_well or time.monotonic() >= deadline
         if line != printed:
@@ -73,7 +77,10 @@ def _wait(kube: KubeClient, references: Sequence[str], deadline: float) -> bool:
 
 
 def state(snapshot: ClusterSnapshot, references: Sequence[str]) -> tuple[str, bool]:
-    """Return a line and whether the named objects are well; without names, the whole cluster."""
+    """Return one line about the health of the named objects, and whether they are healthy.
+
+    ``references``: such as ``topic/orders``; empty for the whole cluster.
+    """
     found = findings(snapshot)
     if not references:
         line = verdict(snapshot, found)
@@ -85,7 +92,8 @@ def state(snapshot: ClusterSnapshot, references: Sequence[str]) -> tuple[str, bo
         except UnknownReference as error:
             missing.append(str(error))
             continue
-        # Of a named object a change in progress is waited for too: its user wants it to be done.
+        # A named object is only healthy when no change is in progress either, as a script waits for
+        # the change.
         missing += [
             f"{item.reference}: {item.message}"
             for item in found

@@ -74,10 +74,10 @@ def is_local(called: typer.Context, kubeconfig: Path | None) -> bool:
 def open_kube(
     called: typer.Context, directory: Path, kubeconfig: Path | None, context: str, namespace: str
 ) -> KubeClient:
-    """Return a client for the API server that the options name.
+    """Return a client for the API server that the options select; exit with a hint on failure.
 
     With a kubeconfig, or as a plugin of kubectl, that is the server that kubectl would use.
-    Otherwise it is the local cluster's. Exits with a hint if there is none.
+    Otherwise it is the local cluster's.
     """
     # Without options the local cluster is meant, except for a plugin of kubectl.
     if is_local(called, kubeconfig):

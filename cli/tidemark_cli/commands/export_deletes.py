@@ -27,14 +27,16 @@ class ApiOptions(NamedTuple):
 def deleter_of(
     source: Mapping[str, str], table_options: TableOptions, directory: Path | None, api: ApiOptions
 ) -> Deleter:
-    """Return the deleter for an export; exit if neither an API nor brokers are given.
+    """Return the client that deletes exported records from the topic.
 
-    ``directory`` is the local cluster's, if the export reads from it. Raises OptionError.
+    ``source``: options of the data source. ``directory``: folder of the local cluster, None if the
+    export does not read from it. Exits if neither a Kubernetes API nor brokers are given. Raises
+    OptionError.
     """
     # Ignoring these options would delete through another API than the user names.
     if api.kubeconfig is None and (api.context or api.namespace):
         fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
-    # RecordDeletion objects name the table that has the records.
+    # The RecordDeletion objects are annotated with the table that contains the records.
     table = table_options.name_of(table_options.table)
     try:
         if api.kubeconfig is not None:
@@ -42,7 +44,6 @@ def deleter_of(
             return RecordDeletions(KubeClient(api.kubeconfig, namespace, api.context), table)
         if directory is not None:
             return RecordDeletions(open_cluster(directory).kube(), table)
-    # No deletion has started yet, so nothing is left half done.
     except (KubeRequestError, ValueError, OSError) as error:
         fail(str(error))
     # Without an API, brokers delete the records directly.

@@ -170,12 +170,18 @@ def _propagate(
     *,
     history: bool,
 ) -> None:
-    """Delete the rows of deleted records from one table and print the result."""
+    """Delete the rows of deleted records from one table, and print the result.
+
+    ``source``: options of the data source that has the topic. ``history``: delete older versions of
+    the table too.
+    """
     from tidemark_pipeline.jobs.propagate import propagate
 
     def say(line: str) -> None:
         errors.print(f"{table}: {line}", highlight=False, markup=False)
 
+    # Spark addresses the table by its catalog or path, and the output by the name that the user
+    # gave.
     name = table_options.name_of(table)
     done = propagate(session, table_options.format, name, source, history=history, say=say)
     console.print(f"{table}: {propagated(done)}", highlight=False, markup=False)

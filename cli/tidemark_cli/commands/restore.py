@@ -138,7 +138,11 @@ class _Target:
 
 
 def _check_owner(opened: OpenTier, from_cluster: str, new_id: str) -> None:
-    """Exit unless the user names the cluster that owned the tier; this takes over its data."""
+    """Exit unless ``--from-cluster`` names the cluster that owned the tier.
+
+    Restoring takes over the tier's data, so the user must confirm which cluster is lost.
+    ``new_id``: ID of the new cluster.
+    """
     owner, where = opened.cluster_id, opened.tier.store.describe()
     if not from_cluster:
         whose = (
@@ -150,14 +154,17 @@ def _check_owner(opened: OpenTier, from_cluster: str, new_id: str) -> None:
         )
     if from_cluster == new_id:
         fail(f"{new_id} is the new cluster: name the lost one with --from-cluster")
-    # The new cluster already owns the tier if an earlier run was interrupted.
+    # After an interrupted run the new cluster already owns the tier, and the command can be
+    # repeated.
     if owner not in (from_cluster, new_id):
         fail(f"{where} is owned by cluster {owner}, not by {from_cluster}: check --from-cluster")
 
 
 def _chosen(all_topics: Any, patterns: Sequence[str]) -> list[Restorable]:
-    """Return the topics to restore, without the coordinators' topics, which are not tiered and
-    which brokers create.
+    """Return the topics of the tier to restore, selected by name or pattern.
+
+    The coordinators' topics are left out: they are not tiered, and brokers create them. Exits if
+    none is left, or two topics have the same name.
     """
     topics = [
         topic
@@ -232,9 +239,11 @@ def _restore(
     new_id: str,
     replication_factor: int,
 ) -> str:
-    """Restore one topic and return the name of its Topic.
+    """Restore one topic by creating its Topic object, and return that object's name.
 
-    An existing Topic is left unchanged, as an earlier run has created it.
+    ``present``: existing Topics by name in Kafka. An existing Topic is left unchanged, as an
+    earlier run has created it. ``from_cluster`` and ``new_id``: IDs of the lost and the new
+    cluster.
     """
     name = topic.topic.name
     if name in present:
@@ -242,7 +251,7 @@ def _restore(
         _say(f"{name}: Topic {own} already exists; left unchanged")
         return own
     now_ms = time.time_ns() // 1_000_000
-    # The claim in the tier precedes the Topic, which refers to it by its annotation.
+    # The claim in the tier precedes the Topic, whose annotation refers to it.
     origin = topic_restore.claim(
         opened.tier, topic, from_cluster=from_cluster, to_cluster=new_id, now_ms=now_ms
     )

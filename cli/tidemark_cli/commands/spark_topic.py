@@ -50,7 +50,7 @@ def is_local(given: Mapping[str, str], extra: Mapping[str, str]) -> bool:
 def list_topic_names(options: Mapping[str, str]) -> set[str]:
     """Return the names of all topics except internal ones; exit if they cannot be listed.
 
-    ``options`` contain no topic.
+    ``options``: of the data source, without a topic.
     """
     from tidemark_pipeline.brokers import BrokerClient, BrokerRefused, BrokersUnavailable
     from tidemark_pipeline.topic_source import topic_options
@@ -58,6 +58,7 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
     all_topics = {**options, "subscribePattern": ".*"}
     try:
         parsed = topic_options(all_topics)
+        # Without brokers, the topics are those of the tier.
         if parsed.access is None:
             assert parsed.storage is not None
             names = {topic.name for topic in open_tier(parsed.storage).topics.all()}

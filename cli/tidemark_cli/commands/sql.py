@@ -149,9 +149,10 @@ def sql(
 
 
 def _views(options: Mapping[str, str], named: Sequence[str], statement: str) -> Views:
-    """Return the views of the named topics, or of the topics that the statement mentions.
+    """Return the topics to create as SQL views: the named ones, or those in the statement.
 
-    Each view costs the start of a process. Exits if a topic cannot be read.
+    Only these are created, as each view costs the start of a process. Exits if a topic cannot be
+    read.
     """
     all_topics = sorted(set(named) or list_topic_names(options))
     topics = list(all_topics) if named else mentioned_topics(all_topics, statement)
@@ -175,9 +176,9 @@ def _settings(
     given: Sequence[str],
     conf: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return Spark's configuration; Iceberg tables get the names that exports use.
+    """Return Spark's configuration for the statement: catalogs of tables, and the jars needed.
 
-    Raises ToolchainError.
+    ``given``: jars of the user. ``conf``: the user's configuration. Raises ToolchainError.
     """
     # Catalogs exist only with table formats; their jars are added to the given ones.
     if catalog_settings:
@@ -196,7 +197,10 @@ def _settings(
 def _query(
     statement: str, views: Views, settings: Mapping[str, str], *, limit: int, cores: int, log: Path
 ) -> "StatementResult":
-    """Run the statement in a new Spark session, with a view for each topic; exit if it fails."""
+    """Run the statement in a new Spark session, with a view for each topic.
+
+    ``limit``: maximum number of rows. ``log``: file for Spark's log. Exits if it fails.
+    """
     # Imported here, as loading Spark takes a second that other commands need not wait for.
     from pyspark.errors import PySparkException
 

@@ -114,10 +114,11 @@ def print_text(
     *,
     wide: bool = False,
 ) -> None:
-    """Print the tables of ``tidemark status`` for the first ``limit`` topics that ``names`` match.
+    """Print the tables of ``tidemark status`` as text.
 
-    Figures of brokers cover all topics. Partitions are printed of topics with a problem, of named
-    topics, and with ``wide`` of all.
+    ``names``: names or patterns of the topics to list; empty for all. ``limit``: maximum number of
+    topics, 0 for all. Figures of brokers cover all topics. Partitions are printed of topics with a
+    problem, of named topics, and with ``wide`` of all.
     """
     # Names are matched first, so that the limit counts matching topics only.
     chosen = ordered(named(snapshot.topics, names), found)

@@ -58,7 +58,11 @@ def sweep(
 
 
 def _swept(opened: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
-    """Run the sweep; one that deletes holds the store's sweep lease meanwhile."""
+    """Search the tier for orphaned objects, and remove them if ``delete`` is set.
+
+    ``delay_ms``: minimum age of a removed object in milliseconds. A sweep that deletes holds the
+    store's sweep lease. Raises StoreError, SweepLeaseTaken.
+    """
     lease, left = None, None
     # Only a sweep that deletes takes the lease, so that listing never blocks a broker's sweep.
     if delete:
@@ -71,7 +75,7 @@ def _swept(opened: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
         ).run()
         done, left = True, report.left
     finally:
-        # A failed sweep also ends its lease; ``done`` decides when brokers sweep next.
+        # The lease is released after a failure too. ``done`` decides when brokers sweep next.
         if lease is not None:
             lease.end(done=done, left=left)
     return report
@@ -84,7 +88,10 @@ def _progress(report: SweepReport) -> None:
 
 
 def print_report(report: SweepReport, *, deleted: bool) -> None:
-    """Print the findings of a sweep and the next step."""
+    """Print the counts of a sweep, some examples, and the next step.
+
+    ``deleted``: the sweep was allowed to remove objects.
+    """
     # Counts come first: a tier can have millions of orphans.
     orphans, uploads = report.orphans, report.uploads
     lines = [

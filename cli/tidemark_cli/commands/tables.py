@@ -67,10 +67,10 @@ def with_jars(settings: Mapping[str, str], more: Sequence[str]) -> dict[str, str
 def jars(
     given: Sequence[str], kind: Format, catalog: Mapping[str, str], conf: Mapping[str, str]
 ) -> list[str]:
-    """Return the given jars, or those of the format from the cache or Maven.
+    """Return the jars for Spark: the given ones, or those of the table format.
 
-    The result is empty without Maven, or if the configuration says what Spark fetches: then Spark
-    downloads them. Raises ToolchainError.
+    The format's jars come from the cache or Maven. The result is empty without Maven, or if the
+    configuration says what Spark fetches: Spark then downloads them itself. Raises ToolchainError.
     """
     if given or conf.keys() & {"spark.jars", "spark.jars.packages"}:
         return list(given)

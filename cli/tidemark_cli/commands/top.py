@@ -106,10 +106,10 @@ def look(
     listener: str = "",
     query_offsets: QueryOffsets = broker_offsets.query_offsets,
 ) -> pages.View:
-    """Return one frame.
+    """Read the cluster once and return the frame that ``tidemark top --once`` prints.
 
-    Unreadable partition rows are a problem line of it. Without the other objects there is nothing
-    to show, and the command exits.
+    Unreadable partition rows are a problem line in the frame. Exits if other objects cannot be
+    read.
     """
     object_index, problems = ObjectIndex(), []
     for kind in KINDS:
@@ -123,6 +123,7 @@ def look(
     # The coordinators' topics have 100 partitions by default, so only a pattern shows them in
     # detail.
     detailed = [topic for topic in topics if query.pattern or not topic.is_internal]
+    # Only partitions that are shown are queried.
     figures = query_offsets(
         broker_offsets.queries_for(detailed),
         broker_offsets.addresses(object_index.of_kind(BROKER), listener),

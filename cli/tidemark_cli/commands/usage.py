@@ -100,7 +100,11 @@ def usage(
 def _tell(
     usage: Usage, opened: OpenTier, json: Path | None, prometheus: Path | None, *, now_ms: int
 ) -> None:
-    """Print the usage, and write it to the files that the options name."""
+    """Print the usage, and write it to the files that the options name.
+
+    ``json`` may be standard output; then nothing else is printed there. ``now_ms``: time of the
+    figures.
+    """
     from tidemark_pipeline.usage_text import json_text, prometheus_text
 
     if json == _STDOUT:
@@ -112,6 +116,7 @@ def _tell(
             write_atomically(json, json_text(usage, now_ms=now_ms))
     if prometheus is not None:
         write_atomically(prometheus, prometheus_text(usage, now_ms=now_ms))
+    # On standard error, so that standard output may be only the JSON object.
     for trouble in usage.troubles:
         errors.print(f"not included: {trouble}", highlight=False, markup=False)
 
@@ -141,8 +146,9 @@ def _chosen(opened: OpenTier, names: Sequence[str]) -> list[TopicObject]:
 
 
 def print_usage(usage: Usage) -> None:
-    """Print what manifests name, what the store lists, and what would be freed; at most 200
-    rows each.
+    """Print three tables: bytes by manifests, bytes by the store's listing, and freeable bytes.
+
+    Each has at most 200 rows.
     """
     # Bytes according to the manifests; pending are those of segments whose deletion has started.
     _print(

@@ -91,7 +91,10 @@ def print_explanation(
     namespace: str = "default",
     local: bool = True,
 ) -> None:
-    """Print what is wrong with an object, why, and what to do."""
+    """Print what is wrong with an object, its cause, the remedy and the latest Events.
+
+    ``found``: findings of all objects. ``local``: the cluster was started by ``tidemark up``.
+    """
     own = [item for item in found if (item.kind, item.name) == (kind, name)]
     others = chain(snapshot, found, kind, name) if own else []
     if not own:
@@ -102,7 +105,7 @@ def print_explanation(
     if others:
         _heading(out, "Caused by")
         print_findings(out, others)
-    # The remedy is that of the cause: its consequences end with it.
+    # The cause's remedy is printed, as its consequences end with it.
     cause = root(own, others)
     if cause is not None:
         entry = cause.entry

@@ -74,13 +74,17 @@ def etcd_command(assets: Path, *, fsync: bool) -> list[str]:
 
 
 def apiserver_command(assets: Path, folder: Folder, port: int) -> list[str]:
-    """Return the command of kube-apiserver on loopback, with the flags of the own binary."""
+    """Return the command line of kube-apiserver, which listens on the loopback address only.
+
+    The flags are those of the own binary.
+    """
     return [
         str(assets / "kube-apiserver"),
         f"--etcd-servers={ETCD_SOCKET}",
         f"--bind-address={HOST}",
         f"--secure-port={port}",
         f"--advertise-address={HOST}",
+        # A single API server needs no endpoints of the Service ``kubernetes``.
         "--endpoint-reconciler-type=none",
         "--service-cluster-ip-range=10.0.0.0/24",
         f"--cert-dir={folder.certificate.parent}",
@@ -153,10 +157,10 @@ def is_ready(server: str, certificate: Path, token: str) -> bool:
 
 
 def lock(root: Path) -> IO[str]:
-    """Lock the data folder against a second control plane.
+    """Lock the data folder against a second control plane; return the open lock file.
 
-    The child programs inherit the lock, so it is held until all have ended. After a kill they still
-    need a moment to end, for which this call waits.
+    The child programs inherit the lock, so it is held until all have ended. After a kill they need
+    a moment to end, for which this call waits. Exits if the lock is still held then.
     """
     # Opened for appending, so that the current holder's process id is not truncated.
     file = (root / "lock").open("a+", encoding="utf-8")
@@ -180,7 +184,10 @@ def lock(root: Path) -> IO[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run etcd and kube-apiserver until a signal or the end of standard input."""
+    """Run etcd and kube-apiserver until a signal or the end of standard input.
+
+    Returns the exit status: 0 after a requested stop, 1 if a program ended by itself.
+    """
     options = _parser().parse_args(arguments)
     os.umask(0o077)
     folder = Folder(private_dir(options.data_dir))

@@ -22,11 +22,15 @@ def run_kubectl(
     stdin: str | None = None,
     timeout_s: float = OUTPUT_TIMEOUT_S,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run kubectl and return its exit status and output; a failure raises nothing."""
+    """Run kubectl with captured output and return its exit status and output.
+
+    A nonzero status raises nothing. Raises subprocess.TimeoutExpired after ``timeout_s`` seconds.
+    """
     return subprocess.run(
         _command(arguments),
         env=_environ(kubeconfig),
         input=stdin,
+        # Without input kubectl must not read this process's terminal.
         stdin=subprocess.DEVNULL if stdin is None else None,
         capture_output=True,
         text=True,

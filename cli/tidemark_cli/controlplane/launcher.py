@@ -38,10 +38,10 @@ class ControlPlane(Server):
         detached: bool = False,
         timeout_s: float = START_TIMEOUT_S,
     ) -> Self:
-        """Start in ``data_dir`` and wait until ``/readyz`` is ok.
+        """Start a control plane in ``data_dir`` and wait until ``/readyz`` is ok.
 
         It ends with this process, unless ``detached``. Without ``fsync`` (tests only) a crash of
-        the machine loses data. Raises StartError, and ToolchainError if there is no program.
+        the machine loses data. Raises ServerStartError, and ToolchainError if there is no program.
         """
         programs = find_programs()
         folder = private_dir(data_dir)
@@ -54,7 +54,8 @@ class ControlPlane(Server):
         process = ServerProcess.spawn(
             "control plane", command, errors=logs / "errors.log", detached=detached
         )
-        # The report of an earlier process may still be in the folder, so its pid is compared.
+        # The report of an earlier process may still be in the folder, so its process ID is
+        # compared.
         ready: dict[str, str] = {}
 
         def is_ready() -> bool:

@@ -66,7 +66,7 @@ class MinioServer(Server):
     def start(
         cls, data_dir: Path, *, detached: bool = False, timeout_s: float = START_TIMEOUT_S
     ) -> Self:
-        """Start in ``data_dir`` and wait until it can serve.
+        """Start MinIO in ``data_dir`` and wait until it can serve requests.
 
         It ends with this process, unless ``detached``. Raises ServerStartError, and ToolchainError
         if there is no program.
@@ -95,9 +95,9 @@ class MinioServer(Server):
     def _start(
         cls, binary: Path, folder: Path, settings: MinioSettings, detached: bool, timeout_s: float
     ) -> Self:
-        """Start the server with these settings and wait until it serves.
+        """Start MinIO on the port of ``settings`` and wait until it can serve requests.
 
-        Raises ServerStartError.
+        Raises ServerStartError, for example if another process has taken the port.
         """
         endpoint = f"http://{HOST}:{settings.port}"
         command = [str(binary), "server", "--quiet", "--address", f"{HOST}:{settings.port}"]

@@ -58,7 +58,11 @@ class ServerProcess:
         detached: bool,
         environ: Mapping[str, str] | None = None,
     ) -> "ServerProcess":
-        """Start ``command``; both output streams go to ``errors``."""
+        """Start a server as a child process; both output streams go to the file ``errors``.
+
+        ``name``: for messages. Unless ``detached``, the server ends with this process. ``environ``
+        None: this process's environment.
+        """
         # Only the user may read the server's output.
         private_dir(errors.parent)
         with errors.open("wb") as sink:

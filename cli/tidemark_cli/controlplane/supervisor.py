@@ -39,10 +39,10 @@ class Supervisor:
         log: Path | None = None,
         keep_open: Sequence[int] = (),
     ) -> None:
-        """Start a program, with its output in ``log`` if given.
+        """Start a program under supervision, with its output in ``log`` if given.
 
-        It inherits the file descriptors ``keep_open``, so that a lock stays held until it has
-        ended.
+        ``folder``: its working directory. It inherits the file descriptors ``keep_open``, so that a
+        lock stays held until it has ended.
         """
         # Without a log the program writes to this process's own output.
         sink = log.open("wb") if log else None

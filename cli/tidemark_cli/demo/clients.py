@@ -61,7 +61,10 @@ def produce(
     *,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Produce with acks=all and store every acknowledgement in the ledger."""
+    """Produce records with acks=all and store every acknowledgement in the ledger.
+
+    Records that are not acknowledged in 120 s become failures of the ledger.
+    """
     producer = Producer(_producer_settings(bootstrap), logger=_librdkafka)
 
     # Callbacks run in flush and poll; each needs the flight that it acknowledges.
@@ -112,7 +115,11 @@ class SteadyProducer:
 def read_confluent(
     bootstrap: str, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[tuple[int, int], Record]:
-    """Return every record from ``starts`` to ``ends`` (exclusive), read with confluent-kafka."""
+    """Return all records from ``starts`` to ``ends``, read with confluent-kafka.
+
+    Both are offsets by partition, ``ends`` exclusive. The result is by (partition, offset). Records
+    that did not arrive in time are missing.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -202,7 +209,10 @@ def _send(
     flight: Flight,
     callback: Callable[[KafkaError | None, Message], None],
 ) -> None:
-    """Queue one record; wait while the producer's queue is full."""
+    """Queue one record in the producer; block while its queue is full.
+
+    ``callback``: called when the record is acknowledged or has failed.
+    """
     while True:
         try:
             producer.produce(

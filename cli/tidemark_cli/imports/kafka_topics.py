@@ -73,7 +73,10 @@ def is_own(view: TopicView) -> bool:
 
 
 def imported_topic(topic: ExistingTopic, cluster_name: str) -> ImportedTopic:
-    """Return the topic as a desired state that changes nothing. Raises :class:`NotImported`."""
+    """Return a cluster's topic as the desired state that leaves it unchanged.
+
+    Raises :class:`NotImported` if there is no such manifest.
+    """
     view, factors = topic.view, topic.replication_factors
     if isinstance(topic.configuration, RequestFailure):
         raise NotImported(f"its configuration cannot be read: {topic.configuration}")
@@ -97,9 +100,10 @@ def imported_topic(topic: ExistingTopic, cluster_name: str) -> ImportedTopic:
 
 
 def with_topic_id(topic: ImportedTopic, existing: Mapping[str, ExistingTopic]) -> ImportedTopic:
-    """Return a foreign description of a topic with the topic's id in the cluster.
+    """Return a topic described by a KafkaTopic with its topic ID in the cluster.
 
-    Differences to the cluster become remarks. Raises :class:`NotImported`.
+    ``existing``: topics of the cluster by name. Differences to the cluster become remarks. Raises
+    :class:`NotImported`.
     """
     in_cluster = existing.get(topic.name)
     if in_cluster is None:

@@ -111,7 +111,11 @@ def clusters(documents: Iterable[Document]) -> list[str]:
 def imported_topic(
     document: Document, defaults: Defaults, metadata: MetadataRule = MetadataRule()
 ) -> ImportedTopic:
-    """Return the desired state that a KafkaTopic describes. Raises :class:`NotImported`."""
+    """Return the topic that a KafkaTopic describes, to be imported.
+
+    ``defaults``: values that the KafkaTopic may omit. ``metadata``: which labels and annotations
+    are copied. Raises :class:`NotImported`.
+    """
     body = document.body
     version = str(body["apiVersion"]).partition("/")[2]
     if version not in VERSIONS:
@@ -144,7 +148,7 @@ def imported_topic(
 def _remarks(
     meta: Mapping[str, Any], spec: Mapping[str, Any], *, is_unmanaged: bool
 ) -> Iterable[str]:
-    """Yield remarks about fields and states of a KafkaTopic that the manifest does not express."""
+    """Yield remarks for the user about parts of a KafkaTopic that a Topic cannot express."""
     for name in sorted(set(spec) - _FIELDS):
         yield f"spec.{name} is not a known field of a KafkaTopic; left out"
     if is_unmanaged:

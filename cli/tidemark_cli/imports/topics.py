@@ -100,9 +100,9 @@ class ImportTarget:
 def to_manifest(
     topic: ImportedTopic, target: ImportTarget, is_taken: Callable[[str], bool]
 ) -> ImportedManifest:
-    """Return a topic's manifest. ``is_taken``: whether another manifest has that object name.
+    """Return the Topic manifest of an imported topic.
 
-    Raises :class:`NotImported`.
+    ``is_taken``: whether another manifest has an object name. Raises :class:`NotImported`.
     """
     described, remarks = _described(topic.config)
     name = topic.object_name or object_name(target.cluster, topic.name, is_taken)
@@ -136,9 +136,9 @@ def to_manifest(
 
 
 def _check(manifest: Mapping[str, Any]) -> None:
-    """Validate as the API server will; inherited values are unknown here.
+    """Raise :class:`NotImported` if the API server or the operator would refuse the manifest.
 
-    Raises :class:`NotImported`.
+    Values that the topic inherits from its brokers are unknown here.
     """
     try:
         topic = parse_topic(manifest)
@@ -155,7 +155,10 @@ def _check(manifest: Mapping[str, Any]) -> None:
 
 
 def _described(config: Mapping[str, str]) -> tuple[TopicSettings, list[str]]:
-    """Return ``spec.config`` and ``spec.tiering``, and remarks about keys that fit into neither."""
+    """Return the topic's ``spec.config`` and ``spec.tiering``, and remarks about other keys.
+
+    Raises :class:`NotImported` if the values contradict each other.
+    """
     kept, remarks = {}, []
     for name, value in config.items():
         problem = _problem(name, value)
@@ -163,6 +166,7 @@ def _described(config: Mapping[str, str]) -> tuple[TopicSettings, list[str]]:
             remarks.append(f"{problem}; left out, so it stays unchanged in Kafka")
         elif not (name in _LOCAL and value == _UNLIMITED):
             kept[name] = value
+    # The same conversion as for a configuration change by a Kafka client.
     settings = [
         Setting(name=name, value=value, operation=SettingOperation.SET)
         for name, value in kept.items()

@@ -73,7 +73,7 @@ class Redactor:
             return [self.value(item) for item in value]
         if not isinstance(value, dict):
             return value
-        # A list of variables has the name beside the value.
+        # In a container's ``env``, the name that marks a secret is a field beside the value.
         named = str(value.get("name", ""))
         return {
             key: REDACTED

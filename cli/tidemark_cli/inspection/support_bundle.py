@@ -175,7 +175,7 @@ def _add_list(bundle: Bundle, kube: KubeClient, name: str, path: str) -> None:
 
 
 def _add_pods(bundle: Bundle, kube: KubeClient) -> None:
-    """Add the pods of the operator and of brokers, their logs and their metrics."""
+    """Add the operator's and the brokers' pods, with their logs and metrics, to the bundle."""
     pods = f"/api/v1/namespaces/{kube.namespace}/pods"
     try:
         items = kube.read_json(pods, query=[("labelSelector", _PODS)])["items"]

@@ -27,9 +27,9 @@ class KafkaBrokers:
         self.nodes = KafkaNodes(layout)
 
     def prepare(self, brokers: int) -> None:
-        """Create the cluster if the folder has none, and start all nodes.
+        """Create the Kafka cluster if the folder has none, and start all its nodes.
 
-        ``brokers``: initial number. Raises ToolchainError without Java or Maven.
+        ``brokers``: number of brokers to declare. Raises ToolchainError without Java or Maven.
         """
         if not self.nodes.exists():
             self._layout.tier.mkdir(exist_ok=True)

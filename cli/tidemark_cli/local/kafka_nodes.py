@@ -79,11 +79,12 @@ class KafkaNodes:
         entries: Mapping[str, str] | None = None,
         first_broker: int = 1,
     ) -> None:
-        """Choose the settings that never change again.
+        """Write the settings that all nodes of a new cluster share and that never change.
 
         ``controllers``: number of dedicated controllers; 0 makes the first broker a controller too.
         ``replicas``: replication factor of Kafka's internal topics. ``tier``: folder for
-        LocalTieredStorage; None for no remote storage.
+        LocalTieredStorage; None for no remote storage. ``java``: JVM flags. ``entries``: further
+        configuration.
         """
         self._folder.mkdir(exist_ok=True, mode=0o700)
         # Without dedicated controllers the range is empty, and the first broker is the only voter.
@@ -231,10 +232,10 @@ class KafkaNodes:
         return record is None or processes.stop(self.layout, record, timeout_s=STOP_TIMEOUT_S)
 
     def _format(self, nodes: Sequence[int]) -> None:
-        """Create the missing log directories.
+        """Create the missing log directories of the nodes.
 
-        Kafka's tool formats one. The others are copies with their own ids, as each run of the tool
-        costs a JVM.
+        Kafka's tool formats one directory. The others are copies with their own node IDs, as each
+        run of the tool costs a JVM.
         """
         missing = [node for node in nodes if not (self.data(node) / _META).exists()]
         if not missing:
@@ -308,8 +309,9 @@ def own_meta(text: str, node: int) -> str:
 
 
 def known_brokers(port: int) -> set[int]:
-    """Return the broker ids in the metadata of the broker at a loopback port; empty without an
-    answer.
+    """Return the broker IDs in the metadata of the broker at a loopback port.
+
+    The result is empty if the broker does not answer.
     """
     request = MetadataRequest(
         topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
@@ -325,8 +327,9 @@ def known_brokers(port: int) -> set[int]:
 
 
 def _readiness(node: int, entries: Mapping[str, str]) -> Callable[[], dict[str, Any] | None]:
-    """Return the check of whether a node serves; it returns the process record's content, or
-    None.
+    """Return a function that checks whether a node is ready to serve.
+
+    The function returns the content for the node's process record, or None while it is not ready.
     """
     if "broker" not in entries["process.roles"]:
         port = int(entries["listeners"].rpartition(":")[2])

@@ -61,7 +61,10 @@ def controller_entries(plan: Plan, node: int, log_dir: str) -> dict[str, str]:
 
 
 def broker_entries(plan: Plan, node: int, log_dir: str, ports: BrokerPorts) -> dict[str, str]:
-    """Return the configuration of a broker, which is also a controller if it is a voter."""
+    """Return the ``server.properties`` of a broker.
+
+    The broker is also a controller if it is among the plan's voters.
+    """
     listeners = {CLIENTS: ports.clients, REPLICATION: ports.replication}
     own = {CONTROLLER: plan.voters[node]} if node in plan.voters else {}
     advertised = ports.advertised or f"{HOST}:{ports.clients}"

@@ -109,9 +109,10 @@ class KubeClient:
                 return
 
     def changes(self, kind: str, resource_version: str, wait_s: int) -> Changes:
-        """Return the changes since a resource version, from a watch that ends after ``wait_s``.
+        """Return the changes of a kind since a resource version, from one watch request.
 
-        Raises KubeError with status :data:`GONE` if the version is too old: list again.
+        The watch ends after ``wait_s`` seconds. Raises KubeRequestError with status :data:`GONE` if
+        the version is too old; the caller must list again.
         """
         query = [
             ("watch", "1"),
@@ -152,7 +153,7 @@ class KubeClient:
         *,
         annotations: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Apply an object of one of our kinds server-side."""
+        """Apply an object of one of our kinds server-side; return the resulting object."""
         metadata: dict[str, Any] = {"name": name, "namespace": self.namespace}
         if annotations:
             metadata["annotations"] = dict(annotations)
@@ -178,9 +179,10 @@ class KubeClient:
         self._apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", crd)
 
     def await_served(self, kind: str, timeout_s: float = 30.0) -> None:
-        """Wait until objects of one of our kinds can be listed.
+        """Wait until the API server serves one of our kinds, so that its objects can be listed.
 
         A new definition, or an API server that has just started, answers 404 or 429 for a moment.
+        Raises KubeRequestError after ``timeout_s`` seconds.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -263,7 +265,10 @@ class KubeClient:
         content_type: str = "application/json",
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> bytes:
-        """Send one request and return the response's body. Raises :class:`KubeRequestError`."""
+        """Send one HTTP request and return the response's body.
+
+        Raises :class:`KubeRequestError` for a refusal, and with status 0 without a response.
+        """
         # Imported here, as the client takes long to load and most commands do not need it.
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError

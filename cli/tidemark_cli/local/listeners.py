@@ -23,8 +23,9 @@ class ListenerAddresses:
 
 
 def listeners_of(records: Iterable[ProcessRecord]) -> list[ListenerAddresses]:
-    """Return the listeners of the brokers among running processes, in the order of their
-    configuration.
+    """Return the client listeners of the running brokers, in the order of their configuration.
+
+    Listeners of several brokers with equal properties are combined.
     """
     addresses_of: dict[tuple[str, str, str, bool], list[str]] = {}
     for record in records:

@@ -50,7 +50,10 @@ class LocalOwnBrokers:
         return self._layout.broker_ids()
 
     def declare(self, node_id: int) -> None:
-        """Apply the ``Broker`` object, and write the configuration if there is none yet."""
+        """Prepare a broker's first start: apply its ``Broker`` object and write its settings file.
+
+        An existing settings file stays, as it contains the broker's ports.
+        """
         kube = self._kube()
         kube.apply(
             "Broker",
@@ -81,7 +84,10 @@ class LocalOwnBrokers:
         return KubeClient(self._kubeconfig, self._settings.namespace)
 
     def _broker_settings(self, node_id: int) -> dict[str, Any]:
-        """Return the settings file of a new broker, with free ports."""
+        """Return the settings file of a new broker, with free ports.
+
+        Waits until the operator has assigned the cluster ID.
+        """
         listener, metrics = free_ports(2)
         return {
             "node.id": node_id,
@@ -91,7 +97,8 @@ class LocalOwnBrokers:
             "controller.addresses": [f"{HOST}:{self._settings.control_port}"],
             "tidemark.tls.directory": str(self._layout.broker_certificates(node_id)),
             "metrics.port": metrics,
-            # Loopback traffic: a process that could read it there has full access anyway.
+            # Replication stays on the loopback interface. A process that could read its traffic has
+            # full access anyway.
             "tidemark.replication.encrypted": False,
             **LOCAL_INTERVALS_MS,
             **self._entries,
@@ -110,10 +117,14 @@ class LocalOwnBrokers:
             time.sleep(0.05)
 
     def _await_cluster_id(self) -> str:
-        """Wait for the id that the operator assigns to the Cluster when it first reconciles it."""
+        """Wait until the operator has assigned the cluster ID, and return it.
+
+        The operator does so when it first reconciles the Cluster. Raises TimeoutError.
+        """
         kube = self._kube()
         deadline = time.monotonic() + READY_TIMEOUT_S
         try:
+            # The Cluster may not exist yet, or have no status.
             while time.monotonic() < deadline:
                 cluster = kube.get("Cluster", self._settings.cluster) or {}
                 cluster_id = (cluster.get("status") or {}).get("clusterId")

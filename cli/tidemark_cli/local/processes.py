@@ -73,10 +73,10 @@ def ensure(
     environment: Mapping[str, str] | None = None,
     ready: Ready | None = None,
 ) -> ProcessRecord:
-    """Return the process of that name, started as :func:`spawn` does if it does not run.
+    """Return the process of this name; start it if it does not run.
 
-    If another ``tidemark`` started it and did not see it ready, because it was killed or still
-    waits, this call waits for it.
+    The arguments are those of :func:`spawn`. If another ``tidemark`` started the process and did
+    not see it ready, because it was killed or still waits, this call waits for it.
     """
     running = find(layout, name)
     # A process that runs but was never seen ready is waited for, not started twice.
@@ -96,7 +96,7 @@ def spawn(
     environment: Mapping[str, str] | None = None,
     ready: Ready | None = None,
 ) -> ProcessRecord:
-    """Start ``command`` and wait until it is ready.
+    """Start a process in its own session and wait until it is ready.
 
     It is ready when it prints the JSON line ``{"ready": true, …}``, or for a program without one,
     when ``ready`` returns a value. Raises :class:`ProcessStartError` if it ends or is not ready
@@ -155,12 +155,15 @@ def find(layout: Layout, name: str) -> ProcessRecord | None:
 
 
 def _read(path: Path) -> ProcessRecord | None:
-    """Return a stored record. Raises :class:`LayoutError` for any other content."""
+    """Return the process record in a file, None if there is no file.
+
+    Raises :class:`LayoutError` for any other content.
+    """
     value = read_json(path)
     if value is None:
         return None
     pid, start_ticks = value.get("pid"), value.get("start_ticks")
-    # Strict, because the id in the record is going to be signalled.
+    # Every field is checked, because signals are sent to the process ID in the record.
     if (
         value.get("name") != path.stem
         or not (type(pid) is int and pid > 1 and type(start_ticks) is int)
@@ -206,14 +209,17 @@ def _store(layout: Layout, record: ProcessRecord) -> None:
 def _await_ready(
     layout: Layout, record: ProcessRecord, timeout_s: float, is_ready: Ready
 ) -> dict[str, Any]:
-    """Return the process's ready line. Raises :class:`ProcessStartError` if it ends or is late."""
+    """Wait until the process is ready and return the values of its ready line.
+
+    Raises :class:`ProcessStartError` if it ends, or is not ready after ``timeout_s`` seconds.
+    """
     log_path = layout.log(record.name)
     deadline = time.monotonic() + timeout_s
     while True:
         ready = is_ready()
         if ready is not None:
             return ready
-        # An own child reports its status; another process can only be found gone.
+        # The exit status is known only of this process's own children.
         child = _children.get(record.pid)
         if child is not None and child.poll() is not None:
             raise ProcessStartError(

@@ -93,12 +93,16 @@ class RecordDeletions:
         )
 
     def _apply(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
-        """Replace the export's RecordDeletion and wait until the new one has succeeded."""
+        """Replace the export's RecordDeletion object and wait until the deletion has succeeded.
+
+        ``below``: offset by partition below which records are deleted. Raises ExportError.
+        """
         name = name_of(topic, self._table)
         deadline_s = time.monotonic() + self._timeout_s
         previous = self._kube.get(KIND, name)
         if previous is not None:
-            # Replaced, not awaited: the offsets of an earlier run are covered by the new ones.
+            # An unfinished deletion of an earlier run need not be awaited: the new offsets include
+            # its offsets.
             if previous["metadata"].get("annotations", {}).get(ANNOTATION) != self._table:
                 raise ExportError(
                     f"RecordDeletion {name} does not belong to this export: delete it"

@@ -66,9 +66,10 @@ def choose(
     kubeconfig: str = "",
     namespace: str = "default",
 ) -> LocalClusterSettings:
-    """Return the folder's settings if it has any, else new ones, and store them.
+    """Return the settings of the folder's cluster, or choose and store those of a new one.
 
-    Raises ValueError if ``tier`` or ``engine`` differs from that of the folder's data.
+    ``tier`` and ``engine``: None for the stored ones or the default. Raises ValueError if they
+    differ from the stored ones.
     """
     if engine == KAFKA and tier == "s3":
         raise ValueError("Apache Kafka runs with its own LocalTieredStorage, a folder: omit --tier")

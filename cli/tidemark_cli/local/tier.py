@@ -45,10 +45,10 @@ def session_settings(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
-    """Return options for ``spark.read.format("tidemark")``: the tier and the brokers of
-    ``cluster``.
+    """Return the options with which Spark's ``tidemark`` source reads a topic of the cluster.
 
-    Raises LookupError.
+    They name the tier and the brokers. Raises LookupError if the engine is Apache Kafka or MinIO
+    does not run.
     """
     # The format of Kafka's tier belongs to its plug-in, so only its brokers can read it.
     if cluster.settings.engine == KAFKA:

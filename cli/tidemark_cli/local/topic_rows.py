@@ -69,9 +69,10 @@ def topics(kube: KubeClient) -> list[TopicRows]:
 
 
 def joined(objects: Iterable[dict[str, Any]], rows: Iterable[PartitionRow]) -> list[TopicRows]:
-    """Join topics with their rows by topic id.
+    """Return the Topic objects, each with the rows of its partitions.
 
-    Only the row of partition 0 has the name. It identifies the rows until the status has the id.
+    They are joined by topic ID. Only the row of partition 0 has the topic's name. It identifies the
+    rows until the Topic's status has the ID.
     """
     by_id: dict[uuid.UUID, list[PartitionRow]] = defaultdict(list)
     ids: dict[str, uuid.UUID] = {}

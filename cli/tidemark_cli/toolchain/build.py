@@ -73,7 +73,10 @@ def ensure_program(
     cache: Path | None = None,
     checkout: Path | None = None,
 ) -> Path:
-    """Return the program's path, building it if it is not cached. Raises ToolchainError."""
+    """Return the path of a Go program; build it first if it is not in the cache.
+
+    ``checkout``: folder of this project that must not receive build caches. Raises ToolchainError.
+    """
     cache = cache or user_cache()
     key = program.key(platform_tag())
     versions = cache / "bin" / program.name
@@ -138,7 +141,7 @@ def _run(
 ) -> None:
     """Run a go command and report its progress.
 
-    Raises ToolchainError with the end of its output.
+    Raises ToolchainError with the end of its output if it fails.
     """
     # Standard output is not read: go prints progress and errors to standard error.
     with subprocess.Popen(
@@ -168,11 +171,11 @@ def _run(
 def follow(
     lines: Iterable[str], packages: int, advance: Callable[[str, float], None]
 ) -> deque[str]:
-    """Report the progress of ``go build -v`` to ``advance``; return the last other lines for an
-    error.
+    """Read the output of ``go build -v``, report the progress, and return the last error lines.
 
-    Go prints each module that it downloads ("go: downloading …") and each package that it compiles
-    (only its path).
+    ``packages``: approximate number of packages of the build. ``advance`` receives a text and the
+    fraction from 0 to 1. Go prints each module that it downloads ("go: downloading …") and each
+    package that it compiles (only its path).
     """
     last: deque[str] = deque(maxlen=ERROR_LINES)
     downloads = compiled = 0

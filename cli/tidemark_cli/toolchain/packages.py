@@ -20,10 +20,10 @@ INSTALL = "pip install 'WHEEL[pipeline]', with the Tidemark wheel that you insta
 
 
 def ensure_spark(say: Callable[[str], None]) -> None:
-    """Install Spark and the pipeline's other packages if they are missing; ``say`` receives
-    progress.
+    """Install Spark and the pipeline's other Python packages if they are missing.
 
-    Raises ToolchainError outside a checkout with a virtual environment, and if pip fails.
+    ``say``: receives the progress. Raises ToolchainError outside a checkout with a virtual
+    environment, and if pip fails.
     """
     if _present():
         return

@@ -23,7 +23,10 @@ MINIO_PACKAGES = 1300
 
 
 def controlplane_program(folder: Path = CONTROLPLANE_MODULE) -> GoProgram:
-    """Return the control plane as built from the module in ``folder``."""
+    """Return the description of the control plane's build, from the Go module in ``folder``.
+
+    The version is that of the Kubernetes module it requires.
+    """
     sources = read_sources(folder)
     go_mod = sources["go.mod"].decode()
     version = required_module(go_mod, "k8s.io/kubernetes")

@@ -74,10 +74,10 @@ def queries_for(topics: Iterable[TopicRows]) -> list[PartitionQuery]:
 def addresses(
     brokers: Iterable[Mapping[str, Any]], listener: str = ""
 ) -> dict[int, tuple[str, int]]:
-    """Return the brokers' addresses by node id.
+    """Return host and port of each broker by node ID, as clients reach it.
 
-    The listener is the named one, or the first for clients. A listener with an external endpoint
-    has the advertised address.
+    ``listener``: name of the listener; "" for the first one for clients. A listener with an
+    external endpoint has the advertised address.
     """
     addresses_of = {}
     for body in brokers:
@@ -96,9 +96,14 @@ def query_offsets(
     addresses_of: Mapping[int, tuple[str, int]],
     access: KafkaAccess = _IN_CLEAR,
 ) -> BrokerOffsets:
-    """Query the leaders, then the followers, see :func:`ranges.lag`. Never raises."""
+    """Query the brokers for the offsets of the partitions on the screen. Never raises.
+
+    Leaders return log start, local log start, tier end and high watermark. Followers return their
+    log ends, from which the lag follows (:func:`ranges.lag`).
+    """
     led, followed = _by_broker(queries)
-    # The order of the queries puts a range that moves meanwhile into two places, never into none.
+    # The order of the ListOffsets queries matters while segments are copied and deleted: a range
+    # may then appear in two places, but never in none.
     leaders, problems = _query_brokers(led, addresses_of, access, _LEADER_QUERIES)
     # A broker that did not answer as a leader is not queried again as a follower.
     reachable = {node: replicas for node, replicas in followed.items() if node not in problems}
@@ -137,7 +142,12 @@ def _query_brokers(
     access: KafkaAccess,
     offset_queries: Sequence[_OffsetQuery],
 ) -> tuple[_AnswersByBroker, dict[int, str]]:
-    """Query brokers in batches, in daemon threads that do not delay the end of the program."""
+    """Send the same ListOffsets queries to each broker and return the answers and problems.
+
+    ``partitions_of``: partitions to query by node ID. Both results are by node ID; the answers are
+    in the order of ``offset_queries``. Daemon threads are used, so that they do not delay the end
+    of the program.
+    """
     answers_by_broker: _AnswersByBroker = {}
     problems: dict[int, str] = {}
 
@@ -200,7 +210,10 @@ def _query_broker(
     partitions: Sequence[Partition],
     offset_queries: Sequence[_OffsetQuery],
 ) -> tuple[list[PartitionAnswers], str]:
-    """Return the answer to each question, and a problem or ""."""
+    """Return a broker's answer to each ListOffsets query, and a problem or "".
+
+    ``at``: host and port, None if unknown. ``offset_queries``: timestamp and replica ID of each.
+    """
     # The broker has not registered with this listener.
     if at is None:
         return [], f"broker {node_id} has no known address"
@@ -227,9 +240,9 @@ def _query_broker(
 def _list_offsets(
     connection: BlockingConnection, partitions: Sequence[Partition], offset_query: _OffsetQuery
 ) -> PartitionAnswers:
-    """Return offsets by partition; -1 means none, as in Kafka.
+    """Send one ListOffsets request and return the offsets by partition; -1 means none.
 
-    Partitions with an error are left out.
+    ``offset_query``: the request's timestamp and replica ID. Partitions with an error are left out.
     """
     timestamp, replica_id = offset_query
     # One request for all partitions of this broker.

@@ -128,7 +128,10 @@ class ObjectIndex:
     # ------------------------------------------------------------ updates
 
     def _put_rows(self, name: str, texts: Collection[str]) -> None:
-        """Replace the rows of a slice; only changed rows are decoded."""
+        """Replace the partition rows of a PartitionSlice; only changed rows are decoded.
+
+        ``name``: of the slice. ``texts``: its encoded rows. An unreadable slice keeps its old rows.
+        """
         old = self._slices.get(name, {})
         try:
             added = {text: decode_row(text) for text in texts if text not in old}
@@ -138,14 +141,14 @@ class ObjectIndex:
         self.unreadable.pop(name, None)
         kept = frozenset(texts)
         removed = {text: row for text, row in old.items() if text not in kept}
-        # Removed first: a changed row is a removed one and an added one of the same partition.
+        # Removed first: a changed row is both removed and added, for the same partition.
         for row in removed.values():
             self._remove_row(row)
         for row in added.values():
             self._add_row(row)
         self._slices[name] = {text: row for text, row in old.items() if text in kept} | added
         changed = {self._topic_of.get(row.topic_id) for row in (*removed.values(), *added.values())}
-        # A Topic without an id in its status is only known by name.
+        # Until a Topic's status has the topic ID, its rows are found by name.
         changed |= {self._named.get(row.name) for row in added.values() if row.name}
         for topic in changed:
             if topic is not None:
@@ -197,7 +200,10 @@ class ObjectIndex:
 
 
 def topic_line(topic: TopicRows) -> TopicLine:
-    """Return a topic's line; without rows it has the counts of the status."""
+    """Return a topic's line of the list, with the values it is sorted by.
+
+    Without partition rows, as with Apache Kafka, the counts are those of the Topic's status.
+    """
     tiering = topic.tiering
     behind = sum(len(row.isr) < len(row.replicas) for row in topic.rows)
     return TopicLine(

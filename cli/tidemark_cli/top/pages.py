@@ -87,8 +87,13 @@ def view(
     offsets: OffsetsByPartition | None = None,
     problems: Iterable[str] = (),
 ) -> View:
-    """Return a frame; ``detailed`` names the Topics whose partitions are shown."""
+    """Return one frame of the screen.
+
+    ``detailed``: object names of the Topics whose partitions are shown. ``offsets``: answers of the
+    brokers, None without any. ``problems``: lines about failed reads.
+    """
     topics = [topic for name in detailed if (topic := object_index.topic(name)) is not None]
+    # The list shows one page, and partitions are shown only of the detailed topics.
     topic_page = select_page(object_index.lines.values(), query)
     return View(
         tuple(cluster_line(body) for body in object_index.of_kind(CLUSTER)) or ("no Cluster",),
@@ -101,8 +106,9 @@ def view(
 
 
 def broker_table(object_index: ObjectIndex) -> ViewTable:
-    """Return the table of brokers; leaders and replicas are counted from rows, as in ``tidemark
-    status``.
+    """Return the table of brokers.
+
+    Leaders and replicas are counted from the partition rows, as in ``tidemark status``.
     """
     bodies = object_index.of_kind(BROKER)
     rows = []

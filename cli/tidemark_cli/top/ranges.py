@@ -48,11 +48,15 @@ class Range(NamedTuple):
 
 
 def ranges(offsets: PartitionOffsets) -> tuple[Range, ...]:
-    """Return the ranges from log start to high watermark without a gap; () for an empty log."""
+    """Return where each offset range from the log start to the high watermark is stored.
+
+    The ranges have no gap; () for an empty log.
+    """
     start, end = offsets.log_start, offsets.end
     # Clamped: the offsets come from several requests, between which the log may have changed.
     tier_end = start if offsets.tier_end is None else min(max(offsets.tier_end, start), end)
     local_start = min(max(offsets.local_start, start), end)
+    # If the tier ends below the local log start, no query has seen the offsets between them.
     if tier_end < local_start:
         cuts = (
             (RangePlace.REMOTE, tier_end),
@@ -74,9 +78,10 @@ def ranges(offsets: PartitionOffsets) -> tuple[Range, ...]:
 
 
 def cells(spans: Sequence[Range], width: int) -> tuple[tuple[RangePlace, int], ...]:
-    """Return a bar of ``width`` cells in which each range gets its share, and at least one cell.
+    """Divide a bar of ``width`` cells among the ranges: (place, number of cells) for each.
 
-    ``width`` is at least three, the largest number of ranges.
+    Each range gets its share, and at least one cell. ``width`` is at least three, the largest
+    number of ranges.
     """
     total = sum(span.end - span.start for span in spans)
     if not total:

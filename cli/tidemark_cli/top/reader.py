@@ -49,9 +49,10 @@ class ObjectReader:
         self._version = ""
 
     def read(self, wait_s: int) -> Iterator[ObjectBatch]:
-        """Yield all objects on the first call, then the changes within ``wait_s``.
+        """Yield all objects on the first call, and on later calls the changes of a watch.
 
-        Never raises: a problem is a batch, and the next call retries.
+        The watch lasts ``wait_s`` seconds. Never raises: a problem is a batch, and the next call
+        retries.
         """
         try:
             if self._version:
@@ -59,6 +60,8 @@ class ObjectReader:
             else:
                 yield from self._listed()
         except KubeRequestError as error:
+            # The API server no longer has the resource version: the next call lists everything
+            # again.
             if error.status == GONE:
                 self._version = ""
             else:
