@@ -120,6 +120,7 @@ def append_marker(
     """Append a transaction marker as leader; see :meth:`PartitionLog.append_marker`."""
     if producer_id <= NO_PRODUCER_ID:
         raise InvalidRecords(f"producer id {producer_id} of a transaction marker is not valid")
+    # A control batch with one record, as Kafka's EndTransactionMarker.
     data = bytearray(
         build_end_marker(
             marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
@@ -127,6 +128,7 @@ def append_marker(
     )
     with log.lock:
         log.check_usable()
+        # A stale leader must not append below a newer epoch.
         if leader_epoch < log.epochs.latest_epoch:
             raise ValueError(f"leader epoch {leader_epoch} < {log.epochs.latest_epoch}")
         offset = log.bounds.end

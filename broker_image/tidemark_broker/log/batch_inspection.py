@@ -91,6 +91,7 @@ def batch_contents(data: Buffer) -> BatchContents:
     keyless: list[int] = []
     try:
         for number, (timestamp_ms, has_key) in enumerate(scan_records(data, unpack_limits())):
+            # Compacted topics reject records without a key; the answer names the first ones.
             if not has_key and len(keyless) < KEYLESS_MAX:
                 keyless.append(number)
             if timestamp_ms == NO_TIMESTAMP:

@@ -63,6 +63,7 @@ def ensure_identity(directory: Path, *, cluster_id: str, node_id: int) -> Direct
     path = directory / PROPERTIES
     with storage_errors(f"{path} cannot be read"):
         text = path.read_text() if path.exists() else None
+    # The first broker that uses the directory owns it.
     if text is None:
         identity = DirectoryIdentity(
             directory_id=uuid.uuid4(), cluster_id=cluster_id, node_id=node_id

@@ -188,6 +188,7 @@ class LogManager:
         try:
             if not path.is_dir():
                 raise StorageError(f"{path} is missing; restart the broker to create it again")
+            # Read first, so that even a failed log can be reported by its topic id.
             topic_id = read_topic_id(path)
             state = open_log(
                 path,
@@ -205,6 +206,7 @@ class LogManager:
                 open_segments=self._open_segments,
                 producer_limit=self._producer_limit,
             )
+        # One log that fails must not prevent that the others are opened.
         except (LogError, OSError, ValueError) as error:
             failure = OpenFailure(
                 topic=topic,
@@ -256,6 +258,7 @@ class LogManager:
         opened. Several threads may create logs at once.
         """
         key = (topic, partition)
+        # One thread at a time for each name; a second one finds the log that the first has created.
         with self._open.making(key):
             existing = self._existing(key, topic_id)
             if existing is not None:

@@ -335,6 +335,7 @@ class ProducerStates:
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         if self.has_ongoing_transaction(producer_id, epoch):
             return None
+        # A coordinator's batch has no sequence numbers, so it cannot be recognised as a retry.
         entry = self._known(producer_id)
         is_clients = batch.base_sequence != NO_SEQUENCE
         if is_clients and entry is not None and entry.duplicate(batch) is not None:
@@ -348,6 +349,7 @@ class ProducerStates:
             known = self._verifications[producer_id] = _Verification(
                 batch.base_sequence, epoch, now_ms, supports_epoch_bump=supports_epoch_bump
             )
+        # Several batches of the transaction may wait for the same confirmation.
         else:
             known.note(batch.base_sequence, epoch)
         return known.guard

@@ -88,9 +88,10 @@ class SegmentFiles:
 class TieredRetention:
     """State of the tier that local retention depends on.
 
-    ``copy_enabled`` false (disabled with Retain): the topic-wide limits apply and the log start
-    moves, which also condemns the remote part. Therefore ``suspended`` must be set while the tier
-    contains anything. ``suspended`` (disabling, or the tier unavailable): nothing is deleted.
+    ``copy_enabled`` false (disabled with policy Retain, KIP-950): ``retention.*`` applies instead
+    of ``local.retention.*``, and a deletion moves the log start offset, which would delete remote
+    segments too. Therefore ``suspended`` must be set while the tier contains anything.
+    ``suspended`` (disabling, or the tier unavailable): nothing is deleted.
     """
 
     #: Last offset that is durable in the tier (inclusive), or -1.

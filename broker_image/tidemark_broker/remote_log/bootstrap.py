@@ -67,6 +67,7 @@ def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> Boot
         partition.topic_id, partition.partition, partition.tier_position
     )
     head = snapshot.head
+    # It is elected and waits to lead.
     if partition.role is Role.TAKING_OVER:
         up_to_offset = max(up_to_offset, head.highest_remote_offset + 1)
     # Starting after a whole segment gives the epochs and producers stored with it.
@@ -76,6 +77,7 @@ def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> Boot
         if point.producer_snapshot is None:
             return point
         return replace(point, recent_batches=_recent_batches(tier, snapshot, entry))
+    # The segment is expired: everything below the log start is deleted, so nothing is missing.
     if up_to_offset <= head.log_start_offset:
         start = head.log_start_offset
         return BootstrapPoint(next_offset=start, log_start_offset=start, epochs=())

@@ -217,7 +217,8 @@ class Copier:
                 lambda head: transitions.finish_copy(head, by, entry, custom, digests)
             )
         except IllegalTransition as error:
-            # Expired or abandoned during the upload: its objects are deleted like any marked one.
+            # Expired or abandoned during the upload: its objects are deleted like those of any
+            # marked segment.
             logger.info("%s", error)
             await self._abandon(entry)
             return

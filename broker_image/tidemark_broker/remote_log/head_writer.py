@@ -62,7 +62,8 @@ def claiming(shared: ManagerState, term: LeaderTerm) -> Transition:
     """
 
     def claim(head: Head) -> Head:
-        # Claiming the epoch of a Delete here would end the tier before the log start has moved.
+        # Claiming the tiered epoch of a disablement with policy Delete (KIP-950) here would mark
+        # all segments for deletion before the log start has moved.
         waits = term.tiering.needs_delete_commit(head.tiering.epoch)
         return transitions.claim(
             head,
@@ -270,7 +271,7 @@ class HeadWriter:
             found = await self.shared.pools.commits.run_to_end(function, *args)
         except HeadWentBack:
             if not self._retired:
-                # Local retention must not trust a tier whose head went back.
+                # Local retention must not delete what this outdated head may not name.
                 remote_end.note_damage(self.partition, is_damaged=True)
             raise
         self._read_at_s = self.shared.context.monotonic()

@@ -38,8 +38,8 @@ SETTLE, COPY, EXPIRE = "settle", "copy", "expire"
 class LeaderTasks:
     """Tasks of one term.
 
-    ``settled`` is set once the head is claimed in this term, and for Delete once everything before
-    the acknowledgement is done.
+    ``settled`` is set once the manifest's head is claimed in this term. In a disablement with
+    policy Delete (KIP-950) it is set once the leader's part may be acknowledged.
     """
 
     def __init__(self, shared: ManagerState, partition: Partition, term: LeaderTerm) -> None:
@@ -196,9 +196,11 @@ class LeaderTasks:
                 done = await work()
             except (ManifestFenced, TopicDeleted):
                 raise
+            # A retry would fail the same way until the configuration changes (KIP-917).
             except CustomMetadataTooLarge as error:
                 self._failed(name, error)
                 return
+            # Everything else is reported in the status and retried after a pause.
             except Exception as error:
                 if not isinstance(error, RETRIED):
                     logger.exception("%s: %s failed unexpectedly", self.partition.tp, name)

@@ -184,7 +184,7 @@ class RemoteLogManager:
                 f"{partition.tp}: the stored tiering state does not match this disablement"
             )
         if partition.role is Role.FOLLOWER:
-            # With Retain a follower has nothing to do but to store the epoch.
+            # With policy Retain a follower has nothing to do but to store the epoch.
             if disabling.deletes:
                 await follow_disablement(self._shared, partition, disabling.epoch)
             return
@@ -195,7 +195,8 @@ class RemoteLogManager:
         tasks = self._tasks.get(_key(partition))
         if tasks is None:
             raise RemoteUnavailable(f"{partition.tp}: it has nothing in the tier")
-        # Acknowledged only once the head is claimed, and for Delete has moved its log start.
+        # Acknowledged only once the manifest's head is claimed in this term, and with policy Delete
+        # the log start has moved.
         failure = await tasks.wait_settled()
         if failure is not None:
             raise RemoteUnavailable(failure.message)
@@ -329,6 +330,7 @@ class RemoteLogManager:
         # The tuple copies the dictionary in one step, which is safe between threads.
         led = [tasks for tasks in tuple(self._tasks.values()) if tasks.writer.loaded is not None]
         totals = [tasks.writer.totals for tasks in led]
+        # Closed local segments that are not in the tier yet, for each partition that is copied.
         lags = [
             eligibility.lag(tasks.partition.log.segments_from(behind), behind)
             for tasks, behind in ((item, item.writer.head.next_copy_offset) for item in led)

@@ -145,6 +145,7 @@ class Sweeps:
         removed = report.removed.count + report.uploads_removed
         self._shared.metrics.add(tier_table.SWEPT_OBJECTS, removed)
         self._shared.metrics.add(tier_table.SWEPT_BYTES, report.removed.size_bytes)
+        # Anything that no manifest names may be the effect of a defect or of a lost manifest.
         if report.orphans.count or report.uploads.count or report.unknown or report.troubles:
             logger.warning(
                 "the tier has %d objects and %d unfinished uploads that no manifest names (%s); %d "

@@ -81,7 +81,7 @@ class MetadataCache:
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         #: Partition states by topic id and partition, which ``topics`` shows read-only.
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
-        #: Partitions whose row the controller does not name at present, by topic.
+        #: Partitions whose state the controller does not know at present, by topic.
         self._in_doubt: dict[uuid.UUID, set[int]] = {}
         #: Topics without a Topic object by id, and whether the controller knows all other topics.
         self._unserved: Mapping[uuid.UUID, control.UnservedTopic] = MappingProxyType({})
@@ -189,12 +189,15 @@ class MetadataCache:
             self._deleted = Lru(_DELETED_MAX)
         if request.full or request.topics or request.removals:
             self.topics_version += 1
+        # In a snapshot these are all topics, in a delta those that changed.
         for topic in request.topics:
             self._merge(topic, former_rows.get(topic.topic_id, {}))
         # Tombstones after topics: a topic of that name may have been recreated.
         for removal in request.removals:
             if removal.partition < 0:
                 self._drop(removal.topic_id, is_delta=not request.full)
+        # Topics that the snapshot lacks: they are shown as unmanaged, or proven to be deleted, or
+        # remembered until one of the two is known.
         self._vanished.update((view.topic_id, view) for view in former)
         self._show_unmanaged_topics()
         self._settle_vanished(request)
@@ -236,7 +239,7 @@ class MetadataCache:
         return self._knows_all and topic_id not in self._by_id and topic_id not in self._unserved
 
     def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
-        """Apply one partition's row from an answer to AlterPartition.
+        """Apply one partition's state from an answer to AlterPartition.
 
         The answer has the ISR but not the replicas that the same commit may have changed, so the
         controller's own row of that epoch takes precedence.
@@ -304,7 +307,7 @@ class MetadataCache:
 
 
 def unknown_row(partition: int) -> control.PartitionState:
-    """Return the row of an unknown partition, without a leader: clients retry."""
+    """Return the state to show for an unknown partition, without a leader: clients retry."""
     return control.PartitionState(
         partition=partition,
         leader=-1,

@@ -126,7 +126,7 @@ class BatchFilter:
         tombstones_stay = horizon_ms is None or self._now_ms < horizon_ms
         base, latest, newest = header.base_offset, self._offsets.latest_offset, self._offsets.get
         kept, tombstones, keyless = [], False, 0
-        # Decoding blocks the interpreter, so the loop gets its turn between groups of records.
+        # Decoding holds the interpreter lock, so the loop thread runs between groups of records.
         for turn in self._pace.turns(_records(header, payload)):
             for start, end, delta, key, has_value in turn:
                 offset = base + delta

@@ -168,6 +168,7 @@ class ReplicaFetchSessionCache:
         An ErrorCode is returned instead if the session is unknown or the request is out of order.
         The follower then sends a full request, which names all its partitions.
         """
+        # A full request names all partitions, so it replaces the follower's former session.
         if is_full(request.session_epoch):
             self._end(request.replica_id)
             return self._begun(request, now_s)
@@ -185,6 +186,7 @@ class ReplicaFetchSessionCache:
         ):
             self._end(request.replica_id)
             return ErrorCode.invalid_fetch_session_epoch
+        # The next request in sequence: the session continues.
         session.epoch = after(session.epoch)
         session.used_s = now_s
         return session

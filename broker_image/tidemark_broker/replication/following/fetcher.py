@@ -251,10 +251,12 @@ class ReplicaFetcher:
             every = tuple(self.partitions)
             first = self._turn % max(len(every), 1)
             tps = every[first:] + every[:first]
+        # In a session, nothing marks partitions that retention or a checkpoint has changed.
         elif now_s - self._checked_s >= CHECK_INTERVAL_S:
             tps = [*tps, *self._moved()]
             self._checked_s = now_s
         self._marked.clear()
+        # Partitions may have been removed since they were marked.
         return [
             self.partitions[tp]
             for tp in dict.fromkeys(tps)

@@ -100,6 +100,7 @@ async def start_from_tier(
     ``leader``: the leader's result OFFSET_MOVED_TO_TIERED_STORAGE for the fetch ``requested``.
     Return the follower's next step; an unavailable tier is ``BACK_OFF``.
     """
+    # The tier is queried without the lock, so that role changes do not wait for the store.
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             point = await _bootstrap_point(partition, leader)

@@ -272,6 +272,7 @@ class LogDirectory:
         while True:
             await self._requested.wait()
             self._requested.clear()
+            # All requests so far share one write; those that arrive during it wait for the next.
             batch, self._waiting = self._waiting, []
             try:
                 await in_thread(
@@ -284,6 +285,7 @@ class LogDirectory:
                 await asyncio.sleep(_RETRY_S)
                 self._requested.set()
                 continue
+            # The log starts are durable: clients may see them now.
             for partition, future in batch:
                 log_start.after_checkpoint(partition)
                 if not future.done():

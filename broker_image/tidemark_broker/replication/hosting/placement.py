@@ -184,7 +184,7 @@ class Placement:
         if self._context.failures.may_try(assignment.tp, now_s):
             view = self._context.metadata.by_id(assignment.view.topic_id) or assignment.view
             row = view.partitions.get(assignment.row.partition, assignment.row)
-            # The last row from the controller is better than a placeholder.
+            # The last state from the controller is better than a placeholder.
             if self._context.metadata.is_in_doubt(*key):
                 row = assignment.row
             self._offline[key] = latest = ReplicaAssignment(view, row, assignment.controller_epoch)

@@ -437,6 +437,7 @@ async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult 
         or log.log_start_offset >= log.local_log_start_offset
     ):
         return None
+    # Offset and timestamp are those of a record, so the result can be compared to the local one.
     if timestamp == MAX_TIMESTAMP:
         found = await remote.newest_offset(partition)
     else:

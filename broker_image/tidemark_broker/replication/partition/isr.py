@@ -231,9 +231,9 @@ def shrunk(isr: Iterable[int], gone: Collection[int]) -> tuple[int, ...]:
 class AlterPartitionAnswer(enum.Enum):
     """Meaning of an answer to AlterPartition for the leader."""
 
-    #: It has a newer row of this leader's epoch.
+    #: It has a newer partition state of this leader's epoch.
     ADOPT = enum.auto()
-    #: The pending proposal was decided, and the row is the leader's current one.
+    #: The pending proposal was decided, and the answer's state is the leader's current one.
     SETTLED = enum.auto()
     #: It belongs to another proposal or epoch: the controller's next push decides.
     NOTHING = enum.auto()
@@ -257,9 +257,10 @@ def meaning(
     # An answer of another epoch concerns a leadership that has ended or not begun.
     if result.leader_epoch != row.leader_epoch:
         return AlterPartitionAnswer.NOTHING
-    # A newer row is the controller's committed state, whatever the error.
+    # A newer partition epoch is the controller's committed state, whatever the error.
     if result.partition_epoch > row.partition_epoch:
         return AlterPartitionAnswer.ADOPT
+    # The epochs of the answer and of the proposal must all be the current ones.
     proposed = (change.leader_epoch, change.partition_epoch, change.new_isr)
     if result.partition_epoch == row.partition_epoch and proposed == (
         row.leader_epoch,

@@ -199,7 +199,7 @@ def _adopt_answer(
         elr=result.elr,
         last_known_elr=result.last_known_elr,
     )
-    # The controller has persisted the row, so this replica's file may follow later.
+    # The controller has persisted this state, so the replica's state file may follow later.
     partition.remember(partition.stored.with_row(row))
     leader.adopt(row, partition.context.monotonic())
     partition.context.metadata.update(partition.topic_id, row)

@@ -128,7 +128,8 @@ class Partition:
         self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
         #: Position of the newest known head of the manifest; an older head is damage.
         self.tier_position = None if stored is None else stored.tier_position
-        #: Whether the head went back and is not repaired: the tier's content is not certain.
+        #: Whether the manifest's head was replaced by an older one and is not repaired, so that the
+        #: tier's content is not certain.
         self.tier_damaged = stored is not None and stored.tier_damaged
         #: On a follower: the leader's log start when it last sent the head's tiered epoch.
         self.head_log_start_offset = -1

@@ -1,8 +1,8 @@
 """Known end of the tier on a replica, from its leader, a head or the tier itself.
 
 This is Kafka's ``highestOffsetInRemoteStorage``, with the epoch of that record. Within one tiered
-epoch it only grows. A head of a newer one replaces it, because after a Delete nothing of older
-epochs counts.
+epoch it only grows. A head of a newer one replaces it, because after a disablement with policy
+Delete (KIP-950) nothing of older epochs counts.
 """
 
 from tidemark.tier.head import HeadPosition
@@ -35,7 +35,7 @@ def note_position(partition: Partition, position: HeadPosition | None) -> None:
 
 
 def note_damage(partition: Partition, *, is_damaged: bool) -> None:
-    """Record whether the head went back and is not repaired; durable soon.
+    """Record whether the manifest's head was replaced by an older one that is not repaired yet.
 
     So after a start, local retention does not trust the tier before the head was checked again.
     """

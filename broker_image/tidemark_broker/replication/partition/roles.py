@@ -39,7 +39,7 @@ async def apply(
         known = partition.row
         if partition.removed:
             return False
-        # An older row never replaces a newer one; Kafka's leaders compare epochs the same way.
+        # An older state never replaces a newer one; Kafka's leaders compare epochs the same way.
         if known is not None and is_newer(known, row):
             if partition.role is Role.IDLE:
                 logger.warning(

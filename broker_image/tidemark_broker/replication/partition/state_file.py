@@ -58,6 +58,7 @@ class StoredState:
 
 def to_json(state: StoredState) -> dict[str, object]:
     """Return the state file's content as a JSON object."""
+    # The names are part of the on-disk format, which other versions read.
     return {
         "version": VERSION,
         "topic": state.topic,
@@ -66,12 +67,13 @@ def to_json(state: StoredState) -> dict[str, object]:
         "tieredEpoch": state.tiering.epoch,
         "tieringState": state.tiering.state.name,
         "disablePolicy": state.tiering.disable_policy.name,
-        # The names are part of the on-disk format, which other versions read.
+        # Partition state that the controller has sent last.
         "row": None if state.row is None else _row_to_json(state.row),
         "remoteEnd": None
         if state.remote_end is None
         else {"offset": state.remote_end.offset, "epoch": state.remote_end.epoch},
         "headTieredEpoch": state.head_tiered_epoch,
+        # Version of the newest manifest head that was seen; an older one is damage.
         "head": None
         if state.tier_position is None
         else {

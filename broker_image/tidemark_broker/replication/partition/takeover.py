@@ -71,6 +71,7 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
     changed since the query, except that the log end may have.
     """
     row, log = partition.row, partition.log
+    # The log may have become shorter since the query: the next attempt queries the tier again.
     if (
         row is None
         or partition.stored is None
@@ -87,6 +88,7 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
             tier.log_start_offset,
             point.next_offset,
         )
+        # The log start must not fall, nor exceed the start of the new log.
         await in_role_thread(
             log.truncate_fully_and_start_at,
             point.next_offset,
@@ -97,7 +99,8 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
             producer_snapshot=_snapshot(point),
             recent_batches=point.recent_batches,
         )
-    # The log agrees with the tier now, which the state file must say before it leads.
+    # The log agrees with the tier now. Persist that before leading, so that a restart need not
+    # query the tier again.
     partition.doubt = None
     remote_end.replace(partition, tier.end, tier.position)
     await partition.write_state(partition.stored)
