@@ -59,7 +59,10 @@ def cell(value: object) -> str:
 
 
 def _for_json(value: object) -> object:
-    """Return a value that :mod:`json` can encode, without loss of decimal digits."""
+    """Return a column's value in a form that :mod:`json` can encode without loss.
+
+    Bytes become text. Decimals and non-finite numbers become text if JSON cannot represent them.
+    """
     match value:
         case bytes():
             return _text(value)

@@ -79,7 +79,7 @@ class AuditReport:
     def of(
         cls, topic: TopicObject, planned: AuditPlan, done: Sequence[TaskResult]
     ) -> "AuditReport":
-        """Combine the findings of the manifests and of the tasks."""
+        """Combine the findings of the manifests (``planned``) and of the tasks (``done``)."""
         findings = [
             *planned.findings,
             *(finding for result in done for finding in result.findings),

@@ -323,7 +323,7 @@ class BrokerClient:
             return connection.request(request, response_type, _TIMEOUT_S)
 
     def _connect(self, address: BrokerAddress) -> BlockingConnection:
-        """Open a connection to a broker and log in if the access has credentials."""
+        """Return a new connection to a broker, authenticated if the access has a login."""
         connection = BlockingConnection(
             *address,
             client_id=CLIENT_ID,

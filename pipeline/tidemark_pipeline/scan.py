@@ -62,9 +62,7 @@ def _copy(context: Any, out: Any, to: Any, data: Any, begin: Any, size: Any) -> 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Return a zigzag varint of 64 bits as (value, next position); the position is -1 if it is
-    invalid.
-    """
+    """Return a zigzag varint of 64 bits as (value, next position); position -1 if invalid."""
     raw = np.uint64(0)
     shift = np.uint64(0)
     while position < end and shift < np.uint64(70):

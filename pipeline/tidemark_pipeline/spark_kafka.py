@@ -232,7 +232,7 @@ def _security(access: KafkaAccess) -> dict[str, str]:
 
 
 def _tls(tls: Tls) -> dict[str, str]:
-    """Return TLS options with PEM text instead of files.
+    """Return the TLS options of Kafka's Java client, with PEM text instead of files.
 
     Kafka's client requires a certificate and its key in one file, but the options name two files.
     """

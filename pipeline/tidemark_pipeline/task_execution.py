@@ -45,7 +45,7 @@ def load_decoder() -> None:
 def _read_remote(
     options: Options, part: Part, task: RemoteTask, since_ms: int | None, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's segments, read from the tier."""
+    """Yield the records of a task's remote segments, read from the object store."""
     assert options.storage is not None
     assert part.topic_id is not None
     # The tier is opened in the executor: connections do not travel with a task.

@@ -41,9 +41,9 @@ class Part(NamedTuple):
 
 
 class Survey:
-    """Reader of the tier and client of the brokers for one plan, or for several in turn.
+    """Reader of topics and their offsets, from the object store and the brokers.
 
-    Close it after use.
+    It serves one plan or several consecutive ones. Close it after use.
     """
 
     def __init__(self, options: Options) -> None:
@@ -274,9 +274,9 @@ class Survey:
     def ranges(
         self, part: Part, start: int, until: int
     ) -> tuple[int, int, tuple[SegmentRange, ...]]:
-        """Return the head's version, the start, and the tier's ranges from there to ``until``.
+        """Return (manifest version, start, segment ranges) of the tier from the start to ``until``.
 
-        The start is later than requested if the requested one has expired meanwhile.
+        The start is later than requested if the requested offset has expired meanwhile.
         """
         answer = self._with_pages(
             part, lambda snapshot: (snapshot.head.version, *tier_ranges(snapshot, start, until))
@@ -394,11 +394,12 @@ def tier_ranges(snapshot: Snapshot, start: int, until: int) -> tuple[int, tuple[
 
 
 def _first_later(snapshot: Snapshot, epoch: int) -> int | None:
-    # An entry's epochs may start in the part that the segment before it answers for.
-    """Return the first offset in the tier of a later epoch. Raises PageNotFound."""
+    """Return the first offset in the tier of a later leader epoch. Raises PageNotFound."""
     for entry in snapshot.live_segments():
         for segment_epoch, start in entry.leader_epochs:
             if segment_epoch > epoch:
+                # Segments may overlap, so an epoch may start at an offset that is read from the
+                # segment before.
                 return max(start, entry.from_offset)
     return None
 

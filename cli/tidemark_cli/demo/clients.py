@@ -152,7 +152,10 @@ def read_confluent(
 def read_kafka_python(
     bootstrap: str, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[tuple[int, int], Record]:
-    """Return the same records as :func:`read_confluent`, read with kafka-python."""
+    """Return all records from ``starts`` to ``ends``, read with kafka-python.
+
+    Parameters and result are those of :func:`read_confluent`.
+    """
     # Without a group and with explicit offsets, so that a gap is an error rather than a reset.
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap.split(","),

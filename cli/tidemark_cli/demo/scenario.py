@@ -88,7 +88,10 @@ class Scenario:
     # ------------------------------------------------------------------ the steps
 
     def place(self) -> None:
-        """Create the topic on two brokers and check the placeholders."""
+        """Create a tiered topic with replication factor 3 on two brokers, and check its placement.
+
+        Each partition's third replica is a placeholder (KIP-409), an ID below zero.
+        """
         report, cluster = self.report, self.cluster
         report.step("create a topic from a manifest: two brokers, replication factor 3")
         self.stage.start(report.say)
@@ -281,6 +284,7 @@ class Scenario:
             lambda: "leader {0.leader}, epoch {0.leader_epoch}".format(self.stage.partitions()[0]),
             60,
         )
+        # Records acknowledged from now on are those of the new leader.
         killed_at = len(self.ledger.records)
         _wait(lambda: len(self.ledger.records) > killed_at + 2_000, 60)
         producer.stop()

@@ -69,7 +69,11 @@ def _source(name: str, body: Mapping[str, Any]) -> str:
 
 
 def _texts(path: str) -> Iterator[tuple[str, str]]:
-    """Yield name and text of a file, of each file in a folder, or of standard input (``-``)."""
+    """Yield name and text of each file to import.
+
+    ``path``: a file, a folder with files, or ``-`` for standard input. Raises
+    :class:`DocumentError`.
+    """
     if path == STDIN:
         yield (
             "standard input",

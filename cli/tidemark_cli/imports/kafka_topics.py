@@ -51,7 +51,10 @@ def read(
 async def _read(
     access: KafkaAccess, pattern: re.Pattern[str], on_progress: Callable[[int, int], None]
 ) -> list[ExistingTopic]:
-    """Request metadata, reassignments and configurations of the matching topics."""
+    """Return the cluster's topics that match the pattern, with their configurations.
+
+    ``on_progress``: receives the number of topics read and their total.
+    """
     async with KafkaClient(access) as client:
         admin = Admin(client)
         views = await admin.topics()

@@ -216,13 +216,15 @@ def _users(users: Sequence[dict[str, Any]]) -> Table:
 
 
 def _exports(exports: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of exports; "as of": the table contains all records up to that time.
+    """Return the table of exports.
 
-    The figures are at most a minute old.
+    Column "as of": the exported table contains all records up to that time. Figures are at most a
+    minute old.
     """
     columns = ("ready", _right("lag"), _right("rows"), "as of")
     table = _table(Column("export"), Column("topic"), Column("table"), *columns)
     for export in exports:
+        # A new export has no status.
         spec, status = export["spec"], export.get("status") or {}
         table.add_row(
             export["metadata"]["name"],

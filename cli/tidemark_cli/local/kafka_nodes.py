@@ -253,8 +253,12 @@ class KafkaNodes:
             unpublished.rename(self.data(node))
 
     def _format_pattern(self, folder: Path, entries: Mapping[str, str]) -> None:
-        """Format a log directory with Kafka's own tool, from which the others are copied."""
+        """Format one log directory with Kafka's StorageTool, as the original of all copies.
+
+        ``entries``: configuration of any node. Raises ProcessStartError if the tool fails.
+        """
         properties = self._folder / "formatted.properties"
+        # The tool formats every directory in ``log.dirs``.
         text = properties_text({**entries, "log.dirs": str(folder)})
         properties.write_text(text, encoding="ascii")
         done = subprocess.run(

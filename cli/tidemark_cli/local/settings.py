@@ -36,7 +36,7 @@ class LocalClusterSettings:
 
 
 def load(layout: Layout) -> LocalClusterSettings | None:
-    """Return the settings of an earlier ``up`` in this folder, or None.
+    """Return the settings that an earlier ``tidemark up`` stored in the folder, None without any.
 
     Raises :class:`LayoutError` for any other content.
     """

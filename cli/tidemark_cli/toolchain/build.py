@@ -116,7 +116,10 @@ def _used(target: Path) -> bool:
 def _build(
     program: GoProgram, go: Go, environ: dict[str, str], target: Path, progress: BuildProgress
 ) -> None:
-    """Build the program in a temporary folder and move it to ``target``."""
+    """Build a Go program in a temporary folder and move it to ``target``.
+
+    Raises ToolchainError.
+    """
     target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
     # Built in a temporary folder on the same file system, so that the final rename is atomic.
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as temporary:

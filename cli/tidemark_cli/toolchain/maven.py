@@ -129,7 +129,10 @@ def _command(maven: str, jar_set: JarSet, folder: Path) -> list[str]:
 
 
 def _run(command: list[str], jar_set: JarSet, progress: BuildProgress) -> None:
-    """Run Maven and report its progress. Raises ToolchainError with the end of its output."""
+    """Run Maven and report its progress.
+
+    Raises ToolchainError with the end of its output if it fails.
+    """
     # Both streams in one pipe: Maven mixes progress and errors.
     with subprocess.Popen(
         command,

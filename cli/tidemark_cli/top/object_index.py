@@ -221,7 +221,10 @@ def topic_line(topic: TopicRows) -> TopicLine:
 
 
 def _shown(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a Topic without the fields that are never shown, which are most of it."""
+    """Return a Topic object reduced to the fields that are shown.
+
+    These are few of its fields, and thousands of Topics stay in memory.
+    """
     metadata, status = body["metadata"], body.get("status") or {}
     # Thousands of topics stay in memory, so only the fields of the view are kept.
     return {

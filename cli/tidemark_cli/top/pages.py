@@ -141,12 +141,16 @@ def _broker_trouble(body: dict[str, Any]) -> str:
 
 
 def topic_table(object_index: ObjectIndex, topic_page: TopicPage, query: Query) -> ViewTable:
-    """Return one page of the topic list."""
+    """Return the table with one page of the topic list.
+
+    ``query``: filter and order of the list, for the note below the table.
+    """
     rows = []
     for line in topic_page.lines:
         topic = object_index.topic(line.name)
         if topic is not None:
             rows.append(_topic_row(topic, line))
+    # The list shows only a part of the topics, and the note says which part.
     notes = [f"{topic_page.matching:,} of {topic_page.total:,} topics, by {query.sort}"]
     if topic_page.pages > 1:
         notes[0] += f"; page {topic_page.page + 1} of {topic_page.pages}"

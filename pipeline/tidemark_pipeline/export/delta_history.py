@@ -60,10 +60,11 @@ class History:
         return progress_in_log(self.commits(look_at), lambda: self.transaction)
 
     def commits(self, count: int) -> Iterator[DeltaCommit]:
-        """Yield commits from the newest to the oldest.
+        """Yield the table's commits, from the newest to the oldest.
 
         The first query reads ``count`` commits; further ones read more as needed.
         """
+        # Version of the oldest commit that was yielded.
         oldest = self.version + 1
         while oldest:
             rows = self._session.sql(f"DESCRIBE HISTORY {self._name} LIMIT {count}").collect()

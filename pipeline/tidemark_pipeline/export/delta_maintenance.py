@@ -47,9 +47,10 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
 
 
 def vacuum(session: SparkSession, name: str, history: History, kind: str, hours: float) -> int:
-    """Run ``VACUUM`` and return the number of deleted files.
+    """Delete old files of a Delta table with ``VACUUM`` and return their number.
 
     ``kind``: ``FULL``, or ``LITE`` to delete only files that the table's log records as removed.
+    ``hours``: files that became unused within this time are kept.
     """
     settings = {_LOG_VACUUM: "true"}
     # LITE deletes no orphans, so files of unfinished writes are safe at any age.

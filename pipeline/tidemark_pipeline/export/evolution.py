@@ -137,7 +137,7 @@ def _incompatible(path: tuple[str, ...], table: DataType, schema: DataType) -> E
 
 
 def _changed_type(table: DataType, schema: DataType) -> DataType:
-    """Return the table's type after the changes that the schema's type needs."""
+    """Return a column's type after it was changed to hold values of the schema's type."""
     if isinstance(table, StructType) and isinstance(schema, StructType):
         # Existing columns keep their order and attributes; new ones follow.
         schema_fields = {field.name: field for field in schema}

@@ -144,11 +144,11 @@ class RegistryValues:
         }
 
     def _read_latest_schema(self) -> None:
-        """Read the latest schema of the subject.
+        """Read the latest schema of the subject, whose columns the table should have.
 
         If no table can have its columns, an existing table keeps its own, and records of that
-        schema are dead letters. Any producer may register such a schema, so it does not stop the
-        export.
+        schema become dead letters. Any producer may register such a schema, so it does not stop the
+        export. Raises :class:`ExportError` for a new table.
         """
         if not self._reads_latest:
             return

@@ -71,9 +71,10 @@ class TableOptions:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "TableOptions":
-        """Return the options in a job's JSON, which also has the catalog's ``warehouse``.
+        """Return the table options in the JSON of an export job.
 
-        Raises :class:`ExportError` if a field is unknown or has an unknown value.
+        The JSON also has the catalog's ``warehouse``. Raises :class:`ExportError` if a field is
+        unknown or has an unknown value.
         """
         given = dict(fields)
         warehouse = str(given.pop("warehouse", ""))
@@ -224,9 +225,10 @@ class TableOptions:
 def catalog_of(
     warehouse: str, given: Mapping[str, str], kind: Format = Format.ICEBERG
 ) -> dict[str, str]:
-    """Return the properties of Iceberg's catalog, or Delta Lake's ``warehouse`` alone.
+    """Return the catalog's properties: ``given`` ones with the warehouse.
 
-    Raises :class:`ExportError` if the warehouse is missing.
+    For Delta Lake, which has no catalog, that is the ``warehouse`` alone. Raises
+    :class:`ExportError` if the warehouse is missing.
     """
     if kind is Format.DELTA:
         # Delta's tables are addressed by path, so there is no catalog to configure.

@@ -125,7 +125,7 @@ def _periods(rows: list[Row], width_ms: int) -> tuple[ReportPeriod, ...]:
 
 
 def _keys(table: DataFrame) -> tuple[tuple[tuple[bytes, int], ...], int]:
-    """Return the most frequent keys with their counts, and the number of distinct keys.
+    """Return the most frequent keys with approximate counts, and the number of distinct keys.
 
     Both are Spark sketches, so the memory does not depend on the number of keys. The sketch accepts
     no bytes, so keys are passed as hexadecimal text.

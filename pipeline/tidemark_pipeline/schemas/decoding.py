@@ -61,6 +61,11 @@ class Decoding:
 
 @dataclass(slots=True)
 class _DecodedBatch:
+    """Decoding of one Arrow batch.
+
+    ``kind``: Arrow type of the decoded columns.
+    """
+
     decoding: Decoding
     batch: pa.RecordBatch
     kind: pa.DataType

@@ -105,7 +105,7 @@ def _long(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @numba.njit(cache=True, nogil=True)
 def _is_text(data: Bytes, position: int, end: int) -> bool:
-    """Return whether the bytes are UTF-8 (RFC 3629)."""
+    """Return whether ``data[position:end]`` is valid UTF-8 (RFC 3629)."""
     while position < end:
         first = data[position]
         position += 1

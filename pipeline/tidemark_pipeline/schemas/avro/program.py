@@ -88,6 +88,11 @@ def compile_program(writer: Schema, columns: StructType, reader: Schema | None) 
 
 @dataclass(slots=True)
 class _Compiler:
+    """State of compiling a program; the fields are those of :class:`Compiled`.
+
+    ``skipped_nodes``: node of each type that is skipped, by the id of its schema.
+    """
+
     nodes: list[list[int]] = field(default_factory=list)
     kids: list[int] = field(default_factory=list)
     nulls: list[int] = field(default_factory=list)
@@ -271,7 +276,10 @@ class _Compiler:
         return node
 
     def _record(self, writer: Schema, layout: StructOf, reader: Schema | None, path: str) -> int:
-        """Compile a record: read fields with a column, skip the others, fill missing columns."""
+        """Compile a record: read fields that have a column, skip the others, fill other columns.
+
+        Returns the index of its node. ``reader``: gives aliases and defaults; None for none.
+        """
         node = self._node(kernel.RECORD, layout, path)
         # The reader's fields give aliases and defaults.
         known = {read.name: read for read in reader.fields} if reader is not None else {}

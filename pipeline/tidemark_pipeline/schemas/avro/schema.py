@@ -109,6 +109,12 @@ def walk(schema: Schema) -> Iterator[Schema]:
 
 @dataclass(slots=True)
 class _SchemaReader:
+    """State of parsing one schema.
+
+    ``named``: named types that were defined so far, by full name. ``count``: number of types so
+    far.
+    """
+
     named: dict[str, Schema]
     count: int = 0
 
@@ -198,7 +204,10 @@ class _SchemaReader:
         return schema
 
     def _fields(self, given: Any, namespace: str, where: str, depth: int) -> tuple[Field, ...]:
-        """Parse the fields of a record, in order."""
+        """Return the parsed fields of a record, in order.
+
+        ``namespace``: that of the record. ``where``: its path, for messages.
+        """
         if not isinstance(given, list):
             raise SchemaRefused(f"{where}: a record has no list of fields")
         fields: dict[str, Field] = {}
@@ -206,6 +215,7 @@ class _SchemaReader:
             name = declared.get("name") if isinstance(declared, dict) else None
             if not isinstance(name, str) or not name or name in fields:
                 raise SchemaRefused(f"{where}: {_short(declared)} is no field, or there are two")
+            # Invalid aliases are ignored: they matter only for a renamed field.
             aliases = declared.get("aliases") or []
             fields[name] = Field(
                 name,

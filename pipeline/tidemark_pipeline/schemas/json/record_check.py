@@ -208,9 +208,9 @@ def _of_number(where: str, most: float | None) -> _ValueCheck:
 
 
 def _of_text(where: str) -> _ValueCheck:
-    """Return the check of a string column.
+    """Return the check that a value for a string column is not changed.
 
-    Spark writes other values as JSON, and a number beyond a double as a different text.
+    Spark writes other JSON values as text, and a number beyond a double as a different text.
     """
 
     def check_text(value: Any, new_columns: _NewColumns) -> None:

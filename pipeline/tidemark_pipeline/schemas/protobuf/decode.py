@@ -143,6 +143,8 @@ def pa_type(columns: StructType) -> pa.DataType:
 
 @dataclass(slots=True)
 class _Budget:
+    """Number of values that the messages of a group may still expand to."""
+
     left: int
 
     def take(self, count: int) -> None:

@@ -177,7 +177,10 @@ class Registry:
         return _understood(url + path, status, body, kind)
 
     def _connection(self, url: str) -> HTTPConnection:
-        """Return an unopened connection with the access's TLS settings."""
+        """Return a connection to one address that is not open yet.
+
+        Raises RegistryRefused if the certificate files cannot be read.
+        """
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme == "http":
