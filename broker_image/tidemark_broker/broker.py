@@ -282,6 +282,7 @@ class BrokerServer:
                 purgatory=self.purgatory,
                 settings=api_settings(self.config),
                 users=self.users,
+                # Incremental Fetch sessions of clients (KIP-227).
                 fetch_sessions=FetchSessionCache(
                     slots=self.config.integer("max.incremental.fetch.session.cache.slots")
                 ),
@@ -479,6 +480,7 @@ class BrokerServer:
                 config.advertised_endpoint(REPLICATION, self.replication_server.port),
             ),
             manager=self.manager,
+            # Executes the commands that the controller sends in the session.
             commands=CommandServer(
                 self.manager,
                 self.epoch,

@@ -175,6 +175,7 @@ def _listener(
     Raises :class:`ConfigError` if ``listener.security.protocol.map`` does not contain it.
     """
     protocol = protocols.get(name)
+    # Kafka's rule: a listener name that is not a protocol must be in the map.
     if protocol is None:
         raise ConfigError(f"listeners: {name} has no protocol; add {name}:SASL_SSL to {_MAP}")
     # TLS and SASL settings are only read, and required, if the protocol uses them.

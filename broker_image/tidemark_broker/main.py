@@ -70,10 +70,12 @@ async def serve(config: BrokerConfig) -> None:
     limit = file_descriptors.raise_limit()
     log_directory = await asyncio.to_thread(LogDirectory.open, config)
     file_descriptors.report(limit, log_directory.log_count)
+    # Returns after a clean shutdown. A failure of any task is raised.
     threads_ended = await BrokerServer(config, log_directory, RemoteLogManager.of).run(
         stop, announce
     )
     logger.info("broker %d has shut down cleanly", config.node_id)
+    # Calls to the object store may block without limit.
     if not threads_ended:
         logging.shutdown()
         os._exit(0)  # the interpreter would wait for threads that may never end

@@ -43,6 +43,7 @@ class BrokerCollector(Collector):
         """Yield the metrics ``tidemark_broker_*``: replicas, failures, session and event loop."""
         partitions = self._manager.partitions
         led = [partition for partition in partitions if partition.is_leader]
+        # Led partitions whose ISR lacks some of the assigned replicas.
         short = [
             partition
             for partition in led
@@ -167,6 +168,7 @@ class TopicCollector(Collector):
             heapq.nlargest(self._most, topics.items(), key=lambda item: item[1].size_bytes)
         )
 
+        # One sample for each topic.
         def of_each(value: Callable[[_TopicSums], float]) -> Values:
             return {(name,): value(topic) for name, topic in shown.items()}
 
@@ -175,6 +177,7 @@ class TopicCollector(Collector):
             for name, topic in shown.items()
             for state, number in topic.tiering.items()
         }
+        # Number of offsets of each topic by place: only remote, both, only local.
         offsets: Values = {
             (name, where): value
             for name, topic in shown.items()

@@ -23,6 +23,7 @@ def cluster_named_in(folder: Path, node_id: str) -> str:
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        # The URI names of the certificate contain the cluster id and the node id of the broker.
         found = [
             identity.parse(uri) for uri in names.get_values_for_type(x509.UniformResourceIdentifier)
         ]

@@ -141,6 +141,7 @@ def _refusal(
     elif times > 1:
         kind = "id" if by_name is None else "name"
         code, message = ErrorCode.invalid_request, f"Duplicate topic {kind}."
+    # The id belongs to no topic that this broker knows.
     elif name is None:
         code, message = ErrorCode.unknown_topic_id, "This server does not host this topic ID."
     elif name in undeletable:

@@ -135,6 +135,7 @@ def _result(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
+    # Keys that the request selects, None for all.
     selected = (
         set(resource.configuration_keys or ()) or None
     )  # an empty list means all, as in Kafka

@@ -50,6 +50,7 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
 
     Waits at most the request's time-out. Needs ALTER on the cluster.
     """
+    # Partitions by topic, each once.
     requested = _requested(request, call)
     # As in Kafka, an error of the whole request is repeated for each partition.
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):

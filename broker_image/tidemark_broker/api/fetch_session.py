@@ -306,6 +306,7 @@ class FetchSessionCache:
         session_id = random.randint(1, SESSION_ID_MAX)
         while session_id in self._sessions:
             session_id = random.randint(1, SESSION_ID_MAX)
+        # In the order in which the partitions were read.
         cached = {
             request.key: CachedPartition(named[request.key], result) for request, result in results
         }

@@ -123,6 +123,7 @@ async def _answer(answer: JoinAnswer, call: Call) -> JoinGroupResponse:
 
     Only the group leader's response contains the members, to whom it then assigns partitions.
     """
+    # Built in time slices, because a group may have thousands of members.
     members = await call.turns.all_of(
         JoinGroupResponseMember(
             member_id=member.member_id,

@@ -46,6 +46,7 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
         return LeaveGroupResponse(error_code=ErrorCode.group_authorization_failed)
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.invalid_group_id)
+    # Up to version 2 the request names one member.
     members = [MemberIdentity(request.member_id)]
     if call.version >= _BATCHED_SINCE:
         members = [

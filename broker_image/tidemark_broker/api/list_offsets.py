@@ -111,6 +111,7 @@ def _refusals(request: ListOffsetsRequest, denied: Set[str]) -> Callable[[str, i
         ]
     )
 
+    # The sets are computed once for the request, the function is called for each partition.
     def refusal(topic: str, partition: int) -> ErrorCode:
         if topic in denied:
             return ErrorCode.topic_authorization_failed
@@ -157,6 +158,7 @@ async def _look_up(
     partition = replicas.get(topic, part.partition_index)
     if partition is None:
         return OffsetResult(error=replicas.error_of(topic, part.partition_index))
+    # Kafka's debugging replica reads this replica's own offsets, even of a follower.
     if debugging and part.timestamp in _OF_A_REPLICA:
         return consumer_reads.replica_offset(
             partition, part.timestamp, current_leader_epoch=part.current_leader_epoch

@@ -83,10 +83,12 @@ def _looked_at(
     producers = set(request.producer_id_filters)
 
     def is_match(known: TransactionMetadata) -> bool:
+        """Return whether a transaction matches the filters of state, producer id and age."""
         if (states and known.state not in states) or (
             producers and known.producer_id not in producers
         ):
             return False
+        # A negative filter means any age (KIP-994).
         open_ms = now_ms - known.started_ms
         return request.duration_filter < 0 or open_ms > request.duration_filter
 

@@ -134,6 +134,8 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         live = reachable(cluster, listener)  # brokers may have been fenced during the wait
         topics = _requested(request.topics, request, call, frozenset(live), denied)
     return MetadataResponse(
+        # If all brokers are fenced, the registered ones, since a client without any broker is
+        # stuck.
         brokers=tuple(
             MetadataResponseBroker(
                 node_id=node, host=end.host, port=end.port, rack=cluster.brokers[node].rack

@@ -118,10 +118,12 @@ class _Known:
         ``topic_id`` is that of the current topic. An offset committed to an earlier topic of the
         same name does not count.
         """
+        # The client retries until the transaction has ended (KIP-447).
         if of in self.unstable:
             return OffsetFetchResponsePartition(
                 partition_index=of.partition, error_code=ErrorCode.unstable_offset_commit
             )
+        # Both ids are known and differ if the topic was deleted and created again.
         known = self.offsets.get(of)
         if known is None or (None not in (known.topic_id, topic_id) and known.topic_id != topic_id):
             return OffsetFetchResponsePartition(partition_index=of.partition)
@@ -178,6 +180,7 @@ async def _group(
     if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
         return await _refused(group_id, requested, call, ErrorCode.group_authorization_failed)
     try:
+        # Only groups of the consumer protocol (KIP-848) check the member's epoch.
         refusal = call.services.groups.may_fetch(group_id, *who)
         if refusal is not ErrorCode.none:
             return await _refused(group_id, requested, call, refusal)
@@ -219,14 +222,15 @@ async def _named(
     known: _Known, requested: list[_Requested], call: Call
 ) -> list[OffsetFetchResponseTopic]:
     """Return the offsets of the requested partitions, in the order of the request."""
-    # All names are authorized together, including those resolved from ids.
     cluster = call.services.cluster
+    # Each requested topic with its current metadata, None for an unknown topic.
     found = []
     for topic in requested:
         view = cluster.topics.get(topic.name)
         if call.version >= _BY_ID_SINCE:
             view = None if topic.topic_id is None else cluster.by_id(topic.topic_id)
         found.append((topic, view))
+    # All names are authorized together, including those resolved from ids.
     names = {topic.name if view is None else view.name for topic, view in found}
     denied = await call.denied(Operation.DESCRIBE, names)
     topics = []

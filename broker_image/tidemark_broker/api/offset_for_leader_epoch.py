@@ -48,12 +48,14 @@ class OffsetForLeaderEpochResponse:
 async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForLeaderEpochResponse:
     """Return for each partition where a leader epoch ends in this leader's log (KIP-320)."""
     denied = await call.denied(Operation.DESCRIBE, (topic.topic for topic in request.topics))
+    # Kafka rejects a partition that is named twice.
     twice = named_twice(
         [(topic.topic, part.partition) for topic in request.topics for part in topic.partitions]
     )
 
     # Cheap checks run first; the epoch cache is only read for accepted partitions.
     def answer(topic: str, part: OffsetForLeaderPartition) -> EpochEndOffset:
+        """Return the result of one partition."""
         if topic in denied:
             return _refused(part, ErrorCode.topic_authorization_failed)
         if (topic, part.partition) in twice:

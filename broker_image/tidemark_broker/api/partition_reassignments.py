@@ -175,10 +175,15 @@ def _moving(
 
 
 def _topic(view: TopicMetadata, partitions: Iterable[int]) -> OngoingTopicReassignment:
-    """Return those of the given partitions that are being reassigned, with their replicas."""
+    """Return those of the given partitions that are being reassigned, with their replicas.
+
+    ``adding`` and ``removing`` are the differences between the current and the target replicas.
+    Both are empty for a partition that is not being reassigned.
+    """
     rows: Iterator[control.PartitionState] = (
         view.partitions[partition] for partition in partitions
     )
+    # A partition that keeps its replicas is not listed, as in Kafka.
     return OngoingTopicReassignment(
         name=view.name,
         partitions=tuple(

@@ -263,6 +263,7 @@ async def _verified(
     Return the entries, the transactional ones with a guard for the log or an error. Later requests
     of the connection wait meanwhile, because their sequence numbers follow.
     """
+    # Rejected partitions, and those without records, need no verification.
     batches = {
         number: TransactionalBatch(TopicPartition(entry.topic, entry.partition), entry.records)
         for number, entry in enumerate(entries)
@@ -371,8 +372,10 @@ def _partition(
         index=index,
         error_code=result.error,
         base_offset=result.base_offset,
+        # -1 unless the topic has ``message.timestamp.type=LogAppendTime``.
         log_append_time=timestamp(result.log_append_time_ms),
         log_start_offset=result.log_start_offset,
+        # The invalid records of the batch, which the producer reports to the application (KIP-467).
         record_errors=tuple(
             BatchIndexAndErrorMessage(
                 batch_index=record.batch_index, batch_index_error_message=record.message

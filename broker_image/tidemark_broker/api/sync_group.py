@@ -31,6 +31,7 @@ class SyncGroupResponse:
 
 async def handle(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
     """Return the member's assignment, once the leader of the group's generation has sent it."""
+    # Authorization first, so that an error does not reveal whether the group exists.
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return SyncGroupResponse(error_code=ErrorCode.group_authorization_failed)
     # Kafka checks this before the group id, so the code depends on the order.

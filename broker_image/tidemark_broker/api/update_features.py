@@ -79,6 +79,7 @@ async def handle(request: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesRe
     # Version 2 has no results for single features (KIP-1022).
     if call.version > _EACH_UNTIL:
         return UpdateFeaturesResponse()
+    # The updates change nothing, so each one has succeeded.
     names = dict.fromkeys(update.feature for update in request.feature_updates)
     return UpdateFeaturesResponse(
         results=tuple(UpdatableFeatureResult(feature=name) for name in names)

@@ -75,7 +75,12 @@ def _flattened(request: WriteTxnMarkersRequest) -> Iterator[WireMarker]:
 
 
 def _result(marker: WritableTxnMarker, remaining: Iterator[ErrorCode]) -> WritableTxnMarkerResult:
-    """Return the results of one marker. ``remaining`` yields the error codes in request order."""
+    """Return the results of one marker, grouped by topic as in the request.
+
+    ``remaining`` yields the error codes of all markers in the order in which they were written,
+    which is that of the request.
+    """
+    # Each partition takes the next error code, so the loops must be in the order of the request.
     return WritableTxnMarkerResult(
         producer_id=marker.producer_id,
         topics=tuple(

@@ -196,6 +196,7 @@ class ControlClient:
         except Exception as error:
             logger.exception("the session with the controller at %s:%d failed", *address)
             return error
+        # The links of this session must not be used after it.
         finally:
             self.connected = False
             self.link = None

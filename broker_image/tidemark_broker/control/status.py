@@ -59,6 +59,8 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
     # An error of the tier takes precedence, since it names the object that failed.
     if not reason and partition.context.failures.has_failed(partition.tp):
         reason, message = Reason.STORAGE_ERROR, partition.context.failures.message(partition.tp)
+    # Elected as leader but not leading yet, for example while the log is rebuilt from remote
+    # storage.
     offline = partition.role is Role.TAKING_OVER
     if offline:
         reason, message = partition.offline_reason, partition.offline_message
@@ -227,6 +229,7 @@ class StatusReporter:
         ``health`` is about the broker itself. ``changed`` contains only the partitions that differ
         from the last acknowledged report.
         """
+        # Fields of the broker itself are complete in each report.
         request = control.BrokerStatusRequest(
             broker_id=session.broker_id,
             broker_epoch=session.broker_epoch,
