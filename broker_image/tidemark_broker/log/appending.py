@@ -59,7 +59,14 @@ def append_as_leader(
     *,
     reads: bool = False,
 ) -> AppendInfo:
-    """Check and append one client batch; see :meth:`PartitionLog.append_as_leader`."""
+    """Check a client's batch, set its offsets and leader epoch, and append it.
+
+    It implements :meth:`PartitionLog.append_as_leader`. A retry of a stored batch is not appended
+    again; the result describes the first append. ``contents``: the batch's records, None if they
+    were not read. ``reads``: whether they must be read (RecordsInDoubt is raised without them).
+    ``guard``: proof that the transaction coordinator has confirmed the batch (KIP-890), None for
+    none.
+    """
     config = log.config
     data = one_batch(data)
     header = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)
@@ -117,7 +124,11 @@ def append_marker(
     leader_epoch: int,
     now_ms: int,
 ) -> AppendInfo:
-    """Append a transaction marker as leader; see :meth:`PartitionLog.append_marker`."""
+    """Append a control batch that commits or aborts a producer's transaction (KIP-98), as leader.
+
+    It implements :meth:`PartitionLog.append_marker`. ``transaction_version``: version of the
+    transaction protocol (KIP-890), which decides which producer epochs are valid.
+    """
     if producer_id <= NO_PRODUCER_ID:
         raise InvalidRecords(f"producer id {producer_id} of a transaction marker is not valid")
     # A control batch with one record, as Kafka's EndTransactionMarker.
@@ -161,7 +172,10 @@ def append_marker(
 def begin_verification(
     log: LogState, data: Buffer, now_ms: int, *, supports_epoch_bump: bool
 ) -> VerificationGuard | None:
-    """Start the coordinator's check of a batch; see :meth:`PartitionLog.begin_verification`."""
+    """Issue a guard for a transactional batch that the coordinator must confirm (KIP-890).
+
+    None if no confirmation is needed. It implements :meth:`PartitionLog.begin_verification`.
+    """
     try:
         header = read_header(data)
     except CorruptBatch:
@@ -188,7 +202,11 @@ def begin_verification_of(
 
 
 def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> AppendInfo:
-    """Append batches fetched from the leader; see :meth:`PartitionLog.append_as_follower`."""
+    """Append batches that were fetched from the leader, with its offsets and leader epochs.
+
+    It implements :meth:`PartitionLog.append_as_follower`. ``now_ms`` None: the present time. Raises
+    CorruptRecords if the batches are damaged or do not continue the log.
+    """
     batches, produced = check_follower_batches(data, log.epochs.latest_epoch)
     if not batches:
         raise CorruptRecords("nothing to append")

@@ -31,7 +31,10 @@ def needs_flush(log: LogState) -> bool:
 
 
 def flush(log: LogState, up_to_offset: int | None = None) -> int:
-    """Fsync the log up to an offset; see :meth:`PartitionLog.flush`. Blocks."""
+    """Fsync everything below an offset and return the new recovery point. Blocks.
+
+    It implements :meth:`PartitionLog.flush`. ``up_to_offset`` None: the log end.
+    """
     with log.shaping:
         with log.lock:
             log.check_usable()
@@ -57,7 +60,10 @@ def flush(log: LogState, up_to_offset: int | None = None) -> int:
 
 
 def close(log: LogState) -> None:
-    """Flush everything and close the files; see :meth:`PartitionLog.close`. Blocks."""
+    """Flush everything and close the log's files. Blocks. Raises StorageError for a failed log.
+
+    It implements :meth:`PartitionLog.close`.
+    """
     # A failed log is closed without a flush: another fsync would hide the lost pages.
     if log.failure is not None:
         log.close_files()

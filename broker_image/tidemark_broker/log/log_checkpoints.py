@@ -118,6 +118,7 @@ class LogCheckpoints:
         # Starts first: bounds that rely on a raised start must not be durable before it.
         self._record(logs.values())
         self.starts.compact(without=recorded - kept - set(logs))
+        # ``kept``: logs that could not be opened, whose entries are preserved.
         bounds = {key: log.state.bounds_on_record for key, log in logs.items()}
         self.recovery_points.save({key: of.recovery_point for key, of in bounds.items()}, kept)
         self.high_watermarks.save({key: of.high_watermark for key, of in bounds.items()}, kept)

@@ -188,6 +188,7 @@ class LogStarts:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+            # The first write must also make the file's name durable.
             if not self._is_named:
                 sync_directory(self._journal.parent)
                 self._is_named = True

@@ -153,6 +153,7 @@ def _reopen(log: LogState) -> bool:
         log.close_files()
         former, record, truncations = log.bounds, log.start_record, log.truncations
         failure = log.failure
+        # Records that a failed truncation was to remove are not missed.
         expected_end = former.end if log.kept_to is None else min(former.end, log.kept_to)
     # After a failed fsync the page cache may show bytes that never reached the disk.
     forget_cached_pages(log.directory)
@@ -169,6 +170,7 @@ def _reopen(log: LogState) -> bool:
     )
     end = bounds.end
     with log.lock:
+        # Committed records are lost: replication must know, because this replica may be in the ISR.
         if end < former.high_watermark:
             log.lost_at_open = (end, former.high_watermark)
         log.adopt(SegmentList(log.directory, loaded.segments), epochs, epoch_file, bounds)

@@ -55,7 +55,8 @@ def _rebuild(
     incomplete = {item.base_offset for item in segments if item.base_offset > high_watermark}
     found = snapshots.latest(min(indexed_below, end), incomplete)
     begin, entries = (segments[0].base_offset, ()) if found is None else found
-    # Batches before the snapshot restore what it lacks: more than one batch of a producer.
+    # A snapshot has only the last batch of each producer. Batches before it restore the others, so
+    # that retries of a producer's last five batches are recognised.
     producers.load(entries)
     if entries:
         producers.recall(_lately_before(segments, begin))

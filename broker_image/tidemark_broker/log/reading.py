@@ -124,7 +124,11 @@ def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
 
 
 def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | None:
-    """Return the first local record at or after a time; see PartitionLog. Blocks."""
+    """Return the first local record with a timestamp >= ``timestamp_ms``, or None. Blocks.
+
+    It implements :meth:`PartitionLog.offset_by_timestamp`. The search is repeated if the log is cut
+    or compacted meanwhile.
+    """
     behind, limits = -1, unpack_limits()
     while True:
         with log.lock:

@@ -90,6 +90,7 @@ def load_segments(
     if not loaded.segments:
         loaded.segments.append(Segment.create(directory, base_if_empty, created_ms=now_ms))
         return loaded
+    # After a clean shutdown the ends of the files are checked, otherwise all that was not synced.
     try:
         _settle(loaded, recovery_point, clean_shutdown, index_interval_bytes)
         # A damaged transaction index makes all later ones doubtful: producers are replayed from

@@ -58,9 +58,11 @@ def plan_retention(log: RetentionInput) -> RetentionPlan:
     goes, active_by_size = _run_length(log, goes, by_size)
     goes, _ = _run_length(log, goes, _start_breached(log, tiered=tiered is not None))
     roll = active_by_time or active_by_size
-    # With a tier the active segment is rolled but stays until it is copied.
+    # With a tier only the local log start moves. The active segment is rolled but stays until it is
+    # copied.
     if keeps_remote:
         return _local_plan(log, min(goes, len(log.segments) - 1), roll_active=roll)
+    # Without a tier a deletion moves the log start offset itself.
     if not goes:
         return _NOTHING
     new_start = _start_behind(log, goes)

@@ -309,6 +309,7 @@ class Segment(IndexedSegment):
         # Jump to the last index entry before the limit and walk only from there.
         anchor = max(start, self.index.floor_position(start + max_bytes, up_to))
         end, next_offset = self._walk_to_end(start, offset, anchor, start + max_bytes, up_to)
+        # Not even one batch fits: a consumer with a small limit must still make progress (KIP-74).
         if end == start and min_one:
             first = self._walk_to(offset, start)
             if first.last_offset < up_to:

@@ -44,6 +44,8 @@ def _retain(
             log.roll(log.bounds.end, now_ms)
     if not plan.delete:
         return []
+    # Persist the new log starts before anything is deleted: otherwise a crash would leave a log
+    # whose first segments seem to be lost.
     with recorded_ahead(log, starts):
         _save_epochs_below(log, starts)
         with log.lock:

@@ -20,7 +20,11 @@ from tidemark_broker.log.start_offsets import recorded_ahead
 
 
 def truncate_to(log: LogState, offset: int) -> bool:
-    """Cut the end of the log at an offset; see :meth:`PartitionLog.truncate_to`. Blocks."""
+    """Remove the records from ``offset`` on; return whether anything was removed. Blocks.
+
+    It implements :meth:`PartitionLog.truncate_to`. The log is cut at the start of the batch that
+    contains the offset. Leader epochs that start at or above the new end are removed too.
+    """
     renamed: list[Path] = []
     try:
         with log.shaping:
@@ -74,7 +78,13 @@ def truncate_fully_and_start_at(
     producer_snapshot: bytes | None = None,
     recent_batches: Iterable[ProducerBatch] = (),
 ) -> None:
-    """Restart the log empty at ``offset``; see the method of PartitionLog. Blocks."""
+    """Remove all local records and restart the log empty at ``offset``. Blocks.
+
+    It implements the method of that name of PartitionLog. ``log_start``: log start offset; records
+    between it and ``offset`` are in the tier, and ``epochs`` are their leader epochs.
+    ``producer_snapshot``: producers' state at ``offset``, None for none. ``recent_batches``:
+    producers' batches before it.
+    """
     if log_start > offset:
         raise ValueError(f"log start {log_start} is above the log's end {offset}")
     renamed: list[Path] = []

@@ -161,7 +161,7 @@ class Copier:
         )
 
     async def _upload(self, entry: SegmentEntry, data: SegmentData) -> None:
-        """Upload and commit, from COPY_STARTED to COPY_FINISHED."""
+        """Upload a segment whose entry is in COPY_STARTED, and commit COPY_FINISHED."""
         partition, uploads = self._partition, self._shared.uploads
         tier = self._shared.guard.tier()
         upload = Upload(tier, partition.topic_id, partition.partition, entry)

@@ -185,6 +185,7 @@ class RemoteFetcher:
         Raises RemoteOffsetOutOfRange for deleted or disabled data, RemoteDataCorrupt for damage,
         RemoteUnavailable for a retriable failure, and TimeoutError.
         """
+        # A new object equals no other key, so the read is not shared.
         key = object() if request_key is None else (_key(partition), request_key)
         if not partition.tiering.reads_tier:
             raise RemoteOffsetOutOfRange(f"{partition.tp}: its tier is not readable any more")

@@ -132,7 +132,10 @@ class HeadWriter:
         self._retired = True
 
     async def open(self) -> None:
-        """Load the manifest's head, or create it if the controller knows of none."""
+        """Load the manifest's head, the object in the store that lists the remote segments.
+
+        It is created if the controller knows of none.
+        """
         async with self._lock:
             if self._loaded is not None and not self._outdated:
                 return
@@ -219,10 +222,10 @@ class HeadWriter:
             return self.head
 
     def announce(self) -> None:
-        """Publish the head's state on the replica: first its log start offset, then the tier's end.
+        """Publish the manifest's state on the replica: its log start offset, then the tier's end.
 
-        The log start is raised up to the high watermark, which happens once it is durable on this
-        broker. The tiered epoch and the tier's end follow only after that, because a follower
+        The log start offset is raised up to the high watermark, which happens once it is durable on
+        this broker. The tiered epoch and the tier's end follow only after that, because a follower
         infers from the tiered epoch that the log start it received belongs to it
         (:mod:`disablement`).
         """

@@ -152,6 +152,7 @@ def _clear(
         loaded = tier.manifests.commit(
             loaded, lambda head: transitions.finish_delete(head, None, ())
         )
+    # What is left needs another call: segments over the budget, late uploads, undeleted pages.
     left = queries.totals(loaded.head, pages).pending_segments + len(loaded.head.trash)
     return left, len(done)
 

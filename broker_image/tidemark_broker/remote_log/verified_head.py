@@ -21,13 +21,15 @@ logger = logging.getLogger(__name__)
 def load(
     tier: Tier, partition: Partition, by: Claim, *, now_ms: int, memory: Head | None = None
 ) -> LoadedHead:
-    """Load the manifest's current head, and repair it if the store returns an outdated one.
+    """Load the head of the partition's manifest; repair it if the store returns an outdated one.
 
-    A head is outdated if it is older than the newest one that this replica knows from its state
-    file or from ``memory`` (the newest head that the leader has, None for none). ``by``: claim of
-    the leader, under which the repair is written. Raises HeadWentBack if the head cannot be
-    repaired, ManifestFenced if a newer leader has claimed it, and what ``ManifestStore.load``
-    raises.
+    The manifest lists the remote segments (KIP-405's remote log metadata), and its head is the
+    object that each change replaces. A head is outdated if it is older than the newest one that
+    this replica knows from its state file or from ``memory`` (the newest head that the leader has,
+    None for none). ``by``: claim of the leader, under which the repair is written.
+
+    Raises HeadWentBack if the head cannot be repaired, ManifestFenced if a newer leader has claimed
+    it, and what ``ManifestStore.load`` raises.
     """
     topic_id, number = partition.topic_id, partition.partition
     known = partition.tier_position
@@ -58,9 +60,10 @@ def commit(
     *,
     now_ms: int,
 ) -> LoadedHead:
-    """Commit a transition; if the head was replaced by an older one, repair it and commit on that.
+    """Apply a change to the manifest's head and write it, by a conditional write.
 
-    ``loaded``: head on which the transition is based. ``by``: claim of the leader.
+    If the store has an older head meanwhile, it is repaired first. ``loaded``: head that is
+    changed. ``by``: claim of the leader, under which a repair is written.
     """
     try:
         # The store's conditional write detects that the head has changed.

@@ -255,6 +255,7 @@ class MetadataCache:
         ``former``: the topic's partition states before the message, by partition. Partitions that
         the controller counts but does not describe keep their former state and are in doubt.
         """
+        # The states in the message are known; a newer one that AlterPartition brought is kept.
         view = topic_metadata(topic)
         rows = self._rows.setdefault(view.topic_id, {})
         _merge_rows(rows, view.partitions.values())
@@ -266,6 +267,7 @@ class MetadataCache:
             unnamed = [number for number in range(count) if number not in rows]
             in_doubt.update(unnamed)
             _merge_rows(rows, (former.get(number) or unknown_row(number) for number in unnamed))
+        # If only partition states have changed, the topic's object stays the same.
         known = self._by_id.get(view.topic_id)
         if known is None or replace(known, partitions=view.partitions) != view:
             self._put(replace(view, partitions=MappingProxyType(rows)))

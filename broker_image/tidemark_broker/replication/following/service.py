@@ -277,6 +277,7 @@ class _Round:
         for cached, (partition, result) in results.items():
             if cached.is_forgotten:
                 continue  # by a concurrent request
+            # Errors, a divergence and records are sent in any case.
             is_news = bool(result.records or result.error_code or result.diverging_epoch >= 0)
             if result.records:
                 due.pop(cached, None)

@@ -104,7 +104,8 @@ class Placement:
             try:
                 partition = self._hosted.by_key.get(key)
                 if partition is None:
-                    # A deleted topic's replica keeps the name until its tombstone arrives.
+                    # The replica of a deleted topic of that name is still here: it is removed only
+                    # once the controller announces the deletion (a tombstone).
                     other = self._hosted.by_name.get(tp)
                     if other is not None:
                         return partition_error(
@@ -120,6 +121,7 @@ class Placement:
                 await roles.apply(
                     partition, assignment.view, assignment.row, assignment.controller_epoch
                 )
+            # One failing disk or directory must not stop the other replicas.
             except StorageError as error:
                 self._context.failures.failed(tp, error, self._context.monotonic())
                 self._offline[key] = assignment

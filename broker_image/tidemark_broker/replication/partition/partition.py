@@ -114,19 +114,21 @@ class Partition:
         self.view = view
         #: State of the leader epoch, None while this replica does not lead.
         self.leader: LeaderRole | None = None
-        #: Reason why nothing proves that its log has all committed records (the prefix rule).
+        #: Reason why the log may lack committed records, None if it is proven to have them
+        #: (:mod:`prefix_rule`).
         self.doubt = doubt
         #: The disk lost records up to this leader epoch, so the replica must not lead in it.
         self.lost_in_epoch = -1
-        #: Reason that TAKING_OVER waits for: CamelCase, with a message.
+        #: Reason why an elected replica in the role TAKING_OVER does not lead yet: CamelCase, with
+        #: a message.
         self.offline_reason = self.offline_message = ""
         #: The durable log start that the purgatory was last notified of.
         self.durable_log_start_notified = log.durable_log_start_offset
-        #: Last known end of the tier, None if unknown.
+        #: Last offset in the tier and its leader epoch, as last known; None if unknown.
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
         #: Tiered epoch of the manifest's head that ``remote_end`` is from, -1 for none.
         self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
-        #: Position of the newest known head of the manifest; an older head is damage.
+        #: Version of the newest known head of the manifest; an older head is damage.
         self.tier_position = None if stored is None else stored.tier_position
         #: Whether the manifest's head was replaced by an older one and is not repaired, so that the
         #: tier's content is not certain.
