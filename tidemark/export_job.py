@@ -102,7 +102,11 @@ class Order:
         return dataclasses.replace(self.put(secrets), hidden=())
 
     def put(self, values: Mapping[tuple[OptionPlace, str], str]) -> "Order":
-        """Return the order with these values at their places."""
+        """Return a copy of the order with additional option values, for example secrets.
+
+        ``values``: by place (source, table, catalog, registry or Spark's configuration) and name.
+        """
+        # Copies, because the order is immutable and its dictionaries are shared.
         parts: dict[OptionPlace, dict[str, Any]] = {
             OptionPlace.SOURCE: dict(self.source),
             OptionPlace.TABLE: dict(self.table),
@@ -170,13 +174,14 @@ class JobReport:
 
     @classmethod
     def of_json(cls, data: bytes | str) -> "JobReport | None":
-        """Return the report in ``data``; None if it is not a report."""
+        """Parse the report that a job has served or written; return None if it is not a report."""
         # The process of the job may be compromised: bound the parsed size, and check each field.
         if len(data) > REPORT_BYTES_MAX:
             return None
         try:
             fields: Any = json.loads(data)
             phase, message = ExportJobPhase(fields["phase"]), fields["message"]
+            # Figures that are missing or null are not known.
             figures = {name: fields.get(name) for name in _FIGURES}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
@@ -184,7 +189,7 @@ class JobReport:
             return None
         if not all(_is_figure(name, value) for name, value in figures.items()):
             return None
-        # A report without the field is of a job that has not committed yet.
+        # A job that has not committed yet may leave the field out.
         figures["commits"] = figures["commits"] or 0
         return cls(phase=phase, message=shortened(_printable(message)), **figures)
 

@@ -13,11 +13,14 @@ Render = Callable[[Path], Mapping[Path, str]]
 def command(
     render: Render, remedy: str, arguments: Sequence[str] | None, *, owned: str = ""
 ) -> int:
-    """Run ``[--check] PATH``, where ``render`` returns the text of each file at PATH, a file or a
-    folder.
+    """Run a generator's command line ``[--check] PATH``; return the exit status.
 
-    Returns exit status 1 if ``--check`` finds a difference, and prints the ``remedy``. ``owned``: a
-    pattern of files below PATH; files that match and are not generated are removed.
+    - ``render``: returns the text of each generated file at PATH, a file or a folder
+    - ``remedy``: printed after the path of each file that is out of date
+    - ``arguments``: of the command line, None for those of the process
+    - ``owned``: pattern of files below PATH; those that match and are not generated are removed
+
+    With ``--check`` nothing is written, and the status is 1 if a file is out of date.
     """
     parser = argparse.ArgumentParser(description="Write what is made from the code.")
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
@@ -26,6 +29,7 @@ def command(
     rendered = render(options.path)
     # Unchanged files are not written, so that their timestamps stay.
     stale = {path: text for path, text in rendered.items() if not _is(path, text)}
+    # Files that an earlier version of the generator wrote.
     others = set(options.path.rglob(owned)) - rendered.keys() if owned else set()
     if not options.check:
         for path, text in stale.items():

@@ -67,8 +67,11 @@ class LogLineage:
 
 
 def divergence(position: ReadPosition, log: LogLineage) -> int | None:
-    """Return the first offset below the position whose record the log has lost; None if no loss is
-    known."""
+    """Return the first offset below a read position whose record the log has lost, else None.
+
+    None: no loss is known, so the reader may continue. ``position``: next offset to read, with the
+    leader epoch under which it was recorded. ``log``: the log's restores, end and epochs.
+    """
     epoch = position.leader_epoch
     # Each restore after the position's epoch has cut the log at its own end.
     ends = [
@@ -79,11 +82,13 @@ def divergence(position: ReadPosition, log: LogLineage) -> int | None:
     # The log ends below the position: an unclean election, or a rebuild.
     if log.end is not None:
         ends.append(log.end)
+    # The log has a later epoch from this offset on: records of the position's epoch end there.
     if epoch is not None and log.later_epoch_start is not None:
         ends.append(log.later_epoch_start)
     # Epochs never decrease within one log, so this log was re-created and shares no records.
     if epoch is not None and log.leader_epoch is not None and log.leader_epoch < epoch:
         ends.append(0)
+    # The earliest loss counts. A loss behind the position does not concern the reader.
     lost_from = min(ends, default=position.offset)
     return lost_from if lost_from < position.offset else None
 

@@ -175,11 +175,11 @@ class Tiering:
     def successor(
         self, *, enabled: bool, policy: DisablePolicy | None, default_policy: DisablePolicy
     ) -> "Tiering":
-        """Return the tiering that a Topic's spec demands.
+        """Return the tiering that a Topic's spec demands, which may be the present one.
 
-        Returns the same object where there is nothing to do, and while Disabling, during which the
-        spec has no effect (invariant 7). ``policy`` is the Topic's own, ``default_policy`` that of
-        its Cluster.
+        ``policy``: the Topic's own policy for a disablement, None to use its Cluster's
+        ``default_policy``. Returns the same object if nothing changes, and while Disabling, during
+        which the spec has no effect (invariant 7).
 
         Disabling raises the epoch and freezes the policy. The step from Disabled with Retain to
         Disabling with Delete is an addition to KIP-950. It needs the Topic's own policy: a changed

@@ -49,6 +49,12 @@ def _key(
     meaning: str,
     kafka_default: object = None,
 ) -> ConfigKey:
+    """Return a configuration key; its default is given as a plain value.
+
+    ``scopes``: objects that can set the key. ``meaning``: description for the documentation.
+    ``kafka_default``: Apache Kafka's default if it is another one. None: no default.
+    """
+    # Defaults are text, as in a broker's configuration file.
     return ConfigKey(
         name=name,
         type=type,

@@ -67,12 +67,13 @@ Column = tuple[str, Callable[[ConfigKey], str]]
 
 
 def render() -> str:
-    """Return the whole page."""
+    """Return the whole Markdown page: one table for each object that can set keys."""
     # Each table has the keys of one object; a key is described in the first one that can set it.
     served = [key for key in table.TOPIC.values() if key.served and not key.field]
     fields = [key for key in table.TOPIC.values() if key.field]
     cluster = [key for key in table.CLUSTER.values() if key.name not in table.CLUSTER_DEFAULTS]
     broker = [key for key in table.BROKER.values() if key.name not in table.CLUSTER]
+    # Columns: a heading, and how to get the cell of a key.
     names: Column = ("key", _name)
     meaning: Column = ("meaning", lambda key: key.meaning)
     synonyms: Column = ("default for all topics", _synonyms)

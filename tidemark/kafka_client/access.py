@@ -69,10 +69,12 @@ class Tls:
     ends_s: float | None = field(default=None, compare=False)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for the next connection.
+        """Return an SSL context with the present certificates, for the next connection.
 
-        Raises ``OSError`` (``ssl.SSLError`` is one).
+        Files are read again each time, so that renewed certificates take effect. Raises ``OSError``
+        (``ssl.SSLError`` is one).
         """
+        # Trusted authorities: PEM text, a file, or those of the system if both are None.
         as_text = self.ca.startswith(_PEM)
         context = ssl.create_default_context(
             cafile=None if as_text else self.ca or None, cadata=self.ca if as_text else None

@@ -78,7 +78,12 @@ class Admin:
     # ------------------------------------------------------------ topics
 
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
-        """Return the existing topics among ``names``; all topics if it is None."""
+        """Return the existing topics among ``names``, with their partitions.
+
+        ``names`` None: all topics. Raises Unreachable if the state of a topic is not available at
+        present.
+        """
+        # Each topic once, in the given order.
         named = None if names is None else [*dict.fromkeys(names)]
         if named == []:
             return {}
@@ -106,7 +111,7 @@ class Admin:
     async def create_topics(
         self, topics: Sequence[NewTopic]
     ) -> dict[str, uuid.UUID | RequestFailure]:
-        """Create topics; return their ids by name."""
+        """Create topics with explicit assignments; return topic id or failure by name."""
         request = create_request.CreateTopicsRequest(
             topics=tuple(_creatable(topic) for topic in topics),
             timeout=_TIMEOUT,
@@ -123,9 +128,9 @@ class Admin:
     async def add_partitions(
         self, added: Mapping[str, tuple[int, Sequence[Sequence[int]]]]
     ) -> dict[str, RequestFailure | None]:
-        """Add partitions.
+        """Add partitions to topics; return the failure by name, None for success.
 
-        By topic: the new number of partitions, and the brokers of each new partition.
+        ``added``: by topic, the new number of partitions, and the replicas of each new partition.
         """
         request = grow_request.CreatePartitionsRequest(
             topics=tuple(
@@ -169,7 +174,12 @@ class Admin:
     async def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, RequestFailure | None]:
-        """Assign these replicas to partitions; None cancels a reassignment in progress."""
+        """Start or cancel reassignments of partitions (KIP-455); return their failures or None.
+
+        ``targets``: the replicas that a partition is to have; None cancels a reassignment in
+        progress. The request returns before the replicas have caught up.
+        """
+        # The request groups partitions by topic.
         by_topic: dict[str, list[reassign_request.ReassignablePartition]] = {}
         for (topic, partition), replicas in targets.items():
             by_topic.setdefault(topic, []).append(
@@ -199,11 +209,15 @@ class Admin:
         }
 
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
-        """Return all reassignments in progress, whichever client started them."""
+        """Return all reassignments in progress, whichever client started them.
+
+        By partition: all replicas, those being added, and those being removed.
+        """
         request = ListPartitionReassignmentsRequest(timeout=_TIMEOUT, topics=None)
         answer = await self.client.any(
             request, ListPartitionReassignmentsResponse, _FORWARDED_LOOK_S
         )
+        # Only the request as a whole can fail, not a single partition.
         if answer.error_code:
             failed = _failure(answer.error_code, answer.error_message)
             raise Unreachable(f"ListPartitionReassignments: {failed}")
@@ -236,8 +250,10 @@ def _numbers(brokers: Iterable[BrokerId]) -> tuple[int, ...]:
 
 
 def _creatable(topic: NewTopic) -> create_request.CreatableTopic:
+    """Return a topic as CreateTopics describes it."""
     return create_request.CreatableTopic(
         name=TopicName(topic.name),
+        # With explicit assignments both counts must be -1.
         num_partitions=i32(-1),
         replication_factor=i16(-1),
         assignments=tuple(
@@ -254,6 +270,7 @@ def _creatable(topic: NewTopic) -> create_request.CreatableTopic:
 
 
 def _view(topic: MetadataResponseTopic) -> TopicView:
+    """Return a topic's id and partitions from a Metadata response."""
     assert topic.topic_id is not None
     partitions = (
         PartitionView(

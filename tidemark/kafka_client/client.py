@@ -109,7 +109,10 @@ class KafkaClient:
         self._nodes = dict(nodes)
 
     async def any(self, request: Any, answer: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
-        """Return the answer of any broker that accepts a connection. Raises :class:`KafkaError`."""
+        """Send a request to any broker that accepts a connection; return its answer.
+
+        Addresses are tried in order, the last used one first. Raises :class:`KafkaError`.
+        """
         problems: list[str] = []
         for address in self._candidates():
             key = _connection_key(address, request)
@@ -161,9 +164,10 @@ class KafkaClient:
             return broker
 
     async def _connect(self, address: BrokerAddress) -> _Broker:
-        """Connect, unless an attempt has just failed.
+        """Connect to a broker and log in, unless an attempt has just failed.
 
-        Raises the error of the last attempt during the pause after it (:data:`RETRY`).
+        Raises the error of the last attempt during the pause after it (:data:`RETRY`), without
+        trying again.
         """
         failed = self._failed.get(address)
         # A new exception of the same type, so that tracebacks of several callers do not mix.
@@ -177,7 +181,7 @@ class KafkaClient:
             pause = RETRY if failed is None else failed.pause
             self._failed[address] = _FailedAddress(error, pause.failed(time.monotonic()))
             raise
-        # ``use`` was called meanwhile: this connection has the former credentials.
+        # ``use`` was called meanwhile, so this connection has the former credentials.
         if access is not self._access:
             connection.abort()
             raise Unreachable(f"{address}: the access to the cluster has changed meanwhile")
@@ -189,7 +193,10 @@ class KafkaClient:
     async def _send(
         self, key: _ConnectionKey, broker: _Broker, request: Any, answer: type[R], timeout_s: float
     ) -> R:
-        """Send one request and return its answer. Any error ends the connection."""
+        """Send one request on a connection and return its answer. Any error closes the connection.
+
+        Raises Unreachable, or ClusterRefused if the answer is not of Kafka's protocol.
+        """
         address, _ = key
         logger.debug("request to %s: %s", address, type(request).__name__)
         try:

@@ -38,10 +38,10 @@ async def topic_configs(
     keys: Sequence[str] | None = None,
     node_id: int | None = None,
 ) -> dict[str, Configuration | RequestFailure]:
-    """Return configurations by topic. Raises ``KafkaError``.
+    """Return configurations by topic, or the failure for a topic. Raises ``KafkaError``.
 
-    ``node_id``: those that this broker has applied; brokers receive the cluster's changes at
-    different times. ``keys``: only these keys.
+    ``keys``: only these keys, None for all. ``node_id``: those that this broker has applied;
+    brokers receive the cluster's changes at different times. None: any broker answers.
     """
     resources = [(TOPIC, name) for name in names]
     # An empty request would only cost a round trip.
@@ -64,7 +64,10 @@ async def _describe(
     keys: Sequence[str] | None,
     node_id: int | None,
 ) -> dict[tuple[int, str], Configuration | RequestFailure]:
-    """Describe resources, given as (kind, name). ``node_id`` None: any broker answers."""
+    """Describe resources, each given as (kind, name); return entries or the failure of each.
+
+    ``keys``: only these keys, None for all. ``node_id`` None: any broker answers.
+    """
     request = describe_request.DescribeConfigsRequest(
         resources=tuple(
             describe_request.DescribeConfigsResource(
@@ -107,9 +110,10 @@ async def alter_broker(client: KafkaClient, change: ConfigChange) -> RequestFail
 async def alter_configs(
     client: KafkaClient, changes: Sequence[ConfigChange], *, node_id: int | None = None
 ) -> dict[tuple[int, str], RequestFailure | None]:
-    """Alter configurations; return results by kind and name.
+    """Alter single keys of configurations (KIP-339); return failures by kind and name.
 
-    ``node_id``: the broker to send the request to. Raises ``KafkaError``.
+    None stands for success. ``node_id``: the broker to send the request to, None for any. A
+    broker's own dynamic configuration must be altered there. Raises ``KafkaError``.
     """
     if not changes:
         return {}

@@ -59,7 +59,10 @@ async def dial(
 
 
 async def _connect(address: BrokerAddress, access: KafkaAccess, client_id: str) -> KafkaConnection:
-    """Open the connection, and translate each failure into an error that names the remedy."""
+    """Open a TCP or TLS connection to a broker.
+
+    Raises Unreachable if another attempt may succeed, else ClusterRefused. Both name the remedy.
+    """
     tls = access.tls
     dialer = None if tls is None else _Dialer(_context(tls))
     try:
@@ -94,9 +97,10 @@ async def _connect(address: BrokerAddress, access: KafkaAccess, client_id: str) 
 async def _check_and_log_in(
     address: BrokerAddress, access: KafkaAccess, connection: KafkaConnection
 ) -> float:
-    """Check that the peer speaks Kafka, and log in.
+    """Check that the peer speaks Kafka with known versions, and log in.
 
-    Returns the seconds for which the login is valid (0.0: as long as the connection).
+    Returns the seconds for which the login is valid, 0.0 for as long as the connection. Raises
+    Unreachable, ClusterRefused.
     """
     try:
         # The first request decides whether anything else of this client can be understood.
@@ -161,7 +165,12 @@ def _not_trusted(
 
 
 def _check_certificate_refusal(address: BrokerAddress, tls: Tls, error: Exception) -> None:
-    """Raise :class:`ClusterRefused` if the broker refuses the client certificate."""
+    """Raise :class:`ClusterRefused` if the failure means that the client certificate is refused.
+
+    Returns if the failure has another cause. ``error``: the failed handshake, or the end of the
+    connection after it.
+    """
+    # Prepare the advice, which names the certificate's origin if it is known.
     alert = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     place = f" into {tls.own_source}" if tls.own_source else ""
     remedy = f"put one that its authorities have issued, and its key,{place or ' in its place'}"

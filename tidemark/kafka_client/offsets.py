@@ -23,9 +23,10 @@ _UNCOMMITTED = i8(0)
 async def list_offsets(
     client: KafkaClient, node_id: int, timestamps: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Offset | RequestFailure]:
-    """Return the offsets for times (ms), or for the special ones of :mod:`values`.
+    """Return offsets by timestamp from the partitions' leader (ListOffsets).
 
-    LATEST is the high watermark. The broker must lead the partitions. Raises ``KafkaError``.
+    ``timestamps``: Unix time in ms, or a special value of :mod:`values`. LATEST is the high
+    watermark. ``node_id``: the broker that leads all the partitions. Raises ``KafkaError``.
     """
     # The request groups partitions by topic.
     by_topic: dict[str, list[offsets_request.ListOffsetsPartition]] = {}
@@ -56,9 +57,10 @@ async def list_offsets(
 async def delete_records(
     client: KafkaClient, node_id: int, offsets: Mapping[TopicPartition, int], timeout_ms: int
 ) -> dict[TopicPartition, tuple[int, RequestFailure | None]]:
-    """Delete records; return the low watermark of each partition (-1: unknown), and its failure.
+    """Delete records below an offset of each partition, at its leader (DeleteRecords, KIP-107).
 
-    The leader waits up to ``timeout_ms`` for followers. Raises ``KafkaError``.
+    Returns by partition the low watermark (-1: unknown), and the failure or None. The leader waits
+    up to ``timeout_ms`` until followers have advanced their log start. Raises ``KafkaError``.
     """
     # The request groups partitions by topic.
     by_topic: dict[str, list[delete_request.DeleteRecordsPartition]] = {}

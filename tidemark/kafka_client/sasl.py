@@ -53,7 +53,11 @@ def log_in(connection: BlockingConnection, login: Login, timeout_s: float) -> No
 
 
 def exchange(login: Login) -> Exchange:
-    """Yield the handshake and the messages of one login. Raises :class:`LoginFailed`."""
+    """Yield the requests of one login with their response types; receive the responses.
+
+    A generator without a connection: the caller sends what it yields. Returns the lifetime of the
+    session in seconds, 0.0 for the lifetime of the connection. Raises :class:`LoginFailed`.
+    """
     # The broker confirms the mechanism first (KIP-43), and lists the ones it has otherwise.
     answer: SaslHandshakeResponse = yield (
         SaslHandshakeRequest(mechanism=login.mechanism),
@@ -118,9 +122,10 @@ class ScramClient:
         return (_HEADER + self._first_bare).encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """Return the proof, for the server's nonce, salt and iterations.
+        """Return the client-final message with the proof, for the server's challenge (RFC 5802).
 
-        Raises :class:`LoginFailed`.
+        ``challenge``: the server-first message with nonce, salt and iterations. Raises
+        :class:`LoginFailed`.
         """
         fields = _fields(challenge)
         try:
@@ -135,6 +140,7 @@ class ScramClient:
         password = self._login.password.encode()
         salted = hashlib.pbkdf2_hmac(self._hash, password, salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", self._hash)
+        # The proof covers all messages of the exchange (AuthMessage).
         unproven = f"c={base64.b64encode(_HEADER.encode()).decode()},r={nonce}"
         signed = f"{self._first_bare},{challenge.decode()},{unproven}".encode()
         stored = hashlib.new(self._hash, client_key).digest()

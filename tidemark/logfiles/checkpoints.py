@@ -44,7 +44,10 @@ def write_epochs(epochs: LeaderEpochs) -> str:
 
 
 def read_epochs(text: str) -> LeaderEpochs:
-    """Parse an epoch checkpoint. Raises :class:`CheckpointFormatError`."""
+    """Parse a ``leader-epoch-checkpoint`` file: a line with epoch and start offset for each epoch.
+
+    Raises :class:`CheckpointFormatError`.
+    """
     entries: list[EpochEntry] = []
     for line in _lines(text):
         fields = line.split()

@@ -74,9 +74,10 @@ class LeaderEpochs:
         return self if kept == len(self.entries) else LeaderEpochs(self.entries[:kept])
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Return the end of ``epoch``, or else of the largest known epoch below it.
+        """Return the end offset of ``epoch``, or of the largest known epoch below it.
 
-        These are the rules of OffsetForLeaderEpoch (KIP-101, KIP-279).
+        These are the rules of OffsetForLeaderEpoch (KIP-101, KIP-279), by which a follower finds
+        where its log diverges. Returns ``UNDEFINED_END`` for an unknown or future epoch.
         """
         if epoch == UNKNOWN_EPOCH or epoch > self.latest_epoch:
             return UNDEFINED_END

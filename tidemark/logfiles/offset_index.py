@@ -45,9 +45,9 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: bytes) -> "OffsetIndex":
-        """Read a whole file.
+        """Read an ``.index`` file. Raises :class:`IndexFormatError`.
 
-        Only its shape and its ends are checked, so that a large file is cheap: a reader that uses
+        Only its shape and its ends are checked, so that a large file is cheap. A reader that uses
         an entry checks the batch at its position.
         """
         if len(data) % ENTRY_BYTES:

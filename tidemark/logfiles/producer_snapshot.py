@@ -68,7 +68,7 @@ def without_transactions(data: bytes) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> tuple[ProducerEntry, ...]:
-    """Return the producers in a file.
+    """Return the producers in a ``.snapshot`` file.
 
     Raises :class:`SnapshotFormatError` for a wrong version, CRC or length.
     """
@@ -76,6 +76,7 @@ def decode_snapshot(data: bytes) -> tuple[ProducerEntry, ...]:
         raise SnapshotFormatError(f"{len(data)} bytes are too few")
     version, crc = _FRONT.unpack_from(data)
     body = data[_FRONT.size :]
+    # The version first: of another version the rest may have another layout.
     if version != SNAPSHOT_VERSION:
         raise SnapshotFormatError(f"version {version}: only {SNAPSHOT_VERSION} is known")
     if google_crc32c.value(body) != crc:

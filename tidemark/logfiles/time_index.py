@@ -39,7 +39,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: bytes) -> "TimeIndex":
-        """Read a complete file.
+        """Read a complete ``.timeindex`` file.
 
         Raises :class:`IndexFormatError` unless timestamps rise and offsets do not fall.
         """
@@ -49,6 +49,7 @@ class TimeIndex:
         # Columns instead of entry objects: an index has up to a million entries.
         timestamps = array("q", _column(data, 0, 8))
         offsets = array("i", _column(data, 8, 4))
+        # The file is big endian.
         if sys.byteorder == "little":
             timestamps.byteswap()
             offsets.byteswap()

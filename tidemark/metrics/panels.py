@@ -101,7 +101,11 @@ def _variable(variable: Variable) -> Json:
 
 
 def _laid_out(dashboard: Dashboard, table: Mapping[str, Metric]) -> Iterator[Json]:
-    """Yield the panels from left to right, with a title above each row."""
+    """Yield the panels as JSON, placed from left to right, with a title above each row.
+
+    ``table``: the metrics by name, for the panels' descriptions.
+    """
+    # Grafana wants a number for each panel, and places it on a grid of ``_COLUMNS`` columns.
     number, top = 1, 0
     for title, row in dashboard.rows.items():
         yield {
@@ -125,8 +129,10 @@ def _laid_out(dashboard: Dashboard, table: Mapping[str, Metric]) -> Iterator[Jso
 
 
 def _panel(panel: Panel, table: Mapping[str, Metric]) -> Json:
+    """Return one panel as JSON for Grafana, without number and place."""
     # Tables and single figures show the last sample only.
     stacking = {"stacking": {"mode": "normal"}, "fillOpacity": 20} if panel.stacked else {}
+    # Otherwise Grafana would query a whole range.
     at_once = panel.kind != "timeseries"
     return {
         "type": panel.kind,

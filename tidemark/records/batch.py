@@ -124,8 +124,9 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header of a client's batch, whose offsets are not checked.
+    """Return the header of the batch at ``position``, as sent by a client.
 
+    Magic and length are checked, but neither the CRC nor the offsets, which the broker assigns.
     Raises :class:`CorruptBatch`.
     """
     if len(buffer) - position < HEADER_BYTES:

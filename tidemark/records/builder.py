@@ -44,7 +44,11 @@ def build_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """Return one batch of ``records`` with consecutive offsets from ``base_offset``."""
+    """Return one record batch v2 of ``records``, with consecutive offsets from ``base_offset``.
+
+    ``codec``: number of the compression codec, 0 for none. -1 stands for no leader epoch, no
+    producer and no sequence number. Raises ValueError without records.
+    """
     if not records:
         raise ValueError("a batch needs at least one record")
     # Records have deltas to the first one's timestamp and offset (KIP-98, message format v2).
@@ -53,6 +57,7 @@ def build_batch(
     for delta, record in enumerate(records):
         _write_record(body, record, delta, record.timestamp_ms - base_timestamp)
     payload = compress(codec, bytes(body))
+    # Attributes: codec in bits 0-2, then timestamp type, transactional and control flags.
     covered = _COVERED.pack(
         codec | timestamp_type << 3 | is_transactional << 4 | is_control << 5,
         len(records) - 1,

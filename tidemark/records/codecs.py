@@ -68,10 +68,10 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX) -> bytes:
-    """Unpack one block.
+    """Decompress the records of a batch.
 
-    Raises :class:`CorruptBatch` if it cannot be unpacked, and :class:`UnpackedTooLarge` if the
-    result is larger than ``limit_bytes``.
+    Raises :class:`CorruptBatch` if the block cannot be decompressed, and :class:`UnpackedTooLarge`
+    if the result is larger than ``limit_bytes``.
     """
     try:
         kind = Codec(codec)
@@ -88,7 +88,7 @@ def decompress(codec: int, data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX
 
 
 def _decompress_bounded(kind: Codec, data: bytes, limit_bytes: int) -> bytes:
-    """Unpack into a buffer that doubles until the block fits.
+    """Decompress into a buffer that doubles until the block fits, up to the limit.
 
     A decompression bomb therefore takes no more memory than the limit.
     """

@@ -51,9 +51,10 @@ class DecodedRecord:
 def decode_records(
     batch: Buffer, *, limit_bytes: int = UNPACKED_BYTES_MAX
 ) -> Iterator[DecodedRecord]:
-    """Yield every record of the batch at the buffer's start, in order. The caller checks the CRC.
+    """Yield every record of the batch at the buffer's start, in order.
 
-    Raises :class:`CorruptBatch` if lengths or counts do not match.
+    The caller checks the CRC. ``limit_bytes``: limit for the decompressed records. Raises
+    :class:`CorruptBatch` if lengths or counts do not match, UnpackedTooLarge.
     """
     header = parse_header(batch)
     if header.size_bytes > len(batch):
@@ -78,9 +79,9 @@ def decode_records(
 def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, int]]:
     """Yield (offset, timestamp in ms or -1) of every record of the batch, in order.
 
-    The batch is at the buffer's start; the rest of a record is skipped. Raises as
-    :func:`decode_records`, :class:`CorruptBatch` for an offset outside of the batch, and
-    :class:`UnpackedTooLarge` beyond ``limits``, which are reduced by what is unpacked.
+    The batch is at the buffer's start. Keys, values and headers are skipped. ``limits`` are reduced
+    by what is decompressed. Raises as :func:`decode_records`, :class:`CorruptBatch` for an offset
+    outside of the batch, and :class:`UnpackedTooLarge` beyond ``limits``.
     """
     header = parse_header(batch)
     payload = _unpacked(header, batch, limits)
@@ -109,12 +110,14 @@ def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int
 def scan_records(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, bool]]:
     """Yield (timestamp in ms or -1, whether it has a key) of every record of a producer's batch.
 
-    Checks that the fields of each record fill its length, and that the offset deltas are 0, 1, 2,
-    ... without a gap. Raises as :func:`decode_timestamps`.
+    Validates the batch as the broker must before it appends it: the fields of each record fill its
+    length, and the offset deltas are 0, 1, 2, ... without a gap. Raises as
+    :func:`decode_timestamps`.
     """
     header = parse_header(batch)
     payload = _unpacked(header, batch, limits)
     position, end_of_all = 0, len(payload)
+    # With LogAppendTime all records have the batch's timestamp.
     own_times = header.timestamp_type is TimestampType.CREATE_TIME
     first_ms = header.base_timestamp
     for number in range(header.count):
@@ -154,7 +157,10 @@ def scan_records(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, boo
 
 
 def _unpacked(header: BatchHeader, batch: Buffer, limits: UnpackLimits) -> bytes:
-    """Return the unpacked records, and reduce ``limits``. Raises :class:`UnpackedTooLarge`."""
+    """Return the decompressed records of a batch, and reduce ``limits`` by them.
+
+    Raises :class:`UnpackedTooLarge` beyond the limits, CorruptBatch.
+    """
     # The count is checked before anything is unpacked: it is a claim of the producer.
     if header.count > limits.records_left:
         raise UnpackedTooLarge(
@@ -220,11 +226,15 @@ def _int64(value: int) -> int:
 
 
 def _read_record(payload: bytes, position: int, header: BatchHeader) -> tuple[DecodedRecord, int]:
-    """Return the record at ``position`` of the unpacked records, and the position behind it."""
+    """Return the record at ``position`` of the decompressed records, and the position behind it.
+
+    Raises VarintError, IndexError or CorruptBatch if the record cannot be read.
+    """
     size, position = read_varint(payload, position)
     end = position + size
     if size < 1 or end > len(payload):
         raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
+    # Behind the length is the attributes byte, which has no meaning in version 2.
     timestamp_delta, position = read_varlong(payload, position + 1)
     offset_delta, position = read_varint(payload, position)
     key, position = _read_bytes(payload, position)
@@ -246,6 +256,10 @@ def _read_record(payload: bytes, position: int, header: BatchHeader) -> tuple[De
 def _read_headers(
     payload: bytes, position: int
 ) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    """Return the (name, value) headers of a record, and the position behind them.
+
+    A value may be None.
+    """
     count, position = read_varint(payload, position)
     # A header takes at least one byte, which bounds the work for a wrong count.
     if count < 0 or count > len(payload) - position:

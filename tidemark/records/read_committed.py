@@ -16,12 +16,15 @@ def committed(
     batches: Iterable[tuple[int, BatchHeader]],
     aborted: "AbortedProducers",
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield those of the batches in ``data``, by position, that a reader receives.
+    """Yield the batches that a read_committed consumer receives, with their positions.
 
-    Raises :class:`CorruptBatch` if the CRC of a skipped batch is wrong.
+    ``data``: bytes that contain the ``batches``, each given by position and header. ``aborted``:
+    aborted transactions in the range. Raises :class:`CorruptBatch` if the CRC of a skipped batch is
+    wrong.
     """
     view = memoryview(data)
     for position, header in batches:
+        # Nothing else would notice a damaged header, by which committed records are skipped.
         if aborted.excludes(header, view[position : position + header.size_bytes]):
             check_crc(data, position, header)
         else:

@@ -15,14 +15,15 @@ KeyedRecord = tuple[int, int, int, bytes | None, bool]
 
 
 def keyed_records(payload: bytes, count: int, last_delta: int) -> Iterator[KeyedRecord]:
-    """Yield every record of an unpacked batch, in order.
+    """Yield position, offset delta and key of every record of a decompressed batch, in order.
 
-    No offset delta is above ``last_delta`` of the header. Raises :class:`CorruptBatch` for
-    malformed records, possibly after some were yielded.
+    ``count`` and ``last_delta``: number of records and largest offset delta in the header. Raises
+    :class:`CorruptBatch` for malformed records, possibly after some were yielded.
     """
     position, limit = 0, len(payload)
     try:
         for _ in range(count):
+            # The record's length. Zigzag varints of one byte are decoded in place.
             start = position
             raw = payload[position]
             if raw < 0x80:
@@ -34,11 +35,13 @@ def keyed_records(payload: bytes, count: int, last_delta: int) -> Iterator[Keyed
             while payload[position] >= 0x80:  # the timestamp
                 position += 1
             position += 1
+            # The offset delta to the batch's base offset.
             raw = payload[position]
             if raw < 0x80:
                 delta, position = (raw >> 1) ^ -(raw & 1), position + 1
             else:
                 delta, position = read_varint(payload, position)
+            # The length of the key, negative for null.
             raw = payload[position]
             if raw < 0x80:
                 key_size, position = (raw >> 1) ^ -(raw & 1), position + 1

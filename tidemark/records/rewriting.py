@@ -46,7 +46,9 @@ def with_records(
 ) -> bytes:
     """Return the batch with the records of ``kept`` only (at least one).
 
-    ``horizon_ms``: the delete horizon to set; None keeps the present one.
+    ``payload``: the decompressed records, in which ``kept`` are (start, end). ``horizon_ms``: the
+    delete horizon to set (KIP-534), the time from which tombstones may be removed. None keeps the
+    present one.
     """
     deltas = [timestamp_delta_of(payload, start) for start, _ in kept]
     # With LogAppendTime the batch's largest timestamp is the append time, which stays.
@@ -54,7 +56,7 @@ def with_records(
     if header.timestamp_type is TimestampType.CREATE_TIME:
         largest = _int64(header.base_timestamp + max(value for _, _, value in deltas))
     attributes, base_timestamp = header.attributes, header.base_timestamp
-    # Without a new horizon the bytes of each record stay as they are.
+    # A delete horizon takes the place of the base timestamp, so all deltas change with it.
     if horizon_ms is None:
         body = b"".join(payload[start:end] for start, end in kept)
     else:
@@ -130,7 +132,11 @@ def _counted_from(
     deltas: Sequence[tuple[int, int, int]],
     base_timestamp: int,
 ) -> bytes:
-    """Return the records with timestamp deltas relative to ``base_timestamp``."""
+    """Return the records with timestamp deltas relative to ``base_timestamp``.
+
+    ``deltas``: of each kept record, the position of its timestamp delta, the position behind it,
+    and its value.
+    """
     body = bytearray()
     # Only the delta and the record's length change. Everything behind the delta is copied.
     for (_, end), (at, behind, delta) in zip(kept, deltas, strict=True):
@@ -154,7 +160,7 @@ def _encode(
     count: int,
     body: bytes,
 ) -> bytes:
-    """Return a batch with the identity of ``header``, whose records are ``body``."""
+    """Return a batch with the identity of ``header``, whose (compressed) records are ``body``."""
     # The CRC covers everything after itself, so these fields are packed first.
     covered = _COVERED.pack(
         attributes,

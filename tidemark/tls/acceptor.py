@@ -82,17 +82,28 @@ class Acceptor:
         limits: AcceptLimits,
         refusal: Callable[[str], str | None] = _accept_anyone,
     ) -> None:
+        """Create an acceptor for a listening socket; :meth:`run` accepts.
+
+        ``refusals``: counts and logs refused connections. For ``shake_hands`` and ``refusal`` see
+        the class.
+        """
         self._socket = listening
         self._refusal = refusal
         self._shake_hands = shake_hands
         self._limits = limits
+        #: Number of handshakes in progress, by address.
         self._unproven: Counter[str] = Counter()
+        #: One task for each handshake in progress.
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusals = refusals
+        #: Set when accepting has failed, so that :meth:`run` pauses before it continues.
         self._failed = asyncio.Event()
 
     async def run(self) -> None:
-        """Accept connections until cancelled; closes the socket then."""
+        """Accept connections until cancelled; closes the socket then.
+
+        After a failure to accept (no free file descriptors) it pauses.
+        """
         loop = asyncio.get_running_loop()
         with self._socket:
             try:
@@ -108,8 +119,9 @@ class Acceptor:
                     task.cancel()
 
     def _accept(self) -> None:
-        """Accept waiting connections, a bounded number at a time, so that others are served in
-        between.
+        """Accept waiting connections, at most ``_ACCEPTS_PER_TURN`` at a time.
+
+        In between, the loop serves established connections.
         """
         for _ in range(_ACCEPTS_PER_TURN):
             try:
@@ -124,6 +136,7 @@ class Acceptor:
             self._begin(accepted, str(address[0]))
 
     def _begin(self, accepted: socket.socket, address: str) -> None:
+        """Start the handshake of an accepted connection, or refuse it at once."""
         limits = self._limits
         # Limits come before the policy: counting is cheaper than a decision about the address.
         if (
@@ -136,6 +149,7 @@ class Acceptor:
         if refusal is not None:
             self._refuse(accepted, address, refusal)
             return
+        # Counted until the handshake has ended, whatever its result is.
         self._unproven[address] += 1
         task = asyncio.get_running_loop().create_task(self._prove(accepted, address))
         self._tasks.add(task)

@@ -31,15 +31,17 @@ class Dialer:
     encrypted: bool = True
 
     async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:
-        """Return a connected protocol. The caller limits the time.
+        """Connect to a peer, and check its identity before any data is sent; return the protocol.
 
-        Raises ``OSError``, of which :class:`identity.WrongPeer` is one.
+        ``factory`` creates the protocol. The caller limits the time. Raises ``OSError``, of which
+        :class:`identity.WrongPeer` is one.
         """
         loop = asyncio.get_running_loop()
         context = self.files.contexts().client
         if not self.encrypted:
             return await self._connect_clear(factory, host, port, context)
         transport, protocol = await loop.create_connection(factory, host, port, ssl=context)
+        # A valid certificate of the same authority is not enough: it must name this peer.
         try:
             identity.check(transport.get_extra_info("peercert"), self.expected)
         except identity.WrongPeer:
@@ -77,7 +79,10 @@ class Dialer:
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """Return a socket connected to the first of the host's addresses that accepts."""
+    """Return a socket connected to the first of the host's addresses that accepts.
+
+    Raises the ``OSError`` of the last attempt.
+    """
     loop = asyncio.get_running_loop()
     problem: OSError | None = None
     for family, kind, protocol, _, address in await loop.getaddrinfo(

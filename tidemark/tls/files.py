@@ -59,9 +59,10 @@ class ReloadedFolder(Generic[T]):
         self._problem = ""
 
     def current(self) -> T:
-        """Return the object of the folder's present state, or of its last usable one.
+        """Return the object for the folder's present files, or the last usable one.
 
-        Raises :class:`NoCertificates` if there has been none.
+        Loads again if a file has changed. If that fails, the former object stays in use. Raises
+        :class:`NoCertificates` if there has been none.
         """
         with self._lock:
             try:

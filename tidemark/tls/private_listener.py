@@ -37,18 +37,19 @@ class PrivateListener:
         encrypted: bool = True,
         limits: AcceptLimits | None = None,
     ) -> None:
-        """Create the listener.
+        """Create the listener for a listening socket.
 
-        ``may_speak`` returns why an identity is refused, None if it is accepted. ``factory``:
-        creates the protocol of an authenticated peer; call :meth:`left` when its connection is
-        lost.
+        ``files``: own key and trusted authorities. ``may_speak`` returns why an identity is
+        refused, None if it is accepted. ``factory``: creates the protocol of an authenticated peer;
+        call :meth:`left` when its connection is lost. ``name``: of the listener, for logs.
         """
         self._files = files
         self._may_speak = may_speak
         self._factory = factory
         self._limits = limits or AcceptLimits()
+        #: Number of open connections by identity.
         self._proven: Counter[TlsIdentity] = Counter()
-        # The policy is the same; only the bytes after the handshake differ.
+        # With or without encryption the handshake is the same; only the bytes after it differ.
         accept = self._accept_encrypted if encrypted else self._accept_clear
         self.refusals = Refusals(name)
         self._acceptor = Acceptor(listening, accept, refusals=self.refusals, limits=self._limits)

@@ -37,7 +37,10 @@ class BlockingConnection:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         dialer: BlockingDialer | None = None,
     ) -> None:
-        """Connect; ``dialer`` None: without TLS. Raises ``OSError``."""
+        """Connect to a broker. Raises ``OSError``.
+
+        ``timeout_s``: for the connection attempt. ``dialer`` None: without TLS.
+        """
         self._client_id = client_id
         self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
         self._correlation_id = 0
@@ -45,6 +48,7 @@ class BlockingConnection:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
         else:
             self._socket = dialer.connect_blocking(host, port, timeout_s)
+        # Requests are written at once, so waiting for more data only adds delay.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Self:
@@ -73,15 +77,16 @@ class BlockingConnection:
         return answer
 
     def wait(self, kicks: socket.socket, timeout_s: float) -> None:
-        """Wait until the time is over or there are kicks, which are consumed.
+        """Wait until the time is over or ``kicks`` has bytes, which are consumed.
 
-        Raises ``OSError`` as soon as the peer has ended the connection, ``FrameError`` if it sends
-        anything without a request.
+        ``kicks``: socket by which another thread ends the wait. Raises ``OSError`` as soon as the
+        peer has ended the connection, ``FrameError`` if it sends anything without a request.
         """
         with selectors.PollSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(kicks, selectors.EVENT_READ)
             ready = [key.fileobj for key, _ in selector.select(timeout_s)]
+        # No request is open, so a readable connection means its end, or a broken peer.
         if self._socket in ready:
             if not self._socket.recv(1):
                 raise ConnectionResetError("the other side ended the connection")

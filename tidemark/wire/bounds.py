@@ -113,6 +113,11 @@ class _Array:
         self.least: int = 1 if flexible else 4
 
     def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
+        """Return the position behind the array at ``position``, after checking its lengths.
+
+        ``count``: receives the number of elements, to limit their total in a message. Raises
+        ValueError for impossible lengths, struct.error or IndexError at the end of the buffer.
+        """
         # Compact arrays have their length plus one as a varint, older ones a signed 32-bit length.
         if self._flexible:
             number, position = _varint(buffer, position)
@@ -130,6 +135,7 @@ class _Array:
             raise ValueError(f"{number} elements in {len(buffer) - position} bytes")
         # Counted before the elements are walked: nested arrays multiply.
         count.add(number)
+        # Elements of fixed size need no walk.
         if isinstance(element, _Fixed):
             return position + number * element.size
         for _ in range(number):
@@ -235,6 +241,7 @@ def _within(buffer: Buffer, end: int) -> int:
 
 @cache
 def _entity(entity_type: Any) -> _Entity:
+    """Return the layout of an entity, from kio's (or our own) dataclass of the message."""
     flexible = entity_type.__flexible__
     parts: list[_Part] = []
     known: dict[int, _Part] = {}
@@ -247,6 +254,7 @@ def _entity(entity_type: Any) -> _Entity:
         elif isinstance(part, _Fixed) and parts and isinstance(parts[-1], _Fixed):
             parts[-1] = _Fixed(parts[-1].size + part.size)
         else:
+            # Tagged fields (KIP-482) follow all others in flexible versions.
             parts.append(part)
     if flexible:
         parts.append(_Tags(known))
@@ -287,9 +295,11 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return an unsigned varint of at most 32 bits and its end; readers interpret longer ones
-    differently.
+    """Return an unsigned varint of at most 32 bits, and the position behind it.
+
+    Longer ones raise ValueError, because readers interpret them differently.
     """
+    # Nearly all lengths take one byte.
     byte = buffer[position]
     if byte < 0x80:
         return byte, position + 1

@@ -44,16 +44,23 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """Connection that belongs to the loop it was created on; not thread-safe. See the module."""
 
     def __init__(self, *, client_id: str, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        """Create an unconnected protocol; :meth:`connect` or a listener connects it."""
         self.client_id = client_id
+        #: Address of the peer, "?" before the connection is made.
         self.peer = "?"
         self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
         self._transport: asyncio.Transport | None = None
+        #: Own requests in flight: the future of each answer by correlation id.
         self._open: dict[int, asyncio.Future[Frame]] = {}
         self._correlation_id = 0
+        #: Received requests of the peer, with an event that is set when there are any.
         self._frames: collections.deque[Frame] = collections.deque()
         self._arrived = asyncio.Event()
+        #: Cleared while the transport's write buffer is full.
         self._writable = asyncio.Event()
+        #: Done when the connection is lost.
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: Cause of the end for error messages, "" before.
         self._reason = ""
         #: Error that ended the connection, None if it was ended in order.
         self.failure: Exception | None = None
@@ -70,10 +77,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         frame_bytes_max: int = FRAME_BYTES_MAX,
         dialer: ConnectionDialer | None = None,
     ) -> Self:
-        """Connect; raises ``OSError`` or ``TimeoutError``.
+        """Connect to a peer; raises ``OSError`` or ``TimeoutError``.
 
-        With a ``dialer`` both ends first prove their identities. Without one the peer is a listener
-        for clients, in clear.
+        ``timeout_s`` includes the handshake of the ``dialer``, with which both ends prove their
+        identities. Without a dialer the peer is a listener for clients, in clear.
         """
         made = functools.partial(cls, client_id=client_id, frame_bytes_max=frame_bytes_max)
         # The dialer authenticates both ends within the same time limit.
@@ -93,9 +100,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     async def request(self, entity: Any, response_type: type[R], timeout_s: float) -> R:
         """Send one request and await its answer.
 
-        Raises ``TimeoutError`` (the connection stays usable, a late answer is dropped),
-        :class:`ConnectionClosed`, or ``FrameError`` for an answer that cannot be read.
+        ``response_type``: class of the answer. ``timeout_s`` includes the time until the request
+        can be written. Raises ``TimeoutError`` (the connection stays usable, a late answer is
+        dropped), :class:`ConnectionClosed`, or ``FrameError`` for an answer that cannot be read.
         """
+        # Correlation ids wrap within the positive numbers of int32.
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         correlation_id = self._correlation_id
         frame = encode_request(entity, correlation_id, self.client_id)

@@ -25,10 +25,11 @@ def wire(
     tag: int | None = None,
     secret: bool = False,
 ) -> Any:
-    """Return a field of an entity: its Kafka type (None for entities), default, and tag if it is
-    tagged.
+    """Declare a field of a message's dataclass, in the way of kio's generated classes.
 
-    A ``secret`` field is left out of the entity's ``repr``.
+    ``kafka_type``: the field's type on the wire, None for nested messages. ``tag``: number of a
+    tagged field (KIP-482), None for a regular one. A ``secret`` field is left out of the message's
+    ``repr``.
     """
     metadata: dict[str, object] = {} if kafka_type is None else {"kafka_type": kafka_type}
     if tag is not None:

@@ -62,10 +62,10 @@ def decode(
     offset: int = 0,
     bounds: MessageBounds = ANY,
 ) -> E:
-    """Read one entity.
+    """Parse one message of ``entity_type`` from ``offset`` of a buffer.
 
-    Raises :class:`FrameError` with the cause if the bytes do not fit the entity or exceed
-    ``bounds``.
+    ``bounds``: limits of its number of elements and of its strings. Raises :class:`FrameError` with
+    the cause if the bytes do not fit the type or exceed ``bounds``.
     """
     try:
         # The lengths are checked before kio's reader reserves memory for what they claim.
@@ -102,7 +102,7 @@ def encode(value: object) -> bytes:
 def frame_length(
     buffer: bytes | memoryview, position: int, limit_bytes: int, *, least_bytes: int = 0
 ) -> int:
-    """Return the length prefix of a frame.
+    """Return the length prefix of a frame, which starts at ``position``.
 
     Raises :class:`FrameError` if it is below ``least_bytes`` or above ``limit_bytes``.
     """
@@ -210,7 +210,10 @@ class _Pieces:
 
 
 def _gather(pieces: list[bytes]) -> list[bytes]:
-    """Join small neighbours; the first piece is always a small one."""
+    """Join small neighbouring pieces of a frame, so that few system calls write it.
+
+    Large pieces are not copied. The first piece of the result is always a small one.
+    """
     gathered: list[bytes] = []
     small: list[bytes] = []
     for piece in pieces:

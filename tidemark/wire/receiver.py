@@ -97,6 +97,11 @@ class FrameReceiver:
         return [frame]
 
     def _split(self, end: int) -> list[Frame]:
+        """Return the complete frames in the scratch buffer's first ``end`` bytes.
+
+        An incomplete frame at the end gets a buffer of its own, into which its remaining bytes are
+        received. Raises FrameError for a length outside the limits.
+        """
         frames: list[Frame] = []
         position = 0
         while end - position >= LENGTH_BYTES:

@@ -131,6 +131,11 @@ def _nullable_reader(nested: Any) -> Reader:
 
 
 def _array_reader(nested: Any, *, flexible: bool) -> Reader:
+    """Return a reader of arrays of nested messages, for a flexible or an older version.
+
+    The reader returns the elements (None for a null array), and the bytes that it has read.
+    """
+    # Compact arrays have a varint length, older ones an int32.
     length_reader: Any = read_compact_array_length if flexible else read_legacy_array_length
 
     def read(buffer: Buffer, offset: int) -> tuple[Any, int]:
