@@ -307,11 +307,13 @@ def _continuing(
     range up to the batch's end is missing, and an empty batch takes its place.
     """
     first, end = batches[0], log.bounds.end
+    # The first batch does not span the log end: nothing to replace.
     if not (log.segments.size_bytes and first.base_offset < end <= first.last_offset):
         return data, batches
     header = parse_header(data)
     if header.producer_id > NO_PRODUCER_ID or header.count > header.last_offset_delta:
         return data, batches  # not the result of a compaction: the caller rejects it
+    # An empty batch from the log end on, then the other batches at their new positions.
     gap = Gap(end, first.last_offset, first.leader_epoch).batch()
     shift = len(gap) - first.end_position
     rest = [batch._replace(position=batch.position + shift) for batch in batches[1:]]

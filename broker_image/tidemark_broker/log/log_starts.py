@@ -72,6 +72,7 @@ class LogStarts:
 
         The journal's disk space is reserved, if there is any.
         """
+        # Reserve now: retention must be able to persist new starts when the disk is full.
         try:
             self._put(b"", 0)
         except StorageError as error:
@@ -90,6 +91,7 @@ class LogStarts:
                 break
             self.recorded[change[0]] = change[1]
             self._used_bytes += len(line) + 1
+        # Bytes after the last valid line are the remains of a torn write.
         self._stale_end = len(data.rstrip(b"\0"))
 
     def of(self, key: TopicPartition) -> Starts | None:

@@ -208,6 +208,7 @@ class ProducerStates:
         :class:`OutOfOrderSequence`, :class:`InvalidTransactionState` or :class:`TooManyProducers`.
         """
         entry = self._known(batch.producer_id)
+        # The common case: the next batch in sequence, outside a transaction.
         if entry is not None and entry.is_followed_by(batch):
             return None
         # Retries are recognised before anything is checked, as in Kafka.
@@ -223,15 +224,17 @@ class ProducerStates:
             verification = self._verifications.get(batch.producer_id)
             if verification is None or guard is not verification.guard:
                 raise InvalidTransactionState("the record is not part of an ongoing transaction")
+        # A newer instance of the producer has fenced this one (KIP-98).
         if entry is not None:
             entry.check_epoch(batch)
+        # Coordinators write without sequence numbers.
         if origin is AppendOrigin.CLIENT:
             verification = self._verifications.get(batch.producer_id)
             if verification is not None:
                 verification.check(batch, entry)
             if entry is not None:
                 entry.check_sequence(batch)
-        # Last, so that a batch that is invalid anyway gets its own error.
+        # Only now, so that a batch that is invalid anyway gets its own error.
         if entry is None:
             self._check_room(batch)
         if in_transaction and not batch.is_transactional:
@@ -289,6 +292,7 @@ class ProducerStates:
         entry.end_transaction(batch, batch.marker)
         if first_offset == NO_OFFSET:
             return None  # the transaction has no records in this partition
+        # Until the marker is committed, the transaction still bounds the last stable offset.
         self._ongoing.pop(first_offset, None)
         ended = EndedTransaction(
             batch.producer_id, first_offset, batch.last_offset, not batch.marker.is_commit

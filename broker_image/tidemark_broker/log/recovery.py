@@ -130,6 +130,7 @@ def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
     # A compaction's swap must be complete before names are read.
     finish_swaps(directory)
     for path in directory.iterdir():
+        # A removal or a write that the crash has interrupted.
         if path.name.endswith((names.DELETED_SUFFIX, TEMPORARY_SUFFIX)):
             path.unlink()
         # Group the files of a segment by base offset.
@@ -137,6 +138,7 @@ def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
             files.setdefault(parsed[0], set()).add(parsed[1])
     segments, damaged = [], None
     for offset, suffixes in sorted(files.items()):
+        # Only the end of a transaction index is checked here; a damaged one is rebuilt later.
         if names.LOG_SUFFIX in suffixes:
             segment = _segment_at(directory, offset)
             if names.TRANSACTION_INDEX_SUFFIX in suffixes:

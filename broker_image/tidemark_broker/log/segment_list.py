@@ -92,6 +92,7 @@ class SegmentList:
         index = segment.index
         if segment.descriptor is None or index is None:
             raise NotCached
+        # A consumer continues where its last read ended, so the position is usually known.
         start = self._read_hints.get(offset)
         low = index.position_for(offset) if start is None else start
         # The tail was written recently: the kernel still has it, a check would cost a system call.
@@ -103,6 +104,7 @@ class SegmentList:
                 first = segment.find(offset)
                 start, offset = first.position, first.base_offset
             end, next_offset = segment.end_of_read(start, offset, max_bytes, up_to, min_one=min_one)
+        # The index is wrong: a read in a thread rebuilds it.
         except CorruptRecords as error:
             raise NotCached from error
         # The first batch may exceed the checked range, because of min_one.

@@ -33,7 +33,10 @@ class SharedWork:
             self._run()
 
     def _run(self) -> None:
-        """Run the work, or wait for a run by another thread that covers this request."""
+        """Run the work, or wait for a run by another thread that began after this request. Blocks.
+
+        If that run fails, this thread runs the work itself.
+        """
         with self._changed:
             self._requests += 1
             request = self._requests
@@ -44,6 +47,7 @@ class SharedWork:
             if self._done >= request:
                 return
             self._running, covers = True, self._requests
+        # ``covers``: number of requests that this run satisfies; after a failure none.
         try:
             self._work()
         except BaseException:

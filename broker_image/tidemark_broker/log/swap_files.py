@@ -112,6 +112,7 @@ def _finish(directory: Path, base_offset: int) -> None:
     """
     swap = swap_path(directory, base_offset, names.LOG_SUFFIX)
     end = base_offset
+    # The new segment's offsets show which segments it replaces.
     try:
         for batch in walk_file(swap):
             end = batch.last_offset + 1

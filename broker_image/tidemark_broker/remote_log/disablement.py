@@ -57,7 +57,7 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     writer.announce()
     await _made_durable(partition, start)
     writer.announce()
-    # Reads of the tier that wait now could never succeed.
+    # Consumers' reads of the tier that wait now could never succeed: end them at once.
     drained = shared.context.purgatory.cancel([fetch_key(partition)])
     await partition.write_changes()
     logger.info(

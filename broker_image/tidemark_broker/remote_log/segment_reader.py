@@ -120,6 +120,7 @@ class SegmentReader:
         batches = [first]
         while batches[-1].end < self._entry.size_bytes:
             batch = self._batch_at(batches[-1].end)
+            # The batch does not fit any more.
             if batch.end - first.position > max_bytes:
                 break
             self._follow(line, batch)

@@ -123,6 +123,7 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> FetchOutco
         return await _out_of_range(partition, result)
     if error is ErrorCode.offset_moved_to_tiered_storage:
         return FetchOutcome.FROM_TIER
+    # For example, the leader has not received its own role yet.
     if error is not ErrorCode.none:
         logger.info("%s: leader %d answers %s", partition.tp, partition.leader_id, error.name)
         return FetchOutcome.BACK_OFF
@@ -212,6 +213,7 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Fet
     the leader's log start restarts too, because only the leader's local log has the range below.
     """
     log = partition.log
+    # An unclean election may have chosen a leader with a shorter log.
     if leader.next_offset < log.next_offset:
         logger.info(
             "%s: the log ends at %d, the leader's at %d: truncating to it",

@@ -358,15 +358,17 @@ class ReplicaManager:
         """
         for tp in self._repairs.due():
             await self._retry_opening(tp)
-        # Offline replicas are placed with the controller's latest row.
+        # Offline replicas are placed with the partition state that the controller sent last.
         now_s = self.context.monotonic()
         for key in list(self._placement.offline):
             await self._placement.place_again(key, now_s)
         # A reopened log that lacks records is copied again from its leader.
         for partition, reason in (await self._repairs.reopen(self.partitions)).items():
             await self._copy_again(partition, reason)
+        # Logs that are complete, but whose last write failed, for example on a full disk.
         await self._repairs.probe_room(self.partitions)
         await self._remove_strays()
+        # Elected leaders that could not query the tier yet.
         for partition in self.partitions:
             self._takeovers.begin(partition)
 

@@ -184,7 +184,10 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
 def _adopt_answer(
     partition: Partition, leader: LeaderRole, change: control.IsrChange, result: control.IsrResult
 ) -> None:
-    """Adopt the partition state in the controller's answer as the leader's current one."""
+    """Adopt the partition state in an answer to AlterPartition as the leader's current one.
+
+    ``change``: the proposal that was answered.
+    """
     if partition.stored is None:
         return
     # The answer has no manifest flag: an accepted proposal has set the one it carried.

@@ -78,6 +78,7 @@ def delete_intended(
     if log.log_start_offset < offset and (
         log.next_offset < offset or epochs.epoch_for_offset(offset - 1) != last_epoch
     ):
+        # The intended records end where this log's part of their epoch ends, if it has that epoch.
         end = epochs.end_offset_for(last_epoch, log.next_offset)
         lost_from = end.end_offset if end.epoch == last_epoch else UNKNOWN
         return DeleteResult(ErrorCode.offset_out_of_range, offset, UNKNOWN, lost_from=lost_from)

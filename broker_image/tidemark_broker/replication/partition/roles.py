@@ -70,6 +70,7 @@ async def apply(
             else:
                 await _persist(partition, view, row, controller_epoch)
                 partition.view = view
+        # The new role is not taken, but another broker may lead now.
         except StorageError:
             _give_up_former_role(partition, row)
             raise

@@ -86,7 +86,10 @@ def to_json(state: StoredState) -> dict[str, object]:
 
 
 def from_json(data: Mapping[str, object]) -> StoredState:
-    """Parse a state file's content. Raises ValueError with the cause."""
+    """Parse the content of a replica's state file.
+
+    Raises ValueError, with the cause, for a damaged file or another version.
+    """
     if data.get("version") != VERSION:
         raise ValueError(f"partition.state has version {data.get('version')!r}, not {VERSION}")
     row = data.get("row")
