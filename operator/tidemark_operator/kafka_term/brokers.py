@@ -35,10 +35,14 @@ class KafkaBrokerReconciler:
         self._services = services
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do one step; return when to look again, in seconds."""
+        """Reconcile one Broker of an existing Kafka cluster, which only has a status.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
         services = self._services
         body = services.objects.get(key)
-        # The Cluster creates it again if the broker exists.
+        # Deleted: if the broker still exists in Kafka, the Cluster's reconciler creates it again.
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None
         if cluster_of(body) != services.cluster_key.name:
@@ -50,7 +54,7 @@ class KafkaBrokerReconciler:
             await write_conditions(services, BROKER, key, body, conditions, once=False)
             return None
         broker = services.state.brokers.get(int(body["spec"]["nodeId"]))
-        # The Cluster removes it if Kafka has no such broker.
+        # No such broker in Kafka: the Cluster's reconciler deletes this object.
         if broker is None or broker.key != key.namespaced_name:
             services.queue.add(services.cluster_key)
             return None
@@ -69,7 +73,7 @@ class KafkaBrokerReconciler:
 
 
 async def keep_objects(services: KafkaServices) -> None:
-    """Create an object for each broker of Kafka's controller, and remove the others."""
+    """Create a Broker object for each broker of the Kafka cluster, and remove the others."""
     seen, cluster = services.seen.cluster, services.cluster_key
     if seen is None:
         return
@@ -78,6 +82,7 @@ async def keep_objects(services: KafkaServices) -> None:
         for body in services.objects.of_kind(BROKER)
         if cluster_of(body) == cluster.name
     }
+    # Create what is missing.
     node_ids = {broker_key(services, node.node_id): node.node_id for node in seen.nodes}
     for name, node_id in node_ids.items():
         if name not in bodies:
@@ -85,6 +90,7 @@ async def keep_objects(services: KafkaServices) -> None:
             body = _manifest(services, name, node_id)
             await services.client.apply(BROKER, body, manager=MANAGER)
             services.queue.add(BROKER.key(f"{cluster.namespace}/{name}"))
+    # Remove what the operator created for a broker that no longer exists.
     for name, body in bodies.items():
         if name not in node_ids and body["spec"]["workload"] == Workload.OBSERVED:
             await _remove(services, body)

@@ -31,7 +31,11 @@ class KafkaClusterReconciler:
         self._reported_problem = ""
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do one step; return when to look again, in seconds."""
+        """Reconcile the Cluster of an existing Kafka cluster: Broker objects and status.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
         services = self._services
         body = services.objects.get(key)
         if body is None:
@@ -55,7 +59,7 @@ class KafkaClusterReconciler:
         if not services.state.cluster.deletion_blocked:
             await services.client.ensure_finalizer(CLUSTER, body, CLUSTER_FINALIZER)
         await self._know_cluster(key)
-        # While Kafka is unreachable the known brokers' objects stay.
+        # While Kafka is unreachable, the objects of its known brokers stay.
         if not services.seen.problem:
             await keep_objects(services)
         self._tell(key)

@@ -71,8 +71,9 @@ class Disabler:
                 self._last_changes.pop(key, None)
 
     async def remember(self, topic: TopicInfo) -> None:
-        """Remember the log start on disk, before tiered data is given up.
+        """Record where each partition's local log starts, before its remote data is deleted.
 
+        The deletion of the remote data is complete when the whole log starts no earlier than there.
         Raises ``EngineUnavailable``.
         """
         if not topic.tiering.is_deleting:
@@ -87,8 +88,12 @@ class Disabler:
                     self._local_starts[row.key] = found[row.partition]
 
     async def _ask(self, topics: list[TopicInfo]) -> None:
-        """Query each broker with outstanding acknowledgements about all topics at once."""
+        """Query the brokers whose acknowledgements of disablements are missing.
+
+        One query to each broker is for all topics.
+        """
         state, disablements = self._services.state, self._services.disablements
+        #: By node id and topic id: partitions to acknowledge.
         by_node: dict[int, dict[uuid.UUID, tuple[int, ...]]] = {}
         for topic in topics:
             for node_id, parts in disablement.pending(state, topic, disablements).items():
@@ -105,7 +110,11 @@ class Disabler:
     async def _ask_broker(
         self, node_id: int, partitions: dict[uuid.UUID, tuple[int, ...]]
     ) -> dict[uuid.UUID, list[DisabledReplica]]:
-        """Return a broker's answers by topic id; topics that it still tiers are missing."""
+        """Return a broker's acknowledgements by topic id; topics that it still tiers are left out.
+
+        Apache Kafka has no such acknowledgement (KIP-950 is not complete there), so it is derived
+        from the configuration in force on the broker.
+        """
         state = self._services.state
         topics = [topic for id_ in partitions if (topic := state.topic_by_id(id_)) is not None]
         # A broker that is down reads the configuration before it serves again.
@@ -123,10 +132,13 @@ class Disabler:
     async def _replicas(
         self, node_id: int, topic: TopicInfo, parts: Iterable[int]
     ) -> list[DisabledReplica]:
-        """Return the answers for a topic's partitions on one broker."""
+        """Return the acknowledgements of a topic's partitions on one broker.
+
+        The error code ``request_timed_out`` means that the leader has not finished yet.
+        """
         rows = [row for part in parts if (row := self._services.state.row((topic.id, part)))]
-        # Followers are done with the configuration; the leader also has to finish copies or
-        # deletions.
+        # A follower is done once the configuration is in force. The leader also has to finish
+        # copies or deletions.
         led = [row for row in rows if row.leader == node_id]
         settled = await self._settled(node_id, topic, led) if led else set()
         found = [_done(row.partition) for row in rows if row.leader != node_id]

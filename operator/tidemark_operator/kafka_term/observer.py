@@ -50,13 +50,14 @@ class Observer:
         self._soon.set()
 
     async def run(self) -> None:
-        """Observe periodically, or soon after a change, until cancelled."""
+        """Observe the Kafka cluster periodically, or soon after a change, until cancelled."""
         turn = 0
         while True:
             started_s = time.monotonic()
             await self._turn(turn)
             turn += 1
             took_s = time.monotonic() - started_s
+            # Wait for the next period, or until a change requests an observation.
             try:
                 # A slow cluster is queried less often, so that observation never takes most of the
                 # time.
@@ -125,10 +126,10 @@ class Observer:
             self._wake_all()
 
     def _take_cluster(self, found: ClusterView) -> None:
-        """Update the state from the observed nodes, and queue what depends on them."""
+        """Update the brokers in the state from the observed nodes; queue what depends on them."""
         services, state = self._services, self._services.state
         former, services.seen.cluster = services.seen.cluster, found
-        # The nodes rarely change, and each change writes objects and wakes all topics.
+        # Nodes rarely change, and each change writes objects and queues all topics.
         if former is not None and set(former.nodes) == set(found.nodes):
             return
         bodies = {int(body["spec"]["nodeId"]): body for body in self._broker_objects()}
@@ -158,7 +159,10 @@ class Observer:
     # ------------------------------------------------------------ topics
 
     async def _look(self, *, with_configs: bool) -> None:
-        """Observe the Kafka cluster once, and queue the objects whose topics have changed."""
+        """Observe nodes, reassignments and topics once, and queue the Topics that have changed.
+
+        ``with_configs``: also read the topics' configurations. Raises ``EngineUnavailable``.
+        """
         services, seen = self._services, self._services.seen
         found = await services.kafka.describe()
         # A wrong address must not make another cluster's topics look lost.
@@ -169,7 +173,7 @@ class Observer:
                 f"{services.state.cluster.cluster_id}. Restore the previous "
                 "bootstrapServers, or create another Cluster"
             )
-        # Topics without an id are not owned yet, so their names are not read.
+        # A Topic without an id does not own the topic of its name yet, so that is not observed.
         names = sorted({topic.name for topic in services.state.topics.values() if topic.topic_id})
         moves = await services.kafka.moves() if names else {}
         views = await services.kafka.topics(names) if names else {}
@@ -189,7 +193,11 @@ class Observer:
     def _take(
         self, name: str, view: TopicView | None, own: dict[str, dict[str, str]] | None
     ) -> None:
-        """Update the state from one observed topic; ``view`` is None if Kafka does not list it."""
+        """Update the state from one observed topic.
+
+        ``view`` is None if Kafka does not list it. ``own``: configurations by topic, None if not
+        read.
+        """
         services, seen = self._services, self._services.seen
         former = seen.topics.get(name)
         if view is None:
@@ -201,6 +209,7 @@ class Observer:
                 if topic.topic_id is not None and seen.missing_for_s(name) < 6 * POLL_S:
                     services.queue.add(TOPIC.key(topic.key))
             return
+        # Without a new configuration, the last observed one stays.
         kept = {} if former is None else former.own
         present = FoundTopic(view, kept if own is None else own.get(name, kept))
         seen.missing_since_s.pop(name, None)

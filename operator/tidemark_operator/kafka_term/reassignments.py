@@ -111,26 +111,28 @@ class Mover:
     # ------------------------------------------------------------ one step
 
     async def _step(self) -> None:
-        """Draft the replicas to move, and request the moves that may start now."""
+        """Decide which replicas to move, and request the moves that may start now."""
         state = self._services.state
         self._settle()
-        # Decisions are drafted as for Tidemark's own brokers, and sent to Kafka instead of being
-        # stored.
+        # The same decisions as for Tidemark's own brokers, on a draft. Instead of being stored,
+        # they are sent to Kafka as reassignments.
         draft = Draft(state)
         if state.with_placeholders and state.live_brokers():
             placement.fill_placeholders(draft, limit=FILL_LIMIT)
         if state.resizing:
             replication_factor_changes.step(draft)
+        # Skip partitions that move already, or are moved by another tool.
         changed = [row for row in draft.rows.values() if self._may_move(row)]
         if changed:
             changed = await self._without_others(changed)
         if changed:
             await self._move(changed)
+        # Nothing moves any more: remove the brokers' throttles.
         elif self._rates.has_throttles:
             await self._release_brokers()
 
     def _settle(self) -> None:
-        """Forget requests that are done, or were never observed, and look at their topics again."""
+        """Forget move requests that are complete or had no effect, and queue their Topics."""
         services, now_s = self._services, time.monotonic()
         for name, request in list(self._requests.items()):
             # A Topic without an id does not own the topic yet.
@@ -172,7 +174,7 @@ class Mover:
         return found
 
     async def _move(self, changed: list[PartitionRow]) -> None:
-        """Throttle and request the moves; record the refusals by topic."""
+        """Throttle the moves (KIP-73), request them, and record each topic's refusal."""
         services, state = self._services, self._services.state
         by_topic: dict[str, list[PartitionRow]] = {}
         for row in changed:
@@ -182,6 +184,7 @@ class Mover:
         # Brokers are throttled before topics, and both before the first byte is copied.
         if any(self._added(row) for row in changed):
             await self._rates.throttle()
+        # Throttle each topic; its own lock excludes other changes of its configuration.
         targets = {}
         for key, rows in by_topic.items():
             topic = state.topics[key]
@@ -207,9 +210,15 @@ class Mover:
         self._observer.look_soon()
 
     async def _throttle(self, topic: TopicInfo, rows: list[PartitionRow]) -> None:
-        """Record the throttles, then set them, before the first byte is copied."""
+        """Set a topic's replication throttle (KIP-73) before its first move starts.
+
+        The throttle keys are recorded in the Topic's status first, so that they are removed even
+        after a crash.
+        """
+        #: (partition, former replicas, added replicas)
         moving = [(row.partition, self._former(row), self._added(row)) for row in rows]
-        # The key's value is one for the topic, so moves in progress must stay in it.
+        # The keys list the replicas of all moves of a topic, so moves in progress must stay in
+        # them.
         present = [
             (row.partition, tuple(set(row.hosts) - set(row.adding)), row.adding)
             for row in self._moving(topic)
@@ -228,7 +237,10 @@ class Mover:
             raise
 
     async def _set_throttles(self, topic: TopicInfo, values: dict[str, str]) -> None:
-        """Set a topic's throttle keys, after recording them in its status."""
+        """Set a topic's throttle keys, after recording them in its Topic's status.
+
+        Raises ``EngineUnavailable`` if Kafka refuses the change.
+        """
         services, key = self._services, TOPIC.key(topic.key)
         managed = config_keys(services.state.topics.get(topic.key, topic))
         if not managed.issuperset(values):

@@ -59,9 +59,9 @@ class KafkaReflector:
                 self.gone(TOPIC.key(name))
 
     def _topic_changed(self, body: Json) -> None:
-        """Take a Topic.
+        """Put a Topic into the state, and apply the last observation of its topic to it.
 
-        Observations of its topic count at once, also for another number of replicas.
+        So a changed spec, for example another replication factor, has an effect without waiting.
         """
         services, state = self._services, self._services.state
         topic = topic_info(body, {})

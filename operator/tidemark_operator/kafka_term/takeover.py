@@ -44,7 +44,10 @@ class KafkaTakeover:
     objects: ObjectCache
 
     async def run(self, body: Json) -> KafkaTakeoverResult:
-        """Become the controller of a Cluster, as it was just read."""
+        """Become the controller of a Cluster with an existing Kafka; return the start of the term.
+
+        ``body`` is the Cluster as it was just read.
+        """
         meta = body["metadata"]
         if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
             await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)

@@ -77,7 +77,7 @@ def kafka_term(
     leads: Callable[[], bool],
     last_pass: LastPass,
 ) -> "KafkaTerm":
-    """Return a term after its takeover. Its first observation reads the access to Kafka."""
+    """Create the term that follows a takeover. It reads the access to Kafka when it starts."""
     # The access is empty at first: the observer reads it from the spec and its Secrets.
     cluster = KafkaCluster(KafkaAccess(()), leads=leads)
     services = KafkaServices(
@@ -108,11 +108,18 @@ class KafkaTerm:
         leads: Callable[[], bool],
         last_pass: LastPass,
     ) -> None:
+        """Create the parts of a term with an existing Kafka cluster; :meth:`run` starts them.
+
+        ``leads``: whether this process still holds the Lease. ``last_pass``: time of the last
+        reconciliation, for /healthz.
+        """
         self.services = services
         self._resync_s = resync_s
         self._leads = leads
+        #: Set to the exception that ends the term.
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # The observer reads Kafka, the mover and the disabler change it beside the reconcilers.
+        # The observer reads Kafka's state. The mover reassigns replicas, and the disabler follows
+        # disablements.
         self._reflector = KafkaReflector(services)
         self._observer = Observer(services)
         self._mover = Mover(services, self._observer)
@@ -137,11 +144,11 @@ class KafkaTerm:
             self.services.objects.listener = None
 
     async def run(self) -> None:
-        """Serve until the term ends. Raises the reason alone, not as a group."""
+        """Serve until the term ends. Raises the reason alone, not as an exception group."""
         services = self.services
         services.objects.listener = self._reflector
         services.client.api.own.on_refusal = reporter(services)
-        # Everything in the store is taken before the first key is reconciled.
+        # Load all objects into the state before the first key is reconciled.
         try:
             self._reflector.catch_up()
             async with asyncio.TaskGroup() as group:

@@ -44,6 +44,11 @@ class KafkaTopicChanger:
         mover: Mover,
         disabler: Disabler,
     ) -> None:
+        """Prepare changes of existing topics.
+
+        ``backoff`` remembers requests that were just sent; ``writer`` writes statuses.
+        """
+        # The helpers are shared with the other parts of the term.
         self._services = services
         self._writer = writer
         self._backoff = backoff
@@ -52,22 +57,29 @@ class KafkaTopicChanger:
         self._disabler = disabler
 
     async def keep(self, key: Key, topic: TopicInfo, found: FoundTopic) -> float | None:
-        """Do one step towards the spec; return when to look again, in seconds."""
+        """Bring an existing topic closer to its spec, and write the Topic's status.
+
+        Tiering, partitions, configuration and replication factor, as far as each is possible.
+        ``found`` is the topic as observed. Returns the seconds until the next step, None to wait
+        for a change.
+        """
         services, now_ms = self._services, wall_ms()
         blockers = topic_rules.refusals(topic, len(found.view.partitions), services.seen.not_tiered)
         externally_tiered = topic_rules.tiered_externally(topic, found.own)
         blockers += [] if externally_tiered is None else [externally_tiered]
+        # `acted`: the Topic with those parts of its spec that can be fulfilled.
         acted = topic
         # Without storage the refused tiering is ignored, and the rest of the spec is not.
         if any(blocker.reason == Reason.STORAGE_UNAVAILABLE for blocker in blockers):
             acted = dataclasses.replace(topic, tiering_spec=TieringSpec())
-        # The next tiering state is only decided here; the status write records it first.
+        # The next tiering state is decided here; the status records it before it is requested.
         next_tiering, event = disablement.step(
             services.state, acted, services.disablements, now_ms=now_ms
         )
-        # Partitions before configuration: both are visible in one observation.
+        # Partitions, then configuration: one observation shows both.
         missing = await self._grow(topic, found, blockers)
         keys = await self._configure(key, topic, found, blockers)
+        # More managed keys than desired values: some keys are still to be removed.
         unsettled = len(keys) > len(desired_configs.of_topic(topic, topic.tiering).values)
         draft = Draft(services.state)
         resized = self._resize(draft, topic, blockers)
@@ -88,7 +100,10 @@ class KafkaTopicChanger:
     async def _grow(
         self, topic: TopicInfo, found: FoundTopic, blockers: list[Blocker]
     ) -> BrokersMissing | None:
-        """Add missing partitions; return the brokers that are missing for them, if any."""
+        """Add missing partitions; return the brokers that are missing for them, None if none are.
+
+        Refusals are appended to ``blockers``.
+        """
         present = len(found.view.partitions)
         if topic.partitions <= present:
             return None
@@ -130,15 +145,17 @@ class KafkaTopicChanger:
     async def _configure(
         self, key: Key, topic: TopicInfo, found: FoundTopic, blockers: list[Blocker]
     ) -> list[str]:
-        """Set the values that differ; record managed keys before.
+        """Change the configuration values that differ; return the keys to record as managed.
 
-        Return the keys to have recorded.
+        Managed keys are those that the operator has set, and removes when the spec drops them. They
+        are recorded before they are set. Refusals are appended to ``blockers``.
         """
         services, managed = self._services, config_keys(topic)
         desired = desired_configs.of_topic(topic, topic.tiering, self._mover.throttled(topic))
         differs = desired_configs.difference(found.own, desired, managed)
         if not differs:
             return sorted(desired.values)
+        # Do not repeat a request that was just sent: brokers show changes with a delay.
         token = tuple(differs.set.items()), differs.unset
         if self._backoff.was_just_sent(topic.key, "config", token):
             refusal = self._backoff.refusal(topic.key, "config")
@@ -154,7 +171,7 @@ class KafkaTopicChanger:
             keys = sorted(managed | set(desired.values))
             status = {**(stored.get("status") or {}), "configKeys": keys}
             await services.statuses.write(TOPIC, key, status)
-        # After a Delete the local log start can no longer be read from before the switch.
+        # When remote data is to be deleted, the local log start can only be read before the switch.
         await self._disabler.remember(topic)
         altered = change(topic.name, differs.set, differs.unset)
         failure = await services.kafka.alterations.ask(topic.name, altered)
@@ -172,10 +189,13 @@ class KafkaTopicChanger:
     def _resize(
         self, draft: Draft, topic: TopicInfo, blockers: list[Blocker]
     ) -> replication_factor_changes.Resizing | None:
-        """Have the mover change the replication factor; add the reasons why it cannot yet."""
+        """Have the mover change the replication factor; return what differs, None if nothing does.
+
+        Reasons why it cannot continue at present are appended to ``blockers``.
+        """
         state = self._services.state
         found = replication_factor_changes.outlook(draft, topic)
-        # The mover reads this set; it continues from the difference between rows and spec.
+        # The mover acts on the topics in this set.
         (state.resizing.discard if found is None else state.resizing.add)(topic.id)
         foreign = self._mover.foreign(topic)
         if foreign:

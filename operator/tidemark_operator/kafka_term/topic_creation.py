@@ -43,13 +43,17 @@ class TopicCreator:
         self._backoff = backoff
 
     async def begin(self, key: Key, topic: TopicInfo) -> float | None:
-        """Do one step towards a topic; return when to look again, in seconds."""
+        """Take the next step towards a topic for a Topic without an id: adopt or create it.
+
+        Returns the seconds until the next step, None to wait for a change.
+        """
         services, kafka = self._services, self._services.kafka
         found = await kafka.looks.ask(topic.name, None)
-        # A recorded request may have created the topic although its answer was lost.
+        # An earlier CreateTopics request may have succeeded although its answer was lost.
         is_requested = topic.partitions_placed > 0
         if found is not None:
             return await self._claim(key, topic, found, is_requested=is_requested)
+        # Refuse what cannot be created as specified.
         blocker = topic_rules.joined(topic_rules.refusals(topic, 0, services.seen.not_tiered))
         # The first tiering state is part of the creation: the topic is tiered from its first
         # segment.
@@ -62,11 +66,12 @@ class TopicCreator:
             blocker = next(iter(self._backoff.refusal(topic.key, "create")), None)
         if blocker is not None:
             return await self._writer.write(key, topic, unchanged_decision(topic, blocker=blocker))
+        # Choose replicas like for Tidemark's own brokers.
         planned = plan(services, topic, 0)
         if isinstance(planned, BrokersMissing):
             decision = dataclasses.replace(unchanged_decision(topic), missing=planned)
             return await self._writer.write(key, topic, decision)
-        # From here on a topic of that name may be the operator's own.
+        # Record the request first. From now on a topic of that name may be the operator's own.
         if not is_requested:
             await self._record_intent(key, topic, values)
         new = NewTopic(topic.name, planned, values)
@@ -75,6 +80,7 @@ class TopicCreator:
         if isinstance(answer, uuid.UUID):
             services.seen.topics.pop(topic.name, None)
             return await self._created(key, topic, answer, values)
+        # The topic exists although this was the first request: the client may have repeated it.
         if not is_requested and answer.code is ErrorCode.topic_already_exists:
             found = await self._find_own_creation(new)
             if found is not None:
@@ -84,8 +90,9 @@ class TopicCreator:
         return await self._not_created(key, topic, answer, request, is_requested=is_requested)
 
     async def _record_intent(self, key: Key, topic: TopicInfo, values: Mapping[str, str]) -> None:
-        """Record the request in the status first: if its answer is lost, the topic is
-        recognised.
+        """Record in the Topic's status that the topic is about to be created.
+
+        If the answer to CreateTopics is lost, the topic is later recognised as the operator's own.
         """
         now_ms = wall_ms()
         blocker = Blocker(
@@ -148,10 +155,11 @@ class TopicCreator:
         *,
         is_requested: bool,
     ) -> float | None:
-        """Handle a failed creation.
+        """Handle a failed creation; return the seconds until the next step.
 
-        If no earlier request can have created the topic either, the record is withdrawn: a topic
-        that others create under the name is theirs.
+        If no earlier request can have created the topic, the record of the request is withdrawn, so
+        that a topic that another client creates under this name is not adopted. ``request``:
+        identifies the request for the backoff.
         """
         blocker = topic_rules.refused(failure, f"topic {topic.name} was not created")
         exists = failure.code is ErrorCode.topic_already_exists
@@ -166,7 +174,7 @@ class TopicCreator:
                 status.pop("configKeys", None)
             placed = 0 if withdrawn else topic.partitions
             topic = dataclasses.replace(topic, status=status, partitions_placed=placed)
-        # The name exists after all: the next step looks whose topic it is.
+        # The name exists after all: the next step finds out whose topic it is.
         if exists:
             if withdrawn and stored is not None:
                 await self._services.statuses.write(TOPIC, key, topic.status)
@@ -182,7 +190,12 @@ class TopicCreator:
         is_requested: bool,
         created: uuid.UUID | None = None,
     ) -> float | None:
-        """Make a topic the Topic's own by writing its id."""
+        """Adopt an existing topic by writing its id into the Topic's status, or write the refusal.
+
+        ``is_requested``: the operator has requested its creation, with unknown outcome.
+        ``created``: the topic's id if the operator certainly created it. Returns the seconds until
+        the next step.
+        """
         services = self._services
         claimed = topic_rules.claim(
             topic,

@@ -31,12 +31,13 @@ class TopicRemover:
     async def delete(
         self, key: Key, body: Json, topic: TopicInfo, taken: Blocker | None
     ) -> float | None:
-        """Do one step; return when to look again, in seconds.
+        """Take the next step of deleting a Topic; return the seconds until the next one.
 
-        ``taken``: another Topic has the name.
+        ``taken``: another Topic owns the topic of this name, None if none does. Returns None once
+        the finalizer is removed.
         """
         services = self._services
-        # The orphan is listed before the finalizer is removed, or its id would be lost.
+        # Orphan: list the topic in the Cluster's status before the Topic and its id are deleted.
         if topic.deletion_policy is DeletionPolicy.ORPHAN:
             if topic.topic_id is not None and not await self._record_orphan(topic):
                 text = left_behind.full_message(services.state.cluster)

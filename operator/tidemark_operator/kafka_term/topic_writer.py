@@ -30,12 +30,12 @@ class TopicWriter:
         *,
         keys: list[str] | None = None,
     ) -> float | None:
-        """Write a decision's status; return when to look again, in seconds.
+        """Write the status that follows from a decision; return the seconds until the next step.
 
-        ``keys`` are the managed keys of the configuration from now on; None: as recorded. Raises
-        ``KubeError``.
+        ``keys``: configuration keys to record as managed; None: as before. Raises ``KubeError``.
         """
         services, now_ms = self._services, wall_ms()
+        # A deletion that will probably be complete in a moment needs no status.
         if decision.deletion is not None and topic.deletion_ms is not None:
             quiet_ms = quiet_deletion_ms(topic.deletion_ms, now_ms=now_ms)
             if quiet_ms and not decision.deletion.problem:

@@ -36,6 +36,11 @@ class KafkaTopicReconciler:
     def __init__(
         self, services: KafkaServices, observer: Observer, mover: Mover, disabler: Disabler
     ) -> None:
+        """Prepare the reconciler with its helpers for creation, change and deletion.
+
+        ``observer`` reads the Kafka cluster, ``mover`` reassigns replicas, and ``disabler`` follows
+        disablements; all run beside the reconciler.
+        """
         self._services = services
         self._observer = observer
         self._mover = mover
@@ -53,7 +58,11 @@ class KafkaTopicReconciler:
         self._remover = TopicRemover(services, self._writer)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do one step; return when to look again, in seconds."""
+        """Reconcile one Topic of an existing Kafka cluster.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
         services, text = self._services, key.namespaced_name
         body = services.objects.get(key)
         if body is None:
@@ -67,7 +76,7 @@ class KafkaTopicReconciler:
         # The finalizer is set before Kafka has anything of the Topic.
         if not await self._hold(body, topic):
             return None
-        # Waiting for the API server may have changed the Topic.
+        # The Topic may have changed during the call of the API server.
         topic = services.state.topics.get(text)
         if topic is None:
             return 0.0
@@ -93,9 +102,9 @@ class KafkaTopicReconciler:
         return True
 
     async def _unavailable(self, key: Key, topic: TopicInfo, problem: str) -> float:
-        """Handle an unreachable Kafka.
+        """Write the status of a Topic while Kafka is unreachable; return the seconds until a retry.
 
-        A topic that is served continues, and its status stays unless the Topic requires a change.
+        A topic that is served stays Ready: its status changes only if the Topic waits for a change.
         """
         if not self._services.seen.problem:
             self._observer.look_soon()
@@ -113,7 +122,10 @@ class KafkaTopicReconciler:
         return requeue_delays.LOOK_AGAIN_S
 
     async def _step(self, key: Key, body: Json, topic: TopicInfo) -> float | None:
-        """Do one step with a reachable Kafka cluster. Raises :class:`EngineUnavailable`."""
+        """Take one step with a reachable Kafka cluster: create, change or delete the topic.
+
+        Returns the seconds until the next step. Raises :class:`EngineUnavailable`.
+        """
         services, seen = self._services, self._services.seen
         if seen.problem or seen.cluster is None:
             raise EngineUnavailable(seen.problem or "the Kafka cluster has not answered yet")
@@ -139,6 +151,6 @@ class KafkaTopicReconciler:
         if topic.name not in seen.topics:
             seen.topics[topic.name] = found
             take_rows(services, topic, found)
-        # The mover changes the same configuration, so the two exclude each other.
+        # The mover changes the topic's throttle keys, so its lock excludes it.
         async with self._mover.record(topic):
             return await self._changer.keep(key, services.state.topics.get(topic.key, topic), found)

@@ -67,6 +67,10 @@ class Elector:
         on_stopped: Callable[[], None],
         on_led: Callable[[], None] = lambda: None,
     ) -> None:
+        """Prepare an elector, which acquires and renews the Lease in a thread of its own.
+
+        ``lease``: the Lease and this process's identity; ``times``: duration and intervals.
+        """
         self._access = access
         self._lease = lease
         self._times = times
@@ -74,8 +78,10 @@ class Elector:
         self._on_stopped = on_stopped
         self._on_led = on_led
         self._leading = False
-        self._leading_until_s = 0.0
+        self._leading_until_s = 0.0  # Monotonic time at which an unrenewed Lease ends.
+        #: Monotonic time at which another holder's Lease may be taken.
         self._may_take_at_s = math.inf
+        #: The other holder's record as last read, and since when it is unchanged.
         self._observation: Observation | None = None
         self._logged_holder = ""
         #: Whether the Cluster is read before the next write of the Lease.
@@ -155,9 +161,9 @@ class Elector:
         return max(0.0, min(pause_s, self._leading_until_s - time.monotonic()))
 
     async def _turn(self, api: KubeApi) -> None:
-        """Try once to get or renew the Lease; a failure only costs time."""
-        # The deadline counts from before the request: the candidates' clocks start when the write
-        # lands.
+        """Try once to acquire or renew the Lease; errors are logged and retried later."""
+        # Other candidates count from when the write arrives. Counting from before the request is
+        # therefore safe: this process stops to lead first.
         started_s = time.monotonic()
         try:
             async with asyncio.timeout(self._budget_s(started_s)):
@@ -184,7 +190,10 @@ class Elector:
         return max(0.05, self._leading_until_s - now_s)
 
     async def _step(self, api: KubeApi) -> bool:
-        """Read the Lease and create, renew or take it if allowed; return whether it is held."""
+        """Read the Lease, then create, renew or take it over if allowed.
+
+        Return whether it is held.
+        """
         self._may_take_at_s = math.inf
         lease = await self._read(api)
         now_s = time.monotonic()
@@ -200,8 +209,7 @@ class Elector:
             self._log_holder(lease)
             return False
         self._logged_holder = ""
-        # Write our record under the resourceVersion that was read, so of two candidates one
-        # conflicts.
+        # The write has the resourceVersion that was read, so of two candidates one gets a conflict.
         transitions = 0 if isinstance(action, Create) else action.transitions
         body = self._body(transitions, lease)
         if self._reads_cluster:

@@ -51,10 +51,11 @@ async def raise_epoch(
     floor: int,
     leads: Callable[[], bool],
 ) -> Json:
-    """Record this process as the controller, one above the stored epoch and above ``floor``.
+    """Record this process as the controller, with a controller epoch above all earlier ones.
 
-    Fields of ``beginning`` are written where the status lacks them, fields of ``noted`` always.
-    Returns the Cluster as written. Raises ``NotFound`` if the Cluster does not exist,
+    The epoch is above the stored one and above ``floor``. Fields of ``beginning`` are added where
+    the status lacks them; fields of ``noted`` are always written. ``uid``: of the Cluster that was
+    read. Returns the Cluster as written. Raises ``NotFound`` if the Cluster does not exist,
     ``NotLeading`` if the Lease is lost, and ``EpochsExhausted`` after the last epoch.
     """
     tried = 0
@@ -78,8 +79,8 @@ async def raise_epoch(
         body = with_controller(cluster, identity, tried, beginning, noted)
         try:
             return await api.replace_status(CLUSTER, body)
-        # Conflict: another write came first. Invalid: the CRD's rule saw a higher epoch. Both read
-        # again.
+        # Conflict: another write came first. Invalid: the CRD's rule rejects a lower epoch. Read
+        # the Cluster again in both cases.
         except (Conflict, Invalid, ApiServerUnavailable) as error:
             logger.info("controller epoch %d not written: %s", tried, error)
     raise ApiServerUnavailable(0, f"the controller epoch of {namespace}/{name} cannot be raised")

@@ -112,9 +112,10 @@ def observe(lease: Json, former: Observation | None, now_s: float) -> Observatio
 
 
 def decide(lease: Json | None, identity: str, former: Observation | None, now_s: float) -> Action:
-    """Return the next step of a candidate or a leader.
+    """Decide what to do with a Lease that was just read: create, take, renew or wait.
 
-    ``former`` is the result of ``observe`` for this record.
+    ``lease``: None if it does not exist. ``former``: since when this process has seen this record
+    (result of ``observe``). Clocks of other processes are not used.
     """
     if lease is None:
         return Create()
@@ -126,7 +127,7 @@ def decide(lease: Json | None, identity: str, former: Observation | None, now_s:
         return Renew(transitions)
     if not holder:
         return Take(transitions + 1)
-    # The holder's duration counts, on our clock, from when we first saw the record.
+    # The duration counts from when this process first saw the record, by its own clock.
     duration_s = float(spec.get("leaseDurationSeconds") or 0)
     since_s = now_s if former is None else former.since_s
     if now_s - since_s <= duration_s:
@@ -144,7 +145,10 @@ def lease_body(
     now: dt.datetime,
     stored: Json | None,
 ) -> Json:
-    """Return the Lease to write, new or ``stored`` with its resourceVersion and a new record."""
+    """Return the Lease to write: a new one, or ``stored`` with a new record of its holder.
+
+    ``transitions``: number of changes of the holder so far.
+    """
     spec = dict((stored or {}).get("spec") or {})
     stamp = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     # The time of acquisition changes only with the holder.

@@ -28,7 +28,7 @@ def take_report(services: ReconcilerServices, request: control.BrokerStatusReque
 
 
 def _take_health(services: ReconcilerServices, request: control.BrokerStatusRequest) -> None:
-    """Record a broker's figures and errors, and queue the objects that show them."""
+    """Record a broker's storage figures and errors; queue the objects that show them."""
     state, queue = services.state, services.queue
     health = BrokerHealth(
         log_bytes=request.log_bytes,
@@ -48,7 +48,7 @@ def _take_health(services: ReconcilerServices, request: control.BrokerStatusRequ
     if former is None or former.set_aside != health.set_aside:
         _set_aside_changed(services, request.broker_id, former, health)
     key = BROKER.key(state.brokers[request.broker_id].key)
-    # An error is shown at once; figures change constantly and are batched.
+    # A new error is shown at once. Figures change constantly, so their update is delayed.
     if former is None or _errors(former) != _errors(health):
         queue.add(key)
         queue.add(services.cluster_key)
@@ -59,7 +59,10 @@ def _take_health(services: ReconcilerServices, request: control.BrokerStatusRequ
 def _set_aside_changed(
     services: ReconcilerServices, node_id: int, former: BrokerHealth | None, health: BrokerHealth
 ) -> None:
-    """Emit one Event for each Topic with a replica that the broker copies again completely."""
+    """Emit an Event for each Topic of which a broker starts to copy a replica again from scratch.
+
+    The replica's log lacked records, so the broker sets its former directory aside.
+    """
     # A broker repeats the list in every report; only new entries are news.
     known = frozenset(() if former is None else former.set_aside)
     by_topic: dict[uuid.UUID, list[tuple[int, str]]] = {}
@@ -80,7 +83,7 @@ def _set_aside_changed(
 
 
 def _take_failed(services: ReconcilerServices, request: control.BrokerStatusRequest) -> None:
-    """Record which replicas' storage fails or works again, and elect their leaders accordingly."""
+    """Record which replicas have failed storage, and elect other leaders where necessary."""
     state, node_id = services.state, request.broker_id
     named = {
         (topic.topic_id, partition)
@@ -92,7 +95,7 @@ def _take_failed(services: ReconcilerServices, request: control.BrokerStatusRequ
         return
     news = state.put_failed(node_id, state.keys_on(node_id).intersection(named))
     if news:
-        # Election is a decision of its own: the report is answered without waiting for the commit.
+        # The election needs a commit; the broker's report is answered without waiting for it.
         services.background.spawn(
             ("storage", node_id, news), _storage_changed(services, node_id, news)
         )
@@ -110,7 +113,7 @@ async def _storage_changed(
 
 
 def _take_partition(services: ReconcilerServices, report: control.PartitionStatus) -> None:
-    """Record a leader's report about one partition, and queue its Topic."""
+    """Record a leader's report about one partition (offsets, remote data), and queue its Topic."""
     state = services.state
     row = state.row((report.topic_id, report.partition))
     topic = state.topic_by_id(report.topic_id)
@@ -122,7 +125,7 @@ def _take_partition(services: ReconcilerServices, report: control.PartitionStatu
     disabling = topic.tiering.is_disabling
     if disabling:
         _note_remaining(services, topic, report)
-    # Trouble wakes the Topic at once; a disablement shows its progress every second.
+    # A new error is shown at once. Other changes are delayed, less during a disablement.
     key = TOPIC.key(topic.key)
     if former is None or _trouble(former) != _trouble(report):
         services.queue.add(key)

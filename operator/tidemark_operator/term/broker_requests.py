@@ -96,16 +96,20 @@ class BrokerRequests(ControlHandler, EngineListener):
     async def register(
         self, request: control.BrokerRegistrationRequest, *, session_alive: bool, connected: bool
     ) -> control.BrokerRegistrationResponse:
-        """Register a broker.
+        """Decide a broker's registration, and return the response.
 
-        The order is fixed: slices, then the Broker's status, then the session, then the answer.
+        The order is essential: store the slices (the broker leaves ISRs), then the Broker's status
+        (its epoch), then open its session, then respond. ``session_alive`` and ``connected`` are
+        about the broker's former process. The response may request the broker's replica states
+        first; it then sends them and registers again.
         """
         term = self._term
         refusal = _as(control.BrokerRegistrationResponse, not_controller(request))
         if term is None:
             return refusal
         state = term.services.state
-        # The broker has obeyed a later controller, so decisions of this term could be stale.
+        # The broker has obeyed a later controller: this term ends, and the next takeover is above
+        # it.
         if epochs.is_ahead(state, request):
             term.end(EpochTooLow(request.highest_controller_epoch))
             return refusal
@@ -118,7 +122,7 @@ class BrokerRequests(ControlHandler, EngineListener):
             session_alive=session_alive,
             connected=connected,
         )
-        # Election needs to know the states that brokers received from former controllers.
+        # No election before the states are known that this broker received from former controllers.
         if is_refused is None and not await self._may_decide(term, request):
             return dataclasses.replace(refusal, wants_states=request.has_states)
         if _is_duplicate(is_refused) and not self._check_unadmitted_states(term, request):
@@ -135,8 +139,7 @@ class BrokerRequests(ControlHandler, EngineListener):
                 session_timeout_ms=term.session_timeout_ms,
             )
 
-        # The refusal may have changed while this waited, so the decision checks it again in the
-        # draft.
+        # The state may have changed during the wait, so the commit checks everything again.
         response = await term.services.committer.try_decide(
             register,
             f"the registration of broker {request.broker_id}",
@@ -166,10 +169,11 @@ class BrokerRequests(ControlHandler, EngineListener):
     async def _may_decide(
         self, term: RequestedTerm, request: control.BrokerRegistrationRequest
     ) -> bool:
-        """Return whether the states that this broker received are known.
+        """Return whether a registration may be decided: the broker's replica states are known.
 
-        A new process changes rows. Its registration therefore also waits for the reports of all
-        other live brokers.
+        The registration of a new process removes it from ISRs, which may elect leaders. It
+        therefore also waits for the reports of all other live brokers. Returns False if the broker
+        has to send its states first, or the term has ended.
         """
         services, node_id = term.services, request.broker_id
         services.first_reports.broker_arrived(node_id)
@@ -186,9 +190,10 @@ class BrokerRequests(ControlHandler, EngineListener):
     def _take_replica_states(
         self, term: RequestedTerm, request: control.BrokerRegistrationRequest
     ) -> bool:
-        """Take over the states that a broker has received; False if it has to send them first.
+        """Put the replica states that a broker has sent into the state.
 
-        If they exceed the slices, the term ends before anything is decided.
+        Returns False if the broker has to send them first. If they are newer than the
+        PartitionSlices, the term ends before anything is decided.
         """
         services, node_id = term.services, request.broker_id
         states = term.replica_states.take_complete(node_id, request.incarnation_id)
@@ -203,16 +208,17 @@ class BrokerRequests(ControlHandler, EngineListener):
     def _check_unadmitted_states(
         self, term: RequestedTerm, request: control.BrokerRegistrationRequest
     ) -> bool:
-        """Check the states of a process that is not admitted while its former one may be alive.
+        """Check the replica states of a process that is refused as a duplicate.
 
-        They are not kept. But if they show that the slices are old, this has to be known before
-        other replicas are elected.
+        Its former process may be alive. The states are not kept. But if they show that the
+        PartitionSlices are outdated, the term must end before other replicas are elected. Returns
+        False if the process has to send its states first, or the term has ended.
         """
         if not request.has_states:
             return True
         services, node_id = term.services, request.broker_id
         is_same = services.state.brokers[node_id].directory_id == request.directory_id
-        # Only the same log directory can stand for the broker that is expected.
+        # Only a process with the same log directory counts as the report of the expected broker.
         if is_same:
             services.first_reports.broker_arrived(node_id)
         states = term.replica_states.take_complete(node_id, request.incarnation_id)
@@ -233,7 +239,10 @@ class BrokerRequests(ControlHandler, EngineListener):
         reports: ReplicaStateReports,
         request: control.BrokerRegistrationRequest,
     ) -> bool:
-        """Return whether a broker knows more than the slices; then the term is ended."""
+        """Return whether a broker has newer states than the PartitionSlices; if so, end the term.
+
+        The next takeover then rebuilds the rows from brokers' reports.
+        """
         state, node_id = term.services.state, request.broker_id
         # A term that rebuilds rows already knows that the slices are behind.
         is_known = state.cluster.rebuilding is not None and state.cluster.rebuilding.behind
@@ -250,10 +259,10 @@ class BrokerRequests(ControlHandler, EngineListener):
     async def alter_partition(
         self, request: control.AlterPartitionRequest
     ) -> control.AlterPartitionResponse:
-        """Change ISRs, and answer after the commit.
+        """Decide the ISR changes that a leader requests (AlterPartition, KIP-497).
 
-        While reports are missing, the change is put off. The answer arrives before the broker's
-        session would expire, and the broker repeats the request.
+        The response is sent after the commit. While brokers' reports are missing, the changes are
+        deferred: the response tells the leader to repeat the request, before its session expires.
         """
         refusal = _as(control.AlterPartitionResponse, not_controller(request))
         if self._term is not None:
@@ -316,9 +325,9 @@ class BrokerRequests(ControlHandler, EngineListener):
         term.brokers.attach(channel)
 
     def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
-        """Decide a heartbeat with news, outside the intake.
+        """Take a heartbeat whose content has changed; called in the main loop.
 
-        A broker whose heartbeat arrives before the end of its session is decided is alive.
+        A broker whose heartbeat arrives before its expired session is acted on counts as alive.
         """
         term = self._term
         if term is None:
@@ -343,9 +352,10 @@ class BrokerRequests(ControlHandler, EngineListener):
         request: control.BrokerHeartbeatRequest,
         last: control.BrokerHeartbeatRequest | None,
     ) -> None:
-        """Decide a heartbeat, with retries until a heartbeat with other news than ``last`` arrives.
+        """Decide a heartbeat with changed content, with retries until a newer one arrives.
 
-        Later heartbeats do not repeat the news, so it must not be lost.
+        Later heartbeats with the same content are not passed on, so this one must not be lost.
+        ``last``: the heartbeat before this one.
         """
         # A shutdown moves leaders, which needs the states that brokers have received.
         if request.want_shut_down:
@@ -368,7 +378,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         self._over.add((broker_id, broker_epoch))
 
     def _fence_expired(self) -> None:
-        """Fence the brokers whose sessions have expired."""
+        """Fence the brokers whose sessions have expired since the last call, in the background."""
         term, expired = self._term, self._expired
         self._expired = []
         if term is None:
@@ -380,6 +390,7 @@ class BrokerRequests(ControlHandler, EngineListener):
             for broker_id, epoch in expired
             if broker_id in brokers and brokers[broker_id].broker_epoch == epoch
         )
+        # A broker that has registered again needs no fencing.
         self._over -= ended.symmetric_difference(expired)
         if ended:
             term.services.first_reports.sessions_ended(broker_id for broker_id, _ in ended)
@@ -422,9 +433,10 @@ class BrokerRequests(ControlHandler, EngineListener):
         request: control.PartitionStatesRequest,
         response: control.PartitionStatesResponse,
     ) -> None:
-        """Record that a broker applied states.
+        """Record that a broker has applied partition states.
 
-        Removals are confirmed, and a full snapshot lets the broker be unfenced.
+        Acknowledges leaderships and replica removals. After a full snapshot the broker may be
+        unfenced.
         """
         term = self._term
         if term is None:
@@ -432,9 +444,10 @@ class BrokerRequests(ControlHandler, EngineListener):
         services = term.services
         news = services.state.take_states(node_id, request, response)
         news.update(services.deletions.take(services.state, node_id, request, response))
+        # Topics that waited for this acknowledgement.
         for topic_id in news:
             services.wake_topic(topic_id, ahead=True)
-        # A bad volume fails every partition: a few lines tell the cause.
+        # A bad volume fails every partition; a few log lines are enough to show the cause.
         for error in response.errors[:ERRORS_LOGGED_MAX]:
             logger.warning(
                 "broker %d, partition %s-%d: error %d: %s",
@@ -445,7 +458,7 @@ class BrokerRequests(ControlHandler, EngineListener):
                 error.message,
             )
         broker = services.state.brokers.get(node_id)
-        # The broker that has applied the snapshot may serve: decided like a heartbeat that says so.
+        # A broker that has applied the snapshot can serve. A heartbeat with this news unfences it.
         if request.full and broker is not None:
             beat = Beat(
                 snapshot_controller_epoch=request.controller_epoch,

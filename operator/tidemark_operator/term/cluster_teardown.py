@@ -33,20 +33,21 @@ PARALLEL = 16
 
 
 async def tear_down(api: KubeApi, namespace: str, name: str) -> bool:
-    """Remove the remains of a Cluster that is being deleted and needs no controller.
+    """Remove a Cluster that is being deleted, once no Topic or Broker needs a controller.
 
-    Returns False if the Cluster continues, or if Topics and Brokers still need a controller.
+    Removes its PartitionSlices and its finalizer. Returns False if the Cluster is not being
+    deleted, or still needs a controller.
     """
     body = await api.get(CLUSTER, namespace, name)
     if not is_leaving(body) or await _needed(api, namespace, name):
         return False
-    # An uninstalled chart deletes the definition; that is no decision about the cluster.
+    # Uninstalling the CRDs marks all objects as deleted, which is no decision about the cluster.
     if await look_at_definition(api, CLUSTER, namespace) is not Definition.SERVED:
         logger.warning(
             "Cluster %s/%s is kept, because its definition is being deleted", namespace, name
         )
         return False
-    # Slices first: without the Cluster's finalizer no operator would look for them.
+    # Slices first: after the Cluster's finalizer is removed, no operator would look for them.
     await _remove_slices(api, namespace, body)
     if CLUSTER_FINALIZER in finalizers_of(body):
         body = await remove_finalizer(api, CLUSTER, body, CLUSTER_FINALIZER)

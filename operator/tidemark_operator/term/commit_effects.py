@@ -39,13 +39,17 @@ class CommitEffects(CommitListener):
         return await write_broker(self._services, drafted)
 
     def committed(self, committed: Committed) -> None:
-        """Notify brokers and reconcilers of a stored group of decisions."""
+        """Perform what follows from a stored group of decisions.
+
+        Brokers receive the changed partitions, the affected objects are queued, and Events are
+        emitted.
+        """
         services = self._services
         services.metrics.commits.inc()
         services.metrics.decisions.inc(committed.decisions)
         for event in committed.events:
             services.events.emit(event)
-        # A group without writes decided that nothing changes.
+        # Nothing was written: all decisions left the state as it is.
         if not committed.slices and not committed.brokers:
             return
         services.metrics.commit_seconds.observe(committed.seconds)
@@ -64,7 +68,7 @@ class CommitEffects(CommitListener):
         self._log_queries.ask()
 
     def _broker_changed(self, node_id: int) -> None:
-        """Notify the listener and all waiting objects of a broker's new state."""
+        """Pass a broker's new state to the control listener; queue the objects that need it."""
         services = self._services
         broker = services.state.brokers.get(node_id)
         if broker is None:

@@ -62,7 +62,11 @@ class DefinitionWatch:
             await self._look(api)
 
     async def _look(self, api: KubeApi) -> None:
-        """Check the definitions of all kinds that may be being deleted."""
+        """Check whether the CustomResourceDefinition of a kind is being deleted.
+
+        Deleting a CRD deletes all its objects. Such a deletion must not delete topics, so a
+        reported deletion only counts after this check.
+        """
         leaving: set[str] = set()
         for kind in BY_KIND.values():
             name = f"{kind.plural}.{kind.group}"

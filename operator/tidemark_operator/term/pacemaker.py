@@ -63,12 +63,14 @@ class Pacemaker:
             await self._turn(turns)
 
     async def _turn(self, number: int) -> None:
-        """Do the periodic work of one second."""
+        """Do the periodic work of one second; ``number`` counts the seconds of the term."""
         state = self._services.state
-        # Brokers that do not acknowledge in time show up in the Topics' conditions.
+        # Topics whose brokers do not acknowledge in time show that in a condition.
         for topic_id in state.acknowledgements.tick(now_ms=wall_ms()):
             self._services.wake_topic(topic_id)
+        # Report it if no broker has reached this controller for a while.
         self._notice_silence(number)
+        # Brokers that restart repeatedly do not get their leaderships back.
         for event in self._broker_returns.observe(state.brokers.values(), now_s=number):
             self._services.events.emit(event)
         # Brokers of a rebuilt cluster had their time to report; the rebuilding stops waiting for
@@ -95,7 +97,10 @@ class Pacemaker:
         return reports.are_complete
 
     async def _decide_all(self, number: int) -> None:
-        """Take the periodic decisions; ``number`` counts the seconds of the term."""
+        """Take the periodic decisions, each in a commit of its own if there is something to do.
+
+        ``number`` counts the seconds of the term.
+        """
         state, deletions = self._services.state, self._services.deletions
         # Availability first: leave failed storage, then place replicas, then move them.
         if any(state.failed()):
@@ -149,8 +154,10 @@ class Pacemaker:
         self._log_queries.forget_gone()
 
     async def _renew_certificates(self, *, all_leaves: bool) -> None:
-        """Take the next step of the authorities' rotation; a Broker's reconciler renews its
-        leaf.
+        """Take the next step of the certificate authorities' rotation, if one is due.
+
+        New certificates are issued by the reconcilers of Brokers and Users, which are queued here.
+        ``all_leaves``: check the age of all brokers' certificates.
         """
         services, brokers = self._services, self._services.state.brokers.values()
         cluster = services.objects.get(services.cluster_key) or {"metadata": {}}

@@ -32,7 +32,10 @@ class ProducerIdBlocks:
         self._lock = asyncio.Lock()
 
     async def allocate(self, broker_id: int) -> AllocateProducerIdsResponse:
-        """Return a block for the broker, or an error code."""
+        """Return a block of producer ids for a broker (KIP-730), or an error code.
+
+        The block is reserved in the Cluster's status first, so that no id is handed out twice.
+        """
         # Two requests at once would conflict with each other in the status.
         async with self._lock:
             for _ in range(TRIES_MAX):

@@ -31,7 +31,11 @@ class ReplicaStates:
         self._pages: dict[int, _Pages] = {}
 
     def take(self, request: ReplicaStatesRequest) -> ReplicaStatesResponse:
-        """Add the next page; INVALID_REQUEST makes the broker restart with page 0."""
+        """Add the next page of a broker's report about its replica states.
+
+        A page that is out of order, of another process or too large is answered with
+        INVALID_REQUEST, which makes the broker restart with page 0.
+        """
         if request.page == 0:
             self._pages[request.broker_id] = _Pages(request.incarnation_id)
         pages = self._pages.get(request.broker_id)

@@ -89,10 +89,14 @@ class Takeover:
     objects: ObjectCache
 
     async def run(self, cluster: str, floor: int, *, behind: bool = False) -> TakeoverResult:
-        """Become the controller of a Cluster, under an epoch above ``floor``.
+        """Become the controller of a Cluster, and load its state; return the start of the term.
 
-        ``behind``: a broker received more than the slices hold. The same follows if a broker has
-        obeyed a later controller than status and slices know of.
+        ``floor``: controller epoch that brokers have seen; the new one is above it. ``behind``: a
+        broker has received newer states than the PartitionSlices contain, so rows have to be
+        rebuilt. The same follows if ``floor`` is above all stored epochs.
+
+        The order fences earlier controllers: read and check everything, raise the epoch in the
+        Cluster's status, load, then write the epoch into every slice.
         """
         # Read everything without a cache, and check it before the first write.
         body = await self.api.get(CLUSTER, self.namespace, cluster)
@@ -101,15 +105,14 @@ class Takeover:
         home = Home(self.namespace, cluster, claimed.cluster_id)
         store = SliceStore(self.api, home, leads=self.leads)
         store.begin(found, claimed.slices)
-        # Load under the stored epoch: a slice of a higher one means that another controller is
-        # ahead.
+        # Load with the stored epoch: a slice with a higher one was written by a later controller.
         state = ControllerState(
             controller_id=self.identity,
             controller_epoch=max(claimed.floor, stored_epoch(body)),
             cluster=_view(self.objects.without_unconfirmed_deletion(body), claimed),
         )
         load(state, store)
-        # Raise the epoch. From here on older controllers fail at the CRD's rule.
+        # Raise the epoch. From now on the CRD's validation rule rejects earlier controllers.
         behind = behind or floor > max(claimed.floor, stored_epoch(body))
         body = await self._claim_epoch(body, claimed, max(floor, claimed.floor), behind)
         epoch = state.controller_epoch = stored_epoch(body)
@@ -121,14 +124,14 @@ class Takeover:
         if claimed.creates or claimed.lost:
             await store.create_missing()
             load(state, store)
-        # Topics and brokers as they are now, then fence older writers in every slice.
+        # Load Topics, Brokers and Users, then fence earlier controllers in every slice.
         await self._list()
         absorb(state, self.objects, cluster)
         written = await claim(state, store)
-        # The epoch before ours is the last one.
+        # (previous controller's epoch, last commit that this takeover found)
         state.found = epoch - 1, COMMIT_UNKNOWN if claimed.lost else written
         state.had_time_to_report = False
-        # With slices that are behind, every row is in doubt until its brokers have reported.
+        # If the slices are outdated, every row is in doubt until its brokers have reported.
         if state.cluster.rebuilding is not None and state.cluster.rebuilding.behind:
             state.unverified_rows.update(row.key for row in state.all_rows())
         if (body.get("status") or {}).get("slices") is None:
@@ -146,10 +149,15 @@ class Takeover:
         return TakeoverResult(key_of(body), state, store, claimed.adopted)
 
     async def _claim_epoch(self, body: Json, claimed: SliceClaim, floor: int, behind: bool) -> Json:
-        """Add our finalizer, then raise the epoch: nothing exists outside before the finalizer."""
+        """Add the Cluster's finalizer and raise the controller epoch; return the Cluster.
+
+        The finalizer comes first, because from the epoch on there is state that a deletion has to
+        remove.
+        """
         meta = body["metadata"]
         if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
             await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)
+        # Both kinds of fields are in the same write as the epoch, so neither can be lost.
         return await raise_epoch(
             self.api,
             self.namespace,
@@ -189,11 +197,11 @@ def claim_of(body: Json, found: Mapping[str, Json]) -> SliceClaim:
 
 
 def _initial_fields(claimed: SliceClaim) -> dict[str, object]:
-    """Return the fields that the status has from the first epoch on.
+    """Return the status fields that a Cluster has from its first controller epoch on.
 
-    Producer ids begin at the clock, which no cluster outruns. The ids that an adopted cluster has
-    handed out are not known. A log that is restored from another cluster's tier would take a
-    producer with a known id for a duplicate.
+    Producer ids start at a number derived from the clock. An adopted cluster has handed out unknown
+    ids, and a log restored from another cluster's tier contains some: a producer that reused such
+    an id would be taken for a duplicate. No cluster hands out ids faster than the clock.
     """
     now_ms = wall_ms()
     first: dict[str, object] = {
@@ -209,10 +217,10 @@ def _initial_fields(claimed: SliceClaim) -> dict[str, object]:
 
 
 def _rebuilding_fields(body: Json, claimed: SliceClaim, behind: bool) -> dict[str, object]:
-    """Return the status fields that record a rebuilding, if rows have to be rebuilt.
+    """Return the status fields that record a rebuilding of rows; empty if none is necessary.
 
-    Which producer ids were handed out is not known any more, so they restart at the clock. An
-    unfinished rebuilding restarts: what was accepted for it concerned fewer rows.
+    The producer ids that were handed out are unknown then, so they restart at the clock. An
+    unfinished rebuilding restarts, because a person's consents to it concerned fewer rows.
     """
     if not (behind or claimed.lost):
         return {}
@@ -233,7 +241,7 @@ def _view(body: Json, claimed: SliceClaim) -> ClusterInfo:
 
 
 def load(state: ControllerState, store: SliceStore) -> None:
-    """Read every slice into the state; an unreadable slice stops the takeover."""
+    """Load every PartitionSlice into the state. Raises ``SlicesUnusable`` for an unreadable one."""
     for index, payload in store.payloads():
         try:
             load_slice(state, index, payload)
@@ -250,15 +258,16 @@ def load(state: ControllerState, store: SliceStore) -> None:
 
 
 def absorb(state: ControllerState, objects: ObjectCache, cluster: str) -> None:
-    """Put the Topics and Brokers of the Cluster into the state, and expect its Users.
+    """Put the Cluster's Topics and Brokers into the state, and expect its Users.
 
-    Fields that this version does not know exclude no object. A term without a Topic would send
-    brokers nothing about its partitions.
+    Objects with fields that this version does not know are included: without its Topic, brokers
+    would receive nothing about a topic's partitions.
     """
     config = dict(state.cluster.config)
     for body in objects.of_kind(BROKER):
         if cluster_of(body) == cluster:
             _absorb_broker(state, body)
+    # Users are read by their reconciler; until then brokers keep the credentials that they have.
     for body in objects.of_kind(USER):
         if cluster_of(body) == cluster:
             state.users.expect(key_of(body).namespaced_name)
@@ -286,11 +295,12 @@ def _absorb_broker(state: ControllerState, body: Json) -> None:
 
 
 async def claim(state: ControllerState, store: SliceStore) -> int:
-    """Write our epoch into every slice, and return the last commit of earlier controllers.
+    """Write the new controller epoch into every slice.
 
-    After a conflict, the other writer's content is taken over and written again under our epoch.
-    Our commits continue above the returned one. Otherwise one of ours could pass for a missing
-    commit that a broker received.
+    Return the last commit of earlier controllers. This fences writers that still have an earlier
+    epoch. After a conflict, the other writer's content is loaded and written again with the new
+    epoch. The commits of this term must be numbered above the returned one; otherwise a new commit
+    could be taken for one that a broker has received.
     """
     written = state.stored_commit
     left = {write.index for write in take_over(state)}

@@ -63,11 +63,17 @@ class Term:
         leads: Callable[[], bool],
         last_pass: LastPass,
     ) -> None:
+        """Create the parts of a term: reconcilers, workers, periodic work. :meth:`run` starts them.
+
+        ``leads``: whether this process still holds the Lease. ``last_pass``: time of the last
+        reconciliation, for /healthz.
+        """
         self.services = services
         self._brokers = brokers
         self._server = server
         self._requests = requests
         self._settings = settings
+        #: Set by :meth:`end` to the exception that ends the term.
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reflector = Reflector(services, server)
         self._clusters = ClusterReconciler(services)
@@ -81,6 +87,8 @@ class Term:
             EXPORT.kind: ExportReconciler(services).reconcile,
         }
         self._workers = Workers(services, reconcilers, last_pass)
+        # Log queries decide unclean recoveries, the effects publish commits, and the pacemaker does
+        # periodic work.
         log_queries = LogQueries(services)
         self._effects = CommitEffects(services, server, log_queries)
         self._pacemaker = Pacemaker(services, log_queries, leads=leads)
@@ -92,9 +100,13 @@ class Term:
             self.services.objects.listener = None
 
     async def run(self) -> None:
-        """Serve until the term ends. Raises the reason alone, not as an exception group."""
+        """Serve as the controller until the term ends.
+
+        Raises the reason alone (a ``TermEnded``, or a fault), not as an exception group.
+        """
         services = self.services
-        # News that arrives from here on is queued, so nothing falls between listing and watching.
+        # From now on the reflector receives changes of objects. Those that arrive before it has
+        # caught up are read from the store.
         services.objects.listener = self._reflector
         services.client.api.own.on_refusal = reporter(services)
         try:
@@ -123,7 +135,7 @@ class Term:
             services.objects.listener = None
 
     def _begin(self) -> None:
-        """Start the control listener and the reflector for this term."""
+        """Start to accept brokers' requests, and load the objects into the state."""
         # Sessions of registered brokers start now: silence during the takeover is not their fault.
         services, session_timeout_s = self.services, self._settings.session_timeout_s
         known = [
@@ -150,6 +162,7 @@ class Term:
                 sorted(searches.last_s),
                 searches.seconds(time.monotonic()),
             )
+        # The wait for reports is set up before the listener lets brokers register.
         self._expect_reports(searches)
         self._server.begin_term(services.state.controller_epoch, session_timeout_s, known, searches)
         self._reflector.catch_up()

@@ -111,7 +111,11 @@ class TermLoop:
         jobs_of: Callable[[KubeApi], JobRunner],
         rewatch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare the loop; ``rewatch`` makes kopf's watches restart."""
+        """Prepare the loop; nothing runs yet.
+
+        ``leads``: whether this process holds the Lease. ``keeper_of``, ``jobs_of``: create the
+        stores of certificates and the runner of export jobs. ``rewatch`` restarts kopf's watches.
+        """
         self._settings = settings
         self._identity = identity
         self._metrics = metrics
@@ -126,15 +130,23 @@ class TermLoop:
         )
         self._rewatch = rewatch
         self._last_pass = LastPass()
-        self._echoes = Echoes(time.monotonic)
+        self._echoes = Echoes(time.monotonic)  # Detect watches that do not deliver our own writes.
+        #: Since when this process leads without a term, and why that is no fault; both for
+        #: /healthz.
         self._without_term_since_s = time.monotonic()
         self._excuse = ""
         self._queue = KeyQueue(time.monotonic)
+        #: The present term, None without one.
         self._term: Term | KafkaTerm | None = None
+        #: Highest controller epoch that a broker has reported; the next term's is above it.
         self._floor = 0
+        #: Whether a broker had newer states than the slices; the next takeover then rebuilds rows.
         self._behind = False
+        #: Set when a Cluster object changes.
         self._changed = asyncio.Event()
+        #: Set while this process holds the Lease.
         self._leading = asyncio.Event()
+        #: Objects that arrived from the watches, and whether each was deleted.
         self.arrived: collections.deque[tuple[Json, bool]] = collections.deque()
 
     # ------------------------------------------------------------ news
@@ -231,12 +243,16 @@ class TermLoop:
     # ------------------------------------------------------------ terms
 
     async def run(self, api: KubeApi, server: ControlServer, ready: Callable[[], None]) -> None:
-        """Lead whenever the Lease is ours, until cancelled; ``ready`` is called the first time."""
+        """Run one term after another while this process holds the Lease, until cancelled.
+
+        ``ready`` is called once, when the Lease is acquired for the first time.
+        """
         events = EventWriter(api, self._objects, self._identity, self._metrics)
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())
             await self._leading.wait()
             ready()
+            # Failures in a row, for the backoff between takeovers.
             failures = 0
             while True:
                 await self._leading.wait()
@@ -248,7 +264,7 @@ class TermLoop:
                 await asyncio.sleep(RETAKE.pause_s(failures, jitter=0.5))
 
     async def _try(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
-        """Run one term, and keep what the next takeover needs to know of its end."""
+        """Run one term, and record how it ended for the next takeover and /healthz."""
         # Each kind of end: what the next takeover needs to know, and what /healthz may excuse.
         try:
             await self._one_term(api, server, events)
@@ -277,8 +293,8 @@ class TermLoop:
                 self._excuse = ""
 
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
-        """Take over the Cluster, and run its term until it ends."""
-        # A Cluster that is being deleted needs no term once nothing depends on it.
+        """Take over the Cluster, and run its term until it ends. Raises the reason of the end."""
+        # A Cluster that is being deleted is removed here, once no object depends on it.
         cluster = await self._find_cluster(api)
         if await tear_down(api, self._settings.namespace, cluster):
             self._excuse = (
@@ -288,11 +304,11 @@ class TermLoop:
             return
         body = await api.get(CLUSTER, self._settings.namespace, cluster)
         api.own.follow(body)
-        # The engine decides which kind of term runs.
+        # The Cluster's engine decides: an existing Apache Kafka, or Tidemark's own brokers.
         if "kafka" in (body["spec"].get("engine") or {}):
             await self._kafka_term(api, events, body)
             return
-        # News of a restore that arrives during the takeover invalidates what it has read.
+        # If the API server is restored from a backup during the takeover, what was read is invalid.
         began_s, behind = self._echoes.begins(), self._behind
         taken = await Takeover(
             api=api,
@@ -304,10 +320,11 @@ class TermLoop:
         if self._behind and not behind:
             raise SlicesBehind("the API server's data was restored during the takeover")
         self._behind = False
-        # The new epoch has to arrive in the watch: this shows a watch that never started.
+        # The write of the epoch must appear in the watch; otherwise the watch never started.
         self._echoes.wrote(CLUSTER.kind, began_s)
         await protect_lease(api, self._settings.namespace, self._settings.lease_name)
-        # Certificates: the brokers' authority is required, a problem with the clients' only shown.
+        # Certificates. Without the brokers' authority there is no term; a problem with the clients'
+        # authority becomes a condition.
         of_cluster = (
             self._keeper_of(api),
             taken.cluster_key.name,
@@ -326,13 +343,14 @@ class TermLoop:
             taken.state.cluster,
             certificates_problem=await _problem(client_certificates, self._leaves(api)),
         )
-        # The engine sends nothing before the first reports are known.
+        # The engine sends no states to brokers before the brokers' reports are complete.
         first_reports = FirstReports()
         brokers = OwnBrokers(taken.state, self._requests, begin=first_reports.wait)
         if taken.adopted is not None:
             key, accepted = taken.cluster_key, taken.adopted
             text = f"{accepted.effect} {accepted.value} ({accepted.annotation})"
             events.emit(normal(CLUSTER.kind, key.namespaced_name, "ClusterAdopted", text))
+        # All parts with memory are new for each term.
         self._queue = KeyQueue(time.monotonic)
         self._term = Term(
             self._services(
@@ -348,7 +366,10 @@ class TermLoop:
         await self._run(self._term, taken.state.controller_epoch)
 
     async def _kafka_term(self, api: KubeApi, events: EventWriter, body: Json) -> None:
-        """Run a term with an existing Apache Kafka, without slices, sessions or certificates."""
+        """Run a term with an existing Apache Kafka cluster as the engine.
+
+        It has no PartitionSlices, broker sessions or certificates. Raises the reason of its end.
+        """
         began_s, self._behind = self._echoes.begins(), False
         taken = await KafkaTakeOver(
             api=api,
@@ -357,7 +378,7 @@ class TermLoop:
             leads=self._leads,
             objects=self._objects,
         ).run(body)
-        # As for own brokers: the epoch has to arrive in the watch.
+        # The write of the epoch must appear in the watch; otherwise the watch never started.
         self._echoes.wrote(CLUSTER.kind, began_s)
         await protect_lease(api, self._settings.namespace, self._settings.lease_name)
         self._queue = KeyQueue(time.monotonic)
@@ -378,7 +399,7 @@ class TermLoop:
         await self._run(self._term, taken.state.controller_epoch)
 
     async def _run(self, term: Term | KafkaTerm, epoch: int) -> None:
-        """Run a term, and show it in the metrics meanwhile."""
+        """Run a term until it ends; meanwhile the metrics and /healthz show it."""
         self._excuse = ""
         # Definitions that were being deleted before this term show in its Cluster's conditions.
         if self._definitions.leaving:
@@ -404,8 +425,8 @@ class TermLoop:
         client_certificates: ClientCertificates,
         first_reports: FirstReports,
     ) -> ReconcilerServices:
-        """Return the services of a new term."""
-        # Everything with memory is new for each term, except the store and the metrics.
+        """Return the services that the parts of a new term share."""
+        # All services with memory are new for each term, except the object store and the metrics.
         queue, client = self._queue, ObjectClient(api, self._objects, self._metrics, self._echoes)
         return ReconcilerServices(
             cluster_key=taken.cluster_key,
@@ -472,8 +493,9 @@ class TermLoop:
             term.services.queue.add(term.services.cluster_key)
 
     async def follow_authority(self, api: KubeApi) -> None:
-        """Renew this process's own leaf under the present authority, leading or not, until
-        cancelled.
+        """Renew this process's certificate from the present authority, until cancelled.
+
+        Every operator does that, leading or not, so that a new leader can accept brokers at once.
         """
         while True:
             await asyncio.sleep(FOLLOW_AUTHORITY_S)
@@ -527,13 +549,18 @@ class TermLoop:
         return str(min(found, key=_age)["metadata"]["name"]) if found else ""
 
     async def _find_cluster(self, api: KubeApi) -> str:
-        """Return the Cluster to control: the one that the settings name, else the oldest."""
+        """Wait until there is a Cluster to manage; return its name.
+
+        It is the one that the settings name, otherwise the oldest of the namespace. Raises
+        ``NotLeading`` if the Lease is lost meanwhile.
+        """
         while True:
             if not self._leads():
                 raise NotLeading("the Lease was lost before a Cluster was found")
             # Cleared before the list: a Cluster that is created meanwhile sets it again.
             self._changed.clear()
             found = await self._clusters(api)
+            # Among several, the oldest.
             name = self._settings.cluster
             named = [body for body in found or () if name in ("", body["metadata"]["name"])]
             if named:
@@ -570,7 +597,7 @@ class TermLoop:
             await self._write_stalled(api, reason, message)
 
     async def _write_stalled(self, api: KubeApi, reason: str, message: str) -> None:
-        """Write a reason why no term can start into the Cluster's status."""
+        """Write the reason why no term can start as conditions into the Cluster's status."""
         cluster = await self._find_cluster(api)
         body = await api.get(CLUSTER, self._settings.namespace, cluster)
         former: Json = body.get("status") or {}
