@@ -94,18 +94,19 @@ class TidemarkPartition(InputPartition):
 
 
 class TidemarkStreamReader(DataSourceStreamReader):
-    """Reader that plans on the driver and reads on executors."""
+    """Spark's reader of a topic as a stream: the driver plans micro-batches, executors read."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        # Offset at which a new query starts, computed once.
         self._initial: StreamOffset | None = None
-        #: The end of what was planned last.
+        #: End of the last planned micro-batch, which is the query's current offset.
         self._planned: StreamOffset | None = None
-        #: Where the query ends, once it is known.
+        #: Exclusive end offsets of the whole query, once they are known; None for an endless one.
         self._last: Mapping[tuple[str, int], int] | None = None
-        #: The end that was reported last: the log has reached it.
+        #: The stream offset that latestOffset returned last. The log has been checked up to it.
         self._reached: StreamOffset | None = None
-        #: Of the driver, whose connections last as long as the query.
+        #: Connections of the driver, which last as long as the query.
         self._survey: Survey | None = None
 
     def initialOffset(self) -> Offsets:

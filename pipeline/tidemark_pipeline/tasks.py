@@ -12,7 +12,11 @@ from tidemark.tier.queries import SegmentRange
 
 @dataclass(frozen=True, slots=True)
 class RemoteTask:
-    """Segments that one task reads, in offset order, with the version that they were planned by."""
+    """Remote segments that one Spark task reads, in offset order.
+
+    ``head_version``: version of the manifest from which the task was planned. ``ranges``: each
+    segment with the offsets to read.
+    """
 
     partition: int
     head_version: int
@@ -32,7 +36,7 @@ Task = RemoteTask | TailTask
 
 
 class HoleInPlan(ValueError):
-    """The tier does not answer for every offset between start and end; nothing was read."""
+    """The tier lacks an offset between start and end, and no brokers are read."""
 
 
 def cut(

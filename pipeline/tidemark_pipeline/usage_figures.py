@@ -26,10 +26,11 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Possible change of a topic's retention or tiering.
+    """A hypothetical retention or disablement, to compute which bytes it would free.
 
-    ``name``: of a closed set, for metrics. ``retention_ms``, ``retention_bytes``: None keeps the
-    topic's value. ``deletes_all``: a disablement with Delete. Without any of them: one with Retain.
+    ``name``: one of few fixed names, as it is a metric label. ``retention_ms``,
+    ``retention_bytes``: None keeps the topic's value. ``deletes_all``: tiering is disabled with
+    KIP-950's policy Delete. If no field is set, it is disabled with Retain.
     """
 
     name: str
@@ -83,10 +84,10 @@ class UsageFigures:
 
 @dataclass(slots=True)
 class ListedObjects:
-    """Objects under ``data/``.
+    """Objects of one bucket that a listing of the store shows under ``data/``.
 
-    ``unnamed``: no manifest names them. ``unknown``: in folders without a manifest. Both are
-    included in ``objects``.
+    ``unnamed``: objects that no manifest names. ``unknown``: objects in folders without a manifest.
+    Both are included in ``objects``.
     """
 
     objects: int = 0
@@ -118,10 +119,11 @@ Row = tuple[str, ...]
 
 @dataclass(slots=True)
 class TopicUsage:
-    """Usage of one topic.
+    """Usage of the object store by one topic.
 
-    ``rows`` by the requested dimensions, ``buckets`` always. ``listed`` by bucket. ``freed``:
-    stored bytes by the policy's name.
+    ``rows``: figures by the requested dimensions. ``buckets``: figures by bucket. ``listed``:
+    objects found by listing, by bucket. ``freed``: stored bytes that each policy would free, by its
+    name.
     """
 
     name: str

@@ -22,7 +22,10 @@ PR_SET_PDEATHSIG = 1
 
 
 class Supervisor:
-    """Supervisor of child programs; for the main thread only."""
+    """Supervisor of child programs; for the main thread only, as it handles signals.
+
+    ``watch_stdin``: stop at the end of standard input.
+    """
 
     def __init__(self, *, watch_stdin: bool) -> None:
         self._children: list[subprocess.Popen[bytes]] = []

@@ -32,7 +32,7 @@ PENDING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
 
 
 class Scenario:
-    """The demo's scenario on one local cluster.
+    """The demo's steps on one local cluster, with the state that they share.
 
     ``stage``: access to the engine's partitions and remote segments. ``scratch``: temporary folder.
     ``flights_max``: number of records to produce.

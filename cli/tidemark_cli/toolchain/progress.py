@@ -110,6 +110,7 @@ class LiveProgress:
             console=console,
         )
         self._task = self._progress.add_task("", total=1.0, left="")
+        # Start (monotonic clock) and text of the current step.
         self._step_s = time.monotonic()
         self._step = ""
 

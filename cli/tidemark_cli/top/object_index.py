@@ -55,12 +55,14 @@ class ObjectIndex:
         #: Problems of slices with unreadable rows, by slice.
         self.unreadable: dict[str, str] = {}
         self._objects: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
+        # Decoded rows by their encoded text, by slice; and by topic ID and partition.
         self._slices: dict[str, dict[str, PartitionRow]] = {}
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
         #: Topic ids by the name in rows; Topics by their id, and by their name in Kafka.
         self._ids: dict[str, uuid.UUID] = {}
         self._topic_of: dict[uuid.UUID, str] = {}
         self._named: dict[str, str] = {}
+        # Number of partitions that each broker leads, and of its replicas, by node ID.
         self._leaders: Counter[int] = Counter()
         self._replicas: Counter[int] = Counter()
 

@@ -33,11 +33,11 @@ _ATTEMPTS = 5
 
 
 class TableWithDeadLetters:
-    """Tables ``rows`` and ``letters`` that the job sees as one table.
+    """Table of an export, with a second table for records that cannot be parsed (dead letters).
 
-    ``rows`` receives the rows that ``reader``, a
-    :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`, makes of values. ``say``
-    receives a line for each change of the table's columns.
+    ``reader``: parses the values. ``rows`` receives the parsed rows, ``letters`` the other records.
+    ``evolution``: treatment of new columns. ``names``: column names that the table format permits.
+    ``say`` receives a line for each change of the table's columns.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class TableWithDeadLetters:
     ) -> None:
         self._reader, self._rows, self._letters = reader, rows, letters
         self._mode, self._evolution, self._names, self._say = mode, evolution, names, say
+        # Progress of each table, and the progress that both have reached.
         self._rows_at = self._letters_at = Exported("")
         self._common: Exported = Exported("")
 

@@ -81,10 +81,12 @@ class DeltaTable:
         self._layout = layout
         self._job = uuid.uuid4().hex
         self._loaded_history: History | None = None
+        # Progress of this job's last commit, None before it has claimed the table.
         self._own_progress: Exported | None = None
         #: Table version that the job has read, and the job's own last transaction.
         self._base = self._transaction = -1
         self._period: PartitionPeriod = PartitionPeriod.NONE
+        # Number of rows of the table, preceded by the table version in which they were counted.
         self._counted = -1, 0
 
     @property

@@ -59,6 +59,7 @@ class IcebergTable:
         self._session = session
         self._layout = layout
         self._job = uuid.uuid4().hex
+        # Progress of this job's last commit, None before it has claimed the table.
         self._own_progress: Exported | None = None
         self._opened: Branch | None = None
 

@@ -44,10 +44,11 @@ ColumnChange = tuple[tuple[str, ...], bool, Any]
 
 
 class Branch:
-    """Branch of the job ``job`` in ``table``, an Iceberg table that its catalog has loaded.
+    """A job's own branch of an Iceberg table, whose commits are published to ``main``.
 
-    The table's state is that of the last :meth:`refresh`. ``session``: Spark's, in which the
-    table is called ``name``."""
+    ``table``: the table as loaded from its catalog, called ``name`` in Spark's ``session``.
+    ``job``: ID of the job. The table's state is that of the last :meth:`refresh`.
+    """
 
     def __init__(self, session: Any, name: str, table: Any, job: str) -> None:
         self.name = BRANCH + job

@@ -47,6 +47,7 @@ class JsonValues:
         self._schema_columns = fields
         self._grows = grows
         self._names = names
+        # Columns and frame of the last batch that was read.
         self._columns = StructType()
         #: The batch whose new fields were added.
         self._extended_frame: DataFrame | None = None

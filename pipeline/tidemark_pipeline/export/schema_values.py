@@ -55,9 +55,9 @@ class RegistryValues:
 
     ``subject``: name in the registry under which the topic's schemas are registered.
     ``reads_latest``: the columns are those of the subject's latest schema, otherwise the table's.
-    ``message``: full name of the Protobuf message. ``keys``: reader of the record keys' schema IDs,
-    None if keys are not compared. ``has_table``: the table exists, so its columns may be used.
-    ``names``: column names that the table format permits.
+    ``message``: full name of the Protobuf message. ``keys``: comparison of record keys without the
+    ID of their schema; None if keys are not compared. ``has_table``: the table exists, so its
+    columns may be used. ``names``: column names that the table format permits.
     """
 
     def __init__(
@@ -89,7 +89,8 @@ class RegistryValues:
         self._columns: StructType | None = None
         # Read the latest schema first: it decides which of the known schemas are refused.
         self._read_latest_schema()
-        # Decoders by schema ID, or the reason why an ID cannot be decoded.
+        # The known schemas by ID. For an ID without a usable schema, the value is the reason as
+        # text.
         self._known = self._known_schemas(())
 
     @property
@@ -128,9 +129,9 @@ class RegistryValues:
         return True
 
     def _known_schemas(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:
-        """Return the decoder of each known schema ID, after a query for ``ids``.
+        """Return the schema of each known ID, after a query of the registry for ``ids``.
 
-        The value of a schema that no table can have is the reason as text.
+        For an ID without a usable schema, the value is the reason as text.
         """
         known = self._schemas.learn(ids)
         refused = self._refused

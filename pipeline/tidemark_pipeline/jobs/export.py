@@ -237,7 +237,7 @@ class _Batches:
         self._rules, self._deleter, self._deleted = rules, deleter, 0
         # Folder of the stream's checkpoint, set before the query starts.
         self.checkpoint = Path()
-        # Error of the last batch, None if it succeeded. Spark's own error contains only its text.
+        # Error of the batch that failed, otherwise None. Spark's own error contains only its text.
         self.failure: BaseException | None = None
         self._freshness = Freshness()
         # Guards the survey's connections and the progress: batches run in a thread of Spark,

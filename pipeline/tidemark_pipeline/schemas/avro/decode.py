@@ -40,7 +40,7 @@ class AvroDecoder:
         """
         self._compiled: Compiled = compile_program(writer, columns, reader)
         self._arrow_type = arrow_type(columns)
-        #: Entries per record of each slot within a list, as the records so far needed.
+        #: Estimated entries per record in each slot, from the records decoded so far.
         self._each = np.full(len(self._compiled.in_list), 2.0)
 
     def decode(

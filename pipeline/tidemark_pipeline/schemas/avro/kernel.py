@@ -45,8 +45,10 @@ ENTRIES_LEAST, ENTRIES_PER_BYTE = 65_536, 16
 class KernelProgram(NamedTuple):
     """Program in the form that the kernel runs.
 
+    ``nodes``: a row per value of the writer's schema, with the columns OP to CONVERT. ``kids``:
+    indexes of child nodes, and positions of enum symbols. ``nulls``: slots that a null goes to.
     ``limits``: by number of digits the two words (high, low) of a decimal's bound. ``behind``:
-    position of the defaults and symbols in the buffer.
+    position in the buffer of the defaults and symbols, which follow the records.
     """
 
     nodes: Longs
@@ -57,10 +59,11 @@ class KernelProgram(NamedTuple):
 
 
 class Store(NamedTuple):
-    """All slots in consecutive ranges.
+    """Memory that the kernel fills: for each column a slot, which is a range of the arrays.
 
-    ``base``: start of each slot. ``room``: its capacity. ``size``: its number of entries.
-    ``reached``: the sizes when a slot was full. ``frames``: the stack.
+    ``low``, ``high``: two words of each entry. ``there``: 1 if the entry is not null. ``base``:
+    start of each slot. ``room``: its capacity in entries. ``size``: its number of entries.
+    ``reached``: the sizes when a slot was full. ``frames``: the stack of nested values.
     """
 
     low: Longs

@@ -50,10 +50,12 @@ _OPS = {
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled program.
+    """Program that reads a writer's records into the columns of a table.
 
-    ``behind``: bytes that follow the records. ``paths``: path of each node for messages. ``unfit``:
-    for each node that refuses its records, the reason.
+    ``nodes``, ``kids``, ``nulls``: as in the kernel's program. ``behind``: bytes that follow the
+    records: defaults and enum symbols. ``layout``: slots of the columns. ``in_list``: for each
+    slot, whether one record may have several entries. ``paths``: path of each node, for messages.
+    ``unfit``: for each node that refuses its records, the reason.
     """
 
     nodes: kernel.Longs

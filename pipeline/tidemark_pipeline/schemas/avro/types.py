@@ -91,6 +91,8 @@ def member_names(union: Schema) -> dict[int, str]:
 
 
 class _AvroTypeMaker:
+    """Conversion of one schema, which counts the columns."""
+
     def __init__(self) -> None:
         self.columns = 0
 

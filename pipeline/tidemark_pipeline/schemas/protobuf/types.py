@@ -70,6 +70,8 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 class _ProtobufTypeMaker:
+    """Conversion of one message type, which counts the columns."""
+
     def __init__(self) -> None:
         self.columns = 0
 
