@@ -193,7 +193,10 @@ def begin_verification(
 def begin_verification_of(
     log: LogState, producer_id: int, producer_epoch: int, now_ms: int
 ) -> VerificationGuard | None:
-    """Do the work of :meth:`PartitionLog.begin_verification_of`."""
+    """Issue a guard for group offsets that a coordinator writes in a producer's transaction.
+
+    It implements :meth:`PartitionLog.begin_verification_of`.
+    """
     batch = ProducerBatch(
         producer_id, producer_epoch, NO_SEQUENCE, -1, -1, now_ms, is_transactional=True
     )
@@ -239,7 +242,10 @@ def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> Appen
 
 
 def roll(log: LogState, now_ms: int) -> bool:
-    """Do the work of :meth:`PartitionLog.roll`."""
+    """Start a new segment at the log end; return False if the active one is empty.
+
+    It implements :meth:`PartitionLog.roll`.
+    """
     with log.lock:
         log.check_usable()
         if not log.segments.active.size_bytes:

@@ -31,7 +31,10 @@ def rename_aside(directory: Path, topic: str, partition: int) -> Path:
 
 
 def rename_log(log: LogState, sync_parent: Callable[[], None] | None) -> Path:
-    """Do the work of :meth:`PartitionLog.rename_for_deletion`. Blocks."""
+    """Close a log and rename its directory as deleted; return the new path. Blocks.
+
+    It implements :meth:`PartitionLog.rename_for_deletion`. The new name is durable on return.
+    """
     log.close_files()
     log.directory = rename_out_of_the_way(log.directory, log.topic, log.partition)
     sync_parent_of(log.directory, sync_parent)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def needs_flush(log: LogState) -> bool:
-    """Do the work of :attr:`PartitionLog.needs_flush`."""
+    """Return whether a closed segment, or ``flush.messages`` records, are not durable yet."""
     bounds, segments = log.bounds, log.segments
     if log.failure is not None or log.closed:
         return False  # a failed log must be reopened first
@@ -80,7 +80,7 @@ def close(log: LogState) -> None:
 
 
 def segment_files(log: LogState, base_offset: int) -> SegmentFiles:
-    """Do the work of :meth:`PartitionLog.segment_files`. Blocks."""
+    """Return a closed segment's files, with complete indexes, for a copy to the tier. Blocks."""
     with log.shaping:
         if log.segments.unfinished:
             _save_indexes(log)

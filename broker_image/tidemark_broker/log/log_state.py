@@ -137,7 +137,7 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """Do the work of :attr:`PartitionLog.last_stable_offset`."""
+        """Exclusive end of the records that read_committed consumers may see (KIP-98)."""
         bounds, unstable = self.bounds, self.producers.first_unstable_offset
         if unstable is None or unstable >= bounds.high_watermark:
             return bounds.high_watermark
@@ -194,7 +194,11 @@ class LogState:
             self.epoch_file.save(self.epochs)
 
     def assign_leader_epoch(self, epoch: int) -> bool:
-        """Do the work of :meth:`PartitionLog.assign_leader_epoch`. Blocks."""
+        """Start a leader epoch at the log end; return False if it is not newer. Blocks.
+
+        It implements :meth:`PartitionLog.assign_leader_epoch`. The epoch is durable on return,
+        unless it is the first one.
+        """
         with self.shaping:
             with self.lock:
                 self.check_usable()

@@ -63,7 +63,7 @@ class OpenLogs:
 
     @contextmanager
     def making(self, key: TopicPartition) -> Iterator[None]:
-        """Let one thread at a time create the log of that name."""
+        """Hold the right to create the log of a name; other threads that want it wait."""
         with self._making_turn:
             with self.changed:
                 self.changed.wait_for(lambda: key not in self._making)

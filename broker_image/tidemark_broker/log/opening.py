@@ -138,7 +138,10 @@ def open_log(
 
 
 def reopen(log: LogState) -> bool:
-    """Do the work of :meth:`PartitionLog.reopen`. Blocks."""
+    """Open a failed log again; return whether no record was lost. Blocks.
+
+    It implements :meth:`PartitionLog.reopen`.
+    """
     with log.shaping:
         return _reopen(log)
 

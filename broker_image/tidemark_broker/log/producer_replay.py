@@ -48,7 +48,10 @@ def _rebuild(
     indexed_below: int,
     high_watermark: int,
 ) -> None:
-    """Do the work of :func:`rebuild`, while the first unstable offset is not updated."""
+    """Rebuild the producers' state for :func:`rebuild`.
+
+    Until it returns, ``first_unstable_offset`` keeps its former value for readers.
+    """
     end = segments[-1].next_offset
     # A snapshot omits transactions that ended by markers not committed yet, so one above the high
     # watermark is not usable. The snapshot of a clean shutdown omits none.

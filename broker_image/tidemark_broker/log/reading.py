@@ -27,7 +27,10 @@ _EMPTY_BATCHES_MAX = 100
 def read_cached(
     log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: bool
 ) -> ReadResult:
-    """Do the work of :meth:`PartitionLog.read_cached`."""
+    """Read whole batches from the page cache. Raises NotCached if that would wait for the disk.
+
+    It implements :meth:`PartitionLog.read_cached`.
+    """
     with log.lock:
         if _is_at_end(log, offset, up_to):
             return ReadResult(b"", offset)
@@ -38,10 +41,11 @@ def read_cached(
 
 
 def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
-    """Do the work of :meth:`PartitionLog.read`. Blocks.
+    """Read whole batches from the one that contains ``offset``. Blocks.
 
-    A single empty batch is the end of a compacted segment. The read then includes what follows,
-    because some clients take an answer without a record for the log end and stop there.
+    It implements :meth:`PartitionLog.read`. A single empty batch is the end of a compacted segment.
+    The read then includes what follows, because some clients take an answer without a record for
+    the log end and stop there.
     """
     result = _read_segment(log, offset, max_bytes, up_to, min_one)
     pieces = [result.data]
@@ -87,13 +91,17 @@ def _read_segment(
 
 
 def aborted_count(log: LogState, start: int) -> int:
-    """Do the work of :meth:`PartitionLog.aborted_count`."""
+    """Return an upper bound of the transaction index entries from the segment of ``start`` on."""
     with log.lock:
         return sum(map(len, _indexes_from(log, start)))
 
 
 def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTxn]:
-    """Do the work of :meth:`PartitionLog.aborted_transactions`. Blocks."""
+    """Return the aborted transactions with records in [start, end). Blocks.
+
+    It implements :meth:`PartitionLog.aborted_transactions`, and retries if the log is cut or
+    compacted meanwhile.
+    """
     while True:
         with log.lock:
             indexes, truncations = _indexes_from(log, start), log.truncations

@@ -18,7 +18,11 @@ from tidemark_broker.log.types import SegmentInfo, TieredRetention
 def apply_retention(
     log: LogState, now_ms: int, tiered: TieredRetention | None
 ) -> list[SegmentInfo]:
-    """Do the work of :meth:`PartitionLog.apply_retention`. Blocks."""
+    """Delete the segments that :func:`plan_retention` selects; return them. Blocks.
+
+    It implements :meth:`PartitionLog.apply_retention`. The files are removed after the locks are
+    released.
+    """
     renamed: list[Path] = []
     try:
         with log.shaping:

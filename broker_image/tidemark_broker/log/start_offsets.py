@@ -15,7 +15,7 @@ from tidemark_broker.log.log_state import LogState
 
 
 def raise_log_start(log: LogState, offset: int) -> bool:
-    """Do the work of :meth:`PartitionLog.raise_log_start`."""
+    """Raise the log start offset at once; return whether it moved."""
     with log.lock:
         _check_committed(log, "log start", offset)
         if offset <= log.bounds.log_start:
@@ -25,7 +25,7 @@ def raise_log_start(log: LogState, offset: int) -> bool:
 
 
 def announce_log_start(log: LogState, offset: int) -> bool:
-    """Do the work of :meth:`PartitionLog.announce_log_start`."""
+    """Request a log start offset that takes effect once it is durable; return whether it is new."""
     with log.lock:
         _check_committed(log, "log start", offset)
         if offset <= log.start_record.target(log.bounds):
@@ -35,7 +35,7 @@ def announce_log_start(log: LogState, offset: int) -> bool:
 
 
 def adopt_checkpointed_log_start(log: LogState) -> bool:
-    """Do the work of :meth:`PartitionLog.adopt_checkpointed_log_start`."""
+    """Put a requested log start offset that is durable now into effect; return whether it moved."""
     with log.lock:
         adoptable = log.start_record.adoptable(log.bounds)
         moved = raise_log_start(log, adoptable)
@@ -44,7 +44,7 @@ def adopt_checkpointed_log_start(log: LogState) -> bool:
 
 
 def raise_local_log_start(log: LogState, offset: int) -> bool:
-    """Do the work of :meth:`PartitionLog.raise_local_log_start`."""
+    """Raise the local log start offset; return whether it moved."""
     with log.lock:
         _check_committed(log, "local log start", offset)
         if offset <= log.bounds.local_start:
@@ -54,7 +54,10 @@ def raise_local_log_start(log: LogState, offset: int) -> bool:
 
 
 def drop_remote_part(log: LogState) -> bool:
-    """Do the work of :meth:`PartitionLog.drop_remote_part`."""
+    """Raise the log start offset to the local log start; return whether it moved.
+
+    Records below were in the tier, which the topic no longer has.
+    """
     with log.lock:
         if log.bounds.local_start == log.bounds.log_start:
             return False

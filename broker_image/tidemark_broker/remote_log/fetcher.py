@@ -352,6 +352,7 @@ class RemoteFetcher:
 
         ``log_start``: the replica's log start offset, which may be above that of the manifest.
         """
+        # One limit for the whole look-up, however many segments it reads.
         snapshot, limits = snapshot or self._fresh(tier, partition), unpack_limits()
         entry = snapshot.find_by_timestamp(timestamp_ms)
         # A segment's largest timestamp may be of a record below the start: try the next one.

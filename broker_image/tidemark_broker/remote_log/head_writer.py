@@ -142,7 +142,7 @@ class HeadWriter:
             tier = self.shared.guard.tier()
             row = self.partition.row
             known = self._loaded is not None or (row is not None and row.manifest)
-            # The result reaches the replica in the same step of the loop.
+            # Nothing is awaited between the result and its effect on the replica.
             self._adopt(*await self._run(self._load, tier, known))
             if not known and not self._retired:
                 isr_maintenance.report_manifest_created(self.partition)

@@ -123,6 +123,7 @@ class _Cleaning:
         Blocks. Return the figures of the cleaning.
         """
         log, part = self._log, self._part
+        # Only durable segments are compacted.
         flushing.flush(log, part.first_uncleanable)
         # Compacted segments must be below the recovery point: a recovery would take their
         # missing offsets for a torn log.

@@ -203,11 +203,12 @@ class _Round:
             if session.ended:
                 return {}
             partition = self._find(*cached.key)
+            # Once the response is full, the other partitions report offsets without records.
             result = await self._one(partition, cached.requested, left, arrived=arrived)
             results[cached] = (partition, result)
             left -= len(result.records)
         self._memory.set_reserved(granted - left)
-        # Only now: a round that failed halfway proves nothing.
+        # Set only now: a request that failed halfway proves nothing about the follower.
         if arrived:
             session.rounds.last_s = self._now_s
         return {} if session.ended else results

@@ -126,7 +126,7 @@ def fetch(
         return _redirect_to_leader(partition, offset)
     if not log.log_start_offset <= offset <= log.next_offset:
         return FetchResult(error=ErrorCode.offset_out_of_range)
-    # Local retention deleted it, but the tier may have it.
+    # Local retention has deleted the local copy, but the tier may have the records (KIP-405).
     if offset < log.local_log_start_offset:
         return _not_here(partition, offset, max_bytes)
     # The consumer is at the end of the committed data: the caller waits for more.
