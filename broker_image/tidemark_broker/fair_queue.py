@@ -1,8 +1,8 @@
 """Fair turns at a limited resource, such as bytes or slots.
 
-A client with large requests delays only itself. Turns of one client start in the order of its
-requests, interleaved with the turns of other clients, and no client holds more than half of the
-budget.
+A turn is the right to use a part of the resource for some time. A client with large requests delays
+only itself. Turns of one client start in the order of its requests, interleaved with the turns of
+other clients, and no client holds more than half of the budget.
 """
 
 import asyncio

@@ -58,7 +58,7 @@ class Shares:
         who = asking.get()
         if who is None:
             return False
-        # Half of what the other clients forget_owner, so that another client always finds room.
+        # Half of what the other clients leave free, so that another client always finds room.
         own_bytes = self._of[who]
         other_bytes = self.used_bytes - own_bytes
         return 2 * (own_bytes + more_bytes) > self.limit_bytes - other_bytes

@@ -92,9 +92,9 @@ class ListenerState:
 class _Slot:
     """One request in flight, at its place in the order of responses.
 
-    ``size`` is the memory of the request in bytes, ``memory`` that of the response. While a slot
-    with ``alone`` is in flight, no request behind it starts. Once ``done``, ``pieces`` contains the
-    response frame, None without one.
+    ``size`` is the memory of the request in bytes, ``memory`` that of the response. With
+    ``alone`` the request is not a Produce, and at most one such request may be in flight. Once
+    ``done``, ``pieces`` contains the response frame, None without one.
     """
 
     __slots__ = ("alone", "done", "memory", "pieces", "size")
@@ -358,8 +358,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """
         while self._arrived and self._may_begin():
             frame = self._arrived[0]
-            # Only Produce requests may overlap, as their responses are small. The response of any
-            # other request might wait for the previous ones while it holds memory.
+            # At most one request other than Produce runs at a time. Its response may be large, and
+            # would hold memory while it waits for the previous one. Produce responses are small.
             alone = peek_key(frame) != PRODUCE_KEY
             if (alone and self._reading.waits_for_request) or self._rest.comes_first(frame):
                 break

@@ -90,7 +90,10 @@ class UnfinishedFrames:
 
 
 class _WaitingLine:
-    """Connections that wait for the same turn."""
+    """Queue of connections whose large request waits for memory; one of them is read at a time.
+
+    ``turn`` is the connection that is being read, None if no large request is incomplete.
+    """
 
     def __init__(self) -> None:
         self.turn: FrameReader | None = None
@@ -146,7 +149,8 @@ class _WaitingLine:
         own = [reader for reader in waiting if reader.address == address]
         following = own[0] if self._turns % 2 else min(own, key=lambda reader: waiting[reader])
         self._begin_turn(following, waiting.pop(following))
-        # In a later turn of the loop, since it may leave the line at once, and all after it too.
+        # In a later iteration of the event loop, since this connection may leave the queue at once,
+        # and so may all that follow.
         asyncio.get_running_loop().call_soon(following.resume)
 
     def _begin_turn(self, reader: FrameReader, missing_bytes: int) -> None:
@@ -161,6 +165,7 @@ class _WaitingLine:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:
+        """Extend the turn of a connection that makes progress; else close it for the others."""
         received_bytes, self._last_missing_bytes = (
             self._last_missing_bytes - self._missing_bytes,
             self._missing_bytes,

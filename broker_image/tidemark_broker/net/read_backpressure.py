@@ -118,7 +118,7 @@ class ReadBackpressure:
         return self._unfinished.may_read(self._reader, receiver.frame_bytes, receiver.missing_bytes)
 
     def pause(self) -> None:
-        """Leave the line, because something else prevents reading."""
+        """Leave the queue for memory, because something else prevents reading."""
         if self._receiver.in_frame:
             self._unfinished.remove(self._reader)
 
