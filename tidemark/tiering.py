@@ -103,10 +103,10 @@ class Tiering:
 
     @property
     def may_expire(self) -> bool:
-        """Whether retention may mark remote segments.
+        """Whether retention may mark segments in the tier for deletion.
 
-        With Retain it continues from the remote log start. With Delete the floor of the head is the
-        mark, and the leader deletes below it.
+        Under policy Retain it continues to do so after a disablement. Under policy Delete the
+        disablement itself has marked all segments.
         """
         return self.ever_tiered and not self.deletes
 
@@ -114,20 +114,18 @@ class Tiering:
     def reads_tier(self) -> bool:
         """Whether a part of the log may be in the tier only, and be read from there.
 
-        With Retain always. With Delete until the disablement is complete: the commit that moves the
-        head's log start ends it, and every replica that has acknowledged has made that log start
-        durable.
+        Under policy Retain always. Under policy Delete until the disablement is complete: every
+        replica has then made the new log start offset durable, below which the tier is deleted.
         """
         return self.ever_tiered and (self.is_disabling or not self.deletes)
 
     @property
     def deletes(self) -> bool:
-        """Whether the tiered data is given up (Delete).
+        """Whether the topic is disabled, or being disabled, with policy Delete (KIP-950).
 
-        One commit of the head moves the log start to the largest local one of the electable
-        replicas, and the floor with it. The leader acknowledges after that commit, a follower once
-        its own log start has reached it. With Retain the claim and the stored tiered epoch are
-        enough.
+        One commit of the manifest's head moves the log start offset to the largest local log start
+        of the electable replicas, and marks all segments in the tier. The leader acknowledges the
+        disablement after that commit, a follower once its own log start has reached the new one.
         """
         return self.policy_applies and self.disable_policy is DisablePolicy.DELETE
 
@@ -138,22 +136,24 @@ class Tiering:
 
     @property
     def first_live_epoch(self) -> int:
-        """Oldest tiered epoch that counts in a head created now.
+        """Oldest tiered epoch whose segments are live in a manifest that is created now.
 
-        When a topic is enabled again after a Delete, its tier starts empty, and copying starts at
-        its log start.
+        After a disablement with policy Delete, the segments of earlier epochs are deleted.
         """
         return self.epoch if self.deletes else 0
 
     def needs_delete_commit(self, head_tiered_epoch: int) -> bool:
-        """Return whether the one commit of a Delete is still to be made, with a head of this tiered
-        epoch.
+        """Return whether a disablement with policy Delete is still to be committed to the manifest.
+
+        ``head_tiered_epoch``: tiered epoch of the manifest's head.
         """
         return self.deletes and head_tiered_epoch < self.epoch
 
     def has_deleted_remote_part(self, head_tiered_epoch: int) -> bool:
-        """Return whether a Delete that some replica has not acknowledged has already removed the
-        remote part, with a head of this tiered epoch.
+        """Return whether the tier is deleted already, while some replica has not acknowledged that.
+
+        Only for a disablement with policy Delete. ``head_tiered_epoch``: tiered epoch of the
+        manifest's head.
         """
         return self.is_deleting and not self.needs_delete_commit(head_tiered_epoch)
 
@@ -161,9 +161,10 @@ class Tiering:
         """Return which local data retention may delete.
 
         During a disablement it deletes nothing, so that the reported local log starts stay valid.
-        After Retain it deletes local data once the tier has nothing visible (``tier_is_empty``):
-        moving the log start would mark the older remote part for deletion.
+        After a disablement with policy Retain it deletes local data once the tier has no live
+        segment (``tier_is_empty``). Before, it would mark the older segments in the tier, too.
         """
+        # While tiering is enabled, only what is copied may be deleted locally.
         if self.copies:
             return LocalRetention.COPIED
         if self.is_off and (not self.reads_tier or tier_is_empty):

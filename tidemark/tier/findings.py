@@ -68,10 +68,10 @@ def of_entry(head: Head, entry: SegmentEntry, kind: FindingKind, detail: str) ->
 
 
 def of_line(head: Head, live: Iterable[SegmentEntry]) -> Iterator[Finding]:
-    """Yield the violations in the line of live segments (``queries.live_segments``).
+    """Yield the violations among the live segments, which must cover the log without a gap.
 
-    Each offset between its ends must be answered by one segment (invariant 5), leader epochs and
-    tiered epochs never decrease, and none is above the head's.
+    Exactly one segment serves each offset (invariant 5). Leader epochs and tiered epochs never
+    decrease from segment to segment, and none is above the head's.
     """
     before: SegmentEntry | None = None
     for entry in live:

@@ -7,8 +7,8 @@ marking one. Older entries are in sealed, immutable pages; the head keeps a refe
 of each. The reference has a bit mask of the page's deleted entries; those bits and the own states
 of the entries in the head are the only exceptions to the floor.
 
-Two facts keep this small. Entries are in the order in which they were finished, along which ends
-ascend within a line and tiered epochs never descend: the floor always marks a prefix. And the log
+Two facts keep this small. Entries are in the order in which they were finished. Their end offsets
+ascend, and their tiered epochs never descend, so the floor always marks a prefix. And the log
 start offset only grows. A short list of marks records when the floor moved, because
 ``remote.delete.delay.ms`` counts from there.
 
@@ -101,10 +101,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRef:
-    """A sealed page and what is in it, so that most questions need no page.
+    """Reference to a sealed page, with a summary by which most queries need not load it.
 
-    ``start_offset``: first offset its first entry answers for; ``first_end_offset_inclusive``: that
-    entry's end; ``end_*``: of its last entry. ``gone``: bit i is set when entry i is deleted."""
+    - ``count``, ``size_bytes``: number of the page's entries, and bytes of their logs
+    - ``start_offset``, ``first_end_offset_inclusive``: offsets that the first entry serves
+    - ``end_offset_inclusive``, ``end_leader_epoch``: of the last entry
+    - ``gone``: bit mask; bit i is set when entry i is deleted; ``gone_bytes``: their bytes
+    """
 
     name: str
     count: int
@@ -254,7 +257,7 @@ class Head:
 
     @property
     def remote_log_start_offset(self) -> int | None:
-        """First offset that the tier answers for; None while nothing live is there."""
+        """First offset of the live segments in the tier; None while there is none."""
         if self.live_end is None:
             return None
         return max(self.log_start_offset, self.line_start_offset)

@@ -264,7 +264,7 @@ def _check_end(head: Head, pages: PageCache, end: int, end_epoch: int) -> None:
 
 
 def _check_contiguous(head: Head, later: Iterable[SegmentEntry]) -> None:
-    """Check that every later copy is part of the line; used if no end is known."""
+    """Check that every later copy was added to the head; used if the tier's end is not known."""
     for entry in later:
         if entry.end_offset_inclusive > head.highest_remote_offset:
             raise Irreparable(

@@ -134,7 +134,7 @@ class PageCache:
         except ObjectTooLarge as error:
             raise ManifestCorrupt(str(error)) from error
         page = decode_page(data, f"{key} in {self._store.describe()}")
-        # A page that was copied to another key would answer for another partition's offsets.
+        # A page that was copied to another key would serve another partition's offsets.
         own = page_key(page.topic_id, page.partition, page.name)
         if own != key:
             raise ManifestCorrupt(_misplaced(f"{key} in {self._store.describe()}", page.name))

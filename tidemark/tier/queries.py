@@ -24,7 +24,7 @@ class Pages(Protocol):
 
 
 class TierOffsetOutOfRange(Exception):
-    """The tier does not answer for this offset.
+    """No live segment of the tier has this offset.
 
     ``log_start_offset`` distinguishes expired data (below it) from data that only brokers have.
     """
@@ -79,7 +79,7 @@ def marked_at(head: Head, entry: SegmentEntry) -> int | None:
 
 
 def live_segments(head: Head, pages: Pages, start_offset: int = 0) -> Iterator[SegmentEntry]:
-    """Yield live entries that answer for an offset at or above ``start_offset``, in order."""
+    """Yield live segments that serve offsets at or above ``start_offset``, in order of offsets."""
     for ref in head.pages:
         if not _wholly_marked(head, ref) and ref.end_offset_inclusive >= start_offset:
             yield from _live(head, _entries(pages, ref), start_offset)
@@ -87,7 +87,7 @@ def live_segments(head: Head, pages: Pages, start_offset: int = 0) -> Iterator[S
 
 
 def find(head: Head, pages: Pages, offset: int) -> SegmentEntry | None:
-    """Return the one live segment that answers for an offset (invariant 5), or None."""
+    """Return the live segment that serves an offset, or None. It is unique (invariant 5)."""
     start = head.remote_log_start_offset
     if start is None or not start <= offset <= head.highest_remote_offset:
         return None
@@ -145,7 +145,7 @@ def plan(
 
     ``until_offset`` is exclusive. The ranges are contiguous, and exactly one segment serves each
     offset. Offsets beyond the end of the tier are left out, because brokers still have them. Raises
-    RemoteOffsetOutOfRange if the tier no longer has the first offset.
+    TierOffsetOutOfRange if the tier no longer has the first offset.
     """
     # Nothing of the range is in the tier. That is only an error if the records are expired.
     if until_offset <= start_offset or start_offset > head.highest_remote_offset:

@@ -34,7 +34,7 @@ class Snapshot:
         return queries.plan(self.head, self.pages, start_offset, until_offset)
 
     def find(self, offset: int) -> SegmentEntry | None:
-        """Return the segment that answers for one offset (``queries.find``)."""
+        """Return the segment that serves one offset, or None (``queries.find``)."""
         return queries.find(self.head, self.pages, offset)
 
     def live_segments(self) -> Iterator[SegmentEntry]:
@@ -74,7 +74,7 @@ class TierReader:
     ) -> tuple[Snapshot, tuple[SegmentRange, ...]]:
         """Return a snapshot of the manifest and the segments that serve the offsets, from it.
 
-        Reads again if a page was dropped in between. Raises RemoteOffsetOutOfRange, and
+        Reads again if a page was dropped in between. Raises TierOffsetOutOfRange, and
         PageNotFound if the tier is damaged.
         """
         for _ in range(_ATTEMPTS - 1):

@@ -85,7 +85,7 @@ class SweepLease:
         """Take the lease. Raises SweepLeaseTaken while another holder has it."""
         record, version = self._read()
         now_ms = self._now_ms()
-        # The same holds for a lease that ends later than any correct clock could have set.
+        # The same applies to a lease that ends later than any correct clock could have set.
         ahead_ms = record.until_ms - now_ms
         if record.holder not in ("", self._holder) and 0 < ahead_ms <= LEASE_MS + _SKEW_MS:
             raise _lease_taken(record.holder, ahead_ms // 1000)

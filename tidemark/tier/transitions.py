@@ -206,8 +206,11 @@ def raise_floor_to(head: Head, offset: int, floor_epoch: int, *, now_ms: int) ->
 
 
 def restore_entry(head: Head, entry: SegmentEntry) -> Head:
-    """Add a complete copy to the line of a head that went back. Raises IllegalTransition if it adds
-    nothing or leaves a hole, and Diverged."""
+    """Add a complete copy to a head that is repaired, behind its live segments.
+
+    Raises IllegalTransition if it adds no offset or leaves a gap, and Diverged if it belongs to
+    another history.
+    """
     start = answering_from(head, entry)
     others = tuple(e for e in head.entries if e.segment_id != entry.segment_id)
     line_start = start if head.live_end is None else head.line_start_offset

@@ -84,6 +84,7 @@ async def _connected(host: str, port: int) -> socket.socket:
     Raises the ``OSError`` of the last attempt.
     """
     loop = asyncio.get_running_loop()
+    # Error of the latest attempt, raised if no address accepts.
     problem: OSError | None = None
     for family, kind, protocol, _, address in await loop.getaddrinfo(
         host, port, type=socket.SOCK_STREAM

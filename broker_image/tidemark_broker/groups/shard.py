@@ -144,7 +144,10 @@ class GroupShard:
 
     @asynccontextmanager
     async def turn(self, group_id: str) -> AsyncIterator[None]:
-        """Context of a change in steps. Requests for a group enter it in their order."""
+        """Wait for the group's lock, and hold it while the group is changed in several steps.
+
+        Requests for a group acquire it in the order of their arrival.
+        """
         async with self._turns.setdefault(group_id, asyncio.Lock()):
             yield
 

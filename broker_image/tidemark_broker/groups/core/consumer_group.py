@@ -56,8 +56,10 @@ class ConsumerMember:
 
 
 class TopicsSeen(NamedTuple):
-    """Version of the cluster's topics at the last look (-1 for none since the load), and the
-    number of subscription changes before it.
+    """State at the last check for changed topics.
+
+    ``version``: of the cluster's topics, -1 for no check since the load. ``changes``: number of
+    subscription changes before it.
     """
 
     version: int
@@ -68,7 +70,7 @@ class ConsumerGroup:
     """One group.
 
     ``recorded_below`` is the end offset of the last record of the group or of its offsets.
-    ``topics_seen`` is the state of the last look at its topics.
+    ``topics_seen``: versions of topics and subscriptions at the last check for changed topics.
     """
 
     def __init__(self, group_id: str) -> None:

@@ -252,6 +252,7 @@ class GroupOffsets:
             else ErrorCode.none
             for tp in of
         ]
+        # Only existing offsets need a tombstone. A missing one is no error.
         known = self._offsets.of_group(group_id)
         gone = [
             tp

@@ -177,6 +177,7 @@ def downgraded(
     members = []
     for member in group.members.values():
         metadata = member.metadata
+        # The bytes that the client has sent for the common protocol.
         subscription = _subscription(metadata, protocol)
         named = (
             (name(topic), numbers) for topic, numbers in group.target_of(member.member_id).items()

@@ -493,7 +493,7 @@ class Rebalancing:
         if not group.members:
             self._record_empty(group)
             return
-        # Answers are queued for each member. Sending them is spread over turns of the loop.
+        # Answers are queued for each member, and are sent a few at a time.
         for member in group.members.values():
             leads = member.member_id == group.leader
             group.answer_join(member, self._joined(group, member.member_id, with_members=leads))
@@ -543,9 +543,13 @@ class Rebalancing:
 
     # The order of the checks is Kafka's.
     def _sync_error(self, group: ClassicGroup | None, request: SyncRequest) -> ErrorCode:
-        """Return why a SyncGroup is refused, NONE if it is not."""
+        """Return why a SyncGroup is refused, NONE if it is not.
+
+        The checks are in Kafka's order, since the first failing one decides the error.
+        """
         if group is None:
             return ErrorCode.unknown_member_id
+        # The member first, then what it believes about the group.
         error = group.validate(request.who)
         if error is not ErrorCode.none:
             return error
@@ -557,6 +561,7 @@ class Rebalancing:
             return ErrorCode.inconsistent_group_protocol
         if group.state is GroupState.EMPTY:
             return ErrorCode.unknown_member_id
+        # The generation has ended: the member must send JoinGroup again.
         if group.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none

@@ -68,7 +68,7 @@ NOWHERE = MemberPosition(assigned={}, revoking={})
 class MemberTarget(NamedTuple):
     """Target of a member.
 
-    ``is_owned`` tells whether any member, itself included, owns a partition.
+    ``is_owned`` returns whether any member, itself included, owns a partition.
     """
 
     epoch: int

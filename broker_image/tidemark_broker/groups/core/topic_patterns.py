@@ -97,6 +97,7 @@ class _PatternReader:
         if repeat is not None:
             self._repeat(repeat)
             return
+        # What follows is something that a next repetition may apply to.
         self._repeats = False
         if char == "(":
             self._open()
