@@ -131,8 +131,8 @@ def _read_range(
             reached = header.last_offset
             if header.last_offset >= source.from_offset:
                 line.check_epoch(header)
-        # The number of rows in each batch is known approximately from its header; it is compared
-        # with the decoded rows at the end.
+        # Drop aborted transactions and batches that are not requested. The header of each other
+        # batch bounds the number of its rows, which is compared with the decoded rows at the end.
         read = [
             batch for batch in committed(data, headers, aborted) if is_requested(batch[1], source)
         ]

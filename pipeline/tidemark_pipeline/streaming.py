@@ -128,9 +128,10 @@ class TidemarkStreamReader(DataSourceStreamReader):
         new = [part for part in parts if known.offset(part) is None]
         starts = {part: known.offset(part) or 0 for part in parts}
         starts.update({part: extent.log_start for part, extent in survey.extents(new).items()})
-        # If a log ends below the query's offset, it may have lost records, for example when it was
-        # restored from its tier. With failOnDataLoss this raises, instead of waiting until new
-        # records reach the offset. Otherwise the query goes back to the first lost offset once.
+        # If a log ends below the query's offset, it may have lost records, for example when the
+        # topic was restored from its tier. With failOnDataLoss that raises here, as the query would
+        # otherwise wait until new records reach its offset; :meth:`partitions` checks the other
+        # logs. Without failOnDataLoss the query goes back to the first lost offset once.
         is_strict = self._options.fail_on_data_loss
         behind = [part for part in parts if survey.reads_brokers and ends[part] < starts[part]]
         lost = self._diverged(survey, behind if is_strict else parts, known)

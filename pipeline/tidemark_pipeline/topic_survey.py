@@ -160,7 +160,6 @@ class Survey:
                 part: ReadPosition(offset, self._epoch_in_tier(part, offset))
                 for part, offset in offsets.items()
             }
-        # The leader's current epoch is an upper bound for all records below its last stable offset.
         positions: dict[Part, ReadPosition] = {}
         # The leader's epoch is an upper bound for the epochs of all records below its last stable
         # offset.

@@ -75,6 +75,7 @@ def measure(
         owner.listed = {bucket: ListedObjects() for bucket in tier.segments.stores}
     _list(tier, usage)
     for topic, own in zip(topics, usage.topics, strict=True):
+        # Bytes by policy are added for each partition's manifest.
         own.freed = {policy.name: 0 for policy in policies}
         for partition in tier.reader.partitions(topic.topic_id):
             _partition(tier, usage, topic, own, partition, now_ms)
@@ -85,10 +86,11 @@ def measure(
 
 
 def _list(tier: Tier, usage: Usage) -> None:
-    """List the objects in each bucket and add them to the usage of their topics.
+    """List the objects in each bucket and add their sizes to the usage of their topics.
 
-    Objects that no manifest names are counted separately.
+    Objects that no manifest names, or in folders without a manifest, are also counted separately.
     """
+    # Objects belong to topics by their folder. The classifier compares them with the manifests.
     naming = ReferenceClassifier(tier)
     owners = {_folder(topic): topic for topic in usage.topics}
     for bucket, store in tier.segments.stores.items():

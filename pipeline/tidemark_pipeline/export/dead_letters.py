@@ -164,7 +164,7 @@ def lower_offsets(rows: Mapping[int, int], letters: Mapping[int, int]) -> dict[i
 def common_progress(rows: Exported, letters: Exported) -> Exported:
     """Return the progress that both tables have certainly reached: the lower of the two."""
     offsets = lower_offsets(rows.offsets, letters.offsets)
-    # Without a gap is only the range in which neither table has a gap.
+    # A range is complete only if it is complete in both tables, so the later start counts.
     starts = {
         partition: max(rows.since(partition), letters.since(partition)) for partition in offsets
     }

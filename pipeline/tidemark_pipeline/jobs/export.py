@@ -122,7 +122,6 @@ def export(
             check_log_lineage(survey, parts, claimed)
             given = stream_options(options, claimed, once=every_s is None)
             rules = StartRules(topic_options(given, streaming=True), claimed.topic)
-            # For Apache Kafka the job itself detects records that expired before they were read.
             if is_kafkas(options):
                 # Spark's own Kafka source does not report records that expired before they were
                 # read, so the job compares the log starts with the table's end.

@@ -131,7 +131,6 @@ class Registry:
                 failures += 1
                 self._turn += 1
                 pause = failed.after_s
-                # The pause grows only after all addresses have failed once more.
                 if failures % len(self.access.urls) == 0:
                     # The backoff grows only after every address has failed once more.
                     pause = max(pause, _PAUSE.pause_s(failures // len(self.access.urls)))
