@@ -384,6 +384,10 @@ def _note_epochs(log: LogState, batches: Sequence[BatchAt]) -> None:
 
 
 def _roll_if_due(log: LogState, first: BatchAt, last: BatchAt, now_ms: int) -> bool:
+    """Roll the active segment if the batches do not fit, or if it is too old; return whether.
+
+    ``first`` and ``last``: first and last batch of the run to append.
+    """
     active, config = log.segments.active, log.config
     if not active.size_bytes:
         return False

@@ -107,6 +107,7 @@ def load_segments(
 def _settle(
     loaded: LoadedSegments, recovery_point: int, clean_shutdown: bool, index_interval_bytes: int
 ) -> None:
+    """Check all segments: the ends of those that were synced, every batch of the others."""
     # After a clean shutdown only the active segment is checked in detail.
     checked_from = len(loaded.segments) - 1
     if not clean_shutdown:

@@ -47,6 +47,10 @@ class Segment(IndexedSegment):
     )
 
     def __init__(self, directory: Path, base_offset: int, *, created_ms: int) -> None:
+        """Create the figures of an empty segment; no file is opened or created.
+
+        ``created_ms``: wall clock, from which the age of a segment without timestamps is computed.
+        """
         super().__init__(directory, base_offset)
         self.created_ms = created_ms
         #: Time of the last append.
@@ -57,7 +61,9 @@ class Segment(IndexedSegment):
         #: Largest timestamp of the first batch, from which the segment's age is computed.
         self.first_timestamp_ms = NO_TIMESTAMP
         self.descriptor: int | None = None
+        #: Bytes appended since the last index entry.
         self._bytes_since_entry = 0
+        #: Whether a failed append has left bytes after ``size_bytes``.
         self._cut_due = False
 
     @classmethod

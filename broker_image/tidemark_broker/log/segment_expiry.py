@@ -62,6 +62,7 @@ def _retain(
 
 
 def _plan(log: LogState, now_ms: int, tiered: TieredRetention | None) -> RetentionPlan:
+    """Return what retention deletes from the log as it is now. The caller holds ``lock``."""
     return plan_retention(
         RetentionInput(
             segments=log.segments.infos(),

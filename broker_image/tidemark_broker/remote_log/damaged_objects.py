@@ -56,6 +56,7 @@ class Damages:
         return self._remember(key, _Damage(entry, offset, Reason.REMOTE_OBJECT_MISSING, text))
 
     def _remember(self, key: TopicIdPartition, damage: _Damage) -> bool:
+        """Record one damage; return whether its segment was not known as damaged."""
         segment_id = damage.entry.segment_id
         with self._lock:
             of_partition = self._found.get(key) or {}

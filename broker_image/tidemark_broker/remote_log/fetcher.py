@@ -134,6 +134,11 @@ class RemoteFetcher:
     async def _look_up(
         self, partition: Partition, work: Callable[[Tier], RemoteOffset | None], log_start: int
     ) -> RemoteOffset | None:
+        """Run a look-up in the fetcher's threads; return the record, or None.
+
+        ``log_start``: log start offset when the look-up began. Raises RemoteUnavailable if it has
+        moved meanwhile, or if the store fails or does not answer in time.
+        """
         deadline_s = self._shared.context.monotonic() + _LOOKUP_S
         try:
             return await self._run(partition, None, work, deadline_s, log_start)

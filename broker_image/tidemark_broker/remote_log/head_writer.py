@@ -84,6 +84,7 @@ class HeadWriter:
     """
 
     def __init__(self, shared: ManagerState, partition: Partition, term: LeaderTerm) -> None:
+        """Create the writer for a leader's term; :meth:`open` reads the head."""
         self.shared = shared
         self.partition = partition
         self.term = term
@@ -299,6 +300,10 @@ class HeadWriter:
     # ------------------------------------------------------------ in a thread
 
     def _load(self, tier: Tier, known: bool) -> tuple[LoadedHead, Totals]:
+        """Load or create the head in a thread; return it and the tier's totals.
+
+        ``known``: whether the partition has a head, so that a missing one is an error.
+        """
         partition = self.partition
         # The head must exist, so a missing one is an error and never a reason to create it.
         if known:
@@ -331,6 +336,7 @@ class HeadWriter:
         return changed, queries.totals(changed.head, self.pages(tier))
 
     def _first_head(self) -> Head:
+        """Return the head of an empty tier, claimed by this leader."""
         partition, term = self.partition, self.term
         return new_head(
             topic=partition.topic,

@@ -43,12 +43,14 @@ class LeaderTasks:
     """
 
     def __init__(self, shared: ManagerState, partition: Partition, term: LeaderTerm) -> None:
+        """Create the tasks of a term; :meth:`start` runs them."""
         self.shared = shared
         self.partition = partition
         self.term = term
         self.writer = HeadWriter(shared, partition, term)
         self.settled = asyncio.Event()
         self.ended = False
+        #: Current failures by task (SETTLE, COPY or EXPIRE).
         self.failures: dict[str, TierFailure] = {}
         self._copier = Copier(self.writer)
         self._expirer = Expirer(self.writer)
@@ -93,6 +95,7 @@ class LeaderTasks:
         )
 
     async def _run(self) -> None:
+        """Claim the manifest, then copy and expire until the term ends."""
         try:
             # Nothing is copied or expired before the claim: another leader might still write.
             await self._settle()
@@ -132,6 +135,11 @@ class LeaderTasks:
         await self._repeat(EXPIRE, self._expire_once)
 
     async def _expire_once(self) -> bool:
+        """Do one expiry run, and wait for the next interval if nothing is left to delete.
+
+        A deletion of records, or a high watermark that the manifest's log start waits for, ends the
+        wait early. Return True always, so that :meth:`_repeat` continues.
+        """
         if await self._expirer.run_once():
             return True
         self._clear(EXPIRE)
@@ -220,6 +228,10 @@ class LeaderTasks:
         return Backoff(first_s=settings.backoff_s, most_s=settings.backoff_max_s)
 
     async def _pause(self, backoff: Backoff) -> Backoff:
+        """Wait after a failure; return the backoff for the next one.
+
+        The wait ends early when the store becomes available again.
+        """
         context, guard = self.shared.context, self.shared.guard
         now_s = context.monotonic()
         backoff = backoff.failed(now_s)

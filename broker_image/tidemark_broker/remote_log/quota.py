@@ -28,6 +28,7 @@ class RemoteQuota:
         throttled: Callable[[float], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Create the quota; ``windows`` are the number and length of the windows of its rate."""
         self._limit = bytes_per_s
         self._rate = WindowedRate(windows)
         self._now = now

@@ -316,6 +316,7 @@ class SegmentReader:
         return self._caches.indexes.get(self._entry.segment_id, self._load_indexes)
 
     def _load_indexes(self) -> Indexes:
+        """Read the segment's indexes from its aux object. Raises ObjectDamaged."""
         aux, base = self._tier.segments.fetch_aux(self._entry), self._entry.start_offset
         try:
             return Indexes(

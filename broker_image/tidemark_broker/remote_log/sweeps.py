@@ -121,6 +121,7 @@ class Sweeps:
                 self._last_ms = lease.ended_ms
 
     def _sweep(self, tier: Tier, lease: SweepLease) -> None:
+        """Sweep under a lease that this broker holds, and report the result (in a thread)."""
         sweeper = Sweeper(
             tier,
             now_ms=self._shared.context.wall_ms,

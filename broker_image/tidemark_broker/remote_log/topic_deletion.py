@@ -96,6 +96,7 @@ def _write_tombstones(
 
 
 def _tombstone(shared: ManagerState, topic: TopicObject, partition: int, now_ms: int) -> Head:
+    """Return the tombstone of a partition that has no head, so that no leader can create one."""
     head = new_head(
         topic=topic.name,
         topic_id=topic.topic_id,

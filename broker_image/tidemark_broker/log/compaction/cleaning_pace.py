@@ -38,6 +38,7 @@ class CleaningPace:
         now: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """Start the first turn now. ``now`` returns seconds, ``sleep`` takes seconds."""
         self._aborted = aborted
         self._moved = moved
         self._now = now

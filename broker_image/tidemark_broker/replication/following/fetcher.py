@@ -331,6 +331,7 @@ class ReplicaFetcher:
         self._from_tier.begin(partition, requested, result, ended)
 
     def _note(self, partition: Partition, outcome: FetchOutcome) -> None:
+        """Record the outcome of a fetch: the partition backs off, or is fetched again."""
         tp = partition.tp
         if self.partitions.get(tp) is not partition:
             return

@@ -167,6 +167,7 @@ async def _drop_deleted_log(partition: Partition, leader: ReplicaFetchResult) ->
 
 
 def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
+    """Record what a response says of the tier: its end, the version of its manifest, damage."""
     remote_end.note_damage(partition, is_damaged=result.tier_damaged)
     if result.head_version >= 0:
         position = HeadPosition(result.head_version, result.head_commit_id, result.head_floor_epoch)

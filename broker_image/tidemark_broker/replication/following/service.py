@@ -108,11 +108,17 @@ class _Round:
         memory: AnswerMemory,
         now_s: float,
     ) -> None:
+        """Create the round of one request.
+
+        ``find``: look-up of a hosted partition. ``memory``: limit of the response's size.
+        ``now_s``: arrival of the request in monotonic seconds.
+        """
         self._find = find
         self._request = request
         self._session = session
         self._memory = memory
         self._now_s = now_s
+        #: Partitions that the request names, whose results are sent even without changes.
         self._named: set[ReplicaCachedPartition] = set()
 
     async def answer(self, purgatory: Purgatory) -> tuple[ReplicaFetchResult, ...]:

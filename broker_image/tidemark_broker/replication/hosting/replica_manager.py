@@ -320,6 +320,11 @@ class ReplicaManager:
         ]
 
     def _knew_an_older_row(self, key: TopicIdPartition, row: control.PartitionState) -> bool:
+        """Return whether ``row`` proves that a reassignment has moved a hosted replica away.
+
+        It does if the replica's stored partition state is older, and the controller has not rebuilt
+        the partition from brokers' reports since.
+        """
         hosted = self._hosted.by_key.get(key)
         known = None if hosted is None else hosted.row
         if known is None or known.partition_epoch >= row.partition_epoch:

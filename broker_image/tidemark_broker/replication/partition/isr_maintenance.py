@@ -138,6 +138,7 @@ def _propose(partition: Partition, new_isr: tuple[int, ...]) -> None:
 def _change(
     partition: Partition, leader: LeaderRole, new_isr: tuple[int, ...]
 ) -> control.IsrChange:
+    """Return the AlterPartition request that proposes ``new_isr`` under the current epochs."""
     return control.IsrChange(
         topic_id=partition.topic_id,
         partition=partition.partition,

@@ -217,6 +217,7 @@ class DelayedAppend:
 
 
 def _refusal(partition: Partition, acks: int) -> ProduceResult | None:
+    """Return the result for a batch that the replica cannot accept now, None if it can."""
     error = partition.check_leader()
     if error is not ErrorCode.none:
         return ProduceResult(error=error)

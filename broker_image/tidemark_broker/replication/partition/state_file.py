@@ -119,6 +119,7 @@ def from_json(data: Mapping[str, object]) -> StoredState:
 
 
 def _row_to_json(row: control.PartitionState) -> dict[str, object]:
+    """Return a partition state as a JSON object; :func:`_row_from_json` is the inverse."""
     return {
         "partition": row.partition,
         "leader": row.leader,
