@@ -72,10 +72,10 @@ class Deletions:
         request: PartitionStatesRequest,
         response: PartitionStatesResponse,
     ) -> tuple[uuid.UUID, ...]:
-        """Take a broker's answer to partition states.
+        """Record that a broker has deleted its replicas of topics; return the topics with news.
 
-        Every removal of a whole topic in the request that is not among the errors is confirmed.
-        Return the topics for which that is new.
+        Every removal of a whole topic in the request that has no error in the response is
+        confirmed.
         """
         broker = state.brokers.get(node_id)
         if (
@@ -89,7 +89,7 @@ class Deletions:
         fresh = [
             id_ for id_ in sorted(requested - failed) if not self.confirmed(state, id_, node_id)
         ]
-        # The directory is part of the confirmation: another disk may have the replica again.
+        # The log directory is part of the confirmation: another one may still have the replica.
         for topic_id in fresh:
             self._confirmed.setdefault(topic_id, {})[node_id] = broker.directory_id
         return tuple(fresh)
@@ -141,35 +141,43 @@ def _gone(
 
 
 def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -> DeletionStep:
-    """Return the next step of deleting a topic. Level-based: call it again after each change."""
+    """Return the next step of deleting a topic; call it again after each change.
+
+    The order is: tombstones instead of rows, confirmation of the brokers, remote data, release of
+    the Topic. A tombstone is the persisted record of a deletion, so that a broker that was down
+    also deletes its replicas.
+    """
     if topic.deletion_policy is DeletionPolicy.ORPHAN:
         return _released(draft, topic, now_ms)
-    # First the rows: from their tombstones on, no broker serves the partitions.
+    # First replace the rows by tombstones: from then on no broker serves the partitions.
     rows = draft.rows_of(topic.id)
     if rows:
         _write_tombstones(draft, topic, list(rows.values()))
         return DeletionStep(message="deleting the partitions on the brokers")
-    # Without rows and tombstones the slices may be lost, so every broker has to confirm.
+    # Neither rows nor tombstones: slices may be lost, so every broker has to confirm.
     tombstones = draft.state.tombstones_of(topic.id)
     if not tombstones:
         if topic.partitions_placed == 0 and not draft.state.replica_reports.numbers(topic.id):
             return DeletionStep(release=True, message="nothing was placed")
         _write_tombstone_for_all(draft, topic)
         return DeletionStep(message="deleting the partitions on the brokers")
-    # Then wait for the live brokers: the tier must not be emptied while a leader still uploads.
+    # Wait for the live brokers before the remote data is deleted: a leader might still upload.
     hosts = {node_id for tomb in tombstones.values() for node_id in tomb.pending}
     waiting = _unconfirmed(draft.state, topic.id, hosts, deletions)
     if waiting:
         text = f"waiting for brokers {numbers(waiting)} to delete their replicas"
         return DeletionStep(waiting_for=waiting, message=text)
-    # The tier is last. A topic that was never tiered has nothing there.
+    # Remote data is last.
     if not topic.tiering.ever_tiered or deletions.emptied(topic.id):
         return DeletionStep(release=True, message="deleted on every live broker")
     return _empty_tier(draft.state, topic, tombstones.values(), deletions)
 
 
 def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
-    """Return the release of a Topic with deletionPolicy Orphan, once it is listed as orphaned."""
+    """Return the release of a Topic with deletionPolicy Orphan; its data stays.
+
+    The Cluster's status has to list the topic first, which is refused if the list is full.
+    """
     known = draft.rows_of(topic.id) or draft.state.tombstones_of(topic.id)
     if not known and topic.partitions_placed == 0:
         return DeletionStep(release=True, message="nothing was placed")
@@ -179,6 +187,7 @@ def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
         since_ms=now_ms,
         tiering_status=topic.tiering_status,
     )
+    # The list of orphaned topics has a maximum size.
     if left_behind.added(draft.state.cluster, orphan) is None:
         text = left_behind.full_message(draft.state.cluster)
         return DeletionStep(message=text, problem=text)
@@ -188,10 +197,11 @@ def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
 
 
 def _write_tombstones(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
-    """Write one tombstone per slice, in the same write that removes the slice's rows.
+    """Replace a topic's rows by one tombstone per slice, in the same write.
 
-    The first one also waits for brokers that may have a replica no row names: those that report
-    one, and those that are down, which may not have received a move.
+    A tombstone lists the brokers that have to confirm. The first one also lists brokers that may
+    have a replica which no row names: those that report one, and those that are down and may have
+    missed a move.
     """
     hosts: dict[int, set[int]] = {}
     away = {node_id for node_id, broker in draft.state.brokers.items() if _is_down(broker)}
@@ -245,7 +255,10 @@ def _empty_tier(
     tombstones: Iterable[Tombstone],
     deletions: Deletions,
 ) -> DeletionStep:
-    """Return the step that has one broker delete the topic's data in the remote tier."""
+    """Return the step in which one broker deletes the topic's remote data.
+
+    A failure is retried on another broker.
+    """
     problem = deletions.problems.get(topic.id, "")
     if problem:
         problem += (

@@ -53,7 +53,10 @@ def unverified_origin(topic: TopicInfo) -> uuid.UUID | None:
 
 
 def checked_origin(state: ControllerState, topic: TopicInfo) -> TierOrigin | None:
-    """Return the checked origin; None for a new Topic. Raises :class:`NotRestorable`."""
+    """Return the topic in the remote tier from which a Topic is to be restored, after all checks.
+
+    None for a Topic without the annotation. Raises :class:`NotRestorable`.
+    """
     origin = requested_origin(topic)
     if origin is None:
         return None
@@ -80,17 +83,21 @@ def checked_origin(state: ControllerState, topic: TopicInfo) -> TierOrigin | Non
 
 
 def first_row(topic: TopicInfo, row: PartitionRow) -> PartitionRow:
-    """Return a row that is about to be placed, with the state that the tier requires."""
+    """Return a new partition's row with the state that a restore from the tier requires.
+
+    The row stays unchanged for a topic that is not restored.
+    """
     try:
         origin = requested_origin(topic)
     except NotRestorable:
         return row
     if origin is None or origin.topic_id != topic.id:
         return row
-    # A partition that the tier does not have is new, or was lost without a trace there.
+    # The tier has no such partition: it is new, or was lost without a trace.
     if row.partition >= origin.partitions:
         return dataclasses.replace(row, leader_epoch=max(row.leader_epoch, origin.leader_epoch))
-    # Above the epochs in the tier, a RECOVERING leader reads it before it serves.
+    # The epoch is above those in the tier. A RECOVERING leader reads the tier before it serves
+    # (KIP-704).
     return dataclasses.replace(
         row,
         isr=() if row.leader == NO_LEADER else (row.leader,),

@@ -83,7 +83,11 @@ class TopicDecision:
 def decide(
     draft: Draft, key: str, disablements: DisablementProgress, deletions: Deletions, *, now_ms: int
 ) -> TopicDecision | None:
-    """Draft the next step of one Topic; return None if there is no such Topic."""
+    """Draft the next step of one Topic and return the decision; None if there is no such Topic.
+
+    ``key`` is the object key. Changes of partitions are in the draft; the decision has what the
+    status shows.
+    """
     topic = draft.state.topics.get(key)
     if topic is None:
         return None
@@ -94,24 +98,24 @@ def decide(
     if topic.deletion_ms is not None:
         step = _delete(draft, topic, deletions, now_ms)
         return TopicDecision(deletion=step, tiering_status=kept, recheck_ms=_RECHECK_DISABLING_MS)
-    # The identity has to be settled before anything is placed under the topic's id.
+    # Settle the topic id before partitions are placed under it.
     past = _name_history(draft.state, topic)
     if isinstance(past, adoption.Adoption):
         return _adopt(topic, past)
-    # Then lost or doubtful rows: nothing new is built on them.
+    # With lost or doubtful rows, no partitions are added.
     blocker = past or _rebuilding(draft, topic)
     if blocker is None:
         return _place_and_serve(draft, topic, disablements, now_ms)
-    # Without rows there is nothing to serve; otherwise the partitions that exist are served.
+    # Without rows there is nothing to serve. Otherwise the existing partitions are served.
     if not draft.rows_of(topic.id):
         return _blocked(topic, blocker, rebuilding.accepted(draft.state, topic))
     return _serve(draft, topic, disablements, now_ms, blocker=blocker)
 
 
 def _pause(draft: Draft, topic: TopicInfo) -> TopicDecision:
-    """Serve a paused Topic as it is, without acting on its spec.
+    """Decide about a paused Topic: its spec is not acted on, and its partitions are served.
 
-    Lost rows are rebuilt, leaders are elected, and a person's consents count.
+    Leaders are elected, lost rows are rebuilt, and a person's consents to losses are acted on.
     """
     paused = TopicDecision(paused=True, tiering_status=topic.tiering_status)
     if _name_taken(draft.state, topic) is not None:
@@ -130,14 +134,14 @@ def _pause(draft: Draft, topic: TopicInfo) -> TopicDecision:
 def _place_and_serve(
     draft: Draft, topic: TopicInfo, disablements: DisablementProgress, now_ms: int
 ) -> TopicDecision:
-    """Place missing partitions as far as the spec allows, and return the resulting decision."""
-    # A topic that does not exist yet is not created with a spec that is refused in part.
+    """Place missing partitions as far as the spec allows, and decide about all partitions."""
+    # A topic that does not exist yet is only created if its whole spec is accepted.
     refusals = _refusals(draft, topic)
     refused = _joined(refusals)
     if refused is not None and not _has_partitions(draft.state, topic):
         return _blocked(topic, refused)
     acted_on, missing = _without_refused(draft.state, topic), None
-    # A broker that has not reported may have these partitions: creating them would lose its data.
+    # A broker that has not reported may have these partitions; creating them would lose its data.
     unreported = _unreported(draft, topic)
     if unreported is not None and not draft.rows_of(topic.id):
         return _blocked(topic, unreported, rebuilding.accepted(draft.state, topic))
@@ -146,8 +150,8 @@ def _place_and_serve(
             missing = _place(draft, _with_placement_factor(draft, acted_on))
         else:
             refusals.append(unreported)
+    # All new partitions fit into their slices, or none is created.
     except SliceFull as full:
-        # Room for all new partitions or for none; existing ones are served all the same.
         refusals.append(Blocker(reason=Reason.SLICE_FULL, message=str(full)))
         if not _has_partitions(draft.state, topic):
             return _blocked(topic, refusals[0])
@@ -177,16 +181,20 @@ def _serve(
     blocker: Blocker | None = None,
     refused: Blocker | None = None,
 ) -> TopicDecision:
-    """Draft elections and tiering of the partitions that exist."""
+    """Decide about the partitions that exist: elections, tiering and replication factor.
+
+    ``missing``: brokers that the placement lacks. ``blocker``: reason why no partitions are added.
+    ``refused``: part of the spec that is refused.
+    """
     accepted = accepted_losses.settle(draft, topic) + rebuilding.accepted(draft.state, topic)
     elections.settle_topic(draft, topic)
     next_status, event = disablement.step(draft.state, topic, disablements, now_ms=now_ms)
-    # A restored disablement has no broker to acknowledge it before its rows exist. While rows are
-    # rebuilt, the hosts of the replicas are not known either.
+    # The tiering state stays while rows are placed or rebuilt: the brokers that have to acknowledge
+    # a disablement are not known yet.
     nothing_yet = rebuilding.is_under_way(draft, topic) or (
         topic.partitions_placed == 0 and (missing is not None or topic.tiering.is_disabling)
     )
-    # A resize does not start before the blocker is resolved.
+    # The replication factor is not changed while a blocker exists.
     resized = None if blocker is not None else replication_factor_changes.outlook(draft, topic)
     waits = _resizing_waits(topic, resized)
     refused = _joined([refusal for refusal in (refused, waits) if refusal is not None])
@@ -284,11 +292,15 @@ def _as_blocker(refusal: adoption.AdoptionRefusal) -> Blocker:
 
 
 def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
-    """Return the decision to adopt existing partitions under their topic id."""
+    """Return the decision to adopt existing partitions under their topic id.
+
+    The status records it, and the next reconciliation continues with the adopted id.
+    """
     origin = (
         f"with {count(adopted.partitions, 'partition')}" if adopted.partitions else "in the tier"
     )
     text = f"topic {topic.name} {origin} is adopted under id {id_text(adopted.topic_id)}"
+    # The annotation that allowed the adoption is recorded as accepted.
     return TopicDecision(
         tiering_status=adopted.tiering_status,
         adopted=adopted,
@@ -397,7 +409,7 @@ def _config_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
 
 
 def _resizing_waits(topic: TopicInfo, resized: Resizing | None) -> Blocker | None:
-    """Return the refusal of a replication factor that cannot be reached at present."""
+    """Return why the replication factor cannot be reached at present, None if it can."""
     if resized is None or not (resized.without_broker or resized.without_leader):
         return None
     text = f"replicationFactor {topic.replication_factor} is not applied to "

@@ -82,7 +82,7 @@ class ClusterUsers:
         return not self._awaited
 
     def put(self, user: UserInfo, state: UserState) -> bool:
-        """Take a User that was read; return whether it changed."""
+        """Put a User into the state; return whether brokers have to be notified of a change."""
         self._awaited.discard(user.key)
         former = self._entries.get(user.key)
         # An equal User must not raise the version: all brokers would receive all users again.

@@ -22,10 +22,10 @@ PARALLEL_HOLDS = 8
 
 
 async def take_list(api: KubeApi, objects: ObjectCache, kind: Kind, namespace: str) -> list[Key]:
-    """Put all objects of a kind into the store, page by page; return the keys that changed.
+    """List all objects of a kind into the store, page by page; return the keys that changed.
 
-    Changed keys have appeared, changed or vanished. A list of thousands of objects with their
-    managed fields is several times larger than what is kept of them.
+    Changed keys have appeared, changed or vanished. Only one page is in memory: managed fields make
+    a list of thousands of objects several times larger than what the store keeps.
     """
     changed: list[Key] = []
     present: set[Key] = set()
@@ -38,6 +38,7 @@ async def take_list(api: KubeApi, objects: ObjectCache, kind: Kind, namespace: s
             version = page.resource_version
             present.update(map(key_of, page))
             changed += [key_of(body) for body in page if objects.list_item(kind, body, version)]
+    # Objects that the list lacks were deleted.
     return changed + objects.remove_missing(kind, present, version)
 
 
@@ -58,10 +59,10 @@ class ObjectClient:
         self._holds = asyncio.Semaphore(PARALLEL_HOLDS)
 
     async def replace_status(self, kind: Kind, key: Key, status: Mapping[str, object]) -> Json:
-        """Write a status and return the object.
+        """Write an object's status, based on the stored object; return the object as written.
 
-        ``Conflict`` if the stored object is not the newest: the watch then delivers the newest one,
-        and its key is queued again.
+        Raises ``Conflict`` if the stored object is not the newest: the watch then delivers the
+        newest one, and its key is queued again.
         """
         cached = self._objects.get(key)
         if cached is None:
@@ -70,7 +71,7 @@ class ObjectClient:
             began_s = self._echoes.begins()
             written = await self.api.replace_status(kind, {**cached, "status": dict(status)})
         self._metrics.status_writes.labels(kind.kind).inc()
-        # An unchanged resourceVersion means that nothing was written, so no echo follows.
+        # With an unchanged resourceVersion nothing was written, so the watch reports nothing.
         if resource_version(written) != resource_version(cached):
             self._echoes.wrote(kind.kind, began_s)
         self._objects.put(written)
@@ -95,9 +96,9 @@ class ObjectClient:
             self._objects.remove(left)
 
     async def apply(self, kind: Kind, body: Json, *, manager: str, dry_run: bool = False) -> Json:
-        """Apply server-side without force; ``Conflict`` names fields of other managers.
+        """Apply an object server-side without force; return it with its managed fields.
 
-        Returns the object with its managed fields.
+        Raises ``Conflict`` with the fields that other managers own.
         """
         meta = body["metadata"]
         async with self._parallel:

@@ -119,7 +119,11 @@ def _deletion_ms(meta: ObjectMeta) -> int | None:
 
 
 def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> ClusterInfo:
-    """Return a ``Cluster`` with the state of its storage."""
+    """Convert a ``Cluster`` object for the controller.
+
+    ``remote_storage``: configuration of the accepted storage for brokers, "" without one;
+    ``storage_problem``: why it cannot be used, "" if it can.
+    """
     cluster = parse_cluster(body)
     status, authorization = cluster.status, cluster.spec.authorization
     orphans = tuple(
@@ -172,7 +176,10 @@ def _cluster_config(cluster: Cluster) -> dict[str, str]:
 
 
 def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
-    """Return a ``Broker`` with the registration from its status."""
+    """Convert a ``Broker`` object for the controller, with the registration in its status.
+
+    ``fenced``: state to begin with; it is not in the status.
+    """
     broker = parse_broker(body)
     status, meta = broker.status, broker.metadata
     listeners = tuple(
@@ -211,12 +218,13 @@ def stored_fenced(broker: Broker) -> bool:
 
 
 def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
-    """Return a ``Topic``; ``cluster_config`` contains the Cluster's defaults for topics.
+    """Convert a ``Topic`` object for the controller.
 
-    A paused topic has the configuration of its status: nothing else may reach a broker. A Cluster
-    default can request compaction, which admission cannot see. Then the topic stays what it is:
-    with data in the tier it is not compacted, without it is not tiered. A field of a newer version
-    is reported, and the known fields apply.
+    ``cluster_config``: the Cluster's defaults for topics. A paused topic keeps the configuration in
+    its status. A Cluster default may make a tiered topic compacted, which the API server cannot
+    reject. Then the topic stays what it is: with remote data it is not compacted, and without it is
+    not tiered. Fields of a newer version are reported, and the known fields apply. Raises
+    ``InvalidResource``.
     """
     topic, unknown = _read_topic(body)
     spec, status, meta = topic.spec, topic.status, topic.metadata
@@ -235,7 +243,7 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     reason = Reason.COMPACTED if compacted else Reason.LOCAL_RETENTION_TOO_LONG
     if unknown:
         problem, reason = unknown, Reason.OBJECT_UNREADABLE
-    # The brokers receive a consistent configuration, the condition explains the difference.
+    # Brokers receive a consistent configuration, and a condition explains the difference.
     if compacted and in_tier:
         config["cleanup.policy"] = "delete"
     elif compacted:
@@ -326,12 +334,12 @@ def _tiering(stored: StoredTiering | None) -> PersistedTiering:
 
 
 def deletion_info(body: Json) -> DeletionInfo:
-    """Return a ``RecordDeletion`` with the offsets that its status has frozen."""
+    """Convert a ``RecordDeletion`` object, with the offsets that its status has stored."""
     request = parse_record_deletion(body)
     spec, status, meta = request.spec, request.status, request.metadata
     if meta.uid is None:
         raise InvalidResource(f"RecordDeletion {meta.key} has no uid")
-    # Offsets are resolved once: later calls must delete the same records.
+    # Offsets are resolved once, so that a retry deletes the same records.
     resolved = None
     if status.resolved is not None:
         resolved = {
@@ -373,7 +381,10 @@ def deletion_info(body: Json) -> DeletionInfo:
 
 
 def _targets(spec: RecordDeletionSpec) -> tuple[DeletionTarget, ...]:
-    """Return the points up to which a RecordDeletion deletes; one without partition is for all."""
+    """Return the offsets or times up to which a RecordDeletion deletes.
+
+    A target without a partition is for all partitions.
+    """
     # The schema allows either one point for all partitions, or a list of partitions.
     if spec.all is not None:
         time = spec.all.before_time

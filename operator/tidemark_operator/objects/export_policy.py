@@ -119,12 +119,14 @@ _SHOWN = 4
 def refusal(
     spec: ExportSpec, policy: ExportPolicy | None, *, in_pods: bool, image: str = ""
 ) -> str:
-    """Return what the policy does not allow and what to do, "" if it allows everything.
+    """Return what the Cluster's export policy forbids in an Export, and what to do; "" for nothing.
 
-    ``in_pods``: jobs are pods, not processes beside the operator. ``image``: the default."""
+    ``policy``: None is the default policy. ``in_pods``: jobs are pods, and not processes beside the
+    operator. ``image``: default image of jobs.
+    """
     found = list(_Checks(spec, policy or ExportPolicy(), in_pods=in_pods, image=image).refused())
+    # The message shows a few settings; the rest is counted.
     if not found:
-        # A few settings are enough for a message; the rest is counted.
         return ""
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return (
@@ -174,7 +176,7 @@ class _Checks:
         )
 
     def _spark_conf(self) -> Iterator[str]:
-        """Yield each Spark setting that the policy does not allow."""
+        """Yield each Spark setting of the Export that the policy does not allow."""
         job, listed = self._job, self._policy.spark_conf
         # The order matters: code is refused even if the owner's list would match the key.
         for key, value in job.conf.items():
@@ -188,7 +190,8 @@ class _Checks:
                 yield _refused_setting(key, value, "endpoints")
             else:
                 yield from _misread(f"Spark's {key}", key, value)
-        # A Secret's value cannot be checked, so only keys that are never shown may use one.
+        # A Secret's value cannot be checked, so only keys whose value Spark never shows may use
+        # one.
         for hidden in job.conf_secrets:
             key = hidden.name
             if is_code(key):
@@ -199,7 +202,7 @@ class _Checks:
                 yield f"{key} from a Secret (write the address into the manifest)"
 
     def _catalog(self) -> Iterator[str]:
-        """Yield each catalog property that the policy does not allow."""
+        """Yield each property of the Iceberg catalog that the policy does not allow."""
         table, listed = self._spec.table, self._policy.catalog_properties
         for key, value in table.catalog.items():
             # Each property by its kind: unknown, a class, an address, a path.
@@ -214,7 +217,7 @@ class _Checks:
                 yield f"{what} {value}, which points outside the catalog's path"
             else:
                 yield from _misread(what, key, value)
-        # As for Spark: only keys whose value no program shows in an error.
+        # From a Secret: only keys whose value no program shows in an error.
         for hidden in table.catalog_secrets:
             key = hidden.name
             if not _matches(key, (*SECRET_CATALOG_PROPERTIES, *listed)):

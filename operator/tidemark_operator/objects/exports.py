@@ -69,7 +69,10 @@ _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 def export_info(body: Json) -> tuple[ExportInfo, Problem | None]:
-    """Return an Export and the problem with its schedule. Raises ``InvalidResource``."""
+    """Convert an ``Export`` object; also return the problem with its schedule, None without one.
+
+    Raises ``InvalidResource``.
+    """
     export = parse_export(body)
     spec, status, meta = export.spec, export.status, export.metadata
     # An invalid schedule does not invalidate the Export: its present run continues.
@@ -164,7 +167,11 @@ class _Unusable(Exception):
 
 
 def desired_job(body: Json, around: Surroundings, *, image: str) -> DesiredJob | Problem:
-    """Return the order of a job as of now; ``image`` applies if the Export names none."""
+    """Return the job that an Export describes at present, or the problem that prevents it.
+
+    ``around``: the Topic, brokers and Users that it refers to. ``image``: used if the Export names
+    none.
+    """
     export = parse_export(body)
     job = export.spec.job
     try:
@@ -172,7 +179,7 @@ def desired_job(body: Json, around: Surroundings, *, image: str) -> DesiredJob |
         made.read_tier()
         made.read_brokers()
         made.read_table()
-    # The Export shows the problem; a problem that waits is tried again by itself.
+    # The Export's conditions show the problem.
     except _Unusable as error:
         return Problem(reason=Reason.SOURCE_UNUSABLE, message=str(error), waits=error.waits)
     pod = job.dump() if job is not None else {}
@@ -192,6 +199,7 @@ def desired_job(body: Json, around: Surroundings, *, image: str) -> DesiredJob |
         files=tuple(made.files),
         job={"image": image, **pod} if image else pod,
         source=export.spec.source.dump() if export.spec.source else {},
+        # A change of the bootstrap servers does not restart a running job.
         changing=frozenset({BOOTSTRAP}),
     )
 
@@ -249,11 +257,15 @@ class _Order:
             self._hide(OptionPlace.SOURCE, name, s3.credentials_secret_ref.name, name)
 
     def read_brokers(self) -> None:
-        """Set the brokers' addresses, and the job's authentication."""
+        """Set the brokers' addresses and the job's authentication, if the job reads from brokers.
+
+        Raises ``_Unusable`` if no broker has the listener.
+        """
         given = self._given
         if given.tier is ReadTier.REMOTE:
             return
         listener = given.listener or LISTENER
+        # Without an explicit address, the job uses the addresses that the brokers advertise.
         self.source[BOOTSTRAP] = given.bootstrap or bootstrap(self._around.brokers, listener)
         if not self.source[BOOTSTRAP]:
             raise _Unusable(
@@ -284,11 +296,12 @@ class _Order:
             )
         self.source["kafka.sasl.username"] = user.username
         self.source.setdefault("kafka.sasl.mechanism", _MECHANISMS[user.mechanism])
-        # The operator's copy: the Secret that a User names is offered to Users, not to Exports.
+        # From the operator's Secret of the User. The Secret that a User names as its source is not
+        # offered to Exports.
         self._hide(OptionPlace.SOURCE, "kafka.sasl.password", name, _PASSWORD)
 
     def read_table(self) -> None:
-        """Set the table and Spark's configuration."""
+        """Set the table to write, and Spark's configuration."""
         table, job = self._spec.table, self._spec.job
         options = {
             "table": table.name,
@@ -301,7 +314,7 @@ class _Order:
             "properties": dict(table.properties),
             "deletes": self._spec.delete_after_commit,
         }
-        # Unset options are left out: the job has the defaults.
+        # Options that are not set are left out: the job has defaults.
         self.table = {name: value for name, value in options.items() if value}
         assert table.format in (None, TableFormat.ICEBERG)
         if table.schema_ is not None:

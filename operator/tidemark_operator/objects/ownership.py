@@ -49,10 +49,10 @@ def patch_of(body: Json, kind: Kind = TOPIC) -> Json:
 
 
 def holder(body: Json, path: Path) -> str | None:
-    """Return the other manager that owns the field at ``path``, or one below it; None without one.
+    """Return another field manager that owns a field or one below it, None if none does.
 
-    ``path`` is for example ``spec``, ``config``, ``retention.ms``. Owners of the status do not
-    count.
+    ``path`` is for example ``("spec", "config", "retention.ms")``. Owners of subresources such as
+    the status do not count.
     """
     for entry in _entries(body):
         if entry.get("manager") == MANAGER or entry.get("subresource"):

@@ -29,8 +29,10 @@ class StatusWriter:
         *,
         now_ms: int,
     ) -> bool:
-        """Write a status that differs from ``former``, or has figures that are due; return
-        whether it did.
+        """Write a status if it is due; return whether it was written.
+
+        A changed condition is written at once. Changed figures are written at most once in an
+        interval.
         """
         if not self._pacer.should_write(str(key), former, status, now_ms=now_ms):
             return False
@@ -47,14 +49,14 @@ class StatusWriter:
         uid: str,
         now_ms: int,
     ) -> None:
-        """Write a status once per content, for an object that another operator may also manage.
+        """Write a status at most once per content.
 
-        The other operator has the last word: two that contradict each other would write without
-        end.
+        For an object that another operator may also manage: if that overwrites the status, this one
+        does not repeat it. Otherwise two operators that contradict each other would write forever.
         """
         conditions: Any = status["conditions"]
         content = [uid, *({**condition, "lastTransitionTime": None} for condition in conditions)]
-        # Times differ in every render, so they are not part of the content.
+        # Transition times differ in each rendering, so they are not compared.
         if self._written.get(key) != content:
             await self.write_if_due(kind, key, former, status, now_ms=now_ms)
             self._written[key] = content

@@ -72,20 +72,30 @@ class ObjectCache:
     """
 
     def __init__(self, on_restore: Callable[[str], None] = lambda _: None) -> None:
+        """Create an empty store.
+
+        ``on_restore`` is called with a message if the API server was restored to an earlier state.
+        """
+        #: Receives changes during a term.
         self.listener: StoreListener | None = None
         self._on_restore = on_restore
         self.counts = ObjectCounts()
+        #: Latest version of each object, and its keys by kind.
         self._objects: dict[Key, Json] = {}
         self._by_kind: dict[str, set[Key]] = {}
         #: resourceVersion of the deletion, or the last one before it, by uid.
         self._deleted: Lru[str, int] = Lru(DELETED_MAX)
+        #: By kind: highest resourceVersion that a list or watch has delivered.
         self._reached: dict[str, int] = {}
         #: Keys from a former history: everything that arrives about them is newer.
         self._former: set[Key] = set()
         #: Called when a deletion is to be checked (:mod:`tidemark_operator.term.definitions`);
         #: None: every deletion counts at once.
         self.on_unconfirmed: Callable[[], None] | None = None
+        #: Deletions to be checked: a deleted CRD deletes all its objects, which must delete no
+        #: topic.
         self._unconfirmed: dict[Key, _UnconfirmedDeletion] = {}
+        #: Uids whose deletion was checked and counts.
         self._confirmed: Lru[str, bool] = Lru(DELETED_MAX)
 
     # ------------------------------------------------------------ unconfirmed deletions
@@ -124,9 +134,9 @@ class ObjectCache:
                 deletion.with_kind = True
 
     def release(self, kind: str) -> list[tuple[Key, bool]]:
-        """Let deletions of a kind's objects count, because the kind stays.
+        """Let the unconfirmed deletions of a kind's objects count, because its CRD was not deleted.
 
-        Returns their keys, and whether the objects are deleted.
+        Returns the affected keys, and whether each object no longer exists.
         """
         found = [
             key
@@ -134,6 +144,7 @@ class ObjectCache:
             if key.kind == kind and not deletion.with_kind
         ]
         released = []
+        # Handle each deletion as if it had just been reported.
         for key in found:
             deletion = self._unconfirmed.pop(key)
             self.confirm_deletion(str(deletion.body["metadata"]["uid"]))
@@ -179,9 +190,12 @@ class ObjectCache:
         return self._objects.get(key)
 
     def put(self, body: Json) -> bool:
-        """Take an object in; False if it is not newer than the known one, or was deleted."""
+        """Take an object from a list, a watch or a response; return whether it changed the store.
+
+        Not taken are objects that are not newer than the known version, or that were deleted.
+        """
         key = key_of(body)
-        # An answer that arrives after the deletion must not bring the object back.
+        # A response that arrives after the deletion must not bring the object back.
         if body["metadata"]["uid"] in self._deleted:
             return False
         self._raise_reached(key.kind, body)
@@ -193,6 +207,7 @@ class ObjectCache:
         # An unconfirmed deletion is hidden from the reconcilers until it is checked.
         if body["metadata"].get("deletionTimestamp") and self._record_unconfirmed(body, gone=False):
             body = self.without_unconfirmed_deletion(body)
+        # Another uid: the object was deleted and created again between two deliveries.
         if known is not None and known["metadata"]["uid"] != body["metadata"]["uid"]:
             self._remember_deletion(known)  # its deletion was not reported
             self._drop(key)
@@ -299,9 +314,10 @@ class ObjectCache:
         self._on_restore(f"{kind.plural} {sign}")
 
     def remove_missing(self, kind: Kind, present: set[Key], version: int) -> list[Key]:
-        """Remove the objects that a list of that version lacks; return the keys that vanished.
+        """Remove the objects that a complete list lacks; return the keys that vanished.
 
-        Newer objects stay: they were created while the list was being read.
+        ``present``: keys in the list. ``version``: resourceVersion of the list. Objects with a
+        higher version were created after the list, and stay.
         """
         gone = [
             key
@@ -310,6 +326,7 @@ class ObjectCache:
         ]
         vanished = []
         for key in gone:
+            # A deletion that has to be checked first does not count yet.
             if not self._record_unconfirmed(self._objects[key], gone=True):
                 self._remember_deletion(self._objects[key])
                 self._drop(key)

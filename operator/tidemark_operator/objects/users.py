@@ -47,7 +47,7 @@ _MECHANISMS = {
 
 
 def user_info(body: Json) -> UserInfo:
-    """Return a ``User``; raises ``InvalidResource``."""
+    """Convert a ``User`` object for the controller. Raises ``InvalidResource``."""
     user = parse_user(body)
     spec, meta = user.spec, user.metadata
     type_, ref = spec.authentication_type, spec.password_ref
@@ -64,7 +64,7 @@ def user_info(body: Json) -> UserInfo:
         mechanism=int(_MECHANISMS.get(type_, 0)),
         password_ref=(ref.name, ref.key) if ref and type_.is_scram else None,
         certificate=type_ is AuthenticationType.TLS,
-        # Rules may overlap; brokers receive each ACL once, in the order of the manifest.
+        # Rules may overlap. Brokers receive each ACL once, in the order of the manifest.
         acls=tuple(dict.fromkeys(acl for rule in rules for acl in _acls(rule))),
         quotas=user_quotas(spec.quotas, username),
         status=body.get("status") or {},

@@ -29,14 +29,14 @@ def listener_folder(listener: PodListener) -> str:
 
 
 def entries(pod: BrokerPod, broker: PodBroker) -> dict[str, str]:
-    """Return the configuration; the operator's keys take precedence over the manifest's."""
+    """Return the entries of a broker's server.properties; the operator's keys take precedence."""
     folders = {
         f"listener.name.{listener.name.lower()}.tidemark.tls.directory": listener_folder(listener)
         for listener in pod.listeners
         if listener.tls_secret_ref is not None
     }
     rack = {} if broker.rack is None else {"broker.rack": broker.rack}
-    # With a node's address in it, the value comes from the environment instead.
+    # A node's address is only known in the pod, so an environment variable has the value.
     fixed = {} if knows_node(pod) else {"advertised.listeners": advertised(pod, broker)}
     return {
         **pod.config,

@@ -74,7 +74,7 @@ def export_selector(cluster: str) -> dict[str, str]:
 
 
 def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
-    """Return the Job to create."""
+    """Return the Kubernetes Job for one run of an Export."""
     job = ExportJob.model_validate(dict(desired.job))
     metadata = {"name": run.job, "namespace": run.namespace, "labels": run.labels}
     template = {
@@ -89,13 +89,14 @@ def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {**metadata, "ownerReferences": [owner("Export", run.name, run.uid)]},
-        # No retry by Kubernetes, see above.
+        # The operator retries itself, because a retry by Kubernetes could overlap with its next
+        # run.
         "spec": {"backoffLimit": 0, "template": template},
     }
 
 
 def _pod(job: ExportJob, desired: DesiredJob) -> Json:
-    """Return the pod's spec."""
+    """Return the spec of the job's pod."""
     # Secrets that the job reads as files are mounted, one volume for each Secret.
     paths = {file: f"{SECRETS_FOLDER}/{file.secret}/{file.key}" for file in desired.files}
     secrets = sorted({file.secret for file in desired.files})
@@ -148,7 +149,7 @@ def _pod(job: ExportJob, desired: DesiredJob) -> Json:
 def _container(
     job: ExportJob, desired: DesiredJob, paths: dict[SecretFile, str], secrets: list[str]
 ) -> Json:
-    """Return the container; ``paths`` are those of mounted Secrets."""
+    """Return the job's container; ``paths`` are those of Secret keys that are mounted as files."""
     pull = {"imagePullPolicy": str(job.image_pull_policy)} if job.image_pull_policy else {}
     return {
         "name": CONTAINER,

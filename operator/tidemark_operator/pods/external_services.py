@@ -50,7 +50,7 @@ class DesiredService:
 
 
 def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, DesiredService]:
-    """Return the Services of one broker, by listener."""
+    """Return the Services for the external listeners of one broker, by listener name."""
     found = {}
     for listener, external in _external(pod):
         own = external.of_broker(broker.node_id)
@@ -72,9 +72,13 @@ def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, DesiredServi
 def bootstrap_services(
     name: str, namespace: str, uid: str, pods: Iterable[BrokerPod]
 ) -> dict[str, DesiredService]:
-    """Return the bootstrap Services of a Cluster, by listener; the last broker's settings apply."""
+    """Return the bootstrap Services of a Cluster, by listener name.
+
+    If brokers have different settings for a listener, those of the last one apply.
+    """
     found = {}
     for listener, external in (pair for pod in pods for pair in _external(pod)):
+        # Settings for the bootstrap Service: node port, host and annotations.
         own = external.of_bootstrap()
         manifest = _service(
             f"{name}-{listener.name.lower()}-bootstrap",
@@ -139,6 +143,7 @@ def _service(
     annotations: Mapping[str, str],
 ) -> Json:
     """Return the manifest of a Service."""
+    # The owner reference lets Kubernetes delete the Service with its owner.
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -208,7 +213,10 @@ def _covers(live: object, desired: object) -> bool:
 
 
 def service_address(service: DesiredService, live: Json) -> ServiceAddress:
-    """Return the address that a Service provides, or why it provides none yet."""
+    """Return the address that a Service provides to clients, or why it provides none yet.
+
+    ``live`` is the Service as the API server has it.
+    """
     own, external = service.own, service.external
     if external.type is ExternalType.NODE_PORT:
         port = own.port or _node_port(live)

@@ -24,7 +24,7 @@ def is_made(body: Mapping[str, Any], cluster: str) -> bool:
 
 
 def broker_manifest(placed: PlannedBroker, template: Json, cluster: str, namespace: str) -> Json:
-    """Return the Broker to apply; ``template`` is the Cluster's."""
+    """Return the Broker object of a planned broker; ``template`` is ``spec.brokers.template``."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Broker",

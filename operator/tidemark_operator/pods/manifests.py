@@ -128,9 +128,10 @@ class ClusterObjects:
 def cluster_objects(
     name: str, namespace: str, uid: str, pods: Iterable[BrokerPod]
 ) -> ClusterObjects:
-    """Return the desired objects of a Cluster with these brokers.
+    """Return the bootstrap Service and the PodDisruptionBudget of a Cluster.
 
-    The Service has one port for each listener name; the last broker's number applies.
+    ``pods``: of its brokers. The Service has one port for each listener name; if brokers have
+    different numbers, the last one's applies.
     """
     ports = {port_name(listener): listener.port for pod in pods for listener in pod.listeners}
     return ClusterObjects(

@@ -23,7 +23,7 @@ def port_name(listener: PodListener) -> str:
 
 
 def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
-    """Return ``spec.template`` of the StatefulSet."""
+    """Return ``spec.template`` (the pod) of a broker's StatefulSet."""
     content = configuration.text(pod, broker)
     return {
         "metadata": {
@@ -157,10 +157,10 @@ def _secret(name: str, secret: str) -> Json:
 
 
 def _where(pod: BrokerPod, broker: PodBroker) -> Json:
-    """Return the pod's placement.
+    """Return the pod's scheduling fields: node selector, tolerations, affinity, priority.
 
-    A rack takes precedence over the manifest's node selector: replicas are spread by the Broker's
-    rack.
+    With a rack, the node selector requires a node in that zone, because replicas are spread by the
+    Broker's rack.
     """
     selector = dict(pod.node_selector)
     if pod.rack_topology_key is not None and broker.rack is not None:

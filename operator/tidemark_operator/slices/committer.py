@@ -170,19 +170,23 @@ class Committer:
         busy: Callable[[], bool],
         reports: Gate,
     ) -> None:
-        """``busy``: many reconciliations are in progress, so a group is worth a short wait.
+        """Prepare the committer; :meth:`run` starts it.
 
-        ``reports``: of the brokers, before which no slice is written.
+        ``busy``: returns whether many reconciliations are in progress, so that a group is worth a
+        short wait. ``reports``: complete once brokers have reported; no slice is written before.
         """
         self.state = state
         self._reports = reports
         self._store = store
+        #: Decisions that wait, in order.
         self._line: list[_PendingDecision[Any]] = []
         self._busy = busy
-        self._wake = asyncio.Event()
+        self._wake = asyncio.Event()  # Set when a decision waits.
+        #: Set when a decision waits that should not wait for others.
         self._urgent = asyncio.Event()
+        #: The exception that ended the term, None before.
         self._ended: BaseException | None = None
-        self.groups = 0
+        self.groups = 0  # Stored groups so far, for metrics.
 
     async def decide(self, decide: Callable[[Draft], T], *, urgent: bool = True) -> T:
         """Make a decision and wait until it is stored.
@@ -238,9 +242,10 @@ class Committer:
     async def until_decided(
         self, decide: Callable[[Draft], T], what: str, *, holds: Callable[[], bool] = lambda: True
     ) -> T | None:
-        """Make a decision that has no other retry, until it is stored.
+        """Repeat a decision that nothing else would retry, until it is stored; return its result.
 
-        None if it no longer ``holds``, or the term has ended.
+        ``what``: for the log. Returns None if ``holds()`` is False, so that the decision is no
+        longer needed, or if the term has ended.
         """
         while holds():
             try:
@@ -302,10 +307,10 @@ class Committer:
         await self._commit([waiting for waiting in group if not waiting.answer.done()])
 
     async def _commit(self, group: list[_PendingDecision[Any]]) -> None:
-        """Decide a group on one draft and store it.
+        """Decide a group on one draft, and store the result.
 
-        A group that does not fit (a slice would be full) is halved, down to the one decision that
-        does not.
+        If a slice would be full, the group is halved until the one decision remains that does not
+        fit; it fails with ``SliceFull``.
         """
         draft, taken = self._draft_group(group)
         if not taken:
@@ -324,14 +329,14 @@ class Committer:
         await self._store_group(taken, commit)
 
     async def _store_group(self, taken: list[_PendingDecision[Any]], commit: GroupCommit) -> None:
-        """Store a group of decisions, and finish those that were stored."""
+        """Store the changes of a group, and answer those decisions that were stored."""
         started_s = time.monotonic()
         try:
             slices = await self._store.write_all(
                 self.state, commit.writes, slice_stored=self._listener.slice_stored
             )
             brokers = await self._write_brokers(commit, slices)
-        # The outcome of the writes is unknown, so no caller may count its decision as made.
+        # The outcome of the writes is unknown: no caller may count its decision as made.
         except BaseException as error:
             for waiting in taken:
                 if not waiting.answer.done():
@@ -343,10 +348,10 @@ class Committer:
     def _draft_group(
         self, group: list[_PendingDecision[Any]]
     ) -> tuple[TrackingDraft, list[_PendingDecision[Any]]]:
-        """Run the decisions on one draft.
+        """Run a group's decisions on one draft; return the draft and the successful decisions.
 
-        One that raises gets its exception. As it may have left half a change, those before it are
-        decided again and those after it wait.
+        A decision that raises gets its exception. It may have left half a change in the draft: then
+        the earlier decisions run again on a new draft, and the later ones wait.
         """
         draft = TrackingDraft(self.state)
         taken: list[_PendingDecision[Any]] = []
@@ -358,7 +363,7 @@ class Committer:
                 self._require_reports(draft)
             except Exception as error:  # noqa: BLE001 - belongs to the caller of this decision
                 waiting.answer.set_exception(error)
-                # It changed nothing, so the draft is still valid for the others.
+                # It changed nothing, so the draft is still valid.
                 if not draft.touched and not draft.touched_brokers:
                     continue
                 self._line[:0] = group[position + 1 :]
@@ -402,7 +407,10 @@ class Committer:
         brokers: dict[int, bool],
         seconds: float,
     ) -> None:
-        """Answer the callers of stored decisions, and queue the others again."""
+        """Answer the callers of stored decisions, and queue the other decisions again.
+
+        ``slices`` and ``brokers``: whether the write of each slice and registration was stored.
+        """
         failed_slices = {index for index, done in slices.items() if not done}
         failed_brokers = {node for node, done in brokers.items() if not done}
         done: list[_PendingDecision[Any]] = []
@@ -411,7 +419,7 @@ class Committer:
         for waiting in taken:
             failed = waiting.slices & failed_slices or waiting.brokers & failed_brokers
             (again if failed else done).append(waiting)
-        # The listener publishes before callers act on their results.
+        # The listener publishes to brokers before callers act on their results.
         self._listener.committed(
             Committed(
                 slices=frozenset(slices) - failed_slices,

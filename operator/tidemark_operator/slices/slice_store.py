@@ -92,11 +92,13 @@ class SliceStore:
         *,
         leads: Callable[[], bool],
     ) -> None:
+        """Prepare the store without slices; :meth:`begin` takes over those that exist."""
         self._api = api
         self._home = home
         self._leads = leads
+        #: By slice number: metadata as last read, for the next write.
         self._objects: dict[int, Json] = {}
-        self._missing: list[int] = []
+        self._missing: list[int] = []  # Slices to create.
         self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
         self.conflicts = 0
         self.writes = 0
@@ -114,7 +116,7 @@ class SliceStore:
         await asyncio.gather(*(self._create(index) for index in self._missing))
 
     async def _create(self, index: int) -> None:
-        """Create one empty PartitionSlice, or read it if it exists."""
+        """Create one empty PartitionSlice, or read it if it exists already."""
         name = slice_name(self._home.cluster, index)
         labels = {
             CLUSTER_LABEL: self._home.cluster,
@@ -158,11 +160,11 @@ class SliceStore:
         *,
         slice_stored: SliceStored | None = None,
     ) -> dict[int, bool]:
-        """Write several slices at once; return per index whether the write took effect.
+        """Write several slices in parallel; return by number whether each write was stored.
 
-        If it did, the state has advanced, after a call of ``slice_stored``. If not, the slice was
-        read again and the decision has to be made again. Every write is finished or settled before
-        this returns or raises.
+        A stored write is applied to the state, after a call of ``slice_stored``. If another writer
+        was faster, the slice is read again, and its decisions have to be made again. When this
+        returns or raises, the outcome of every write is known.
         """
         # Wait for all writes even if one fails: none may be left unsettled.
         ordered = list(writes)
@@ -180,13 +182,14 @@ class SliceStore:
         self, state: ControllerState, write: SliceWrite, slice_stored: SliceStored | None
     ) -> bool:
         """Write one slice and apply it to the state; return whether it is stored."""
-        # The number counts as used from now on, whatever the outcome.
+        # The commit number is used from now on, even if the write fails.
         state.commit = max(state.commit, write.commit)
         async with self._parallel:
             # The Lease is checked as late as possible before the write.
             self._check_leading()
             try:
                 took_effect = await self._put(write)
+            # A lost response or a conflict: read the slice to learn whether the write was stored.
             except (Conflict, ApiServerUnavailable) as error:
                 logger.info("slice %d: %s", write.index, error)
                 took_effect = await self._settle(state, write)
@@ -212,7 +215,10 @@ class SliceStore:
         return True
 
     async def _settle(self, state: ControllerState, write: SliceWrite) -> bool:
-        """Read the slice until that succeeds; return whether it has the content of ``write``."""
+        """Read a slice until that succeeds; return whether it has the content of ``write``.
+
+        If not, the state takes over what the slice contains.
+        """
         failures = 0
         while True:
             self._check_leading()
@@ -223,7 +229,7 @@ class SliceStore:
                 failures += 1
                 logger.warning("slice %d cannot be read: %s", write.index, error)
                 await asyncio.sleep(REREAD.pause_s(failures, jitter=random.random()))
-        # What was read is the base of the next PUT, whichever process wrote it.
+        # The next write is based on this version.
         self._objects[write.index] = now
         if int(now["controllerEpoch"]) > state.controller_epoch:
             raise ControllerFenced(
@@ -232,7 +238,7 @@ class SliceStore:
         if is_stored(write, now):
             return True
         self.conflicts += 1
-        # The reports were made before the slice went back, so brokers have to report again.
+        # The slice is older than the brokers' reports of this term, so they have to report again.
         if any(map(state.replica_reports.has_reported, state.brokers)) and goes_back(
             state, write.index, now
         ):

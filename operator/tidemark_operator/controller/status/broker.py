@@ -24,10 +24,10 @@ from tidemark_operator.controller.status.pod import with_pod
 
 
 def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) -> StatusResult:
-    """Return the whole status.
+    """Return the status of a Broker: registration, figures, conditions.
 
-    For a registration that is about to be persisted, pass the drafted broker: the state still has
-    the former one.
+    ``broker`` may be a drafted registration that is about to be persisted, while the state still
+    has the former one.
     """
     health = state.health.get(broker.node_id, BrokerHealth())
     conditions = with_pod(
@@ -38,7 +38,7 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
     conditions, addresses = external_listeners.of_broker(state, broker, conditions)
     status: dict[str, object] = dict(broker.status)
     status["observedGeneration"] = broker.generation
-    # A later registration in the stored status wins over the one in memory.
+    # A registration in the stored status that is later than the one in memory is kept.
     status["controllerEpoch"] = state.controller_epoch
     if not _is_overtaken(broker):
         status.pop("rack", None)
@@ -74,7 +74,7 @@ def _is_overtaken(broker: BrokerInfo) -> bool:
 
 
 def _registration(broker: BrokerInfo) -> dict[str, object]:
-    """Return the status fields of a registration, by which another controller takes it over."""
+    """Return the status fields of a registration, from which the next controller reads it."""
     rack = {} if broker.reported_rack is None else {"rack": broker.reported_rack}
     process: dict[str, object] = {}
     if broker.incarnation_id is not None:
@@ -107,7 +107,7 @@ def _figures(state: ControllerState, broker: BrokerInfo) -> dict[str, object]:
 def _conditions(
     broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
 ) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled, then Registered."""
+    """Return the conditions Ready, Reconciling, Stalled and Registered, in that order."""
     main = _main(broker, health, unreached=unreached, now_ms=now_ms)
     if broker.deletion_blocked:
         main[2] = condition(
@@ -130,8 +130,8 @@ def _conditions(
 def _main(
     broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
 ) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled of a Broker."""
-    # First the reasons without a serving process, from never started to fenced.
+    """Return Ready, Reconciling and Stalled of a Broker; the first reason that applies is shown."""
+    # First the reasons why no process serves.
     if not broker.registered:
         text = f"waiting for a broker with node.id {broker.node_id} to register"
         return summary(ready=False, reason=Reason.NEVER_REGISTERED, message=text, reconciling=True)
@@ -156,7 +156,7 @@ def _main(
     if health.storage_error:
         text = f"serving, except replicas with failed storage: {health.storage_error}"
         return summary(ready=True, reason=Reason.REPLICAS_FAILED, message=text)
-    # The tier is last: without it the broker still serves local data.
+    # Remote storage is last: without it the broker still serves local data.
     if health.remote_error:
         text = f"serving, but the remote tier is unavailable: {health.remote_error}"
         return summary(ready=True, reason=Reason.REMOTE_STORAGE_UNAVAILABLE, message=text)

@@ -30,7 +30,7 @@ REFUSED_REMEDY = (
 
 
 def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> StatusResult:
-    """Return the whole status; ``generation`` is the one whose storage was checked."""
+    """Return the status of the Cluster; ``generation`` is the one that was reconciled."""
     cluster = state.cluster
     registered = [broker for broker in state.brokers.values() if broker.registered]
     fenced = [broker.node_id for broker in registered if not broker.live]
@@ -41,8 +41,8 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
         *_refused_creations(state),
     ]
     conditions, addresses = external_listeners.of_cluster(state, conditions)
-    # A held deletion and deleted definitions replace any other reason of Stalled: they need a
-    # person.
+    # A blocked deletion and deleted CRDs replace any other reason of Stalled, because a person has
+    # to act.
     if cluster.deletion_blocked:
         text = protection.blocked_text("Cluster")
         conditions[2] = condition("Stalled", True, Reason.DELETION_PROTECTED, text)
@@ -72,10 +72,10 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
 
 
 def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
-    """Return whether a topic has data in the tier or may get some.
+    """Return whether a topic has data in the remote tier, or may get some.
 
-    Without a report of every partition by an acting leader, a topic that was ever tiered counts:
-    absence is not evidence.
+    If not every partition was reported by its leader, a topic that was ever tiered counts: a
+    missing report does not prove that there is no data.
     """
     if not topic.tiering.ever_tiered:
         return False
@@ -91,8 +91,11 @@ def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
 
 
 def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled of the Cluster."""
-    # The order is by urgency: the first matching reason is the one to act on.
+    """Return Ready, Reconciling and Stalled of the Cluster.
+
+    The first reason that applies is shown.
+    """
+    # The order is by urgency.
     if state.cluster.deleting:
         names = (
             [topic.key.rpartition("/")[2] for topic in state.topics.values()],
@@ -100,7 +103,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
         )
         text = cluster_deletion.waiting_text(*names) or "deleting its PartitionSlices"
         return summary(ready=False, reason=Reason.DELETING, message=text, reconciling=True)
-    # Without the engine nothing else is known.
+    # Without access to an existing Kafka cluster nothing else is known.
     if state.engine.problem:
         stuck = state.engine.refused
         reason = Reason.ENGINE_REJECTED if stuck else Reason.ENGINE_UNAVAILABLE
@@ -112,7 +115,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             stalled=stuck,
         )
     live = registered - len(fenced)
-    # Expiring certificates end every connection sooner or later, so they go before brokers.
+    # Expiring certificates end every connection sooner or later, so they precede the brokers.
     problem = state.cluster.certificates_problem
     if problem:
         text = (

@@ -45,7 +45,11 @@ def condition(type_: str, value: bool | None, reason: str, message: str = "") ->
 def summary(
     *, ready: bool, reason: str, message: str, reconciling: bool = False, stalled: bool = False
 ) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled; each shows the reason if it applies to it."""
+    """Return Ready, Reconciling and Stalled; those that apply have ``reason`` and ``message``.
+
+    Ready=False goes with Reconciling=True (resolves itself) or Stalled=True (a person has to act),
+    as kstatus requires.
+    """
     # Reconciling=False of a stalled object refers to Stalled, which has the cause.
     quiet = Reason.STALLED if stalled else Reason.SETTLED
     return [
@@ -88,8 +92,11 @@ def stalled_first(rendered: list[dict[str, object]]) -> list[dict[str, object]]:
 def _render(
     item: ConditionValue, old: Json | None, generation: int, now_ms: int
 ) -> dict[str, object]:
-    """Return a condition as in a status; ``old`` is the former one of the same type."""
-    # A new message alone is no transition.
+    """Return a condition as it is written to a status.
+
+    ``old`` is the condition of the same type in the present status, None without one.
+    """
+    # lastTransitionTime changes with the status of the condition, not with its message.
     since: object = time_text(now_ms)
     if old is not None and old.get("status") == item.status and old.get("lastTransitionTime"):
         since = old["lastTransitionTime"]

@@ -32,8 +32,11 @@ def drain_status(
 def _condition(
     state: ControllerState, broker: BrokerInfo, found: draining.DrainProgress
 ) -> ConditionValue:
-    """Return the condition Draining of a Broker that is drained or deleted."""
-    # Done, blocked, in progress and stuck are told apart in this order.
+    """Return the condition Draining of a Broker that is drained or deleted.
+
+    ``found``: progress of the drain.
+    """
+    # In this order: complete, blocked, in progress, stuck.
     if not found.remaining:
         text = f"broker {broker.node_id} has no replicas. It can be stopped and deleted"
         return condition("Draining", False, Reason.DRAINED, text)
@@ -64,7 +67,10 @@ def _stuck(state: ControllerState, found: draining.DrainProgress) -> str:
 
 
 def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKey]) -> str:
-    """Return why a Broker cannot be removed yet, with all ways to change that."""
+    """Return why a Broker cannot be removed yet, with all remedies.
+
+    ``blockers``: partitions that would lose too many copies.
+    """
     draft = Draft(state)
     rows = [row for key in blockers if (row := state.row(key)) is not None]
     led = [row for row in rows if row.leader != NO_LEADER]

@@ -52,7 +52,7 @@ class ExportView:
 def export_status(
     state: ControllerState, export: ExportInfo, view: ExportView, *, now_ms: int
 ) -> StatusResult:
-    """Return the whole status."""
+    """Return the status of an Export: run, figures of the job's last report, conditions."""
     export = dataclasses.replace(export, current_ms=_current_ms(export, view.job.report))
     conditions = export_conditions(export, view, now_ms=now_ms)
     status: dict[str, object] = dict(export.status)
@@ -124,7 +124,8 @@ def _current_ms(export: ExportInfo, report: JobReport | None) -> int | None:
 
 
 def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> list[ConditionValue]:
-    """Return Ready, Reconciling, Stalled and Exporting."""
+    """Return Ready, Reconciling, Stalled and Exporting of an Export."""
+    # The order is by precedence: suspended, a problem, failures, then the normal state.
     if export.suspended:
         ends = view.job.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.ENDING)
         text = "spec.suspend is true, so no job runs" if not ends else "the job is being stopped"
@@ -137,7 +138,7 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
             stalled=not view.problem.waits,
         )
     run = export.run
-    # A superseded continuous job is not restarted, so a person has to act.
+    # Another job has taken over the table. This one is not restarted, so a person has to act.
     if run is not None and run.outcome is ExportOutcome.SUPERSEDED and export.schedule is None:
         text = (
             f"{export.last_failure}. This job is not restarted, because both "
@@ -171,10 +172,10 @@ def _export_summary(
 
 
 def _failing(export: ExportInfo, view: ExportView) -> list[ConditionValue]:
-    """Return the conditions of an Export with failures.
+    """Return the conditions of an Export whose last runs have failed.
 
     They stay until a run has committed something: a run that has only started may fail like the
-    last.
+    last one.
     """
     run = export.run
     assert run is not None
@@ -240,7 +241,10 @@ def _silent(export: ExportInfo, now_ms: int) -> list[ConditionValue]:
 
 
 def _exporting(export: ExportInfo, report: JobReport, now_ms: int) -> ConditionValue:
-    """Return the condition Exporting of a continuous job that has reported."""
+    """Return the condition Exporting of a continuous export, from its job's last report.
+
+    False if the job makes no progress or is too far behind.
+    """
     former = find(export.status, EXPORTING) or {}
     was = (former.get("status") == FALSE and former.get("reason")) or ""
     run = export.run

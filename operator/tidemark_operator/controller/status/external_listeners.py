@@ -21,10 +21,10 @@ NAMED = 3
 def of_broker(
     state: ControllerState, broker: BrokerInfo, conditions: list[ConditionValue]
 ) -> tuple[list[ConditionValue], dict[str, object]]:
-    """Return a Broker's conditions with ExternalAddress, and its status fields for external
-    listeners.
+    """Add the condition ExternalAddress to a Broker's conditions; also return its status fields.
 
-    The first three conditions are Ready, Reconciling and Stalled.
+    The fields are the addresses of the external listeners. The first three of ``conditions`` are
+    Ready, Reconciling and Stalled.
     """
     if not broker.external:
         return conditions, {}
@@ -40,10 +40,13 @@ def of_broker(
 def of_cluster(
     state: ControllerState, conditions: list[ConditionValue]
 ) -> tuple[list[ConditionValue], dict[str, object]]:
-    """Return a Cluster's conditions with ExternalAddress, and its bootstrap servers."""
+    """Add the condition ExternalAddress to a Cluster's conditions; also return its status fields.
+
+    The fields are the bootstrap servers of the external listeners.
+    """
     status = state.cluster.status
     found = external_listeners.bootstrap_servers(state)
-    # A new controller has not read the Services: the former controller's result stays.
+    # A new controller has not read the Services yet: the status keeps what it has.
     if found is None:
         fields = {LISTENERS: status[LISTENERS]} if status.get(LISTENERS) else {}
         return [*conditions, *_former(status)], fields

@@ -25,8 +25,11 @@ _UNCLEAN = (
 def no_leader(
     state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
 ) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled of a topic whose partitions ``rows`` have no leader."""
-    # Replicas that may have lost a tail wait for reports, which needs other remedies.
+    """Return Ready, Reconciling and Stalled of a topic whose partitions ``rows`` have no leader.
+
+    The message names the brokers to start and the other remedies.
+    """
+    # Replicas that may have lost the end of their log wait for reports, which has other remedies.
     waiting = [row for row in rows if row.last_known_elr]
     if waiting:
         return _election_waits(state, topic, waiting)
@@ -44,7 +47,7 @@ def no_leader(
 def _election_waits(
     state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
 ) -> list[ConditionValue]:
-    """Return the conditions of partitions that wait for reports of log ends."""
+    """Return the conditions of partitions that wait for reports of log ends (KIP-966)."""
     unproven = {replica for row in rows for replica in row.last_known_elr}
     down = _down(state, {replica for row in rows for replica in row.holders})
     # A live replica either has not answered yet, or answered that its storage fails.
@@ -76,10 +79,9 @@ def _election_waits(
 
 
 def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled of a topic whose leaders of ``rows`` have failed
-    storage.
+    """Return the conditions of a topic whose leaders of ``rows`` have failed storage.
 
-    No other live replica has all committed records.
+    No other live replica has all committed records, so none can take over.
     """
     leaders = _brokers(row.leader for row in rows)
     down = _down(state, {replica for row in rows for replica in row.holders})
@@ -96,14 +98,13 @@ def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> lis
 def leaders_starting(
     state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
 ) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled of a topic whose leaders of ``rows`` have not
-    acknowledged.
+    """Return the conditions of a topic whose leaders of ``rows`` have not acknowledged yet.
 
-    No producer can write there yet.
+    Producers cannot write to these partitions.
     """
     known = state.acknowledgements
     partitions = numbers(row.partition for row in rows)
-    # Leaders without a snapshot of this term are named at once, connected ones only when overdue.
+    # Leaders without a snapshot of this term are named at once, others only when overdue.
     late = {row.leader for row in rows if not known.has_snapshot(state.brokers.get(row.leader))}
     if known.is_overdue(topic.id):
         late.update(row.leader for row in rows)
@@ -114,7 +115,7 @@ def leaders_starting(
             f"{_brokers(late)} did not acknowledge leadership. Check that they "
             "run and can reach the operator, and look at their logs"
         )
-    # A refusal is the broker's own answer, and more exact than the absence of one.
+    # If a broker has refused, its reason is more exact than a missing acknowledgement.
     refusals = (known.refusal(row, row.leader) for row in rows)
     refused = next((refusal for refusal in refusals if refusal is not None), None)
     if refused is not None:

@@ -13,16 +13,16 @@ UP_TO_DATE = "PodUpToDate"
 def with_pod(
     state: ControllerState, node_id: int, conditions: list[ConditionValue]
 ) -> list[ConditionValue]:
-    """Return a Broker's conditions with that of its pod, if it has one.
+    """Add the condition PodUpToDate to a Broker's conditions, if it has a pod.
 
-    The first three are Ready, Reconciling and Stalled.
+    The first three of ``conditions`` are Ready, Reconciling and Stalled.
     """
     pod = state.pods.get(node_id)
     if pod is None:
         return conditions
     found = _condition(state, pod)
     ready, reconciling, stalled, *others = conditions
-    # Another reason of the Broker itself goes before that of its pod.
+    # A reason of the Broker itself has precedence over one of its pod.
     if (
         found.reason in (Reason.RESTART_PENDING, Reason.POD_STARTING)
         and reconciling.status != "True"
@@ -37,7 +37,7 @@ def with_pod(
 
 
 def _condition(state: ControllerState, pod: PodState) -> ConditionValue:
-    """Return the condition PodUpToDate of a Broker."""
+    """Return the condition PodUpToDate of a Broker; the first reason that applies is shown."""
     # First what prevents a pod or its replacement, then what delays it.
     if pod.missing:
         return condition(UP_TO_DATE, False, Reason.POD_MISSING, pod.missing)

@@ -45,7 +45,7 @@ def _rebuilding(state: ControllerState, now_ms: int) -> dict[str, object] | None
 
 
 def _stray_topics(state: ControllerState) -> list[dict[str, str]]:
-    """Return topics on brokers without a Topic.
+    """Return topics that brokers have but no Topic object describes, for the Cluster's status.
 
     Their data stays, and a Topic can adopt one by its id.
     """
@@ -62,7 +62,7 @@ def _stray_topics(state: ControllerState) -> list[dict[str, str]]:
 
 
 def sentence(state: ControllerState) -> str:
-    """Return the message of a rebuilding."""
+    """Return the Cluster's condition message while rows are rebuilt from brokers' reports."""
     rebuilding = state.cluster.rebuilding
     why = "outdated" if rebuilding and rebuilding.behind else "lost"
     text = f"PartitionSlices are {why}. Partitions are rebuilt from broker reports"

@@ -25,7 +25,10 @@ from tidemark_operator.controller.status.conditions import (
 def deletion_status(
     state: ControllerState, view: DeletionInfo, step: Step, *, now_ms: int
 ) -> StatusResult:
-    """Return the whole status at a step; ``completionTime`` is the view's, else now."""
+    """Return the status of a RecordDeletion at a step.
+
+    ``completionTime`` is the stored one, or now if the step finishes the deletion.
+    """
     conditions = _conditions(step)
     status: dict[str, object] = dict(view.status)
     status["observedGeneration"] = view.generation
@@ -82,7 +85,10 @@ def _progress(partition: int, progress: DeletionProgress) -> dict[str, object]:
 
 
 def _conditions(step: Step) -> list[ConditionValue]:
-    """Return conditions as kstatus reads them: Reconciling is in progress, Stalled is failed."""
+    """Return Succeeded, Reconciling and Stalled of a RecordDeletion.
+
+    For kstatus, Reconciling means in progress and Stalled means failed.
+    """
     if isinstance(step, Finished):
         failed = not step.succeeded
         return [

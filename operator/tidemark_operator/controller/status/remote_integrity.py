@@ -50,9 +50,10 @@ _OF_OBJECTS = (FindingKind.MISSING, FindingKind.DAMAGED)
 def remote_integrity(
     state: ControllerState, topic: TopicInfo, status: PersistedTiering, *, now_ms: int
 ) -> list[ConditionValue]:
-    """Return RemoteIntegrity; absent without a tier to audit, or if its data is given up.
+    """Return the condition RemoteIntegrity, which shows the last audit of a topic's remote data.
 
-    Until the storage is accepted again and the record is read, it stays as it was.
+    An empty list if there is no remote data to audit. The condition stays unchanged until the
+    storage is accepted and the audit record is read.
     """
     cluster, tiering = state.cluster, status.tiering
     configured = cluster.remote_storage or cluster.storage_problem
@@ -62,7 +63,7 @@ def remote_integrity(
     former = _former(topic.status)
     if audits is None:
         return former
-    # A damage found before stays visible even if the record cannot be read now.
+    # Damage that was found before stays visible, even if the record cannot be read now.
     if audits.problem:
         if former and former[0].status == FALSE:
             return former
@@ -71,10 +72,11 @@ def remote_integrity(
     audit = audits.topics.get(topic.id)
     if audit is None:
         return [_unknown(Reason.NOT_AUDITED, "no audit has looked at this topic", topic)]
+    # Clocks of brokers and operator may differ a little.
     if audit.at_ms > now_ms + _SKEW_MS:
         text = "the audit record has a time in the future"
         return [_unknown(Reason.NOT_AUDITED, text, topic)]
-    # Data copied after the audit was not part of it.
+    # The remote data was deleted and copied again after the audit.
     if tiering.copies and tiering.policy is DisablePolicy.DELETE and audit.at_ms < status.since_ms:
         text = f"the tier was emptied after the audit of {time_text(audit.at_ms)}"
         return [_unknown(Reason.NOT_AUDITED, text, topic)]
@@ -100,8 +102,9 @@ def has_changed(status: Json, found: list[ConditionValue]) -> bool:
 
 
 def _damaged(audit: TopicAudit, topic: TopicInfo) -> ConditionValue:
-    """Return the condition of a damaged tier: the worst first, because a message is cut at its
-    end.
+    """Return the condition of a topic with damaged remote data.
+
+    The worst damage comes first, because a long message is cut at its end.
     """
     of_objects = any(kind in audit.counts for kind in _OF_OBJECTS)
     kinds = ", ".join(f"{number} {kind.value}" for kind, number in audit.counts.items())
@@ -109,6 +112,7 @@ def _damaged(audit: TopicAudit, topic: TopicInfo) -> ConditionValue:
     text = f"{_heading(audit)}: {kinds}"
     if worst is not None:
         text += f". Worst: {_where(worst)}: {_WHAT[worst.kind]}"
+    # Missing or damaged objects can be restored. A manifest that contradicts itself cannot.
     back = "Restore it from the bucket's versions or a copy"
     if not of_objects:
         text += f". {back}, or report it. Then audit again: {_command(topic)}"

@@ -79,7 +79,10 @@ class TopicReplicaCounts:
 
 
 def counts(state: ControllerState, topic: TopicInfo) -> TopicReplicaCounts:
-    """Return a topic's replicas and partitions, counted by state."""
+    """Return a topic's replicas and partitions, counted by state.
+
+    The result has the partitions that explain each condition: offline, lost, waiting, and so on.
+    """
     # A removed replica or a placeholder counts as neither placed nor behind.
     rows = [state.rows_of(topic.id)[partition] for partition in sorted(state.rows_of(topic.id))]
     led = [row for row in rows if row.leader != NO_LEADER]
@@ -144,7 +147,7 @@ def _starting(
     """Return the partitions whose leader has not acknowledged its leadership.
 
     A topic that was Ready stays so during a change of leaders, unless that takes too long, and in a
-    new term until the first answers.
+    new controller term until the first acknowledgements.
     """
     known = state.acknowledgements
     if topic.was_ready:
@@ -174,8 +177,11 @@ def topic_status(
     *,
     now_ms: int,
 ) -> StatusResult:
-    """Return the status after a decision whose rows are committed and applied to ``state``."""
-    # The adoption is written by this status, so everything shown already has the adopted id.
+    """Return the status of a Topic that follows from a decision.
+
+    The decision's rows must be committed and applied to ``state``.
+    """
+    # This status writes the adopted id, so everything in it has to be of that id.
     if decision.adopted is not None:
         adopted = decision.adopted
         topic = dataclasses.replace(
@@ -225,9 +231,9 @@ def _paused(
 ) -> StatusResult:
     """Return the status of a paused Topic.
 
-    Ready stays with its generation. Only Reconciling says that nothing continues, and what is lost
-    of the topic. The brokers' configuration is recorded, so that it stays in force over a change of
-    controllers.
+    Ready stays as it was, with its observed generation; only Reconciling says that the Topic is
+    paused, and what is lost of it. The configuration that brokers have is stored (``heldConfig``),
+    so that it stays in force under the next controller.
     """
     observed = topic.status.get("observedGeneration")
     generation = observed if isinstance(observed, int) else 0
@@ -283,15 +289,14 @@ def _conditions(
     now_ms: int,
 ) -> list[ConditionValue]:
     """Return all conditions of a Topic; Ready, Reconciling and Stalled come first."""
-    # Ready, Reconciling and Stalled are always the first three.
     main = _main(state, topic, decision, disablements, counted, now_ms)
     refused = decision.refused
-    # A partial refusal is shown whatever else is in progress.
+    # A part of the spec that is refused is shown, unless a more important reason is.
     if refused is not None:
         place, name = (1, "Reconciling") if refused.goes_on else (2, "Stalled")
         if main[place].status != TRUE:
             main[place] = condition(name, True, refused.reason, refused.message)
-    # Conditions about data make no sense while nothing is placed, or everything is being deleted.
+    # Conditions about data need placed partitions that are not being deleted.
     if decision.deletion is not None or not counted.rows:
         return main
     settled = _settled(state, topic, decision, disablements)
@@ -315,7 +320,7 @@ def _main(
     counted: TopicReplicaCounts,
     now_ms: int,
 ) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled of a Topic."""
+    """Return Ready, Reconciling and Stalled of a Topic; the first reason that applies is shown."""
     # First what keeps the whole topic from being served.
     if decision.deletion is not None:
         step = decision.deletion
@@ -401,7 +406,10 @@ def _brokers_missing(decision: TopicDecision, counted: TopicReplicaCounts) -> li
 def _disabling(
     topic: TopicInfo, status: PersistedTiering, disablements: DisablementProgress, now_ms: int
 ) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled during a disablement, which does not affect service."""
+    """Return Ready, Reconciling and Stalled while tiering is being disabled.
+
+    The topic is served meanwhile, so Ready stays True.
+    """
     stalled = disablements.stalled(topic.id, status, now_ms=now_ms)
     policy = policy_name(status.tiering.disable_policy)
     text = f"tiering is being disabled (policy {policy}). {_pending(status)}"
@@ -434,8 +442,8 @@ def _why_failing(counted: TopicReplicaCounts) -> str:
 
 
 def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> ConditionValue:
-    """Return the condition FullyReplicated."""
-    # The first cause that applies is shown, from a planned change to replicas that only lag.
+    """Return the condition FullyReplicated of a Topic; the first cause that applies is shown."""
+    # From a planned change over failures to replicas that only lag.
     if resized is not None and not (resized.without_broker or resized.without_leader):
         text = (
             f"{count(resized.partitions, 'partition')} have another number of "
@@ -495,11 +503,11 @@ def _settled(
     decision: TopicDecision,
     disablements: DisablementProgress,
 ) -> list[ConditionValue]:
-    """Return TieringSettled; absent for a topic that was never tiered and need not be."""
+    """Return the condition TieringSettled; an empty list for a topic that was never tiered."""
     tiering = decision.tiering_status.tiering
     if not tiering.ever_tiered:
         return []
-    # A disablement precedes errors: it may be what resolves them.
+    # A disablement precedes errors, because it may resolve them.
     if tiering.is_disabling:
         return [_being_disabled(state, topic, decision.tiering_status, disablements)]
     failing = _first_error(state, topic)
@@ -547,7 +555,7 @@ def _being_disabled(
     status: PersistedTiering,
     disablements: DisablementProgress,
 ) -> ConditionValue:
-    """Return the condition TieringSettled during a disablement."""
+    """Return the condition TieringSettled during a disablement of tiering."""
     text = (
         f"{_pending(status)}. It ends when each has acknowledged, or when its "
         "Broker or the Topic is deleted"
@@ -609,7 +617,11 @@ def _first_error(state: ControllerState, topic: TopicInfo) -> PartitionStatus | 
 def _tiering(
     state: ControllerState, topic: TopicInfo, status: PersistedTiering
 ) -> dict[str, object]:
-    """Return ``status.tiering``; figures that are incomplete now keep their last values."""
+    """Return the fields of ``status.tiering``.
+
+    The figures are sums over all partitions. If a partition's report is missing, they keep their
+    last values.
+    """
     reports, tiering = _reports(state, topic), status.tiering
     body: dict[str, object] = {
         "state": state_name(tiering.state),

@@ -67,7 +67,10 @@ class Outages:
         self._out: set[str] = set()
 
     def news(self, topic: TopicInfo, status: Json) -> tuple[Event, ...]:
-        """Return the Events of writing ``status`` over the Topic's own."""
+        """Return the Events for the start or end of a Topic's outage.
+
+        ``status`` is the new status; ``topic.status`` is the one that it replaces.
+        """
         old, new = find(topic.status, READY) or {}, find(status, READY) or {}
         # After a takeover the outage may be known from the stored status only.
         if _is_out(old):

@@ -37,7 +37,7 @@ class UserView:
 def user_status(
     state: ControllerState, user: UserInfo, view: UserView, *, now_ms: int
 ) -> StatusResult:
-    """Return the whole status."""
+    """Return the status of a User: name, Secret, conditions."""
     conditions = user_conditions(state, user, view)
     status: dict[str, object] = dict(user.status)
     status["observedGeneration"] = user.generation
@@ -53,8 +53,8 @@ def user_status(
 
 
 def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> list[ConditionValue]:
-    """Return Ready, Reconciling and Stalled."""
-    # A problem goes before the limit: it also keeps the old credentials in force.
+    """Return Ready, Reconciling and Stalled of a User."""
+    # A problem precedes the limit. While it lasts, the old credentials stay in force.
     if view.problem is not None:
         text = view.problem.message
         if view.secret:
@@ -67,7 +67,7 @@ def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> l
             "take precedence. Delete Users, or combine ACLs with a prefix"
         )
         return summary(ready=False, reason=Reason.LIMIT_REACHED, message=text, stalled=True)
-    # The user works on the other brokers already, so this is only reconciling.
+    # Other brokers accept the user already, so this resolves itself.
     if view.behind:
         text = f"waiting for brokers {numbers(view.behind)} to acknowledge the user"
         return summary(
