@@ -308,6 +308,7 @@ class DirectoryStore:
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
+        """Translate file system errors of the block to errors of the object store's interface."""
         try:
             yield
         except FileNotFoundError as error:
@@ -329,6 +330,7 @@ class DirectoryStore:
         )
 
     def _unavailable(self, error: OSError) -> StoreUnavailable:
+        """Return the error for a failed file operation, with advice for its cause."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice, reason = "make room on its file system", Reason.STORE_FULL
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -109,6 +109,7 @@ def read_identity(store: ObjectStore) -> tuple[str, str]:
 
 
 def _decoded(store: ObjectStore, data: bytes) -> tuple[str, str]:
+    """Return store id and cluster id from the identity object. Raises WrongStore."""
     try:
         fields = json.loads(data)
         version, found = fields["formatVersion"], (fields["storeId"], fields["clusterId"])

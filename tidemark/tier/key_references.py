@@ -76,6 +76,11 @@ class ReferenceClassifier:
         parse: Callable[[str], KeyLocation],
         look: Callable[[Head, _Placed[_Item]], ClassifiedItems[_Item]],
     ) -> ClassifiedItems[_Item]:
+        """Classify listed keys, partition by partition.
+
+        ``parse``: returns the place that a key names, or raises ValueError. ``look``: classifies
+        the keys of one partition by its head.
+        """
         judged: ClassifiedItems[_Item] = ClassifiedItems()
         for (topic_id, partition), placed in _placed(items, parse, judged).items():
             found = self._partition(topic_id, partition, placed, look)
@@ -115,6 +120,10 @@ class ReferenceClassifier:
         return ClassifiedItems(troubles=[trouble])
 
     def _of_segments(self, head: Head, placed: _Placed[_Item]) -> ClassifiedItems[_Item]:
+        """Classify a partition's keys of segments by its head.
+
+        Keys in the folder of another topic name are of unknown origin.
+        """
         folder = topic_data_prefix(head.topic, head.topic_id)
         in_folder = [(place, item) for place, item in placed if place.folder == folder]
         pages = self._tier.manifests.pages(head.topic_id, head.partition)

@@ -156,10 +156,12 @@ class ManifestStore:
         page_cache_bytes: int = PAGE_CACHE_BYTES,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """Open the manifests of a store. Nothing is read yet; see the class for parameters."""
         self._store = store
         self._page_entries = page_entries
         self._sleep = sleep
         self._kept_pages: ByteCache[str, ManifestPage] = ByteCache(page_cache_bytes, _memory_of)
+        #: Newest position of each head that this object has read or written.
         self._positions: Lru[tuple[uuid.UUID, int], HeadPosition] = Lru(_POSITIONS_MAX)
         self._lock = Lock()
 

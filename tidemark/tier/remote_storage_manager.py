@@ -161,6 +161,10 @@ class RemoteStorageManager:
         return self._buckets[self._bucket_of(entry)]
 
     def _bucket_of(self, entry: SegmentEntry) -> str:
+        """Return a segment's recorded bucket, or for a new copy the one that its id selects.
+
+        Raises StoreUnavailable if the recorded bucket is no longer configured.
+        """
         if entry.custom_metadata is None:
             return self._choose(entry)
         bucket, _ = decode_custom_metadata(entry.custom_metadata)

@@ -112,6 +112,7 @@ class S3Config:
 
 
 def _buckets(value: object) -> tuple[str, ...]:
+    """Return the names of the buckets. Raises InvalidConfig for names that S3 does not allow."""
     if not isinstance(value, list) or not value or not all(_is_name(name) for name in value):
         raise InvalidConfig("remoteStorage: s3.buckets must name at least one bucket")
     if len(set(value)) != len(value):

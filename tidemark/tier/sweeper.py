@@ -189,6 +189,10 @@ class Sweeper:
             self.report.trouble(str(error))
 
     def _sweep(self, store: ObjectStore, items: Sequence[_Item], judge: _Judge) -> None:
+        """Process one page of a listing: classify its items, and remove orphans that are due.
+
+        ``judge``: classifies items that have a key.
+        """
         self.report.looked_at += len(items)
         judged = judge([item for item in items if item.key])
         for folder, _ in judged.unknown:

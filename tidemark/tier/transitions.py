@@ -300,6 +300,7 @@ def seal(head: Head, name: str, page_entries: int) -> tuple[Head, ManifestPage] 
 
 
 def _taken(head: Head, leader_epoch: int, tiering: Tiering, broker_id: int, now_ms: int) -> Head:
+    """Return the head claimed for these epochs, or the same object if nothing changes."""
     entries = head.entries
     # A new claim fences the copier of the old one: its unfinished copy is marked for deletion.
     if Claim(leader_epoch, tiering.epoch) != head.claim:

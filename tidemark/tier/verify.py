@@ -48,6 +48,7 @@ def _parts(segments: RemoteStorageManager, entry: SegmentEntry) -> Iterator[byte
 def _check_sizes(
     segments: RemoteStorageManager, entry: SegmentEntry, listed_bytes: tuple[int, int]
 ) -> None:
+    """Compare the listed sizes of both objects with the manifest's. Raises ObjectDamaged."""
     log_bytes, aux_bytes = listed_bytes
     if log_bytes != entry.size_bytes:
         what = f"it has {log_bytes} bytes, the manifest says {entry.size_bytes}"

@@ -165,6 +165,7 @@ class Acceptor:
         self._refusals.add(address, why)
 
     async def _prove(self, accepted: socket.socket, address: str) -> None:
+        """Run the handshake of one connection, and release its slot afterwards."""
         try:
             accepted.setblocking(False)
             _notice_its_end(accepted)

@@ -52,6 +52,7 @@ class Dialer:
     async def _connect_clear(
         self, factory: Callable[[], P], host: str, port: int, context: ssl.SSLContext
     ) -> P:
+        """Connect by TLS, check the peer's identity, and continue without encryption."""
         loop = asyncio.get_running_loop()
         # Close the socket on any failure, unless a transport owns it.
         with contextlib.ExitStack() as closing:

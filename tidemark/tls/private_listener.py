@@ -65,6 +65,7 @@ class PrivateListener:
             del self._proven[peer]
 
     async def _accept_encrypted(self, accepted: socket.socket, _: str) -> None:
+        """Run the handshake, and keep the connection encrypted. Raises the refusal of the peer."""
         introduction = _Introduction(self._welcome)
         connected = await asyncio.get_running_loop().connect_accepted_socket(
             lambda: introduction,

@@ -95,6 +95,7 @@ class BlockingConnection:
             kicks.recv(_KICKS_MAX)
 
     def _receive(self, deadline_s: float) -> Frame:
+        """Return the next frame. Raises TimeoutError at the deadline, OSError, FrameError."""
         while True:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:

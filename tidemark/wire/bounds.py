@@ -168,6 +168,7 @@ class _Tags:
         self._known = known
 
     def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
+        """Return the position behind the tagged fields, after checking their lengths."""
         number, position = _varint(buffer, position)
         if number > len(buffer) - position:
             raise ValueError(f"{number} tagged fields in {len(buffer) - position} bytes")

@@ -192,9 +192,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ inside
 
     def _take(self, frame: Frame) -> None:
+        """Process a frame: an answer if requests are in flight, else a request of the peer."""
         if not self._open:
             self._frames.append(frame)
             self._arrived.set()
+            # Stop reading from a peer that sends requests faster than they are answered.
             if len(self._frames) >= FRAMES_WAITING_MAX and self._transport is not None:
                 self._transport.pause_reading()
             return
@@ -206,6 +208,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             answer.set_result(frame)
 
     def _end(self, reason: str) -> None:
+        """Close the connection; waiting callers receive :class:`ConnectionClosed`."""
         if self._closed:
             return
         self._closed = True

@@ -29,11 +29,18 @@ class FrameReceiver:
     def __init__(
         self, frame_bytes_max: int, scratch: bytearray | None = None, *, frame_bytes_min: int = 0
     ) -> None:
+        """Create a receiver of frames from ``frame_bytes_min`` to ``frame_bytes_max`` bytes.
+
+        ``scratch``: buffer to receive into, which several receivers of a loop may share. None: its
+        own.
+        """
         self._least_bytes = frame_bytes_min
         #: Longest frame; a change does not affect a frame that has begun.
         self.limit_bytes = frame_bytes_max
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
+        #: Received part of a length prefix.
         self._prefix = b""
+        #: Unfinished frame, with its received bytes and its total length.
         self._frame: bytearray | None = None
         self._filled = 0
         self._length = 0

@@ -48,6 +48,7 @@ def read_entity(entity_type: Any, buffer: Buffer, offset: int) -> tuple[Any, int
 
 
 def _read_tags(plan: _Plan, buffer: Buffer, position: int, values: dict[str, Any]) -> int:
+    """Read the tagged fields that are known into ``values``; return the position behind all."""
     count, size = read_unsigned_varint(buffer, position)
     position += size
     for _ in range(count):
@@ -65,6 +66,7 @@ def _read_tags(plan: _Plan, buffer: Buffer, position: int, values: dict[str, Any
 
 @cache
 def _plan_of(entity_type: Any) -> _Plan:
+    """Return how to read an entity: regular fields in order, tagged fields by tag, and defaults."""
     plain: list[tuple[str, Reader]] = []
     tags: dict[int, tuple[str, Reader]] = {}
     defaults: dict[str, Any] = {}

@@ -188,6 +188,7 @@ class GroupShard:
             self._replay_consumer_group(key, value)
 
     def _replay_consumer_group(self, key: records.Key, value: Value | None) -> None:
+        """Apply a record of the consumer protocol; the first one creates the group."""
         group = self.consumer_groups.get(key.group_id)
         if group is None:
             # A tombstone of an unknown group: its other records were compacted away.
@@ -371,6 +372,8 @@ class GroupShard:
         yield from self.consumers.assign(group, now)
 
     def _downgrade(self, group: ConsumerGroup, now: Now) -> Steps[None]:
+        """Convert a consumer-protocol group, whose members are all classic, to a classic group."""
+
         def made() -> tuple[list[CoordinatorRecord], GroupMetadataValue]:
             value = migration.downgraded(group, self._name, now.ms)
             key = GroupMetadataKey(group=group.group_id)

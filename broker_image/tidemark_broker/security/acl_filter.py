@@ -58,6 +58,7 @@ class AclFilter:
         )
 
     def _has_name(self, acl: Acl) -> bool:
+        """Return whether an ACL's resource name and pattern type match the filter (KIP-290)."""
         if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
             return False
         name = self.resource_name

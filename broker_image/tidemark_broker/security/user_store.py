@@ -172,6 +172,11 @@ class UserStore:
 def _decoys(
     credentials: Mapping[tuple[str, int], Credential], decoy_key: bytes
 ) -> _DecoyCredentials:
+    """Return what is needed to answer SCRAM logins of unknown users like those of known ones.
+
+    ``shapes``: iterations and salt lengths of the real credentials, by mechanism. ``decoy_key``:
+    secret of the cluster, empty if the operator sends none.
+    """
     ordered = sorted(credentials.items(), key=lambda item: item[0])
     shapes: dict[int, list[tuple[int, int]]] = {}
     for (_, mechanism), credential in ordered:

@@ -53,6 +53,7 @@ class Links:
             return connection
 
     async def _dial(self, broker: int) -> KafkaConnection:
+        """Connect to a broker, and check its identity. Raises OSError, TimeoutError."""
         endpoint = self._cluster.endpoint(broker)
         if self._closed:
             raise ConnectionError("this broker is shutting down")

@@ -66,10 +66,12 @@ class Inquiries:
         leader_of: Callable[[str], int],
         answer_here: Callable[[Sequence[WireInquiry]], Awaitable[Sequence[Sequence[ErrorCode]]]],
     ) -> None:
+        """Create without connections; see the class for the callbacks."""
         self._node_id = node_id
         self._links = links
         self._leader_of = leader_of
         self._answer_here = answer_here
+        #: Inquiries that wait for a request in flight, by broker.
         self._waiting: dict[int, _PendingInquiry] = {}
 
     async def query(
@@ -104,6 +106,7 @@ class Inquiries:
         return dict(zip(partitions, await self._query(broker, inquiry), strict=True))
 
     async def _query(self, broker: int, inquiry: WireInquiry) -> Sequence[ErrorCode]:
+        """Send one inquiry to a coordinator, together with others that wait for the same broker."""
         # The local coordinator needs no batching, since no request is in flight.
         if broker == self._node_id:
             (errors,) = await self._answer_here([inquiry])
@@ -119,6 +122,7 @@ class Inquiries:
         return await answer
 
     async def _send(self, broker: int, waiting: _PendingInquiry) -> None:
+        """Send the waiting inquiries of a broker, one request at a time, until none is left."""
         try:
             # The loop ends when nothing has accumulated, and the next query starts a new task.
             while batch := waiting.inquiries[: waiting.next_count()]:

@@ -154,6 +154,7 @@ class MarkerSender:
     async def _request_errors(
         self, broker: int, markers: Sequence[WireMarker]
     ) -> Sequence[ErrorCode]:
+        """Write markers at their leader, which may be this broker; return their error codes."""
         # No connection to itself.
         if broker == self._node_id:
             return await self._write_here(markers)

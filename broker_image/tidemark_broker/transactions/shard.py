@@ -427,6 +427,11 @@ class TransactionShard:
     # ------------------------------------------------------------ time
 
     async def _abort_if_timed_out(self, transactional_id: str) -> None:
+        """Abort a transaction whose timeout is over; retry a second later if that fails.
+
+        The abort raises the producer's epoch, so the producer is fenced.
+        """
+
         def rule(known: TransactionMetadata | None, fresh: int | None) -> Decision:
             now_ms = self._around.wall_ms()
             if known is None or not known.has_timed_out(now_ms):

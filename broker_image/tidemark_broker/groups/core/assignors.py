@@ -153,6 +153,7 @@ class _Loads:
         heapq.heapify(self._heap)
 
     def first(self) -> str | None:
+        """Return the member with the extreme load (see the sign), None if there is none."""
         while self._heap:
             load, member_id = self._heap[0]
             now = self._sign * self._loads[member_id]

@@ -252,6 +252,10 @@ class ClassicMembers:
     def _member(
         self, group: ConsumerGroup, who: MemberIdentity, generation_id: int
     ) -> tuple[ConsumerMember, records.ClassicMemberMetadata]:
+        """Return a classic member and its metadata, after checking its id and generation.
+
+        Raises CoordinatorError.
+        """
         member = _known(group, who)
         classic = member.metadata.classic
         if classic is None:
@@ -264,6 +268,7 @@ class ClassicMembers:
 
 
 def _known(group: ConsumerGroup, who: MemberIdentity) -> ConsumerMember:
+    """Return the member that a classic request names. Raises CoordinatorError."""
     if who.instance_id is not None:
         named = group.static_member(who.instance_id)
         if named is None:

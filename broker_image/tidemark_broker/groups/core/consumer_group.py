@@ -319,6 +319,7 @@ class ConsumerGroup:
             self._put_regex(key.regular_expression, resolved)
 
     def _put_member(self, member_id: str, described: MemberDescription) -> None:
+        """Add a member, or replace its description."""
         member = self.members.get(member_id)
         if member is None:
             member = self.members[member_id] = ConsumerMember(member_id, described)
@@ -419,6 +420,7 @@ class ConsumerGroup:
             self._claim(member_id, before.revoking, after.revoking)
 
     def _release(self, member_id: str, before: PartitionEpochs, after: PartitionEpochs) -> None:
+        """Remove a member as the owner of the partitions that it no longer has."""
         for topic, numbers in before.items():
             # Unchanged topics share the object, which skips most of a large assignment.
             if after.get(topic) is numbers:

@@ -89,11 +89,16 @@ class Rebalancing:
         settings: GroupSettings,
         room: GroupMemory,
     ) -> None:
+        """Connect the groups with their records, timers and limits.
+
+        ``room``: memory of all groups of the broker.
+        """
         self._groups = groups
         self._journal = journal
         self._deadlines = deadlines
         self._settings = settings
         self._room = room
+        #: Delay of the first rebalance, by id of a group that waits for more members (KIP-134).
         self._initial: dict[str, _InitialDelay] = {}
 
     # ------------------------------------------------------------ timers
@@ -453,6 +458,7 @@ class Rebalancing:
         self._deadlines.schedule(JoinDeadline(group.group_id), at_s)
 
     def _join_over(self, group_id: str, now: Now) -> None:
+        """End the join phase at its time limit, or extend the delay of a first rebalance."""
         group = self._groups.get(group_id)
         delay = self._initial.pop(group_id, None)
         if group is None or group.state is not GroupState.PREPARING_REBALANCE:
@@ -603,6 +609,7 @@ class Rebalancing:
     def _begin_generation(
         self, group: ClassicGroup, assignments: dict[str, bytes], now: Now
     ) -> None:
+        """Enter Stable: answer each SyncGroup with the member's committed assignment."""
         for member in group.members.values():
             given = assignments.get(member.member_id, b"")
             group.weight_bytes += len(given) - len(member.assignment)

@@ -144,6 +144,11 @@ def _towards(
 
 
 def _give_up(position: MemberPosition, subscribed: Callable[[uuid.UUID], bool]) -> MemberPosition:
+    """Return the position that revokes partitions of topics without a subscription.
+
+    ``subscribed``: whether the member still subscribes to a topic. Returns the same object if
+    nothing is to be revoked.
+    """
     unsubscribed = {
         topic: epochs for topic, epochs in position.assigned.items() if not subscribed(topic)
     }
@@ -165,6 +170,7 @@ def _settled(
     assigned: PartitionEpochs,
     revoking: PartitionEpochs,
 ) -> MemberPosition:
+    """Return a position with these values, or the same object if nothing changes."""
     is_same = (
         epoch == position.epoch
         and state == position.state

@@ -135,6 +135,7 @@ class _PatternReader:
         self._sums[-1] += atoms
 
     def _repeat(self, found: "re.Match[str]") -> None:
+        """Translate a repetition such as ``*`` or ``{2,5}``, and estimate the states it adds."""
         if self._repeats:
             raise BadPattern(f"repetition of a repetition: {found.group()}")
         self._repeats = True
