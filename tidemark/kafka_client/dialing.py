@@ -73,6 +73,7 @@ async def _connect(address: BrokerAddress, access: KafkaAccess, client_id: str) 
             frame_bytes_max=_FRAME_BYTES_MAX,
             dialer=dialer,
         )
+    # The client does not trust the broker's certificate.
     except ssl.SSLCertVerificationError as error:
         raise ClusterRefused(_not_trusted(address, tls, error)) from error
     # An alert of the broker, or bytes that are no TLS at all.

@@ -66,6 +66,7 @@ def decode_records(
     )
     # A batch that claims more records than its bytes can contain is refused before the first one.
     _check_count(header, payload)
+    # Records are decoded one by one, so a reader that stops early does no more work.
     position = 0
     for _ in range(header.count):
         try:

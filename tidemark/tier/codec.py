@@ -53,6 +53,7 @@ def encode_head(head: Head) -> bytes:
             "brokerId": head.broker_id,
             "state": head.tiering.state.name,
             "policy": None if head.tiering.policy is None else head.tiering.policy.name,
+            # The floor: entries below either value count as marked for deletion.
             "logStartOffset": head.log_start_offset,
             "floorEpoch": head.floor_epoch,
             "lineStartOffset": head.line_start_offset,

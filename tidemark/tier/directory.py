@@ -247,6 +247,7 @@ class DirectoryStore:
         A concurrent ``delete`` removes folders that become empty, so the folders may disappear
         before the rename. It is then repeated. Raises StoreUnavailable if that happens every time.
         """
+        # Folders are never created in an unmounted root, which would hide the data.
         self._require_root()
         for _ in range(_MKDIR_ATTEMPTS):
             with (

@@ -190,6 +190,7 @@ class ManifestStore:
         Unlike ``load`` it does not compare the head with earlier ones. Raises HeadNotFound,
         ManifestCorrupt, StoreUnavailable.
         """
+        # Absence is an error here: a caller that may create the head uses ``create``.
         key = head_key(topic_id, partition)
         try:
             got = self._store.get(key)

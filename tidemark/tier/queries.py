@@ -186,6 +186,7 @@ def pending_deletes(
     An entry is due once it has been DELETE_STARTED for ``delay_ms``, so that readers with an older
     plan can finish. The caller deletes the objects and then calls ``finish_delete``.
     """
+    # Marked entries are a prefix, so the oldest come first.
     found: list[PendingDelete] = []
     for item in _marked_entries(head, pages):
         since = marked_at(head, item.entry)

@@ -42,6 +42,7 @@ class BlockingConnection:
         ``timeout_s``: for the connection attempt. ``dialer`` None: without TLS.
         """
         self._client_id = client_id
+        # Small answers are copied out of the scratch buffer, large ones get their own.
         self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
         self._correlation_id = 0
         if dialer is None:

@@ -133,6 +133,7 @@ class MarkerSender:
 
         A failed or incomplete answer yields NETWORK_EXCEPTION for all, so that they are sent again.
         """
+        # Expected failures of the network are logged briefly, anything else with its traceback.
         try:
             errors = await self._request_errors(broker, [_on_wire(write) for write in batch])
         except (OSError, TimeoutError, FrameError, ValueError) as error:

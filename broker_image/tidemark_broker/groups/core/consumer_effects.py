@@ -141,6 +141,7 @@ def effect_of(value: records.Value) -> Effect:
                 value.partitions_pending_revocation, value.member_epoch
             ),
         )
+    # The rest is small and used as it is, except for resolved regular expressions.
     if isinstance(value, records.ConsumerGroupRegularExpressionValue):
         return ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
     return value

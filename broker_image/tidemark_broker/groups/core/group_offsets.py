@@ -357,6 +357,7 @@ def _consumer_refusal(group: ConsumerGroup, by: OffsetCommitter) -> ErrorCode:
     if member is None:
         return ErrorCode.unknown_member_id
     is_classic = member.metadata.classic is not None
+    # An older OffsetCommit has no error codes for a stale member epoch (KIP-848).
     if not is_transactional and not is_classic and by.version < _NOT_FOUND_SINCE:
         return ErrorCode.unsupported_version
     if by.generation_id <= NO_GENERATION:
@@ -380,6 +381,7 @@ def _unused_since(
     Offsets expire after a retention time in which the group does not use them (KIP-211).
     """
 
+    # Four rules, of which the group's protocol and state select one.
     def committed(_: OffsetKey, value: CommittedOffset) -> int | None:
         return value.commit_timestamp_ms
 
@@ -396,9 +398,11 @@ def _unused_since(
     # The protocol decides what unused means; see Kafka's OffsetExpirationCondition.
     if isinstance(group, ConsumerGroup):
         return committed if group.is_empty else unsubscribed
+    # A group without a protocol has only standalone consumers: each commit shows that one runs.
     if group.protocol_type is None:
         return committed
     if group.state is GroupState.EMPTY:
         return emptied
+    # While the subscriptions are unknown, or about to change, every offset counts as used.
     is_known = group.is_consumer_group and group.subscribed is not None
     return unsubscribed if is_known and group.state is GroupState.STABLE else never

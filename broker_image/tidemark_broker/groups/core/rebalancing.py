@@ -582,6 +582,7 @@ class Rebalancing:
 
         ``assignments``: by member id. If they cannot be recorded, a new rebalance starts.
         """
+        # Remembered, because the group may rebalance again before the records are committed.
         generation_id = group.generation_id
         try:
             end_offset = self._record_assigned(group, assignments)
@@ -651,6 +652,7 @@ class Rebalancing:
         error = group.validate(who)
         if error is not ErrorCode.none:
             return error
+        # A member of an earlier generation must rejoin, and does not keep its session by this.
         if generation_id != group.generation_id:
             return ErrorCode.illegal_generation
         if group.state is GroupState.EMPTY:

@@ -289,6 +289,7 @@ def _end_without_raise(
         state=_prepare_state(commit),
         previous_producer_id=known.producer_id,
         updated_ms=now_ms,
+        # Transaction version 0: markers have the producer's present epoch, which stays valid.
         version=0,
     )
     return Decision(producer=producer, change=change)
