@@ -103,10 +103,10 @@ def _stored_cluster_complaint(
 
 
 def listener_complaint(protocol: ListenerProtocol, address: BindAddress, brokers: int) -> str:
-    """Return why a client that connects there does not reach ``brokers`` brokers, "" if it does.
+    """Return why a client cannot reach ``brokers`` brokers through a listener, "" if it can.
 
-    With SASL a client without credentials gets no further than ApiVersions, and with TLS no further
-    than the handshake. The certificate is not verified, because nothing is sent.
+    Without credentials, a client gets as far as ApiVersions with SASL, and as far as the handshake
+    with TLS. The certificate is not verified, because nothing is sent.
     """
     try:
         if protocol in _ENCRYPTED:
@@ -192,9 +192,9 @@ def _holds(check: InstallationCheck, deadline_s: float, say: Callable[[str], Non
 
 
 def checks(arguments: Sequence[str] | None) -> tuple[list[InstallationCheck], float]:
-    """Parse the arguments into checks and their time limit in seconds.
+    """Parse the command line; return the checks and their time limit in seconds.
 
-    Raises BadSettings, SystemExit.
+    Raises :class:`BadSettings` or ``SystemExit``.
     """
     parser = argparse.ArgumentParser(
         prog="python -m tidemark_operator.check", description="Check an installation."
@@ -216,6 +216,7 @@ def _checks(given: argparse.Namespace) -> Iterator[InstallationCheck]:
         look = functools.partial(operator_complaint, address)
         yield InstallationCheck(f"operator {address} answers /healthz", look)
     cluster, brokers = f"{given.namespace}/{given.cluster}", given.brokers
+    # Each check is a function without parameters, which is repeated until the time limit.
     access = KubernetesAccess(given.kubeconfig)
     look = functools.partial(
         _stored_cluster_complaint, access, given.namespace, given.cluster, brokers

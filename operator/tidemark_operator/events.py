@@ -73,15 +73,17 @@ class Aggregator:
     def admit(
         self, uid: str, reason: str, now_s: float, type_: EventType = EventType.WARNING
     ) -> int | None:
-        """Return None for an Event that is not written, else how many similar ones were held
-        back.
+        """Decide whether an Event is written.
+
+        None if not, else the number of suppressed similar ones. Events of one object and reason are
+        written once in an interval. Normal Events of one reason are also limited over all objects.
         """
         last = self._emitted.get((uid, reason))
         if last is not None and now_s - last.at_s < self._quiet_s:
             last.suppressed += 1
             return None
         others: int | None = 0
-        # Warnings are never thinned out over objects: each needs attention.
+        # Warnings are not limited over objects, because each needs attention.
         if type_ is EventType.NORMAL:
             examples = self._examples.setdefault(reason, _Examples(EXAMPLES_MAX, now_s))
             others = examples.take(now_s)
@@ -95,7 +97,11 @@ class Aggregator:
 def event_body(
     event: Event, regarding: Json, *, instance: str, suppressed: int, now: dt.datetime
 ) -> Json:
-    """Return the body of an ``events.k8s.io/v1`` Event."""
+    """Return the ``events.k8s.io/v1`` Event to create.
+
+    ``regarding``: the object that it is about. ``instance``: identity of this process.
+    ``suppressed``: number of similar Events that were not written.
+    """
     meta = regarding["metadata"]
     note = (
         event.message
@@ -117,7 +123,7 @@ def event_body(
         "reason": event.reason,
         "type": event.type.value,
         "note": note[:NOTE_CHARS_MAX],
-        # Without it kubectl describe would not find the Event.
+        # Without this reference, kubectl describe would not show the Event.
         "regarding": reference(regarding),
     }
 
@@ -134,7 +140,10 @@ class EventWriter:
         self._line: asyncio.Queue[tuple[str, Json]] = asyncio.Queue(LINE_MAX)
 
     def emit(self, event: Event) -> None:
-        """Queue an Event; never blocks. One about an object that does not exist is only logged."""
+        """Log an Event and queue it for writing; never blocks.
+
+        Events about objects that no longer exist are only logged.
+        """
         logger.info("%s %s: %s: %s", event.kind, event.key, event.reason, event.message)
         namespace, _, name = event.key.partition("/")
         regarding = self._objects.get(Key(event.kind, namespace, name))

@@ -30,12 +30,16 @@ class Pulse:
 
 
 def verdict(pulse: Pulse, stand_still_s: float) -> tuple[bool, str]:
-    """Return whether the process is healthy, with the reason in one line."""
+    """Return whether the process is healthy, and the reason in one line, for /healthz.
+
+    ``stand_still_s``: time without progress after which a leader counts as unhealthy.
+    """
     # A follower has nothing to reconcile.
     if not pulse.leads:
         return True, "ok: another operator leads"
     if pulse.without_term_s is not None:
         return _without_term(pulse.without_term_s, pulse.excuse, stand_still_s)
+    # A leader must make progress with its queue, and its watches must deliver its own writes.
     if pulse.head_age_s > stand_still_s:
         return False, f"a key has been queued or in process for {pulse.head_age_s:.0f} s"
     if pulse.depth and pulse.since_pass_s > stand_still_s:

@@ -36,9 +36,9 @@ async def _run(settings: OperatorSettings) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM.
+    """Run the operator until SIGTERM; return the exit code.
 
-    Return 0 for a clean stop, 1 if a thread ended, 2 for settings that cannot work.
+    0: stopped regularly. 1: a thread has ended. 2: the settings cannot work.
     """
     try:
         settings = parse_arguments(sys.argv[1:] if arguments is None else arguments)

@@ -38,6 +38,11 @@ class Metrics:
     """Metrics of one operator process."""
 
     def __init__(self) -> None:
+        """Register all metrics of the operator.
+
+        Their names and help texts are in ``operator_table``. Counters are incremented where things
+        happen. ``measured`` is set from the state once in a while.
+        """
         made = self.registry = CollectorRegistry()
         self.reconciles = counter(operator_table.RECONCILES, made)
         self.reconcile_seconds = histogram(operator_table.RECONCILE_SECONDS, made, _BUCKETS)

@@ -56,17 +56,24 @@ class OperatorProcess:
     """Owner of everything that ``run`` starts. Create it in the loop that runs it."""
 
     def __init__(self, settings: OperatorSettings, announce: Callable[[str], None]) -> None:
+        """Connect the parts of the operator process; :meth:`run` starts them.
+
+        Threads (lease, control listener, watcher, HTTP page) post to the main loop, where
+        everything is decided. ``announce`` receives the line that says that the operator is ready.
+        """
         self._settings = settings
         self._announce = announce
         self._loop = asyncio.get_running_loop()
+        #: Set by SIGTERM and SIGINT.
         self._stopping = asyncio.Event()
         identity = process_identity()
         metrics = Metrics()
         requests = BrokerRequests()
         access = KubernetesAccess(settings.kubeconfig, settings.context)
         self._access = access
-        # The elector's thread only posts to this loop, where the term starts and ends.
+        #: Runs export jobs as processes, when not in Kubernetes; created on first use.
         self._local_jobs: LocalJobs | None = None
+        # The elector's thread only posts to the main loop, where terms start and end.
         self._elector = Elector(
             access,
             LeaseName(settings.namespace, settings.lease_name, identity),
@@ -76,7 +83,7 @@ class OperatorProcess:
             on_led=self._another_leads,
         )
         self._own_leaf = OwnLeaf(utc_now)
-        # The watcher delivers into the loop too, and the term loop owns what arrives.
+        # The watcher delivers objects into the main loop as well; the term loop receives them.
         self._watcher = Watcher(access, settings.namespace, self._deliver)
         self._leader = TermLoop(
             settings,
@@ -89,7 +96,8 @@ class OperatorProcess:
             jobs_of=self._jobs_of,
             rewatch=self._watcher.again,
         )
-        # The listener authenticates brokers with the certificate of the current term.
+        # Brokers authenticate to the listener, and the listener to them, with certificates of the
+        # authority.
         self._server = ControlServer(
             requests,
             self._loop,
@@ -116,10 +124,10 @@ class OperatorProcess:
         return self._local_jobs
 
     async def run(self) -> None:
-        """Work until SIGTERM or SIGINT."""
+        """Start all parts, and work until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopping.set)
-        # Both addresses are bound before anything starts: the ready line names them.
+        # Bind both addresses before anything starts: the ready line contains them.
         listen = self._settings.metrics
         metrics_at = BindAddress(host=listen.host, port=self._page.start(listen.host, listen.port))
         listen = self._settings.control
@@ -132,7 +140,7 @@ class OperatorProcess:
             self._elector.start()
             await self._serve(lambda: self._announce(_ready_line(control_at, metrics_at)))
         finally:
-            # In reverse: without the Lease no listener and no watch may act any more.
+            # Stop in reverse order: without the Lease, neither listener nor watches may act.
             if self._local_jobs is not None:
                 await self._local_jobs.close()
             await asyncio.to_thread(self._elector.stop)
@@ -143,7 +151,10 @@ class OperatorProcess:
             logger.info("stopped")
 
     async def _serve(self, ready: Callable[[], None]) -> None:
-        """Run the main loop's tasks until one of them ends, and raise its exception."""
+        """Run the main loop's tasks until one of them ends, and raise its exception.
+
+        ``ready`` is called when this process leads for the first time.
+        """
         async with await KubeApi.open(self._access) as api:
             tasks = [
                 asyncio.create_task(self._leader.run(api, self._server, ready)),

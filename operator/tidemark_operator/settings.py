@@ -141,7 +141,7 @@ def settings_of(values: dict[str, Any]) -> OperatorSettings:
 
 
 def _convert(name: str, value: Any) -> Any:
-    """Return a setting's text as its type. Raises :class:`BadSettings`."""
+    """Convert a setting's text to its type, by its name. Raises :class:`BadSettings`."""
     try:
         if name in ("control", "metrics"):
             return BindAddress.parse(str(value))

@@ -29,10 +29,10 @@ IDENTITY = Identity("tidemark-operator")
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """Return kopf's settings.
+    """Return the settings for kopf, which is used for watches only.
 
-    No events or log lines per object, no limit of workers (a limit below the number of objects can
-    stop kopf), and watches that notice a silent server.
+    Changed are: no Events or log lines per object, no limit of workers (a limit below the number of
+    objects can stop kopf), and watches that detect a silent server.
     """
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -54,7 +54,10 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 def kopf_registry(access: KubernetesAccess, deliver: Deliver) -> kopf.OperatorRegistry:
-    """Return the handlers: one login, and one event handler for each watched kind."""
+    """Return kopf's handlers: a login, and one event handler for each watched kind.
+
+    ``deliver`` receives each object, and whether it was deleted.
+    """
     registry = kopf.OperatorRegistry()
 
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -118,7 +121,7 @@ class Watcher:
             self._stop.wait(RESTART_S)
 
     async def _watch(self) -> None:
-        """Run kopf until it ends, or restart it after a while if a kind is not served."""
+        """Run kopf until it ends; if a kind's CRD is missing, end kopf after a while."""
         insights = Insights()
         watching = asyncio.create_task(
             kopf.operator(
@@ -136,7 +139,7 @@ class Watcher:
             await asyncio.wait({watching, scanned}, return_when=asyncio.FIRST_COMPLETED)
             missing = _missing(insights) if scanned.done() else []
             self._report_missing(missing)
-            # A kind is missing: watch the others for a while, then restart and look again.
+            # With a missing kind, watch the others for a while; the restart then checks again.
             if missing:
                 await asyncio.wait({watching}, timeout=RESTART_S)
                 self._over.set()

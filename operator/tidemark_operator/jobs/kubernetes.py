@@ -42,9 +42,9 @@ class KubernetesJobs:
         self._reports = Reports()
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
-        """Return the present state of a run's Job. Jobs of earlier runs are deleted."""
+        """Return the present state of an Export run's Job, and delete Jobs of earlier runs."""
         jobs = await self._list(JOB, run)
-        # A job of another run would write the same table, so it ends first.
+        # A Job of an earlier run would write to the same table, so it has to end first.
         for superseded in _superseded_jobs(jobs, run):
             await self._delete(superseded, "Foreground")
         job = _named(jobs, run.job)
@@ -56,12 +56,12 @@ class KubernetesJobs:
         if job["metadata"].get("deletionTimestamp"):
             return JobSeen(phase=JobPhase.ENDING)
         pod = _newest(await self._list(POD, run), str(job["metadata"]["uid"]))
-        # Ended: its report, or its last log lines.
+        # The Job has ended: return its last report, or its last log lines.
         ended = _ended(job)
         if ended is not None:
             report, why = _final_report(pod)
             return JobSeen(phase=JobPhase.ENDED, report=report, why=why or ended, well=not ended)
-        # Without a pod, only Events explain why.
+        # Without a pod, only Events of the Job can explain why.
         if pod is None:
             return JobSeen(phase=JobPhase.STARTING, why=await self._warning_of(run.job))
         return await self._pod(run, pod)
@@ -169,7 +169,7 @@ def _ended(job: Json) -> str | None:
 
 
 def _final_report(pod: Json | None) -> tuple[JobReport | None, str]:
-    """Return the report that a pod has left, and how the pod ended without success."""
+    """Return the last report of a terminated pod, and the text of its failure ("" for success)."""
     if pod is None:
         return None, ""
     # The kubelet keeps the termination message even after the container is deleted.

@@ -74,7 +74,7 @@ class LocalJobs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
-        """Return the present state of a run's process. Processes of earlier runs are ended."""
+        """Return the present state of a run's process, and end a process of an earlier run."""
         process = self._running.get(run.key)
         if process is None:
             return ABSENT
@@ -87,7 +87,7 @@ class LocalJobs:
                 return JobSeen(phase=JobPhase.STARTING)
             report = await self._reports.ask(run.key, run.number, process.page)
             return JobSeen(phase=JobPhase.RUNNING, report=report)
-        # Ended, but not the process of this run: its result is of no interest.
+        # An ended process of another run: its result does not matter.
         if (process.number, process.uid) != (run.number, run.uid) or process.ending:
             del self._running[run.key]
             return ABSENT
@@ -101,7 +101,7 @@ class LocalJobs:
         return JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=code == 0)
 
     async def start(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
-        """Start the process of a run, unless one is running. Raises :class:`JobRefused`."""
+        """Start the process of an Export run, unless one is running. Raises :class:`JobRefused`."""
         former = self._running.get(run.key)
         if former is not None and former.child.returncode is None:
             return
@@ -127,7 +127,10 @@ class LocalJobs:
         logger.info("export %s: run %d is process %d", run.key, run.number, child.pid)
 
     async def _prepare(self, folder: Path, desired: DesiredJob) -> dict[str, str]:
-        """Prepare the job's folder and return its environment. Raises :class:`JobRefused`."""
+        """Write the job's Secrets into its folder, and return its environment variables.
+
+        Raises :class:`JobRefused` if a Secret or a key is missing.
+        """
         secrets = folder / "secrets"
         # Remains of a former run must not be mistaken for this one's.
         shutil.rmtree(secrets, ignore_errors=True)
@@ -187,9 +190,9 @@ class LocalJobs:
             del self._running[key]
 
     async def close(self) -> None:
-        """End all jobs with the operator."""
+        """End all jobs, when the operator ends."""
         left = [job for job in self._running.values() if job.child.returncode is None]
-        # First all in parallel and politely, then by force.
+        # SIGTERM to all of them in parallel, then SIGKILL to those that do not end in time.
         for process in left:
             _signal(process, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):

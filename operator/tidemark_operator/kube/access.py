@@ -64,7 +64,7 @@ class KubernetesAccess:
         )
 
     async def kopf_login(self) -> kopf.ConnectionInfo:
-        """Return the same access in kopf's form, for its watches."""
+        """Return the credentials for the API server in kopf's form, for its watches."""
         found = await self.configuration()
         authorization = str(found.api_key.get("BearerToken") or "")
         # kopf takes scheme and token apart; the library has "Bearer TOKEN" in one field.

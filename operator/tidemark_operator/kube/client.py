@@ -75,9 +75,9 @@ class KubeApi:
         field_selector: str = "",
         name: str = "",
     ) -> ObjectList:
-        """Return every object of the kind in the namespace as of one moment.
+        """List all objects of a kind in a namespace, as of one resourceVersion.
 
-        With ``name``, return only that object. Accounts that may list but not get need this.
+        With ``name``, return only that object; this works for accounts that may list but not get.
         """
         # All pages are of one version, so the last one's is that of the whole list.
         objects = ObjectList(resource_version=0)
@@ -93,10 +93,10 @@ class KubeApi:
     async def pages(
         self, kind: Kind, namespace: str, *, selectors: Mapping[str, str] | None = None
     ) -> AsyncGenerator[ObjectList, None]:
-        """Yield the objects of the kind in chunks, all as of one moment.
+        """List objects of a kind page by page, all as of one resourceVersion.
 
-        Only one chunk is in memory at a time. At least one is yielded, even without objects. Raises
-        ``Expired`` if the reader takes minutes.
+        Only one page is in memory at a time. At least one is yielded, even without objects. Raises
+        ``Expired`` if the caller takes minutes between pages.
         """
         given = {name: text for name, text in (selectors or {}).items() if text}
         query = {"limit": str(LIST_CHUNK), **given}
@@ -119,11 +119,11 @@ class KubeApi:
     async def watch(
         self, kind: Kind, namespace: str, version: int, *, silence_s: float
     ) -> AsyncGenerator[list[Json], None]:
-        """Yield lists of events (``type``, ``object``) after ``version``, until the server ends the
-        watch.
+        """Watch a kind: yield lists of events (``type``, ``object``) after ``version``.
 
-        The first list is empty, and shows that the server has accepted the watch. Raises
-        ``ApiServerUnavailable`` if nothing arrives for ``silence_s``, not even a bookmark.
+        Ends when the server ends the watch. The first list is empty, and shows that the server has
+        accepted the watch. Raises ``ApiServerUnavailable`` if nothing arrives for ``silence_s``,
+        not even a bookmark.
         """
         query = {
             "watch": "true",
@@ -139,7 +139,7 @@ class KubeApi:
             WATCH_S + silence_s, connect=self._timeout_s, sock_read=silence_s
         )
         try:
-            # The body is read as it arrives: a watch has no end that could be awaited.
+            # Read the body as it arrives, because a watch has no end.
             response = await self._send("GET", target, None, _JSON, timeout)
             if response.status != 200:
                 data = await response.read()
@@ -203,10 +203,10 @@ class KubeApi:
         force: bool = False,
         dry_run: bool = False,
     ) -> Json:
-        """Apply server-side under the field manager ``manager``; ``dry_run`` writes nothing.
+        """Apply an object server-side with the field manager ``manager``; return the result.
 
-        A body without a uid may create the object, so it gets the labels and annotations of all
-        operator objects.
+        ``force`` takes over fields of other managers; ``dry_run`` writes nothing. An object without
+        a uid may be created, so it gets the labels and annotations of all objects of the operator.
         """
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         if dry_run:
@@ -261,7 +261,10 @@ class KubeApi:
         content_type: str = _JSON,
         timeout_s: float | None = None,
     ) -> Json:
-        """Send a request and return the answer's object. Raises :class:`KubeError`."""
+        """Send a request and return the object in the response. Raises :class:`KubeError`.
+
+        After ``ApiServerUnavailable`` a write may have taken effect.
+        """
         call = f"{method} {path}"
         target = f"{path}?{urlencode(query)}" if query else path
         try:

@@ -51,13 +51,16 @@ async def look_at_definition(api: KubeApi, kind: Kind, namespace: str) -> Defini
 
 
 async def _try_creation(api: KubeApi, kind: Kind, namespace: str) -> Definition:
-    """Return the state of a kind's definition, as a dry-run creation shows it."""
+    """Return whether a kind's CRD is served or being deleted, by a creation with dry run.
+
+    So the operator needs no permission to read CustomResourceDefinitions.
+    """
     body: Json = {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
         "metadata": {"name": _NAME, "namespace": namespace},
     }
-    # Each refusal shows how far the request got: only a terminating kind answers 405.
+    # The error shows how far the request got. Only a terminating CRD rejects creations with 405.
     try:
         await api.try_create(kind, namespace, body)
     except NotFound as error:

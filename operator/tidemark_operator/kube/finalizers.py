@@ -23,7 +23,10 @@ async def add_finalizer(api: KubeApi, kind: Kind, body: Json, finalizer: str) ->
 
 
 async def remove_finalizer(api: KubeApi, kind: Kind, body: Json, finalizer: str) -> Json:
-    """Remove ``finalizer``, even if another field manager owns it too."""
+    """Remove ``finalizer`` from an object, even if another field manager owns it too.
+
+    Returns the object as written.
+    """
     now = await _apply(api, kind, body, [])
     remaining = finalizers_of(now)
     if finalizer not in remaining:

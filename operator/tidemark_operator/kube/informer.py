@@ -85,7 +85,12 @@ class Informer:
             await asyncio.sleep(pause_s)
 
     async def _turn(self) -> float:
-        """Run one watch, after a list where needed; return the seconds to wait."""
+        """Run one watch, after a list if necessary; return the seconds until the next one.
+
+        After most errors the watch continues from the last version. Otherwise the objects are
+        listed again.
+        """
+        # A version of 0 means that a list is necessary.
         self._agreed_s, from_version = None, self._version
         pause_s = 0.0
         try:
@@ -99,7 +104,7 @@ class Informer:
         except ApiServerUnavailable as error:
             logger.debug("%s: %s", self._kind.plural, error)
             pause_s = error.retry_after_s
-        # An answer of any form must not end the informer.
+        # No response of the server, however malformed, may end the informer.
         except Exception as error:  # noqa: BLE001
             level = logging.INFO if isinstance(error, Expired) else logging.WARNING
             logger.log(level, "relisting %s: %s", self._kind.plural, _reason(error))
@@ -107,6 +112,7 @@ class Informer:
         # Progress resets the backoff, even if the watch ended with an error.
         is_good = self._has_lasted or self._version > from_version > 0
         self._failures = 0 if is_good else self._failures + 1
+        # After several failures in a row, try a list instead of a watch.
         if self._failures % LISTED_AFTER == LISTED_AFTER - 1:
             self._version = 0
         return max(pause_s, RETRY.pause_s(self._failures, jitter=random.random()))
@@ -116,7 +122,7 @@ class Informer:
         return self._agreed_s is not None and time.monotonic() - self._agreed_s > GOOD_S
 
     async def _list(self) -> None:
-        """Pass all objects to the follower."""
+        """List all objects of the kind and pass them to the follower."""
         present: set[Key] = set()
         known, version = self._follower.before_list(self._kind), 0
         async with contextlib.aclosing(self._api.pages(self._kind, self._namespace)) as pages:
@@ -147,8 +153,8 @@ class Informer:
                 await asyncio.sleep(0)
 
     def _take(self, type_: str, body: Json) -> None:
-        """Take one event of a watch. Raises :class:`Expired` if a new list is needed."""
-        # An error inside a watch is a Status object; 410 has to lead to a list.
+        """Process one event of a watch. Raises :class:`Expired` if a new list is necessary."""
+        # An error inside a watch is a Status object; its code 410 requires a list.
         if type_ == "ERROR":
             status = int(body.get("code") or 0)
             message = str(body.get("message", body))
@@ -156,7 +162,7 @@ class Informer:
         version = resource_version(body)
         if type_ != "BOOKMARK":
             self._follower.watch_event(body, gone=type_ == "DELETED")
-        # A bookmark below the reached version: etcd was restored, so everything is listed.
+        # A bookmark below the last version: etcd was restored from a backup, so list everything.
         elif 0 < version < self._version:
             raise Expired(
                 410, f"the API server's data was restored from version {self._version} to {version}"

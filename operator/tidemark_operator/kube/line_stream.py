@@ -14,7 +14,7 @@ class LineTooLong(ValueError):
 
 
 async def split_lines(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
-    """Yield complete lines without their line feed.
+    """Split a stream of bytes into complete lines; yield those of each piece, without line feeds.
 
     Empty lines and an unfinished last line are left out. Raises ``LineTooLong``.
     """

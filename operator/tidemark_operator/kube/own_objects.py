@@ -86,7 +86,10 @@ class OwnObjects:
         *,
         dry_run: bool = False,
     ) -> Json:
-        """Send one of the operator's own objects with the metadata; record a refusal."""
+        """Send one of the operator's own objects, with their common labels and annotations.
+
+        ``send`` performs the API call. A refusal is recorded for the Cluster's status, and raised.
+        """
         name = _shown_name(kind, body)
         try:
             written = await send(self.marked(body))
@@ -100,7 +103,10 @@ class OwnObjects:
         return written
 
     def _refuse(self, kind: str, name: str, message: str) -> None:
-        """Record a refused creation, and report it unless it was reported recently."""
+        """Record an object that the API server refuses to create.
+
+        Report it unless done recently.
+        """
         former, now_s = self._refused.pop((kind, name), None), self._clock()
         # A reason that changes with every retry (a Service's address) is not reported each time.
         is_news = former is None or (

@@ -59,9 +59,14 @@ def is_operators_own(secret: Json) -> bool:
 
 
 async def offered_secret(api: KubeApi, namespace: str, name: str, to: OfferedTo) -> Json:
-    """Return the Secret if its owner offers it ``to`` these objects. Raises
-    :class:`SecretMissing`, :class:`SecretNotOffered`, ``KubeError``."""
-    # Missing and not offered look alike to the author of the manifest, see `_not_offered`.
+    """Return a Secret if its owner offers it to objects of one kind.
+
+    An owner offers a Secret by an annotation, so that the author of a manifest cannot read any
+    Secret of the namespace through the operator. Raises :class:`SecretMissing`,
+    :class:`SecretNotOffered` or ``KubeError``.
+    """
+    # Both errors have the same text, so that authors of manifests cannot find out which Secrets
+    # exist.
     try:
         secret = await api.get(SECRET, namespace, name)
     except NotFound as error:

@@ -47,10 +47,10 @@ def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | N
 
 
 def pending(type_: str) -> dict[str, object]:
-    """Return the status that a new object has before the operator has reconciled it.
+    """Return the default status of a new object, before the operator has reconciled it.
 
-    kstatus reports ``Ready=Unknown`` as in progress. An object of a kind without ``Ready`` would be
-    Current at once. The observed generation 0, which no object has, makes kstatus wait.
+    kstatus reports ``Ready=Unknown`` as in progress. A kind without ``Ready`` gets the observed
+    generation 0, which no object has; otherwise kstatus would report it as current at once.
     """
     condition = {
         "type": type_,

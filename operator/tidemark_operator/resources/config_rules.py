@@ -57,13 +57,13 @@ def _unknown_rule(names: Iterable[str]) -> Rule:
 
 
 def _not_served_rule(keys: Mapping[str, ConfigKey]) -> Rule:
-    """Return the rule that rejects unsupported keys, except unchanged ones.
+    """Return the CEL rule that rejects configuration keys that Tidemark does not support.
 
-    ``oldSelf`` is an optional here, because the rule runs on create as well. A message cannot use
-    it, so it may name a key that was there before.
+    Unchanged keys stay valid. ``oldSelf`` is optional here, because the rule also runs on creation.
+    The message cannot use it, so it may name a key that is unchanged.
     """
     refused = not_served(keys)
-    # A few keys are accepted with the one value that is served.
+    # Some keys are accepted with the one value that is supported.
     accepted = ", ".join(cel_list((name, key.only)) for name, key in refused.items() if key.only)
     offends = f"k in {cel_list(refused)} && !([k, string(self[k])] in [{accepted}])"
     # An unchanged entry stays valid, so that the rest of the object can be updated.

@@ -64,9 +64,9 @@ def _property(raw: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Sche
 
 
 def _resolved(raw: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
-    """Return a node without ``$ref`` and ``anyOf``.
+    """Return a node of a JSON schema without ``$ref`` and ``anyOf``, as CRDs require.
 
-    Keys beside a reference override those of its target; CEL rules of both are kept.
+    Keys next to a reference override those of its target; CEL rules of both are kept.
     """
     beside = {key: value for key, value in raw.items() if key not in ("$ref", "anyOf")}
     if "$ref" in raw:

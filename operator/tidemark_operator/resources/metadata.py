@@ -71,10 +71,10 @@ class Resource(ApiModel):
 
     @classmethod
     def known_part(cls, obj: dict[str, Any]) -> dict[str, Any]:
-        """Return the object without the spec fields of a newer definition that this version lacks.
+        """Return an object without the spec fields that only a newer version of the CRD defines.
 
-        Returns the object itself if there are none. After a rollback, an older version has to
-        continue with the known fields.
+        An object without such fields is returned itself. After a rollback, an older version
+        continues with the known fields.
         """
         try:
             cls.model_validate(obj)

@@ -50,8 +50,9 @@ class SecretKeyRef(SpecModel):
 def secret_names(part: object) -> frozenset[str]:
     """Return the names of all Secrets that a part of a manifest refers to, at any depth.
 
-    Access is checked for these names, so every field that names a Secret is a
-    :class:`SecretRef` or a :class:`SecretKeyRef` (a test compares it with the schemas)."""
+    Access is checked for these names. Every field that names a Secret must therefore be a
+    :class:`SecretRef` or a :class:`SecretKeyRef` (a test compares them with the schemas).
+    """
     if isinstance(part, SecretRef | SecretKeyRef):
         return frozenset({part.name})
     if isinstance(part, BaseModel):

@@ -35,9 +35,9 @@ def _typed(spec: TopicSpec) -> dict[str, str]:
 
 
 def spec_of_kafka_config(config: Mapping[str, str], tiering: Tiering) -> dict[str, Any]:
-    """Return ``config`` and ``tiering`` of a spec with this configuration and tiering state.
+    """Return ``spec.config`` and ``spec.tiering`` for a topic's Kafka configuration.
 
-    Keys that topics do not have any more are left out.
+    Keys that topics no longer have are left out.
     """
     plain = {name: value for name, value in config.items() if name in TOPIC and name not in TYPED}
     block: dict[str, Any] = {"enabled": tiering.copies}

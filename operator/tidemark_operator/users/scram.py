@@ -40,9 +40,9 @@ def salt_of(salt_key: bytes, password: str, mechanism: Mechanism) -> bytes:
 def credential(
     password: str, salt: bytes, mechanism: Mechanism, iterations: int = ITERATIONS
 ) -> ScramCredential:
-    """Return a broker's credential (RFC 5802, 3).
+    """Return the SCRAM credential that a broker needs to verify a password (RFC 5802, section 3).
 
-    Takes milliseconds without the interpreter's lock: call it in a thread.
+    Takes milliseconds with the interpreter lock released: call it in a thread.
     """
     salted = hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", mechanism.hash)
