@@ -73,7 +73,7 @@ class ClassicMembers:
 
         ``room``: memory of all groups of the broker. For ``topic`` and ``name`` see the class.
         """
-        # Timers are shared too, as a member's deadlines do not depend on its protocol.
+        # Groups and timers are shared, since members of both protocols are in the same groups.
         self._consumers = consumers
         self._deadlines = deadlines
         self._settings = settings

@@ -43,7 +43,7 @@ def unresolved(
         in_use[regex] = None
     if not in_use:
         return []
-    # After a change of topics a short pause limits the work for a topic-creating client.
+    # A short pause after each resolution limits the work while many topics are created.
     changed = group.regexes_version != topics_version
     pause_ms = _PAUSE_MS if changed else refresh_ms
     if now.ms - group.regexes_checked_ms >= pause_ms:
