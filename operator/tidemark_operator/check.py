@@ -89,6 +89,8 @@ def cluster_complaint(body: Json, brokers: int) -> str:
 def _stored_cluster_complaint(
     access: KubernetesAccess, namespace: str, name: str, brokers: int
 ) -> str:
+    """Return why the stored Cluster is not as expected, "" if it is."""
+
     async def read() -> Json:
         async with await KubeApi.open(access, TIMEOUT_S) as api:
             return await api.get(CLUSTER, namespace, name)
@@ -121,6 +123,7 @@ def listener_complaint(protocol: ListenerProtocol, address: BindAddress, brokers
 
 
 def _led_complaint(address: BindAddress, brokers: int) -> str:
+    """Return why fewer than ``brokers`` brokers in the metadata respond, "" if enough do."""
     missing = []
     led = _ask_brokers(address)
     for broker in led:

@@ -101,6 +101,7 @@ def next_step(
 
 
 def _announce(authorities: Authorities, now: dt.datetime, renewal: str) -> Authorities:
+    """Start a rotation: create the next authority, which is trusted but does not issue yet."""
     following = authority.make_authority(authorities.cluster_id, now)
     return replace(
         authorities,
@@ -113,6 +114,7 @@ def _announce(authorities: Authorities, now: dt.datetime, renewal: str) -> Autho
 
 
 def _switch(authorities: Authorities, now: dt.datetime) -> Authorities:
+    """Let the announced authority issue; the former one stays trusted."""
     return replace(
         authorities,
         phase=RotationPhase.ISSUING,

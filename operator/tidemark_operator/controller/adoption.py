@@ -169,6 +169,7 @@ def late_refusal(topic: TopicInfo) -> AdoptionRefusal | None:
 def _requested(
     state: ControllerState, topic: TopicInfo, value: str, unclaimed: list[uuid.UUID]
 ) -> Adoption | AdoptionRefusal:
+    """Return the adoption of the topic id in the annotation (``value``), or its refusal."""
     topic_id = parse_topic_id(value)
     # An id without partitions cannot be adopted, because nothing of it is left.
     if topic_id is None or topic_id not in _with_rows(state, unclaimed):

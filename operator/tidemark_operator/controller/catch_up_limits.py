@@ -31,11 +31,13 @@ class CatchUpRoom:
     """Room that the limits leave in one draft."""
 
     def __init__(self, draft: Draft) -> None:
+        """Count the replicas that catch up now, and read the Cluster's limits."""
         cluster = draft.state.cluster
         self._draft = draft
         self._most = cluster.int_config(CATCH_UP_REPLICAS)
         self._most_on_broker = cluster.int_config(CATCH_UP_REPLICAS_PER_BROKER)
         self._most_bytes_on_broker = cluster.int_config(CATCH_UP_BYTES_PER_BROKER)
+        #: Replicas that catch up: in all, by broker, and their bytes by broker.
         self._all = 0
         self._replicas: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()

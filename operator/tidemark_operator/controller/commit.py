@@ -92,17 +92,23 @@ class Draft:
     """Decisions not yet persisted, over a state that does not change meanwhile."""
 
     def __init__(self, state: ControllerState) -> None:
+        #: The state as persisted; everything below is drafted on top of it.
         self.state = state
         self.rows: dict[RowKey, PartitionRow] = {}
         self.removed: set[RowKey] = set()
+        #: By topic id and slice; None removes a tombstone.
         self.tombstones: dict[tuple[uuid.UUID, int], Tombstone | None] = {}
         self.brokers: dict[int, BrokerInfo] = {}
         self.records: dict[uuid.UUID, int] = {}
         self.events: list[Event] = []
+        #: By slice: keys that differ from the persisted rows.
         self._keys_in: dict[int, set[RowKey]] = {}
+        #: By topic id: partitions that were touched.
         self._partitions: dict[uuid.UUID, set[int]] = {}
+        #: Drafted rows as text, and by slice the growth in bytes.
         self._texts: dict[RowKey, str] = {}
         self._grown: dict[int, int] = {}
+        #: By node id: changes of the numbers of replicas and of preferred leaderships.
         self._replicas: dict[int, int] = {}
         self._preferred: dict[int, int] = {}
 
@@ -211,6 +217,7 @@ class Draft:
         self.events = [e for e in self.events if (e.key, e.reason) != (key, reason)]
 
     def _touch(self, key: RowKey, text: str) -> None:
+        """Record a row's new ``text`` ("" for removed), and the growth of its slice."""
         index = self.state.slice_index(key)
         # The size grows relative to what this draft had drafted before, not to what is persisted.
         persisted = self.state.encoded[index].get(key, "")

@@ -78,6 +78,7 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
 
 
 def _timed_out(view: DeletionInfo, topic: TopicInfo | None, now_ms: int) -> Finished | None:
+    """Return the end of a RecordDeletion whose timeout has passed, else None."""
     # The time-out starts with the frozen offsets, or before that with the object.
     begun_ms = view.created_ms if view.started_ms is None else view.started_ms
     timeout_ms = view.timeout_ms

@@ -265,6 +265,7 @@ def step(
 
 
 def _event_of(topic: TopicInfo, new: Tiering) -> Event | None:
+    """Return the Event for a change of a topic's tiering state, None if it is unchanged."""
     if new.state is topic.tiering.state:
         return None
     policy = policy_name(new.disable_policy)

@@ -56,6 +56,7 @@ class BrokerReturns:
         return events
 
     def _record_return(self, broker: BrokerInfo, now_s: int) -> list[Event]:
+        """Record a broker's return; return an Event if it now has to wait for its leaderships."""
         known = self._at_s.get(broker.node_id, [])
         # Returns expire, so that a broker recovers its leaders once it is stable.
         lately = [at_s for at_s in known if now_s - at_s < REMEMBERED_S]

@@ -103,6 +103,7 @@ class KafkaClusterReconciler:
         services.events.emit(event)
 
     async def _write(self, key: Key, generation: int) -> None:
+        """Write the Cluster's status, with the reachability of Kafka."""
         services, now_ms = self._services, wall_ms()
         state, seen = services.state, services.seen
         unheard = "" if seen.cluster is not None else "the Kafka cluster has not answered yet"

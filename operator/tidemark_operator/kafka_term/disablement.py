@@ -156,6 +156,7 @@ class Disabler:
         return found
 
     async def _settled(self, node_id: int, topic: TopicInfo, led: list[PartitionRow]) -> set[int]:
+        """Return the partitions of which the leader has finished its copies or deletions."""
         if topic.tiering.deletes:
             # Queried in this order, a start that moves in between can only look unfinished.
             starts = await self._offsets(node_id, topic.name, led, EARLIEST)
@@ -197,6 +198,7 @@ class Disabler:
         return {part: item.offset for (_, part), item in found.items() if isinstance(item, Offset)}
 
     def _take(self, topic_id: uuid.UUID, node_id: int, replicas: list[DisabledReplica]) -> None:
+        """Record acknowledgements that were derived for one broker."""
         services = self._services
         topic = services.state.topic_by_id(topic_id)
         if topic is None:

@@ -71,6 +71,7 @@ class Observer:
             await asyncio.sleep(0.2 + 2 * took_s)
 
     async def _turn(self, turn: int) -> None:
+        """Observe once; ``turn`` decides how much. Errors become the Cluster's problem."""
         try:
             if turn % ACCESS_TURNS == 0 or self._services.seen.problem:
                 await self._read_access()
@@ -85,6 +86,7 @@ class Observer:
             self._know("", refused=False)
 
     def _know(self, problem: str, *, refused: bool) -> None:
+        """Record whether Kafka can be queried, and queue what shows it."""
         services, seen = self._services, self._services.seen
         if (problem, refused) == (seen.problem, seen.refused):
             return

@@ -72,6 +72,7 @@ class TopicRemover:
         return requeue_delays.LOOK_AGAIN_S
 
     async def _record_orphan(self, topic: TopicInfo) -> bool:
+        """List an orphaned topic in the Cluster's status; return False if the list is full."""
         services, cluster = self._services, self._services.state.cluster
         orphan = OrphanedTopic(
             topic_id=topic.id,

@@ -138,6 +138,7 @@ class Informer:
         self._version, self._present = version, present
 
     async def _watch(self) -> None:
+        """Run one watch until it ends, and pass its events to the follower."""
         watch = self._api.watch(self._kind, self._namespace, self._version, silence_s=SILENCE_S)
         async with contextlib.aclosing(watch) as pieces:
             async for events in pieces:

@@ -123,6 +123,7 @@ class Elector:
             asyncio.run(self._main())
 
     async def _main(self) -> None:
+        """Compete for the Lease until the elector is stopped."""
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         while not self._stop.is_set():
@@ -137,6 +138,7 @@ class Elector:
                 await self._compete(api)
 
     async def _compete(self, api: KubeApi) -> None:
+        """Acquire and renew the Lease until stopped, then release it."""
         try:
             while not self._stop.is_set():
                 await self._turn(api)

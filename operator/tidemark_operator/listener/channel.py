@@ -83,6 +83,7 @@ class Channel:
     async def _call(
         self, number: int, encoded: Callable[[], bytes], response_type: type[R], timeout_s: float
     ) -> R:
+        """Send a request from any event loop, and return the decoded response."""
         future = asyncio.run_coroutine_threadsafe(
             self._exchange(number, encoded, timeout_s), self._loop
         )

@@ -160,7 +160,7 @@ class ControlServer:
         #: By broker id: the command connection.
         self._channels: dict[int, Channel] = {}
         self._stopping = asyncio.Event()
-        #: Limits on what unregistered connections may send.
+        #: Limits on the requests of all connections.
         self._intake = Intake()
         #: Brokers that looked for a controller here while it did not lead.
         self.searches = ControllerSearches()
@@ -416,6 +416,7 @@ class ControlServer:
     def _register(
         self, term: _Term, request: control.BrokerRegistrationRequest, peer: _Peer
     ) -> Answer:
+        """Have the main loop decide a registration; return an awaitable for the response."""
         sessions, broker_id = term.sessions, request.broker_id
         alive, connected = sessions.alive(broker_id), sessions.is_connected(broker_id)
         sessions.registration_requested(broker_id, time.monotonic())

@@ -213,13 +213,16 @@ class _Order:
     """Parts of an order while they are collected."""
 
     def __init__(self, export: Export, around: Surroundings) -> None:
+        """Start an order with the options that the Export's source sets itself."""
         self._export, self._around = export, around
         self._spec = export.spec
         given = self._spec.source or ExportSource()
         self._given = given
+        #: Options of the source, of the table, and Spark's configuration.
         self.source: dict[str, str] = {"topic": around.topic.name, **given.options}
         self.table: dict[str, object] = {}
         self.conf: dict[str, str] = {}
+        #: Options whose values come from Secrets, as variables or as files.
         self.hidden: list[Hidden] = []
         self.variables: list[SecretVariable] = []
         self.files: list[SecretFile] = []

@@ -89,8 +89,7 @@ def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {**metadata, "ownerReferences": [owner("Export", run.name, run.uid)]},
-        # The operator retries itself, because a retry by Kubernetes could overlap with its next
-        # run.
+        # No retry by Kubernetes, which would use the first order: the operator starts a new run.
         "spec": {"backoffLimit": 0, "template": template},
     }
 

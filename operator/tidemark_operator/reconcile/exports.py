@@ -267,6 +267,7 @@ class ExportReconciler:
         return dataclasses.replace(export, topic_id=id_text(topic.id))
 
     async def _launch(self, key: Key, export: ExportInfo, desired: DesiredJob) -> float:
+        """Create the job of the present run; return the seconds until the next reconciliation."""
         assert export.run is not None
         try:
             # A refused job leaves the run without one; it is tried again.
@@ -284,6 +285,7 @@ class ExportReconciler:
             await self._services.jobs.stop(self._identity(export, export.run))
 
     async def _end(self, key: Key, export: ExportInfo, view: ExportView, step: End) -> None:
+        """Record the end of a run in the status, and report a failure."""
         # The status of an ended run shows when the next one starts.
         now_ms = wall_ms()
         ended = exports.recovered(exports.applied(export, step, now_ms=now_ms), None)
@@ -301,6 +303,7 @@ class ExportReconciler:
     # ------------------------------------------------------------ status
 
     async def _write(self, key: Key, export: ExportInfo, view: ExportView) -> None:
+        """Write an Export's status, unless the object was deleted or recreated meanwhile."""
         services, now_ms = self._services, wall_ms()
         body = services.objects.get(key)
         if body is None or str(body["metadata"]["uid"]) != export.uid:

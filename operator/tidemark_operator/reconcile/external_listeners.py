@@ -64,13 +64,17 @@ class ExternalServices:
     ) -> None:
         self._services = services
         self._clock = clock
+        #: By object: the result of its last check.
         self._looked: dict[Key, _CheckedServices] = {}
         #: Owners that received a Service in this term, or may have.
         self._given: set[Key] = set()
+        #: Time of the last list of Nodes.
         self._nodes_at_s = -math.inf
         self._owners_then: frozenset[str] | None = None
+        #: Shared list of all Services, and the end of its validity.
         self._listed: list[Json] = []
         self._listed_until_s = -math.inf
+        #: Held during a shared list, so that concurrent callers wait for its result.
         self._turn = asyncio.Lock()
 
     # ------------------------------------------------------------ of a Broker

@@ -30,15 +30,17 @@ class FirstReports:
     """Expected reports of one term, owned by the main loop. Complete until a broker is expected."""
 
     def __init__(self) -> None:
+        #: Brokers whose reports are waited for, without a limit other than their sessions.
         self._awaited: set[int] = set()
         #: Brokers that may register; the wait for them is limited.
         self._possible: set[int] = set()
-        self._reported: set[int] = set()
+        self._reported: set[int] = set()  # Brokers that have reported.
+        #: Seconds of this term, and those before it that count.
         self._turns = self._turns_before = 0
-        self._reached_at: int | None = None
+        self._reached_at: int | None = None  # Turn in which the first broker arrived.
         self._bound = BOUND_TURNS
         self._is_given_up = self._is_ended = False
-        self._in = asyncio.Event()
+        self._in = asyncio.Event()  # Set while nothing is waited for.
         self._in.set()
 
     def expect(

@@ -86,6 +86,10 @@ class MadeBrokers:
     # ------------------------------------------------------------ the number
 
     async def _scale(self, key: Key, spec: Json | None) -> float | None:
+        """Create, change and delete Broker objects as ``spec.brokers`` requires.
+
+        Returns the seconds until the next check while surplus brokers are drained, else None.
+        """
         if spec is None:
             return None
         bodies = {key_of(body).name: body for body in self._brokers(key)}

@@ -75,7 +75,9 @@ class PodKeeper:
         self._services = services
         self._clock = clock
         self._volumes = VolumeKeeper(services)
+        #: Held while a pod is checked and perhaps replaced: at most one at a time.
         self._turn = asyncio.Lock()
+        #: By Broker: the result of its last check.
         self._looked: dict[str, _CheckedObjects] = {}
         #: Broker epochs of brokers whose pods were replaced, from before. A broker that still has
         #: this epoch is not back, even if its pod is ready and the broker seems alive.

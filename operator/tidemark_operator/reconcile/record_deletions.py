@@ -179,6 +179,10 @@ class RecordDeletionReconciler:
         return None if expires_ms is None else max(0.0, (expires_ms - now_ms) / 1000)
 
     async def _expire(self, key: Key, body: Json, view: DeletionInfo) -> float | None:
+        """Delete a finished RecordDeletion after its ``ttlAfterFinished``.
+
+        Return the seconds left.
+        """
         expires_ms = deletion.expires_ms(view)
         if expires_ms is None:
             return None
@@ -192,6 +196,7 @@ class RecordDeletionReconciler:
         return None
 
     async def _write(self, key: Key, view: DeletionInfo, step: Step) -> None:
+        """Write a RecordDeletion's status, unless the object was deleted or recreated meanwhile."""
         services, now_ms = self._services, wall_ms()
         cached = services.objects.get(key)
         if cached is None or cached["metadata"]["uid"] != str(view.uid):

@@ -214,6 +214,10 @@ def _shown(error: StoreUnavailable, terms: Terms) -> str:
 
 
 def _check(text: str, terms: Terms) -> str:
+    """Check a store, and return its id; blocks, and raises the store's errors.
+
+    A new store must support conditional writes, and gets an id.
+    """
     config = from_json(text)
     # Addresses first: nothing may be sent to a metadata service.
     for endpoint in config.endpoints():

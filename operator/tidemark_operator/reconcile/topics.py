@@ -284,6 +284,7 @@ class TopicReconciler:
     # ------------------------------------------------------------ disabling (KIP-950)
 
     def _disable(self, text: str) -> None:
+        """Send the outstanding disablement requests of a Topic (KIP-950) to connected brokers."""
         services = self._services
         topic = services.state.topics.get(text)
         if topic is None or topic.paused:
@@ -350,6 +351,7 @@ class TopicReconciler:
         return True
 
     async def _empty_tier(self, text: str, node_id: int, request: TierDeletion) -> None:
+        """Have one broker delete a topic's remote data, and queue its Topic with the result."""
         services = self._services
         try:
             response = await services.engine.empty_tier(node_id, request)

@@ -158,6 +158,7 @@ class UserSecrets:
     # ------------------------------------------------------------ certificates
 
     async def _certificate(self, user: UserInfo, name: str, body: Json) -> Proof:
+        """Maintain the Secret with a User's client certificate; return the problem, if any."""
         own, taken = await self._own_secret(user, name)
         if taken is not None:
             return Proof(problem=taken)

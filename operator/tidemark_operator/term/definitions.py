@@ -39,6 +39,7 @@ class DefinitionWatch:
         deliver: Callable[[Key, bool], None],
         changed: Callable[[], None],
     ) -> None:
+        """Prepare the watch. ``deliver`` receives each key whose deletion counts from now on."""
         self._objects = objects
         self._namespace = namespace
         self._deliver = deliver
@@ -90,6 +91,7 @@ class DefinitionWatch:
         self._notify(frozenset(leaving))
 
     def _accept(self, kind: Kind, found: Definition) -> None:
+        """Let the deletions of a kind's objects count, because its CRD is not being deleted."""
         # An account of an older chart may not read definitions. Data is retained until it may.
         if found is Definition.UNKNOWN and kind.kind in _WITH_DATA:
             logger.warning(
@@ -104,6 +106,7 @@ class DefinitionWatch:
             self._deliver(key, gone)
 
     def _notify(self, leaving: frozenset[str]) -> None:
+        """Report which CRDs are being deleted, if that has changed."""
         if leaving == self.leaving:
             return
         for name in sorted(leaving - self.leaving):

@@ -70,6 +70,7 @@ class TopicChanger:
         return _response([task.result() for task in tasks])
 
     async def _one(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
+        """Perform one change, exclusively for its topic name; errors become its result."""
         topic = self._known(change)
         name = change.name if topic is None else topic.name
         # Locks by collision key: `a.b` and `a_b` would collide as names of metrics.
@@ -156,6 +157,7 @@ class TopicChanger:
         change: TopicChange,
         configured: Callable[[Json, TopicChange], Json | None],
     ) -> TopicChangeResult:
+        """Change the Cluster's configuration; ``configured`` returns the patch."""
         key = self._services.cluster_key
         body = await self._services.client.api.get(CLUSTER, key.namespace, key.name)
         patch = configured(body, change)
@@ -180,6 +182,7 @@ class TopicChanger:
     # ------------------------------------------------------------ one each
 
     async def _create(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
+        """Create the Topic object for CreateTopics."""
         services, topic = self._services, change.name or ""
         namespace, cluster = services.cluster_key.namespace, services.cluster_key.name
 
@@ -196,6 +199,7 @@ class TopicChanger:
     async def _delete(
         self, request: ChangeTopicsRequest, topic: TopicInfo, key: Key, body: Json
     ) -> TopicChangeResult:
+        """Delete the Topic object for DeleteTopics."""
         # Kafka's switch comes first, so that a client gets Kafka's answer.
         if not self._services.state.cluster.flag(DELETE_TOPICS, default=True):
             text = f"Topic deletion is disabled: {DELETE_TOPICS} is false in the Cluster"
@@ -210,6 +214,7 @@ class TopicChanger:
     # ------------------------------------------------------------ leaders and replicas
 
     async def _elect(self, topic: TopicInfo, change: TopicChange) -> TopicChangeResult:
+        """Elect leaders for ElectLeaders (KIP-460)."""
         partitions = [assignment.partition for assignment in change.assignments]
         elected = await self._services.committer.try_decide(
             lambda draft: requested_elections.elect(
@@ -260,6 +265,7 @@ class TopicChanger:
     async def _apply(
         self, request: ChangeTopicsRequest, kind: Kind, patch: Json, reason: str, summary: str
     ) -> Json:
+        """Apply a patch, or only check it for a ``validate_only`` request; emit the audit Event."""
         services = self._services
         written = await services.client.apply(
             kind, patch, manager=MANAGER, dry_run=request.validate_only

@@ -141,6 +141,7 @@ def check_legal(topic: str) -> None:
 
 
 def _check_name(state: ControllerState, topic: str) -> None:
+    """Check that a topic of this name can be created. Raises :class:`ChangeRefusal`."""
     check_legal(topic)
     if topic in INTERNAL_TOPICS - COORDINATORS_TOPICS:
         text = f"{topic} is an internal topic that is not supported"

@@ -27,6 +27,7 @@ async def read_access(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> 
 
 
 async def _tls(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Tls:
+    """Return the TLS settings for a Kafka cluster, from the Secrets that the spec names."""
     trusted, own = spec.get("caSecretRef"), spec.get("certificateSecretRef")
     ca = {} if trusted is None else await _read(api, namespace, trusted, [CA])
     leaf = {} if own is None else await _read(api, namespace, own, [CERTIFICATE, KEY])

@@ -65,6 +65,7 @@ def of_topic(
 
 
 def _tiered(topic: TopicInfo, tiering: Tiering) -> DesiredConfigs:
+    """Return the configuration of Kafka's releases for a tiering state."""
     if not tiering.ever_tiered:
         return DesiredConfigs({})
     # Kafka refuses local retention in a topic that is not tiered, so it is set with the switch.

@@ -275,6 +275,7 @@ class OwnBrokers(OwnEngine):
     async def _call(
         self, node_id: int, request: Any, response_type: type[R], timeout_s: float
     ) -> R:
+        """Send a request over a broker's command connection. Raises ``EngineUnavailable``."""
         link = self._links.get(node_id)
         if link is None or not link.snapshot_applied:
             raise EngineUnavailable(f"broker {node_id} has no command connection")
