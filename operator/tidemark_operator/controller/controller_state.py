@@ -85,7 +85,7 @@ class ControllerState:
         self._planned = 0  # Last commit number that was given to a draft.
         #: By node id: Broker objects, with their registrations.
         self.brokers: dict[int, BrokerInfo] = {}
-        #: By node id: storage errors in the last heartbeat.
+        #: By node id: storage figures and errors that the broker last reported.
         self.health: dict[int, BrokerHealth] = {}
         self.pods: dict[int, PodState] = {}  # By node id: the broker's pod.
         self.external_addresses = ExternalAddresses()

@@ -91,6 +91,7 @@ def _under_way(
     """
     # True if the spec has changed, the Export is suspended, or a problem requires a stop.
     unwanted = _must_stop(export, run, problem, order)
+    # The phase of the run's job decides. An ended or ending job is never stopped again.
     match job.phase:
         case JobPhase.ENDED:
             return _end(job)

@@ -261,7 +261,10 @@ def accepted(state: ControllerState, topic: TopicInfo) -> tuple[Acceptance, ...]
 
 
 def text(state: ControllerState, topic: TopicInfo, waiting: RebuildingWait) -> str:
-    """Return the condition message of partitions that wait."""
+    """Return the condition message of a topic whose lost or outdated rows wait to be rebuilt.
+
+    ``waiting``: the partitions, and the brokers that they wait for.
+    """
     summary = (
         "PartitionSlices are lost or outdated. "
         f"{count(len(waiting.partitions), 'partition')} "

@@ -57,7 +57,10 @@ def _tuple(text: str) -> tuple[int, ...]:
 
 
 def encode_row(row: PartitionRow) -> str:
-    """Return a row in the text form that PartitionSlices store."""
+    """Return a partition's row in the text form that PartitionSlices store.
+
+    The fields are separated by ``|``, with the version of the format first.
+    """
     # The order is part of the stored format; a new field needs a new version.
     return "|".join(
         (

@@ -258,6 +258,7 @@ def partition_state(row: PartitionRow) -> PartitionState:
         replicas=row.replicas,
         isr=row.isr,
         manifest=row.manifest,
+        # A leader uses the flag only; the lists are for clients that query them (KIP-966).
         leader_recovery_state=int(row.leader_recovery_state),
         has_eligible_leaders=bool(row.elr or row.last_known_elr),
         adding=row.adding,

@@ -140,6 +140,7 @@ class Informer:
     async def _watch(self) -> None:
         """Run one watch until it ends, and pass its events to the follower."""
         watch = self._api.watch(self._kind, self._namespace, self._version, silence_s=SILENCE_S)
+        # The first list of events is empty, and shows that the server has accepted the watch.
         async with contextlib.aclosing(watch) as pieces:
             async for events in pieces:
                 self._agreed_s = self._agreed_s or time.monotonic()

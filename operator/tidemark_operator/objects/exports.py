@@ -242,7 +242,10 @@ class _Order:
             )
 
     def _read_storage(self, storage: RemoteStorage) -> None:
-        """Add the options with which the job reads the remote tier."""
+        """Add the options with which the job reads the remote storage.
+
+        Credentials stay in their Secret.
+        """
         if storage.filesystem is not None:
             self.source["path"] = storage.filesystem.path
         if storage.s3 is None:

@@ -115,7 +115,10 @@ def _spec(
     own: ExternalBroker | ExternalBootstrap,
     selector: Mapping[str, str],
 ) -> Json:
-    """Return the spec of a Service for one external listener."""
+    """Return the spec of a Service for one external listener.
+
+    ``own``: settings of one broker, or of the bootstrap Service. ``selector``: labels of the pods.
+    """
     port: Json = {
         "name": port_name(listener),
         "port": listener.port,

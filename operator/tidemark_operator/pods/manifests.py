@@ -64,7 +64,7 @@ def _head(api_version: str, kind: str, broker: PodBroker) -> Json:
 
 
 def _claim(pod: BrokerPod, broker: PodBroker) -> Json:
-    """Return the manifest of a broker's PersistentVolumeClaim."""
+    """Return the manifest of the PersistentVolumeClaim with a broker's log directory."""
     class_name = pod.storage.storage_class_name
     return {
         "apiVersion": "v1",

@@ -53,6 +53,7 @@ def sentence_of(error: Exception) -> str:
     """Return the text of a failure's condition: the cause and what to do."""
     if isinstance(error, KubeError) and error.by_policy:
         return f"an admission policy rejects a write of the operator: {error}. {REFUSED_REMEDY}"
+    # One text for each reason of `reason_of`.
     match reason_of(error):
         case Reason.CONTENDED:
             return f"another writer keeps changing the object: {error}"

@@ -106,6 +106,7 @@ class MadeBrokers:
         """Return the facts about a Broker object that scaling decides from."""
         services, spec = self._services, body["spec"]
         node_id, key = int(spec["nodeId"]), key_of(body)
+        # None: the Broker is not in the state yet.
         known = services.state.brokers.get(node_id)
         # Until all brokers have reported, the PartitionSlices may lack replicas of this broker.
         is_drained = (

@@ -131,6 +131,7 @@ class SliceStore:
             "partitions": [],
             "tombstones": [],
         }
+        # The finalizer keeps a slice that a user deletes by mistake.
         async with self._parallel:
             try:
                 self._objects[index] = await self._api.create(

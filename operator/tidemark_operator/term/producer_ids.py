@@ -59,7 +59,10 @@ class ProducerIdBlocks:
         )
 
     async def _try(self) -> int | None:
-        """Reserve a block and return its first id; None if no ids are left."""
+        """Reserve the next block in the Cluster's status.
+
+        Return its first id, None if none is left.
+        """
         services, key = self._services, self._services.cluster_key
         status = dict((services.objects.get(key) or {}).get("status") or {})
         # A restored status may be behind the ids that brokers have reported.

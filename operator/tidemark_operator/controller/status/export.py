@@ -149,6 +149,7 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
             Reason.TABLE_TAKEN_OVER, text, stalled=run.generation == export.generation
         )
     # Failures remain visible until a run has committed something.
+    # The normal states of a scheduled and of a continuous export.
     if export.failures:
         return _failing(export, view)
     if export.schedule is not None:
