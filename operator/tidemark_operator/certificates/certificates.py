@@ -95,6 +95,7 @@ class Certificates:
     def __init__(
         self, keeper: BundleStore, cluster: str, cluster_id: str, now: Callable[[], dt.datetime]
     ) -> None:
+        """Prepare the certificates of a Cluster; ``keeper`` stores them."""
         self._keeper = keeper
         self._authority = StoredAuthority(keeper, authority_name(cluster), cluster_id, now)
         self._cluster_id = cluster_id
@@ -105,7 +106,7 @@ class Certificates:
         #: Trusted bundle at the time of issue: a rotation may step between two lines of
         #: :meth:`leaf`, or be written by a call that failed.
         self._trusted: dict[int, bytes] = {}
-        self._looked_at: dict[int, dt.datetime] = {}
+        self._looked_at: dict[int, dt.datetime] = {}  # By node id: time of the last check.
 
     async def authorities(self, brokers: Iterable[str] = ()) -> Authorities:
         """Return the cluster's stored certificate authorities; create them for a new cluster.

@@ -93,6 +93,7 @@ class Draft:
 
     def __init__(self, state: ControllerState) -> None:
         #: The state as persisted; everything below is drafted on top of it.
+        """Start an empty draft on top of a state."""
         self.state = state
         self.rows: dict[RowKey, PartitionRow] = {}
         self.removed: set[RowKey] = set()

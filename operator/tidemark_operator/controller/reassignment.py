@@ -193,6 +193,7 @@ def redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> Pa
     # Start from the original replicas, as Kafka does if a reassignment replaces another one.
     base = tuple(replica for replica in original(row) if replica >= 0)
     removing = tuple(replica for replica in base if replica not in replicas)
+    # Removed replicas stay until the added ones are in the ISR.
     present = (*replicas, *removing)
     isr = tuple(replica for replica in present if replica in row.isr)
     leader = _leader(draft, row, isr)

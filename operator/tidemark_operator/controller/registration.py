@@ -134,6 +134,8 @@ def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest)
     end of its logs.
     """
     proof = _has_proof(broker, request)
+    # The new epoch is above all earlier ones. Until it has applied a snapshot, the broker is
+    # fenced.
     epoch = next_broker_epoch(draft, request.previous_broker_epoch)
     fresh = dataclasses.replace(
         broker,

@@ -136,17 +136,20 @@ class LocalJobs:
         shutil.rmtree(secrets, ignore_errors=True)
         secrets.mkdir(parents=True, mode=0o700)
         _report_of(folder).unlink(missing_ok=True)
+        # Read each Secret once.
         kept: dict[str, dict[str, bytes]] = {}
         names = {variable.secret for variable in desired.variables}
         names |= {file.secret for file in desired.files}
         for name in sorted(names):
             kept[name] = await self._secret(name)
+        # Values that the job reads as files go into private files, whose paths the order contains.
         paths: dict[SecretFile, str] = {}
         for number, file in enumerate(desired.files):
             path = secrets / str(number)
             path.write_bytes(_value(kept, file.secret, file.key))
             path.chmod(0o600)
             paths[file] = str(path)
+        # The order and the other values are environment variables.
         environment = {ORDER_VARIABLE: desired.ordered(paths).to_json()}
         for variable in desired.variables:
             value = _value(kept, variable.secret, variable.key)

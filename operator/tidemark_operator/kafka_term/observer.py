@@ -148,6 +148,7 @@ class Observer:
                 )
             )
             services.queue.add(BROKER.key(f"{services.cluster_key.namespace}/{key}"))
+        # Brokers that Kafka no longer lists.
         for node_id in set(state.brokers) - {node.node_id for node in found.nodes}:
             state.drop_broker(node_id)
         services.queue.add(services.cluster_key)

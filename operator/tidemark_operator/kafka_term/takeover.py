@@ -62,6 +62,7 @@ class KafkaTakeover:
             floor=0,
             leads=self.leads,
         )
+        # Partitions are not loaded from slices: the observer reads them from Kafka.
         state = ControllerState(
             controller_id=self.identity,
             controller_epoch=stored_epoch(body),

@@ -197,6 +197,7 @@ class KafkaTopicChanger:
         found = replication_factor_changes.outlook(draft, topic)
         # The mover acts on the topics in this set.
         (state.resizing.discard if found is None else state.resizing.add)(topic.id)
+        # Kafka runs one reassignment of a partition at a time, so those of other tools come first.
         foreign = self._mover.foreign(topic)
         if foreign:
             text = (
@@ -210,6 +211,7 @@ class KafkaTopicChanger:
         problem = self._mover.problem(topic)
         if problem is not None:
             blockers.append(problem)
+        # The replication factor stays until enough brokers accept replicas.
         if found is not None and found.without_broker:
             text = (
                 f"replicationFactor {topic.replication_factor} is not applied "

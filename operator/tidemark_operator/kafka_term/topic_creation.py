@@ -204,6 +204,7 @@ class TopicCreator:
             created=created,
             accepts_fewer_replicas=services.state.cluster.under_replicated_creation,
         )
+        # Refused: the status shows the reason and the remedy.
         if isinstance(claimed, Blocker):
             return await self._writer.write(key, topic, unchanged_decision(topic, blocker=claimed))
         tiering_status = claimed.tiering_status

@@ -65,6 +65,7 @@ class Informer:
     """Informer of one kind in one namespace."""
 
     def __init__(self, api: KubeApi, kind: Kind, namespace: str, follower: Follower) -> None:
+        """Prepare an informer; ``follower`` receives the objects."""
         self._api = api
         self._kind = kind
         self._namespace = namespace

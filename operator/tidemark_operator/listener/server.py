@@ -471,6 +471,7 @@ class ControlServer:
             loop_age_s=request.loop_age_ms / 1000,
             certificates=request.certificates,
         )
+        # No session has this broker epoch, so the broker has to register again.
         if taken is None:
             return heartbeat_response(ErrorCode.stale_broker_epoch, term.controller_epoch)
         session, news = taken

@@ -62,6 +62,7 @@ class ExternalServices:
     def __init__(
         self, services: ReconcilerServices, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """Prepare the Services of one term. ``clock`` returns monotonic seconds."""
         self._services = services
         self._clock = clock
         #: By object: the result of its last check.

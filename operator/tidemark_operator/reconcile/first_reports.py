@@ -31,6 +31,7 @@ class FirstReports:
 
     def __init__(self) -> None:
         #: Brokers whose reports are waited for, without a limit other than their sessions.
+        """Start without an expected report; :meth:`expect` begins the wait."""
         self._awaited: set[int] = set()
         #: Brokers that may register; the wait for them is limited.
         self._possible: set[int] = set()

@@ -72,6 +72,7 @@ class PodKeeper:
     def __init__(
         self, services: ReconcilerServices, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """Prepare the pods of one term; every existing pod is checked first."""
         self._services = services
         self._clock = clock
         self._volumes = VolumeKeeper(services)

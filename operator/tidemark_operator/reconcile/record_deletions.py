@@ -63,6 +63,7 @@ class RecordDeletionReconciler:
         # A finished request only waits for the end of its retention.
         if view.finished_ms is not None:
             return await self._expire(key, body, view)
+        # Add the progress that leaders have reported, then decide the next step.
         view = deletion.observe(services.state, view)
         step = deletion.next_step(services.state, view, now_ms=wall_ms())
         match step:

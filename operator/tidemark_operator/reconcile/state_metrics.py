@@ -38,6 +38,7 @@ def measure(services: TermServices) -> None:
     registered = [broker for broker in state.brokers.values() if broker.registered]
     live = sum(broker.live for broker in registered)
     waiting = (state.row(key) for key in state.with_placeholders)
+    # Metrics without labels have one value each.
     single: dict[Metric, float] = {
         operator_table.QUEUE_DEPTH: queue.depth,
         operator_table.QUEUE_HEAD_AGE: queue.head_age_s(),

@@ -311,6 +311,7 @@ async def claim(state: ControllerState, store: SliceStore) -> int:
         left = {index for index, took_effect in outcomes.items() if not took_effect}
         if not left:
             return written
+        # Commits that other writers stored meanwhile also count as those of earlier controllers.
         conflicting = (payload for index, payload in store.payloads() if index in left)
         commits = (
             int(payload["commit"]) for payload in conflicting if not _is_own_write(payload, state)

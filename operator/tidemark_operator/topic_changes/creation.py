@@ -185,6 +185,7 @@ def counts(state: ControllerState, change: TopicChange) -> tuple[int, int]:
     replicas = change.replication_factor
     if replicas == -1:
         replicas = _default(state, DEFAULT_REPLICATION_FACTOR)
+    # Kafka checks the replication factor before the number of partitions.
     if replicas < 1 or replicas > REPLICAS_MAX:
         text = (
             "Replication factor must be larger than 0, or -1 to use the default value, and at most "
