@@ -278,9 +278,9 @@ def _nobody_asks_the_tier() -> Iterator[None]:
         yield
 
 
-def _every_replica_is_whole(held: ReplicaStateReports, key: RowKey, node_id: int) -> bool:
+def _every_replica_is_intact(reports: ReplicaStateReports, key: RowKey, node_id: int) -> bool:
     """A replica that may have lost its tail proves what a broker that is down could report."""
-    return node_id in held.of(key)
+    return node_id in reports.of(key)
 
 
 def _named_rows_only(cache: MetadataCache, topic: control.TopicState, _: Any) -> None:
@@ -356,7 +356,7 @@ BUGS: tuple[Bug, ...] = (
         "a new leader gets no new epoch",
         POWER,
         frozenset({"24"}),
-        replaced("tidemark_operator.controller.elections.raised", _same_leader_epoch),
+        replaced("tidemark_operator.controller.elections.with_raised_epochs", _same_leader_epoch),
     ),
     Bug(
         "a start without proof keeps its place in the ISR",
@@ -522,8 +522,8 @@ BUGS: tuple[Bug, ...] = (
         TORN,
         frozenset({"1"}),
         replaced(
-            "tidemark_operator.controller.replica_state_reports.ReplicaStateReports.is_whole",
-            _every_replica_is_whole,
+            "tidemark_operator.controller.replica_state_reports.ReplicaStateReports.is_intact",
+            _every_replica_is_intact,
         ),
         first=3,
     ),
