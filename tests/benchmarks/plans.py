@@ -34,7 +34,7 @@ def plan_figures() -> str:
     """Prints each; all of them in a line."""
     seconds = []
     with tempfile.TemporaryDirectory(prefix="bench-plans-") as scratch:
-        # Twice the segments should take twice the time, no more.
+        # Twice the segments should take at most twice the time.
         for count in SEGMENTS:
             path = Path(scratch) / str(count)
             path.mkdir()

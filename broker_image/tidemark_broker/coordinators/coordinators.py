@@ -207,7 +207,7 @@ class Coordinators(Generic[S]):
         if coordinator.state is State.ACTIVE:
             coordinator.shard.resigned()
         logger.info(
-            "%s: coordinates no more in epoch %d", partition.tp, coordinator.log.leader_epoch
+            "%s: stopped coordinating in epoch %d", partition.tp, coordinator.log.leader_epoch
         )
 
     # ------------------------------------------------------------ loading

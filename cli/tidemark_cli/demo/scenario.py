@@ -210,7 +210,7 @@ class Scenario:
         )
 
     def disable_retain(self) -> None:
-        """Disable tiering with policy Retain (KIP-950) and check that no more segments are copied.
+        """Disable tiering with policy Retain (KIP-950) and check that copying has stopped.
 
         The disablement must wait until every broker has confirmed it.
         """

@@ -192,8 +192,10 @@ def _lease_problem(lease: Mapping[str, Any], now: dt.datetime) -> str:
     holder = spec.get("holderIdentity")
     if not holder:
         return "no operator leads: the last one has stopped"
-    renewed = dt.datetime.fromisoformat(str(spec["renewTime"]))
-    silence = now - renewed
+    # Another program may have written the Lease: without a time nothing can be said.
+    if not spec.get("renewTime"):
+        return ""
+    silence = now - dt.datetime.fromisoformat(str(spec["renewTime"]))
     limit = dt.timedelta(seconds=_DURATIONS_MISSED * int(spec.get("leaseDurationSeconds") or 10))
     if silence <= limit:
         return ""

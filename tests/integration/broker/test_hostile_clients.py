@@ -177,7 +177,7 @@ async def test_random_bodies_in_valid_headers_do_not_harm_the_broker(
             raw.writer.write(
                 request(key, chosen.randrange(13), body, flexible=chosen.random() < 0.5)
             )
-            # The end of the input tells the broker that no more follows.
+            # The end of the input tells the broker that nothing follows.
             raw.writer.write_eof()
             # However it is parsed, an answer and a closed connection are both allowed.
             await raw.closed_without_an_answer()

@@ -103,6 +103,10 @@ def test_a_lease_that_may_not_be_read_is_no_problem() -> None:
     assert is_healthy(findings(changed(lease={})))
 
 
+def test_a_lease_without_a_time_is_no_problem() -> None:
+    assert is_healthy(findings(changed(lease={"spec": {"holderIdentity": "another"}})))
+
+
 def test_an_object_without_status_is_a_problem_after_a_minute() -> None:
     new = topic("orders", "Ready=Unknown Pending: no operator has reconciled the object")
     new.obj["metadata"]["creationTimestamp"] = "2026-03-01T11:59:30Z"

@@ -156,7 +156,7 @@ async def test_a_follower_removed_from_the_isr_does_not_block_the_high_watermark
 async def test_the_first_fetch_after_removal_from_the_isr_does_not_block_the_high_watermark(
     node: Nodes,
 ) -> None:
-    """That fetch requests the follower's former end. It does not prove that the follower is in
+    """The fetch requests the follower's former end. It does not prove that the follower is in
     sync."""
     one, two = node(1), node(2)
     await one.lead(1)

@@ -72,7 +72,7 @@ class AvroDecoder:
                 )
                 if full < 0:
                     break
-                # The slot ``full`` has no more room: enlarge it and continue. Later stores start
+                # The slot ``full`` is full: enlarge it and continue. Later stores start
                 # larger.
                 store = _larger(store, full)
                 self._each = np.maximum(self._each, store.room / (len(starts) - first))
