@@ -104,7 +104,8 @@ class UserSecrets:
     async def _password(self, user: UserInfo, name: str, body: Json) -> Proof:
         """Maintain the Secret with a User's password; return the SCRAM credential, or the problem.
 
-        The password is the one that ``spec.passwordRef`` names, the stored one, or a generated one.
+        The password is the one that ``spec.authentication.password`` names, the stored one, or
+        a generated one.
         """
         own, taken = await self._own_secret(user, name)
         if taken is not None:

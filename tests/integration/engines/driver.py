@@ -162,6 +162,22 @@ class DrivenEngine:
             else []
         )
 
+    def wait_for_replicas(self, topic: str, counts: list[int]) -> list[list[int]]:
+        """Wait until each partition has its count of distinct replicas; return them.
+
+        A status may be ahead of the broker that answers the client, because brokers of Apache
+        Kafka apply the controller's records independently of each other.
+        """
+        last: list[list[int]] = []
+
+        def look() -> bool:
+            nonlocal last
+            last = self.replicas(topic)
+            return [len(set(replicas)) for replicas in last] == counts
+
+        wait(look, f"{topic} to have {counts} replicas", LONG_S)
+        return last
+
     def config(self, topic: str) -> dict[str, str]:
         """Return the topic's own configuration."""
         request = ConfigResource(ConfigResource.Type.TOPIC, topic)

@@ -24,9 +24,9 @@ def test_topic_is_created_and_deleted_with_its_manifest(engine: DrivenEngine) ->
     status = engine.ready(name)
     assert engine.topic_id(name) == status["topicId"]
     assert status["partitionsPlaced"] == 2
-    assert [len(set(replica)) for replica in engine.replicas(name)] == [3, 3]
+    placed = engine.wait_for_replicas(name, [3, 3])
     # Leaders are spread over the brokers.
-    assert len({replica[0] for replica in engine.replicas(name)}) == 2, "two brokers lead"
+    assert len({replicas[0] for replicas in placed}) == 2, "two brokers lead"
     full_counts = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0}
     engine.status(name, lambda status: status["replicas"] == full_counts)
     engine.condition_message(name, "FullyReplicated", "True", "AllInSync")
@@ -77,8 +77,7 @@ def test_added_partitions_leave_records_in_place(engine: DrivenEngine) -> None:
     engine.ready(name)
     engine.produce(name, b"one", b"two")
     spec = engine.apply(name, {**spec, "partitions": 4})
-    wait(lambda: len(engine.replicas(name)) == 4, "the added ones", LONG_S)
-    assert [len(set(replica)) for replica in engine.replicas(name)] == [2] * 4
+    engine.wait_for_replicas(name, [2] * 4)
     engine.status(name, lambda status: status["partitionsPlaced"] == 4)
     assert engine.values(name) == [b"one", b"two"]
     # Partitions cannot be removed.
@@ -94,15 +93,11 @@ def test_changed_replication_factor_keeps_the_records(engine: DrivenEngine) -> N
     # A raise moves data; the records stay where they are.
     spec = engine.apply(name, {**spec, "replicationFactor": 3})
     engine.status(name, lambda status: status["replicas"]["inSync"] == 9)
-    wait(
-        lambda: {len(set(replica)) for replica in engine.replicas(name)} == {3},
-        "three each",
-        LONG_S,
-    )
+    engine.wait_for_replicas(name, [3] * 3)
     engine.condition_message(name, "FullyReplicated", "True", "AllInSync")
     # A lowered factor removes replicas.
     engine.apply(name, {**spec, "replicationFactor": 1})
-    wait(lambda: {len(replica) for replica in engine.replicas(name)} == {1}, "one each", LONG_S)
+    engine.wait_for_replicas(name, [1] * 3)
     engine.condition_message(name, "FullyReplicated", "True", "AllInSync")
     assert [engine.values(name, index) for index in range(3)] == [[b"of 0"], [b"of 1"], [b"of 2"]]
 
@@ -126,7 +121,7 @@ def test_paused_topic_is_not_changed(engine: DrivenEngine) -> None:
     assert engine.config(name) == {"retention.ms": "3600000"}
     # Applied without the annotation, the pause ends.
     engine.apply(name, changed)
-    wait(lambda: len(engine.replicas(name)) == 2, "it to resume", LONG_S)
+    engine.wait_for_replicas(name, [1] * 2)
     wait(lambda: engine.config(name) == {"retention.ms": "7200000"}, "all of it", LONG_S)
 
 
@@ -176,14 +171,15 @@ def test_operator_dies_while_topics_are_created(engine: DrivenEngine) -> None:
     ids = {parse_id(engine.ready(name)["topicId"]) for name, _ in made}
     # No topic was created twice or lost.
     assert len(ids) == len(made)
-    assert all(len(engine.replicas(name)) == 2 for name, _ in made)
+    for name, _ in made:
+        engine.wait_for_replicas(name, [2] * 2)
 
 
 def test_broker_dies_and_rejoins(engine: DrivenEngine) -> None:
     name, _ = engine.create(1, 3, config={"min.insync.replicas": "2"})
     engine.ready(name)
     engine.produce(name, b"before")
-    (placed,) = engine.replicas(name)
+    (placed,) = engine.wait_for_replicas(name, [3])
     # The leader dies; with two in-sync replicas writes continue.
     engine.cluster.local.kill_broker(placed[0])
     engine.status(name, lambda status: status["replicas"]["inSync"] == 2, type_="Ready", is_="True")
@@ -208,7 +204,7 @@ def test_placeholders_are_filled_when_a_broker_joins_either_engine(engine: Drive
     engine.cluster.local.start_broker(engine.cluster.local.next_broker_id())
     engine.status(name, lambda status: status["replicas"]["inSync"] == 2 * len(brokers) + 2)
     engine.condition_message(name, "FullyReplicated", "True", "AllInSync")
-    assert all(len(set(replica)) == len(brokers) + 1 for replica in engine.replicas(name))
+    engine.wait_for_replicas(name, [len(brokers) + 1] * 2)
     assert engine.values(name) == [b"before"]
 
 
