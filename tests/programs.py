@@ -23,10 +23,10 @@ from tests.suites.short_selection import ensure_short
 from tests.table_jars import MavenMissing, jars
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
 from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.read.task_execution import load_decoder
 from tidemark_pipeline.schemas.avro.decode import AvroDecoder
 from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.avro.types import columns_of
-from tidemark_pipeline.task_execution import load_decoder
 
 
 def main() -> None:

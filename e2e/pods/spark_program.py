@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.export.table_options import CATALOG, TableOptions
+from tidemark_pipeline.read.topic_source import read_topic
 from tidemark_pipeline.session import local_session
-from tidemark_pipeline.topic_source import read_topic
 
 NUMBER = "cast(substring(cast(value as string), 1, 8) as long)"
 

@@ -31,9 +31,9 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 from tidemark.backoff import Backoff
 from tidemark.kafka_client.access import BrokerAddress, KafkaAccess, parse_address
 from tidemark.kafka_client.sasl import LoginFailed, log_in
+from tidemark.kafka_client.values import LATEST
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
-from tidemark_pipeline.positions import LATEST
 
 R = TypeVar("R")
 P_co = TypeVar("P_co", covariant=True)

@@ -12,7 +12,7 @@ import sys
 
 from pyspark import daemon
 
-from tidemark_pipeline.workers import drop_archive_importers
+from tidemark_pipeline.read.workers import drop_archive_importers
 
 #: The kind of worker that runs tasks; the other kinds plan them.
 _TASKS = "pyspark.worker"
@@ -22,7 +22,7 @@ def main() -> None:
     """Serve until Spark closes standard input, as Spark's own daemon does."""
     if sys.argv[1:] == [_TASKS]:
         # A planning worker loads no decoder: it needs the source alone.
-        from tidemark_pipeline.task_execution import load_decoder
+        from tidemark_pipeline.read.task_execution import load_decoder
 
         load_decoder()
     else:

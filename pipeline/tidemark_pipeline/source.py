@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline import columns
-from tidemark_pipeline.filters import NO_NARROWING, narrow
-from tidemark_pipeline.options import Options, parse
-from tidemark_pipeline.plan import plan_batch
-from tidemark_pipeline.streaming import TidemarkPartition, TidemarkStreamReader
-from tidemark_pipeline.topic_survey import Survey
-from tidemark_pipeline.workers import freeze_loaded_objects
+from tidemark_pipeline.read import columns
+from tidemark_pipeline.read.filters import NO_NARROWING, narrow
+from tidemark_pipeline.read.options import Options, parse
+from tidemark_pipeline.read.plan import plan_batch
+from tidemark_pipeline.read.streaming import TidemarkPartition, TidemarkStreamReader
+from tidemark_pipeline.read.topic_survey import Survey
+from tidemark_pipeline.read.workers import freeze_loaded_objects
 
 #: Without it Spark refuses a Python source that takes filters.
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -32,7 +32,7 @@ def register(session: SparkSession) -> None:
 
 
 class TidemarkDataSource(DataSource):
-    """``spark.read.format("tidemark")``; options in :mod:`tidemark_pipeline.options`."""
+    """``spark.read.format("tidemark")``; options in :mod:`tidemark_pipeline.read.options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,7 +61,7 @@ class TidemarkReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Return all filters, as Spark must apply them again, see
-        :mod:`tidemark_pipeline.filters`.
+        :mod:`tidemark_pipeline.read.filters`.
         """
         self._narrowing = narrow(filters)
         return filters
@@ -79,6 +79,6 @@ class TidemarkReader(DataSourceReader):
             return
         if not isinstance(partition, TidemarkPartition):
             raise TypeError(f"{partition!r} was not planned by this source")
-        from tidemark_pipeline.task_execution import read_planned  # on executors alone
+        from tidemark_pipeline.read.task_execution import read_planned  # on executors alone
 
         yield from read_planned(self._options, partition.planned, partition.since_ms)

@@ -17,11 +17,11 @@ from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import Tiering, TieringState
-from tidemark_pipeline.filters import NO_NARROWING, Narrowing
-from tidemark_pipeline.options import parse
-from tidemark_pipeline.plan import ReadPlan, plan_batch
-from tidemark_pipeline.tasks import RemoteTask, bytes_of
-from tidemark_pipeline.topic_survey import Survey
+from tidemark_pipeline.read.filters import NO_NARROWING, Narrowing
+from tidemark_pipeline.read.options import parse
+from tidemark_pipeline.read.plan import ReadPlan, plan_batch
+from tidemark_pipeline.read.tasks import RemoteTask, bytes_of
+from tidemark_pipeline.read.topic_survey import Survey
 
 SEGMENTS = (50_000, 100_000)
 RECORDS, SEGMENT_BYTES = 1000, 16 * 1024 * 1024

@@ -5,8 +5,8 @@ from kcat import Kcat
 from local_cluster import RunningCluster, wait
 from stock_clients import PYTHON_CLIENTS
 
-from tidemark_pipeline.positions import LATEST
-from tidemark_pipeline.tail import list_offsets
+from tidemark_pipeline.read.positions import LATEST
+from tidemark_pipeline.read.tail import list_offsets
 
 # kafka-python leaves its sockets to the garbage collector when a broker dies.
 pytestmark = pytest.mark.filterwarnings(

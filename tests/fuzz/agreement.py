@@ -13,9 +13,9 @@ from tidemark.records.decode import decode_records
 from tidemark.wire.bounds import end_of_entity
 from tidemark.wire.framing import FrameError, decode, reader_of
 from tidemark.wire.tolerant_reader import read_entity
-from tidemark_pipeline.decode import ByteSource
-from tidemark_pipeline.decode import decode as decode_to_arrow
 from tidemark_pipeline.errors import CorruptData
+from tidemark_pipeline.read.decode import ByteSource
+from tidemark_pipeline.read.decode import decode as decode_to_arrow
 
 EVERYTHING = ByteSource("t", 3, "remote", -(2**63), 2**63 - 1)
 #: The last time that microseconds of 64 bits can tell.

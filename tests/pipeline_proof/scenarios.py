@@ -38,8 +38,8 @@ from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.export.table_options import CATALOG, TableOptions
 from tidemark_pipeline.jobs.export import ExportProgress, export
-from tidemark_pipeline.options import parse
-from tidemark_pipeline.topic_survey import Part, Survey
+from tidemark_pipeline.read.options import parse
+from tidemark_pipeline.read.topic_survey import Part, Survey
 
 BROKERS = 3
 #: A partition whose leader is killed, and which the first object to be harmed is of.

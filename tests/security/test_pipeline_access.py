@@ -11,10 +11,11 @@ from tests.security.secured_broker import PASSWORD, READER, WRITER, Secured, sec
 from tests.security.stock_clients import Login, kafka_python
 from tidemark.kafka_client.access import PASSWORD_MECHANISMS, KafkaAccess
 from tidemark.records.decode import decode_records
-from tidemark_pipeline import brokers, tail
+from tidemark_pipeline import brokers
 from tidemark_pipeline.brokers import BrokerClient, BrokerRefused
-from tidemark_pipeline.options import parse
-from tidemark_pipeline.positions import LATEST
+from tidemark_pipeline.read import tail
+from tidemark_pipeline.read.options import parse
+from tidemark_pipeline.read.positions import LATEST
 
 
 @pytest.fixture

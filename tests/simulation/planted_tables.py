@@ -10,7 +10,7 @@ from tests.simulation import tables
 from tidemark_pipeline.export import iceberg_lineage
 from tidemark_pipeline.export.export_progress import Exported
 from tidemark_pipeline.export.iceberg_lineage import Ancestor, TableProgress
-from tidemark_pipeline.topic_survey import Survey
+from tidemark_pipeline.read.topic_survey import Survey
 
 _standing = iceberg_lineage.progress_from_ancestors
 _positions = Survey.positions
@@ -67,7 +67,7 @@ def _later_epochs(survey: Survey, offsets: Any) -> Any:
 TABLE_BUGS = (
     TableBug(
         "a restored topic is taken for the one that was exported",
-        _replaced("tidemark_pipeline.topic_survey.divergence", lambda *_: None),
+        _replaced("tidemark_pipeline.read.topic_survey.divergence", lambda *_: None),
     ),
     TableBug(
         "the lineage of the log is not compared before a deletion",
@@ -75,7 +75,7 @@ TABLE_BUGS = (
     ),
     TableBug(
         "restores are not recorded",
-        _replaced("tidemark_pipeline.topic_survey.Survey._restores", lambda *_: ()),
+        _replaced("tidemark_pipeline.read.topic_survey.Survey._restores", lambda *_: ()),
     ),
     TableBug(
         "a restored topic begins one epoch above its heads",
@@ -83,7 +83,7 @@ TABLE_BUGS = (
     ),
     TableBug(
         "offsets are recorded under an epoch that had not begun",
-        _replaced("tidemark_pipeline.topic_survey.Survey.positions", _later_epochs),
+        _replaced("tidemark_pipeline.read.topic_survey.Survey.positions", _later_epochs),
     ),
     TableBug(
         "a tag says how far a table is whose lineage is lost",

@@ -52,7 +52,7 @@ from tidemark_pipeline.export.export_progress import (
 from tidemark_pipeline.export.iceberg_lineage import Ancestor
 from tidemark_pipeline.export.table import RowCounts, Written
 from tidemark_pipeline.jobs import export as job
-from tidemark_pipeline.positions import LATEST
+from tidemark_pipeline.read.positions import LATEST
 
 TOPIC = "orders"
 STEPS = 60
@@ -674,9 +674,11 @@ def _stubbed(world: TableWorld) -> Iterator[None]:
     # The store and the brokers are the simulated ones.
     with (
         mock.patch(
-            "tidemark_pipeline.topic_survey.open_tier", side_effect=lambda _: world.open_tier()
+            "tidemark_pipeline.read.topic_survey.open_tier", side_effect=lambda _: world.open_tier()
         ),
-        mock.patch("tidemark_pipeline.topic_survey._brokers", return_value=_StubBrokers(world)),
+        mock.patch(
+            "tidemark_pipeline.read.topic_survey._brokers", return_value=_StubBrokers(world)
+        ),
         mock.patch.object(job, "_run_query", run),
     ):
         yield

@@ -32,7 +32,7 @@ from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
 
 if TYPE_CHECKING:
-    from tidemark_pipeline.audit import AuditReport
+    from tidemark_pipeline.audit.segments import AuditReport
 
 SHOWN_MAX = 100
 _DAY_MS = 24 * 3600 * 1000
@@ -89,7 +89,7 @@ def audit(
         fail(problem)
     print_reports(reports, leftovers)
     if prometheus is not None:
-        from tidemark_pipeline.audit_text import prometheus_text
+        from tidemark_pipeline.audit.metrics_text import prometheus_text
 
         write_atomically(prometheus, prometheus_text(reports, leftovers, now_ms=_now_ms()))
     if any(report.findings for report in reports):

@@ -54,7 +54,7 @@ from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import Evolution, PartitionPeriod
 from tidemark_pipeline.export.table_options import TableOptions, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.options import OptionError
+from tidemark_pipeline.read.options import OptionError
 
 if TYPE_CHECKING:
     from tidemark_pipeline.jobs.export import ExportProgress

@@ -10,10 +10,9 @@ from typing import NamedTuple
 from tidemark_cli.commands.common import fail, open_cluster
 from tidemark_cli.local.kube import KubeClient, KubeRequestError, namespace_of
 from tidemark_cli.local.record_deletions import RecordDeletions
-from tidemark_pipeline.broker_deletions import BrokerDeletions
-from tidemark_pipeline.export.record_deletion import Deleter
+from tidemark_pipeline.export.record_deletion import BrokerDeletions, Deleter
 from tidemark_pipeline.export.table_options import TableOptions
-from tidemark_pipeline.topic_source import topic_options
+from tidemark_pipeline.read.topic_source import topic_options
 
 
 class ApiOptions(NamedTuple):

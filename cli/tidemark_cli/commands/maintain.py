@@ -46,8 +46,8 @@ from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.maintenance import Maintained, TableMaintenance
 from tidemark_pipeline.export.table_options import TableOptions, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.options import OptionError
-from tidemark_pipeline.topic_source import topic_options
+from tidemark_pipeline.read.options import OptionError
+from tidemark_pipeline.read.topic_source import topic_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

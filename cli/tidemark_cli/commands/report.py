@@ -25,7 +25,7 @@ def report(
         find_java()
         ensure_spark(console.print)
         from tidemark_pipeline.jobs.report import figures
-        from tidemark_pipeline.report_html import page, utc
+        from tidemark_pipeline.report.page import page, utc
         from tidemark_pipeline.session import local_session
 
         # Checked before Spark starts: a missing topic then fails in a second, with a short message.

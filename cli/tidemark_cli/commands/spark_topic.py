@@ -12,8 +12,7 @@ from tidemark.tier.open import open_tier
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.commands.common import fail, open_cluster
 from tidemark_cli.local.tier import read_options
-from tidemark_pipeline.engines import is_kafkas
-from tidemark_pipeline.options import OptionError, names_brokers
+from tidemark_pipeline.read.options import OptionError, is_kafkas, names_brokers
 
 #: Errors that leave unknown what there is to read.
 UNREADABLE = (OptionError, TopicNotFound, TopicAmbiguous, ManifestError, StoreError)
@@ -53,7 +52,7 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
     ``options``: of the data source, without a topic.
     """
     from tidemark_pipeline.brokers import BrokerClient, BrokerRefused, BrokersUnavailable
-    from tidemark_pipeline.topic_source import topic_options
+    from tidemark_pipeline.read.topic_source import topic_options
 
     all_topics = {**options, "subscribePattern": ".*"}
     try:
@@ -78,8 +77,8 @@ def mentioned_topics(names: Iterable[str], statement: str) -> list[str]:
 def check_source(options: Mapping[str, str]) -> Mapping[str, str]:
     """Return the options unchanged; exit if the topic that they name cannot be read."""
     from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
-    from tidemark_pipeline.topic_source import topic_options
-    from tidemark_pipeline.topic_survey import Survey
+    from tidemark_pipeline.read.topic_source import topic_options
+    from tidemark_pipeline.read.topic_survey import Survey
 
     try:
         with Survey(topic_options(options)) as survey:

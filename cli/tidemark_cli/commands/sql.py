@@ -49,13 +49,13 @@ from tidemark_cli.commands.tables import (
 from tidemark_cli.local.tier import kafka_jars
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
-from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
 from tidemark_pipeline.errors import project_error
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table_options import CATALOG, TableOptions, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.options import OptionError
+from tidemark_pipeline.jobs.sql_text import SameNames, cell, csv_text, json_text
+from tidemark_pipeline.read.options import OptionError
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

@@ -25,8 +25,7 @@ from tidemark_cli.commands.stores import (
     named_store,
     open_named,
 )
-from tidemark_pipeline.usage import measure
-from tidemark_pipeline.usage_figures import (
+from tidemark_pipeline.usage.figures import (
     DIMENSIONS,
     DISABLE_DELETE,
     DISABLE_RETAIN,
@@ -35,6 +34,7 @@ from tidemark_pipeline.usage_figures import (
     TopicUsage,
     Usage,
 )
+from tidemark_pipeline.usage.measurement import measure
 
 SHOWN_MAX = 200
 _STDOUT = Path("-")
@@ -105,7 +105,7 @@ def _tell(
     ``json`` may be standard output; then nothing else is printed there. ``now_ms``: time of the
     figures.
     """
-    from tidemark_pipeline.usage_text import json_text, prometheus_text
+    from tidemark_pipeline.usage.text import json_text, prometheus_text
 
     if json == _STDOUT:
         sys.stdout.buffer.write(json_text(usage, now_ms=now_ms))

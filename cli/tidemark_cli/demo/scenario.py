@@ -22,8 +22,8 @@ from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.toolchain.errors import ToolchainError
-from tidemark_pipeline import positions, tail
 from tidemark_pipeline.java import JavaMissing
+from tidemark_pipeline.read import positions, tail
 
 MORE = 20_000
 #: Three times the interval at which a broker of a local cluster looks for segments to copy.

@@ -37,7 +37,7 @@ class Stage(Protocol):
         """Start the control plane, the operator, a Cluster and brokers 1 and 2."""
 
     def read_options(self) -> dict[str, str]:
-        """Return options for ``tidemark_pipeline.topic_source.read_topic``."""
+        """Return options for ``tidemark_pipeline.read.topic_source.read_topic``."""
 
     def spark_settings(self) -> dict[str, str]:
         """Return settings of the Spark session that reads. Raises ToolchainError."""

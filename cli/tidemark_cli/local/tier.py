@@ -11,7 +11,7 @@ from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import BUCKET, LocalCluster
 from tidemark_cli.local.settings import KAFKA
 from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
-from tidemark_pipeline.engines import ENGINE, is_kafkas
+from tidemark_pipeline.read.options import ENGINE, is_kafkas
 
 
 class TierOfKafka(LookupError):
@@ -19,7 +19,7 @@ class TierOfKafka(LookupError):
 
 
 def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
-    """Return options for ``tidemark_pipeline.topic_source.read_topic``."""
+    """Return options for ``tidemark_pipeline.read.topic_source.read_topic``."""
     if cluster.settings.engine == KAFKA:
         return {ENGINE: KAFKA, "topic": topic, "bootstrap": cluster.addresses().bootstrap}
     return tier_options(cluster, topic)

@@ -25,7 +25,7 @@ from tidemark_cli.local.topic_rows import TopicRows
 from tidemark_cli.top.pages import shown_rows
 from tidemark_cli.top.ranges import PartitionOffsets
 from tidemark_operator.controller.model import PartitionRow
-from tidemark_pipeline.positions import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from tidemark_pipeline.read.positions import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 
 CLIENT_ID = "tidemark-top"
 #: Replica ids of a consumer and of Kafka's debugging replica, which also followers answer.

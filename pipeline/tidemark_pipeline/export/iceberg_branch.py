@@ -13,11 +13,14 @@ its files become Iceberg orphans.
 Branches and tags use Iceberg's Java API through py4j, which needs no SQL extensions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.window import Window
 
 from tidemark_pipeline.export.export_progress import PREFIX, Exported, ExportError
 from tidemark_pipeline.export.iceberg_lineage import (
@@ -25,7 +28,6 @@ from tidemark_pipeline.export.iceberg_lineage import (
     TableProgress,
     progress_from_ancestors,
 )
-from tidemark_pipeline.export.last_rows import SOME, without_last_rows
 from tidemark_pipeline.export.row_shapes import prefix_of_record
 from tidemark_pipeline.export.table import ATTEMPTS, contended_error
 
@@ -37,6 +39,11 @@ JAVA_ERRORS = (Py4JJavaError, PySparkException)
 _CONFLICT = "CommitFailedException"
 #: A position delete removes one row; an equality delete removes any number.
 _TOTALS = ("records", "position-deletes", "equality-deletes")
+#: Last rows of a partition that are compared, and the last offsets in which they are looked for.
+_LAST_ROWS = 10
+_LAST_OFFSETS = 10_000
+#: Partitions in one query.
+_PARTITIONS_COMPARED = 200
 
 
 #: The column's path, whether it is added, and Iceberg's type.
@@ -93,7 +100,10 @@ class Branch:
     def _check_last_rows(self, progress: TableProgress) -> None:
         """Raise :class:`ExportError` if another tool has overwritten the table with older rows.
 
-        The table must still have the last rows that the export committed.
+        ``INSERT OVERWRITE`` with an older version of the table takes it back without a rollback:
+        the newest version follows the last export's and lacks its rows. Other tools may delete
+        single rows. The last rows of each partition, which an older version lacks, tell the two
+        cases apart.
         """
         # Compare the last exported rows with the version that the export committed.
         now = self._session.table(self._name)
@@ -102,8 +112,8 @@ class Branch:
         try:
             before = self._session.sql(older)
             # If all rows were replaced, the very last one decides; otherwise some of them.
-            rows = 1 if progress.is_replaced else SOME
-            missing = without_last_rows(before, now, prefix, progress.exported.offsets, rows)
+            rows = 1 if progress.is_replaced else _LAST_ROWS
+            missing = _without_last_rows(before, now, prefix, progress.exported.offsets, rows)
         except JAVA_ERRORS as error:
             raise ExportError(
                 f"another writer has removed rows from {self._name} since the last export's "
@@ -353,3 +363,48 @@ class Branch:
 def _ancestor(snapshot: Any) -> Ancestor:
     summary = dict(snapshot.summary())
     return Ancestor(snapshot.snapshotId(), snapshot.parentId(), summary, snapshot.operation())
+
+
+def _without_last_rows(
+    before: DataFrame, now: DataFrame, prefix: str, offsets: Mapping[int, int], rows: int
+) -> list[int]:
+    """Return the partitions whose last rows are in ``before`` and all missing in ``now``.
+
+    ``prefix``: of the columns ``partition`` and ``offset``. ``offsets``: exclusive end offset of
+    the rows by partition. ``rows``: number of last rows of each partition to compare.
+    """
+    place = (f.col(f"{prefix}partition"), f.col(f"{prefix}offset"))
+    newest_first = Window.partitionBy("partition").orderBy(f.desc("offset"))
+    partitions: list[int] = []
+    # A condition over all partitions of a large topic would be too long for one query, so they are
+    # divided.
+    for some in _divided(offsets):
+        # Only the last offsets of each partition are read.
+        near = " OR ".join(
+            f"({prefix}`partition` = {part} AND {prefix}`offset` >= {end - _LAST_OFFSETS})"
+            for part, end in some.items()
+        )
+        numbered = (
+            before.where(near).select(*place).withColumn("place", f.row_number().over(newest_first))
+        )
+        # The last rows of the last export, and those of them that the table lacks now.
+        last = numbered.where(f.col("place") <= rows).select("partition", "offset")
+        missing = last.join(now.where(near).select(*place), ["partition", "offset"], "left_anti")
+        # Each last row counts once, and once more if it is missing.
+        counts = (
+            last.withColumn("is_gone", f.lit(0))
+            .unionByName(missing.withColumn("is_gone", f.lit(1)))
+            .groupBy("partition")
+            .agg(f.sum("is_gone").alias("gone"), f.count("*").alias("all"))
+        )
+        # All last rows are missing if half of the counted rows are marked as gone.
+        partitions += [
+            int(row["partition"]) for row in counts.collect() if 2 * row["gone"] == row["all"]
+        ]
+    return sorted(partitions)
+
+
+def _divided(offsets: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    ends = sorted(offsets.items())
+    for first in range(0, len(ends), _PARTITIONS_COMPARED):
+        yield dict(ends[first : first + _PARTITIONS_COMPARED])

@@ -12,7 +12,6 @@ from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.json_decimals import LAST_WINS, is_exact, loosened, misfits, tightened
 from tidemark_pipeline.export.row_shapes import ANY_FORMAT
 from tidemark_pipeline.export.schema_inference import summary, text_of_value
-from tidemark_pipeline.export.worker_frames import map_in_workers
 from tidemark_pipeline.schemas.json.inference import grown, size_of
 from tidemark_pipeline.schemas.json.record_check import (
     CAUSE,
@@ -24,7 +23,7 @@ from tidemark_pipeline.schemas.json.record_check import (
 from tidemark_pipeline.schemas.json.text import DOES_NOT_FIT
 from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX
 from tidemark_pipeline.schemas.values.names import ColumnNames
-from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
+from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED, map_in_workers
 
 _CORRUPT = "_corrupt"
 _WRITE = "write fields with their types, as in id BIGINT, name STRING"

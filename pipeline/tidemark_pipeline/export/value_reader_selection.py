@@ -9,9 +9,8 @@ from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.json_values import JsonValues, fields_of
 from tidemark_pipeline.export.row_shapes import check_fields, value_fields
-from tidemark_pipeline.export.schema_files import AVRO, PROTO, check_file
 from tidemark_pipeline.export.schema_inference import inferred, sample
-from tidemark_pipeline.export.schema_options import SchemaOptions
+from tidemark_pipeline.export.schema_options import AVRO, PROTO, SchemaOptions, check_file
 from tidemark_pipeline.export.schema_values import GivenSchemaValues, RegistryValues
 from tidemark_pipeline.export.table import Evolution
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled_file

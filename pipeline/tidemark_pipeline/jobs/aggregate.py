@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tidemark_pipeline.topic_source import read_topic
+from tidemark_pipeline.read.topic_source import read_topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from tidemark.tier.config import RemoteStorage
 from tidemark.tier.open import open_tier
 from tidemark.tier.topics import TopicObject
-from tidemark_pipeline.audit import TASK_BYTES, AuditReport, TaskResult, plan, run_task
+from tidemark_pipeline.audit.segments import TASK_BYTES, AuditReport, TaskResult, plan, run_task
 
 
 def audit(

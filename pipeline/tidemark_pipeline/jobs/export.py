@@ -24,7 +24,6 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicNotFound
 from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
-from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.errors import DataLoss, DependencyUnavailable
 from tidemark_pipeline.export.export_progress import (
     Exported,
@@ -36,11 +35,11 @@ from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.record_deletion import Deleter, points
 from tidemark_pipeline.export.row_shapes import RAW, raw
 from tidemark_pipeline.export.table import RowCounts, TargetTable, Written
-from tidemark_pipeline.options import ONLY_LOCAL, Options
-from tidemark_pipeline.positions import Earliest
-from tidemark_pipeline.streaming import run_available
-from tidemark_pipeline.topic_source import stream_topic, topic_options
-from tidemark_pipeline.topic_survey import Part, Survey
+from tidemark_pipeline.read.options import ONLY_LOCAL, Options, is_kafkas
+from tidemark_pipeline.read.positions import Earliest
+from tidemark_pipeline.read.streaming import run_available
+from tidemark_pipeline.read.topic_source import stream_topic, topic_options
+from tidemark_pipeline.read.topic_survey import Part, Survey
 
 logger = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.export_job import ORDER_VARIABLE, ExportJobPhase, OptionPlace, Order, OrderError
-from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.errors import DataLoss, DependencyUnavailable, ExportError, project_error
 from tidemark_pipeline.export.export_progress import Superseded
+from tidemark_pipeline.export.record_deletion import BrokerDeletions
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.job_page import JobStatus
-from tidemark_pipeline.options import OptionError, parse
+from tidemark_pipeline.read.options import OptionError, parse
 
 if TYPE_CHECKING:
     from tidemark_pipeline.jobs.export import ExportProgress

@@ -23,8 +23,8 @@ from tidemark_pipeline.export.maintenance import Say
 from tidemark_pipeline.export.row_shapes import prefix_of_record
 from tidemark_pipeline.jobs.export import check_log_lineage
 from tidemark_pipeline.jobs.maintain import few_listing_tasks
-from tidemark_pipeline.topic_source import topic_options
-from tidemark_pipeline.topic_survey import Survey
+from tidemark_pipeline.read.topic_source import topic_options
+from tidemark_pipeline.read.topic_survey import Survey
 
 _BY_FORMAT: Mapping[Format, Callable[[SparkSession, str], TableForDeletion]] = {
     Format.ICEBERG: IcebergPropagation,

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from tidemark_pipeline.engines import KAFKA, is_kafkas
-from tidemark_pipeline.report import ReportFigures, ReportPeriod, TierShare, width_of
-from tidemark_pipeline.topic_source import read_topic
+from tidemark_pipeline.read.options import KAFKA, is_kafkas
+from tidemark_pipeline.read.topic_source import read_topic
+from tidemark_pipeline.report.figures import ReportFigures, ReportPeriod, TierShare, width_of
 
 KEYS_NAMED = 10
 #: Keys that Spark tracks at once to find the most frequent ones.

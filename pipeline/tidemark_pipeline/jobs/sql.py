@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidemark_pipeline.topic_source import read_topic
+from tidemark_pipeline.read.topic_source import read_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class StatementResult:
 
 
 def make_view(session: SparkSession, topic: str, options: Mapping[str, str]) -> None:
-    """Create a view with the topic's name and the columns of :mod:`tidemark_pipeline.columns`.
+    """Create a view with the topic's name and the columns of :mod:`tidemark_pipeline.read.columns`.
 
     A statement quotes a name that contains a dot or a dash in backticks.
     """

@@ -16,15 +16,15 @@ from tests.integration.pipeline.lakes import KILLED, Killed, KilledAfterWriting,
 from tests.integration.pipeline.marks import MARKS
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark_cli.local.kafka_nodes import KafkaNodes
-from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export.export_progress import Exported, ExportError
 from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.record_deletion import BrokerDeletions
 from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.schema_inference import inferred, sample
 from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs.propagate import propagate
-from tidemark_pipeline.options import OptionError
+from tidemark_pipeline.read.options import OptionError
 
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
 

@@ -13,8 +13,8 @@ from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.audit import audit
 from tidemark_pipeline.jobs.progress import reporting_stages
 from tidemark_pipeline.jobs.report import figures
-from tidemark_pipeline.report import ReportPeriod, TierShare
-from tidemark_pipeline.topic_source import read_topic
+from tidemark_pipeline.read.topic_source import read_topic
+from tidemark_pipeline.report.figures import ReportPeriod, TierShare
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
@@ -57,7 +57,7 @@ def test_workers_are_forked_with_the_decoder_loaded(session: SparkSession) -> No
         import gc
         import sys
 
-        return "tidemark_pipeline.decode" in sys.modules, gc.get_freeze_count()
+        return "tidemark_pipeline.read.decode" in sys.modules, gc.get_freeze_count()
 
     # The decoder is loaded before the fork, and its objects are frozen.
     ((loaded, frozen),) = session.sparkContext.parallelize([0], 1).map(looked).collect()

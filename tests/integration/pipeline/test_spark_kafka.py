@@ -16,7 +16,7 @@ from tidemark_cli.local.settings import KAFKA, LocalClusterSettings
 from tidemark_cli.main import app
 from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.report import figures
-from tidemark_pipeline.topic_source import read_topic
+from tidemark_pipeline.read.topic_source import read_topic
 
 pytestmark = MARKS
 

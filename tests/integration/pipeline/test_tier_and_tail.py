@@ -16,7 +16,7 @@ from tests.integration.pipeline.marks import MARKS
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, VALUE, TieredHost
 from tests.s3 import fresh_bucket
 from tidemark.tiering import DisablePolicy, TieringState
-from tidemark_pipeline.streaming import run_available
+from tidemark_pipeline.read.streaming import run_available
 
 pytestmark = MARKS
 

@@ -8,8 +8,8 @@ import pytest
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.log_lineage import ReadPosition
-from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.errors import DependencyUnavailable, ExportError
+from tidemark_pipeline.export.record_deletion import BrokerDeletions
 
 
 @pytest.fixture

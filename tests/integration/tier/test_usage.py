@@ -19,8 +19,8 @@ from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.topics import TopicObject
 from tidemark.tier.transitions import finish_copy, start_copy
 from tidemark.tiering import Tiering, TieringState
-from tidemark_pipeline.usage import measure
-from tidemark_pipeline.usage_figures import DISABLE_DELETE, Policy
+from tidemark_pipeline.usage.figures import DISABLE_DELETE, Policy
+from tidemark_pipeline.usage.measurement import measure
 
 BY = Claim(1, 0)
 DAY_MS = 86_400_000

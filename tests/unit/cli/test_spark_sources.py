@@ -9,7 +9,7 @@ from typer import Exit
 from tidemark_cli.commands import spark_topic
 from tidemark_cli.commands.spark_topic import is_local, source_options
 from tidemark_cli.commands.tables import with_jars
-from tidemark_pipeline.options import OptionError
+from tidemark_pipeline.read.options import OptionError
 
 OF_CLUSTER = {"topic": "-", "path": "/tier", "bootstrap": "own:1"}
 KAFKA = {"engine": "kafka"}

@@ -18,8 +18,8 @@ from tidemark.tier.queries import pending_deletes
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import new_segment
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark_pipeline.tasks import RemoteTask, cut
-from tidemark_pipeline.topic_survey import tier_ranges
+from tidemark_pipeline.read.tasks import RemoteTask, cut
+from tidemark_pipeline.read.topic_survey import tier_ranges
 
 TOPIC_ID, CLUSTER = uuid.UUID(int=1), "c"
 OPERATIONS = (

@@ -14,8 +14,8 @@ from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.findings import Finding, FindingKind, of_line
 from tidemark.tier.queries import live_segments
 from tidemark.tier.segment import SegmentEntry
-from tidemark_pipeline.audit import AuditReport, AuditTask, plan, run_task
-from tidemark_pipeline.audit_text import prometheus_text
+from tidemark_pipeline.audit.metrics_text import prometheus_text
+from tidemark_pipeline.audit.segments import AuditReport, AuditTask, plan, run_task
 
 VALUES = [b"value-%d" % number for number in range(9)]
 

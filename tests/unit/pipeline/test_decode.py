@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
-from tidemark_pipeline import decode as decoder
-from tidemark_pipeline.decode import ByteSource, DecodeThreads, decode
 from tidemark_pipeline.errors import CorruptData
+from tidemark_pipeline.read import decode as decoder
+from tidemark_pipeline.read.decode import ByteSource, DecodeThreads, decode
 
 EVERYTHING = ByteSource("t", 3, "remote", 0, 2**62)
 _bytes = st.none() | st.binary(max_size=40)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tidemark_pipeline.filters import NO_NARROWING, Narrowing, narrow
+from tidemark_pipeline.read.filters import NO_NARROWING, Narrowing, narrow
 
 
 @dataclass

@@ -7,8 +7,8 @@ import pytest
 
 from tidemark.tier.s3_config import S3Config
 from tidemark_pipeline.java import JavaMissing, find_java, major_version
-from tidemark_pipeline.options import OPTIONS, STORAGE_OPTIONS, OptionError, parse, table
-from tidemark_pipeline.positions import At
+from tidemark_pipeline.read.options import OPTIONS, STORAGE_OPTIONS, OptionError, parse, table
+from tidemark_pipeline.read.positions import At
 
 S3_OPTIONS = {"endpoint": "http://s3", "buckets": "abc", "accessKeyId": "k", "secretAccessKey": "s"}
 BASE = {"topic": "t", "path": "/tier"}

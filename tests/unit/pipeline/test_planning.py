@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import new_segment
-from tidemark_pipeline.limits import PendingPartition, Weight, limited
-from tidemark_pipeline.options import BatchLimits
-from tidemark_pipeline.tasks import HoleInPlan, RemoteTask, TailTask, Task, cut
+from tidemark_pipeline.read.batch_limits import PendingPartition, Weight, limited
+from tidemark_pipeline.read.options import BatchLimits
+from tidemark_pipeline.read.tasks import HoleInPlan, RemoteTask, TailTask, Task, cut
 
 
 def segment(start: int, end_inclusive: int, size_bytes: int = 100) -> SegmentRange:

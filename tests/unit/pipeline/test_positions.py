@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidemark_pipeline.options import OptionError, parse
-from tidemark_pipeline.positions import (
+from tidemark_pipeline.read.options import OptionError, parse
+from tidemark_pipeline.read.positions import (
     At,
     Earliest,
     Extent,

@@ -12,7 +12,7 @@ from tidemark_pipeline.export.dead_letters import common_progress, raised_claim
 from tidemark_pipeline.export.export_progress import Exported, ExportError, new_claim
 from tidemark_pipeline.export.record_deletion import points
 from tidemark_pipeline.jobs.export import StartRules, stream_options
-from tidemark_pipeline.options import parse
+from tidemark_pipeline.read.options import parse
 
 COMPLETE = Exported("t", "id", {0: 17, 1: 4, 2: 9}, 3, "a", starts={0: 0, 1: 0, 2: 5}, deletes=True)
 SOURCE = {"topic": "t", "path": "/tier", "bootstrap": "b:9092"}

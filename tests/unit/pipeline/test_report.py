@@ -4,8 +4,14 @@ import re
 
 import pytest
 
-from tidemark_pipeline.report import PERIODS_MAX, ReportFigures, ReportPeriod, TierShare, width_of
-from tidemark_pipeline.report_html import duration, page, shown, size
+from tidemark_pipeline.report.figures import (
+    PERIODS_MAX,
+    ReportFigures,
+    ReportPeriod,
+    TierShare,
+    width_of,
+)
+from tidemark_pipeline.report.page import duration, page, shown, size
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -6,7 +6,7 @@ from tests.user_states import credential
 from tidemark.kafka_client.access import Login, Tls
 from tidemark.kafka_client.sasl import LoginFailed, ScramClient
 from tidemark_broker.security.scram import Credential, ScramServer
-from tidemark_pipeline.options import OptionError, parse
+from tidemark_pipeline.read.options import OptionError, parse
 
 BASE = {"topic": "t", "path": "/tier", "bootstrap": "b1:9092, b2:9092"}
 LOGIN = {"kafka.sasl.username": "ann", "kafka.sasl.password": "secret"}

@@ -9,13 +9,13 @@ from small_tier import SmallTier
 
 from tidemark.records.batch import restamp
 from tidemark.tier import integrity
-from tidemark_pipeline import segment_reader, times, windows
 from tidemark_pipeline.errors import CorruptData
-from tidemark_pipeline.options import OptionError, parse
-from tidemark_pipeline.plan import explain, plan_batch
-from tidemark_pipeline.segment_reader import RecordSelection
-from tidemark_pipeline.tasks import RemoteTask
-from tidemark_pipeline.topic_survey import Survey
+from tidemark_pipeline.read import segment_reader, segment_window, timestamp_lookup
+from tidemark_pipeline.read.options import OptionError, parse
+from tidemark_pipeline.read.plan import explain, plan_batch
+from tidemark_pipeline.read.segment_reader import RecordSelection
+from tidemark_pipeline.read.tasks import RemoteTask
+from tidemark_pipeline.read.topic_survey import Survey
 
 Rows = list[tuple[int, bytes]]
 
@@ -125,7 +125,7 @@ class TestPartsOfSegments:
     @pytest.fixture
     def indexed(self, small_tier: SmallTier, monkeypatch: pytest.MonkeyPatch) -> SmallTier:
         # With small pieces, a segment consists of many, each with its own digest.
-        for module in (integrity, windows):
+        for module in (integrity, segment_window):
             monkeypatch.setattr(module, "PIECE_BYTES", 128)
         small_tier.with_indexes = True
         for number in range(2):
@@ -195,7 +195,7 @@ class TestPartsOfSegments:
     @pytest.mark.parametrize("timestamp_ms", [0, 1, 59, 60, 61, 119, 120])
     def test_a_time_leads_to_its_first_offset(self, indexed: SmallTier, timestamp_ms: int) -> None:
         snapshot = indexed.tier.reader.snapshot(indexed.topic_id, 0)
-        found = times.find(indexed.tier, snapshot, timestamp_ms)
+        found = timestamp_lookup.find(indexed.tier, snapshot, timestamp_ms)
         assert found == (timestamp_ms if timestamp_ms < 120 else None)
 
 

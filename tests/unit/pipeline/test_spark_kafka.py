@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_pipeline.options import OptionError, Options, parse
-from tidemark_pipeline.spark_kafka import checked, kafka_options
-from tidemark_pipeline.topic_survey import Part
+from tidemark_pipeline.read.options import OptionError, Options, parse
+from tidemark_pipeline.read.spark_kafka import checked, kafka_options
+from tidemark_pipeline.read.topic_survey import Part
 
 BROKERS = {"engine": "kafka", "bootstrap": "b1:9092,b2:9092"}
 

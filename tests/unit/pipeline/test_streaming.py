@@ -11,8 +11,8 @@ from small_tier import SmallTier
 from tidemark.ids import id_text
 from tidemark.log_lineage import ReadPosition
 from tidemark_pipeline.errors import DataLoss
-from tidemark_pipeline.options import parse
-from tidemark_pipeline.streaming import (
+from tidemark_pipeline.read.options import parse
+from tidemark_pipeline.read.streaming import (
     Offsets,
     StreamOffset,
     TidemarkStreamReader,

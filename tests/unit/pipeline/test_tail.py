@@ -10,7 +10,7 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import decode
 from tidemark_pipeline.brokers import BrokersUnavailable, only_partition
 from tidemark_pipeline.errors import CorruptData
-from tidemark_pipeline.tail import position_behind
+from tidemark_pipeline.read.tail import position_behind
 
 
 def _batches(*base_offsets: int) -> bytes:
@@ -46,5 +46,5 @@ def test_an_answer_without_the_partition_is_an_error_with_its_name(topics: bytes
 def test_the_tail_is_read_without_sparks_libraries() -> None:
     """The demo and the tests of stock clients run where these are not installed."""
     heavy = "{'numba', 'numpy', 'pyarrow', 'pyspark'}"
-    code = f"import sys, tidemark_pipeline.tail; assert not {heavy} & set(sys.modules)"
+    code = f"import sys, tidemark_pipeline.read.tail; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

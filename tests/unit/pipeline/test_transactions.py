@@ -8,7 +8,7 @@ from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import restamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker, build_end_marker
-from tidemark_pipeline.decode import ByteSource, decode
+from tidemark_pipeline.read.decode import ByteSource, decode
 
 
 def data(offset: int, producer: int = -1) -> bytes:

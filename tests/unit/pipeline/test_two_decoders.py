@@ -13,9 +13,9 @@ from tests.fuzz.batches import T0, batch, records, sealed, spoilt
 from tidemark.records.batch import HEADER_BYTES
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.codecs import UNPACKED_BYTES_MAX, compress
-from tidemark_pipeline import decode as spark
-from tidemark_pipeline.decode import ByteSource, decode
 from tidemark_pipeline.errors import CorruptData
+from tidemark_pipeline.read import decode as spark
+from tidemark_pipeline.read.decode import ByteSource, decode
 
 
 @given(rng=st.randoms(use_true_random=False), codec=st.integers(0, 4))

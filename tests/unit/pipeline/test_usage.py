@@ -19,9 +19,8 @@ from tidemark.tier.manifest import ManifestStore
 from tidemark.tier.remote_storage_manager import encode_custom_metadata
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.topics import TopicObject
-from tidemark_pipeline import usage_figures
-from tidemark_pipeline.usage import UNKNOWN, measure
-from tidemark_pipeline.usage_figures import (
+from tidemark_pipeline.usage import figures as usage_figures
+from tidemark_pipeline.usage.figures import (
     DISABLE_DELETE,
     DISABLE_RETAIN,
     OTHER,
@@ -29,7 +28,8 @@ from tidemark_pipeline.usage_figures import (
     Usage,
     UsageFigures,
 )
-from tidemark_pipeline.usage_text import json_text, prometheus_text
+from tidemark_pipeline.usage.measurement import UNKNOWN, measure
+from tidemark_pipeline.usage.text import json_text, prometheus_text
 
 DAY_MS = 86_400_000
 NOW_MS = 100 * DAY_MS

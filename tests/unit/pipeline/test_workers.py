@@ -28,7 +28,7 @@ def kept():
     cached = list(sys.path_importer_cache)
     return {n for n, name in enumerate(names) if any(name in path for path in cached)}
 
-from tidemark_pipeline.workers import freeze_loaded_objects
+from tidemark_pipeline.read.workers import freeze_loaded_objects
 
 assert kept() == {0, 1, 2, 3, 4}
 freeze_loaded_objects()

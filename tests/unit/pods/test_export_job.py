@@ -17,8 +17,8 @@ from tidemark_operator.objects.exports import Surroundings, bootstrap, desired_j
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
-from tidemark_pipeline import options as source_options
 from tidemark_pipeline.export.table_options import TableOptions
+from tidemark_pipeline.read import options as source_options
 
 RUN = ExportRunIdentity(name="flights", namespace=NAMESPACE, uid="u-1", cluster="main", number=7)
 S3 = {

@@ -22,7 +22,7 @@ from tidemark.tier.segment_origin import encode_origin
 from tidemark.tier.topic_restore import restorable
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark_pipeline import audit
+from tidemark_pipeline.audit import segments
 
 ONE = Claim(1, 0)
 SIZE = 100
@@ -340,9 +340,9 @@ def test_an_audit_reports_a_head_that_is_older_than_its_objects(world: RepairWor
         topic_id=place.topic_id, name=place.topic, cluster_id=place.cluster_id, partitions=4
     )
     # The unfinished copy is no finding of the newest head.
-    assert audit.plan(tier_on(world.memory), topic).findings == ()
+    assert segments.plan(tier_on(world.memory), topic).findings == ()
     world.memory.objects[world.key] = world.versions[-9][1]
-    (finding,) = audit.plan(tier_on(world.memory), topic).findings
+    (finding,) = segments.plan(tier_on(world.memory), topic).findings
     assert (finding.kind, finding.partition) == (FindingKind.MANIFEST, place.partition)
     assert world.key in finding.detail
     assert "the head was replaced by an older copy of itself" in finding.detail

@@ -18,11 +18,11 @@ from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.queries import SegmentRange
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.topics import TopicNotFound
-from tidemark_pipeline import options as names
-from tidemark_pipeline import times
 from tidemark_pipeline.errors import DataLoss
-from tidemark_pipeline.options import Options
-from tidemark_pipeline.positions import EARLIEST, EARLIEST_LOCAL, LATEST, Extent
+from tidemark_pipeline.read import options as names
+from tidemark_pipeline.read import timestamp_lookup
+from tidemark_pipeline.read.options import Options
+from tidemark_pipeline.read.positions import EARLIEST, EARLIEST_LOCAL, LATEST, Extent
 
 if TYPE_CHECKING:
     from tidemark_pipeline.brokers import BrokerClient, BrokersTopic, EpochEndAnswer, StableLogEnd
@@ -268,7 +268,7 @@ class Survey:
         snapshot = self._snapshot(part)
         if snapshot is None or self._tier is None:
             return None
-        return times.find(self._tier, snapshot, timestamp_ms)
+        return timestamp_lookup.find(self._tier, snapshot, timestamp_ms)
 
     def ranges(
         self, part: Part, start: int, until: int

@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from tidemark_pipeline.report import ReportFigures
+from tidemark_pipeline.report.figures import ReportFigures
 
 _KEY_SHOWN = 48
 _STYLE = """

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark_pipeline import columns, scan
+from tidemark_pipeline.read import columns, scan
 
 #: Most rows of one Arrow batch, as a few KiB may decompress to millions of records.
 ROWS_MAX = 64 * 1024

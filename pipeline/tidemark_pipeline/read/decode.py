@@ -30,9 +30,9 @@ from tidemark.records.batch import (
 from tidemark.records.codecs import Codec, decompress
 from tidemark.records.decode import RECORD_BYTES_MIN
 from tidemark.records.read_committed import AbortedProducers, committed
-from tidemark_pipeline import scan
-from tidemark_pipeline.arrow import ROWS_MAX, ByteSource, Rows, to_arrow
 from tidemark_pipeline.errors import CorruptData
+from tidemark_pipeline.read import scan
+from tidemark_pipeline.read.arrow import ROWS_MAX, ByteSource, Rows, to_arrow
 
 __all__ = ["ByteSource", "DecodeThreads", "decode", "decode_batches"]
 

@@ -25,8 +25,8 @@ from tidemark.tier.remote_storage_manager import decode_custom_metadata
 from tidemark.tier.retention import Expiring, newest_ms
 from tidemark.tier.segment import SegmentEntry, SegmentState
 from tidemark.tier.topics import TopicObject
-from tidemark_pipeline import usage_figures
-from tidemark_pipeline.usage_figures import (
+from tidemark_pipeline.usage import figures as usage_figures
+from tidemark_pipeline.usage.figures import (
     DIMENSIONS,
     DISABLE_DELETE,
     DISABLE_RETAIN,

@@ -12,7 +12,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.verified_batches import verified_batches
-from tidemark_pipeline.windows import first_offset_since, full_window, window_of
+from tidemark_pipeline.read.segment_window import first_offset_since, full_window, window_of
 
 _READ_BYTES = 1024 * 1024
 

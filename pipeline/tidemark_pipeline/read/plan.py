@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark_pipeline.errors import DataLoss
-from tidemark_pipeline.filters import NO_NARROWING, Narrowing
-from tidemark_pipeline.options import OptionError, Options
-from tidemark_pipeline.positions import At, Extent, NoSuchTime, end_of, start_of
-from tidemark_pipeline.tasks import RemoteTask, TailTask, Task, bytes_of, cut
-from tidemark_pipeline.topic_survey import Part, Survey
+from tidemark_pipeline.read.filters import NO_NARROWING, Narrowing
+from tidemark_pipeline.read.options import OptionError, Options
+from tidemark_pipeline.read.positions import At, Extent, NoSuchTime, end_of, start_of
+from tidemark_pipeline.read.tasks import RemoteTask, TailTask, Task, bytes_of, cut
+from tidemark_pipeline.read.topic_survey import Part, Survey
 
 logger = logging.getLogger(__name__)
 

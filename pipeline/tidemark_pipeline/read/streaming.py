@@ -31,12 +31,18 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemark.ids import id_text
 from tidemark.log_lineage import ReadPosition, loss_text
 from tidemark_pipeline.errors import DataLoss
-from tidemark_pipeline.limits import PendingPartition, Weight, limited
-from tidemark_pipeline.options import Options
-from tidemark_pipeline.plan import PlannedTask, ReadRange, plan_ranges, requested_range, starting
-from tidemark_pipeline.positions import Extent
-from tidemark_pipeline.tasks import bytes_of
-from tidemark_pipeline.topic_survey import Part, Survey
+from tidemark_pipeline.read.batch_limits import PendingPartition, Weight, limited
+from tidemark_pipeline.read.options import Options
+from tidemark_pipeline.read.plan import (
+    PlannedTask,
+    ReadRange,
+    plan_ranges,
+    requested_range,
+    starting,
+)
+from tidemark_pipeline.read.positions import Extent
+from tidemark_pipeline.read.tasks import bytes_of
+from tidemark_pipeline.read.topic_survey import Part, Survey
 
 _STOP_POLL_S = 0.2
 #: Offsets in the form of a checkpoint.
@@ -192,7 +198,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         """Yield the Arrow batches of one task."""
         if not isinstance(partition, TidemarkPartition):
             raise TypeError(f"{partition!r} was not planned by this source")
-        from tidemark_pipeline.task_execution import read_planned  # on executors alone
+        from tidemark_pipeline.read.task_execution import read_planned  # on executors alone
 
         yield from read_planned(self._options, partition.planned)
 

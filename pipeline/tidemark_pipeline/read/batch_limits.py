@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tidemark_pipeline.options import BatchLimits
+from tidemark_pipeline.read.options import BatchLimits
 
 P = TypeVar("P", bound=Hashable)
 #: Bytes of a record in a partition of which the tier has no segment.

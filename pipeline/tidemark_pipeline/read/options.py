@@ -14,10 +14,13 @@ from tidemark.kafka_client.access import KafkaAccess
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark.tier.config import RemoteStorage, from_options
 from tidemark.tier.config_fields import InvalidConfig
-from tidemark_pipeline import columns, positions
-from tidemark_pipeline.positions import Earliest, Latest, PositionError, Positions
+from tidemark_pipeline.read import columns, positions
+from tidemark_pipeline.read.positions import Earliest, Latest, PositionError, Positions
 from tidemark_pipeline.security import SecurityError, parse_access
 
+#: Engine of a topic that a job reads: an option of jobs, which no data source has. The default is
+#: ``tidemark``.
+ENGINE, TIDEMARK, KAFKA = "engine", "tidemark", "kafka"
 AUTO, ONLY_REMOTE, ONLY_LOCAL = "auto", "remote", "local"
 _KAFKA = "kafka."
 _MIB = 1024 * 1024
@@ -374,3 +377,17 @@ def _number(given: Mapping[str, str], name: str, default: int | None = None) -> 
         what = "bytes " if "bytes" in name.lower() else ""
         raise OptionError(f"{name} is {value!r}; write a whole number of {what}above zero")
     return int(value)
+
+
+def is_kafkas(raw: Mapping[str, str]) -> bool:
+    """Return whether the options name a topic of Apache Kafka. Raises :class:`OptionError`."""
+    # Spark's options are case-insensitive.
+    named = next((value for name, value in raw.items() if name.lower() == ENGINE), TIDEMARK)
+    if named.lower() not in {TIDEMARK, KAFKA}:
+        raise OptionError(f"engine is {named!r}; write {TIDEMARK} or {KAFKA}")
+    return named.lower() == KAFKA
+
+
+def without_engine(raw: Mapping[str, str]) -> dict[str, str]:
+    """Return the options without the engine."""
+    return {name: value for name, value in raw.items() if name.lower() != ENGINE}

@@ -25,17 +25,17 @@ from tidemark.tier.open import Tier
 from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.verified_batches import Batches, verified_batches
-from tidemark_pipeline import columns
-from tidemark_pipeline.decode import (
+from tidemark_pipeline.errors import CorruptData, DataLoss
+from tidemark_pipeline.read import columns
+from tidemark_pipeline.read.decode import (
     CALLER_THREAD,
     ByteSource,
     DecodeThreads,
     decode_batches,
     is_requested,
 )
-from tidemark_pipeline.errors import CorruptData, DataLoss
-from tidemark_pipeline.tasks import RemoteTask
-from tidemark_pipeline.windows import Window, first_offset_since, full_window, window_of
+from tidemark_pipeline.read.segment_window import Window, first_offset_since, full_window, window_of
+from tidemark_pipeline.read.tasks import RemoteTask
 
 PIECE_BYTES = 16 * 1024 * 1024
 
@@ -43,7 +43,7 @@ PIECE_BYTES = 16 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class RecordSelection:
     """Columns and earliest time of the records to read, as in
-    :class:`~tidemark_pipeline.arrow.ByteSource`.
+    :class:`~tidemark_pipeline.read.arrow.ByteSource`.
     """
 
     columns: tuple[str, ...] = columns.NAMES

@@ -1,15 +1,14 @@
 """One way to read a topic of Tidemark or of Apache Kafka.
 
 The source is ``tidemark``, or with the option ``engine`` "kafka" Spark's own Kafka source
-(:mod:`tidemark_pipeline.spark_kafka`).
+(:mod:`tidemark_pipeline.read.spark_kafka`).
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidemark_pipeline import spark_kafka
-from tidemark_pipeline.engines import is_kafkas, without_engine
-from tidemark_pipeline.options import Options, parse
+from tidemark_pipeline.read import spark_kafka
+from tidemark_pipeline.read.options import Options, is_kafkas, parse, without_engine
 
 if TYPE_CHECKING:  # options are checked without Spark
     from pyspark.sql import DataFrame, SparkSession

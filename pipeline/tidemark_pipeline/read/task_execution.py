@@ -6,14 +6,14 @@ import pyarrow as pa
 
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier.open import open_tier
-from tidemark_pipeline import columns, segment_reader
-from tidemark_pipeline.decode import ByteSource, DecodeThreads, decode
 from tidemark_pipeline.errors import DataLoss
-from tidemark_pipeline.options import Options
-from tidemark_pipeline.plan import PlannedTask
-from tidemark_pipeline.tasks import RemoteTask, TailTask
-from tidemark_pipeline.topic_survey import Part
-from tidemark_pipeline.workers import freeze_loaded_objects
+from tidemark_pipeline.read import columns, segment_reader
+from tidemark_pipeline.read.decode import ByteSource, DecodeThreads, decode
+from tidemark_pipeline.read.options import Options
+from tidemark_pipeline.read.plan import PlannedTask
+from tidemark_pipeline.read.tasks import RemoteTask, TailTask
+from tidemark_pipeline.read.topic_survey import Part
+from tidemark_pipeline.read.workers import freeze_loaded_objects
 
 
 def read_planned(
@@ -65,8 +65,8 @@ def _read_tail(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task's offsets that are on brokers only."""
     # Imported here, as loading Kafka's protocol takes a quarter of a second.
-    from tidemark_pipeline import tail
     from tidemark_pipeline.brokers import BrokerClient, OutOfRange
+    from tidemark_pipeline.read import tail
 
     assert options.access is not None
     source = ByteSource(

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemark.kafka_client.access import PLAIN, KafkaAccess, Login, Tls
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
-from tidemark_pipeline import columns
-from tidemark_pipeline.engines import without_engine
-from tidemark_pipeline.options import (
+from tidemark_pipeline.read import columns
+from tidemark_pipeline.read.options import (
     AUTO,
     ONLY_LOCAL,
     OptionError,
@@ -25,8 +24,9 @@ from tidemark_pipeline.options import (
     Topics,
     names_brokers,
     parse,
+    without_engine,
 )
-from tidemark_pipeline.positions import (
+from tidemark_pipeline.read.positions import (
     EARLIEST,
     LATEST,
     At,
@@ -36,7 +36,7 @@ from tidemark_pipeline.positions import (
     Positions,
     Since,
 )
-from tidemark_pipeline.topic_survey import Part, Survey
+from tidemark_pipeline.read.topic_survey import Part, Survey
 
 if TYPE_CHECKING:  # options are checked without Spark
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,8 @@ _LOGIN_MODULE = "org.apache.kafka.common.security"
 def read(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     """Return the topics that the options name.
 
-    Raises :class:`OptionError`, and the errors of :class:`~tidemark_pipeline.topic_survey.Survey`.
+    Raises :class:`OptionError`, and the errors of
+    :class:`~tidemark_pipeline.read.topic_survey.Survey`.
     """
     options = checked(raw)
     frame = session.read.format("kafka").options(**_spark_options(options)).load()
@@ -116,7 +117,7 @@ def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
 class OffsetLookup(Protocol):
     """Requests to brokers for single partitions.
 
-    :class:`~tidemark_pipeline.topic_survey.Survey` implements it.
+    :class:`~tidemark_pipeline.read.topic_survey.Survey` implements it.
     """
 
     def parts(self) -> Sequence[Part]:

@@ -9,7 +9,7 @@ from tidemark.ids import id_text
 from tidemark.metrics import usage_table
 from tidemark.metrics.families import gauge
 from tidemark.metrics.metric import Metric
-from tidemark_pipeline.usage_figures import ListedObjects, TopicUsage, Usage, UsageFigures
+from tidemark_pipeline.usage.figures import ListedObjects, TopicUsage, Usage, UsageFigures
 
 _LISTED = {
     "objects": "objects",

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
+from tidemark_pipeline.jobs.sql_text import SameNames, cell, csv_text, json_text
 
 COLUMNS = ("text", "bytes", "number", "list")
 ROWS = (

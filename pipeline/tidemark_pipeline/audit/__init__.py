@@ -1,0 +1,1 @@
+"""Audit of a topic's segments in the tier, and its metrics."""

@@ -1,0 +1,1 @@
+"""Reading of a topic as rows: options, plan, and the tasks that executors run."""

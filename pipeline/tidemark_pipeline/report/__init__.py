@@ -1,0 +1,1 @@
+"""Report about a topic's records: its figures and its HTML page."""

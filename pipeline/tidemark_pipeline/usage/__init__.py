@@ -1,0 +1,1 @@
+"""Bytes of topics in the tier, and what another policy would free."""
