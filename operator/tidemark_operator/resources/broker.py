@@ -223,9 +223,15 @@ BROKER = ResourceKind(
         PrinterColumn(
             name="Rack", type="string", json_path=".spec.rack", description="Failure zone"
         ),
-        condition_column("Registered"),
         condition_column("Ready"),
+        PrinterColumn(
+            name="Reason",
+            type="string",
+            json_path='.status.conditions[?(@.type=="Ready")].reason',
+            description="Reason of the condition Ready",
+        ),
         condition_column("Draining"),
+        condition_column("Registered", priority=1),
         condition_column("PodUpToDate", name="Pod", priority=1),
         PrinterColumn(
             name="External",

@@ -576,6 +576,12 @@ CLUSTER = ResourceKind(
             json_path=".status.tieredTopics",
             description="Number of topics with data in the tier",
         ),
+        PrinterColumn(
+            name="Tier",
+            type="string",
+            json_path='.status.conditions[?(@.type=="RemoteStorageReady")].reason',
+            description="State of the remote storage. Empty without remote storage",
+        ),
         condition_column("Ready"),
         PrinterColumn(
             name="External",

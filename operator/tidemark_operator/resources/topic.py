@@ -199,6 +199,14 @@ class TieringStatus(ApiModel):
         Field(description="Number of segments that the disablement still has to delete."),
     ] = None
     remaining_bytes: Count | None = None
+    summary: Annotated[
+        str | None,
+        Field(
+            max_length=128,
+            description="The state, or the reason of the first condition that reports trouble "
+            "with the tier (TieringSettled, TierIntegrity, RemoteIntegrity).",
+        ),
+    ] = None
 
 
 class ReplicaCounts(ApiModel):
@@ -208,6 +216,10 @@ class ReplicaCounts(ApiModel):
     placed: Count
     in_sync: Count
     placeholders: Count
+    summary: Annotated[
+        str | None,
+        Field(max_length=64, description="Replicas in sync of those desired, such as 6/10."),
+    ] = None
 
 
 class TopicStatus(ApiModel):
@@ -295,6 +307,7 @@ TOPIC = ResourceKind(
             type="string",
             json_path=".spec.topicName",
             description="Kafka name of the topic, if it differs from the object's name",
+            priority=1,
         ),
         PrinterColumn(
             name="Partitions",
@@ -307,19 +320,25 @@ TOPIC = ResourceKind(
             type="integer",
             json_path=".spec.replicationFactor",
             description="Number of replicas of each partition",
+            priority=1,
         ),
         PrinterColumn(
-            name="Tiering",
+            name="In-Sync",
             type="string",
-            json_path=".status.tiering.state",
-            description="State of tiering",
+            json_path=".status.replicas.summary",
+            description="Replicas in sync of those desired, of all partitions",
         ),
         PrinterColumn(
             name="Placeholders",
             type="integer",
             json_path=".status.replicas.placeholders",
             description="Number of replicas without a broker",
-            priority=1,
+        ),
+        PrinterColumn(
+            name="Tiering",
+            type="string",
+            json_path=".status.tiering.summary",
+            description="State of tiering, or the reason of its trouble",
         ),
         PrinterColumn(
             name="Remote segments",
@@ -328,7 +347,6 @@ TOPIC = ResourceKind(
             description="Number of segments in the remote tier",
             priority=1,
         ),
-        condition_column("FullyReplicated", name="In-Sync"),
         condition_column("Ready"),
         PrinterColumn(
             name="Reason",

@@ -193,3 +193,65 @@ def test_paused_object_shows_it_in_a_column(api: AdmissionApi, body: Object) -> 
     assert not api.printed(body)["Paused"]
     body["metadata"]["annotations"] = {"tidemark.dev/paused": "true"}
     assert api.printed(api.replace(body))["Paused"] == "true"
+
+
+# Statuses as the operator writes them, with usual names: what `kubectl get` shows of each.
+REPLICAS = {"desired": 10, "placed": 8, "inSync": 6, "placeholders": 2, "summary": "6/10"}
+
+
+def _ready(status: str, reason: str, type_: str = "Ready") -> Object:
+    return {
+        "type": type_,
+        "status": status,
+        "observedGeneration": 1,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "reason": reason,
+    }
+
+
+def _shown(api: AdmissionApi, body: Object, status: Object) -> Object:
+    return api.printed(api.replace_status(api.create(body), status))
+
+
+def _width(cells: Object, name: str) -> int:
+    """Return the width of kubectl's line: it puts three spaces between columns."""
+    texts = {**{column: str(cell or "") for column, cell in cells.items()}, "Name": name}
+    return sum(max(len(column), len(text)) + 3 for column, text in texts.items()) - 3
+
+
+def _by_default(cells: Object, *wide: str) -> Object:
+    return {column: cell for column, cell in cells.items() if column not in wide}
+
+
+def test_kubectl_shows_replicas_and_trouble_of_a_topic_within_100_columns(
+    api: AdmissionApi,
+) -> None:
+    tiering = {**_tiering("Enabled", 1)["tiering"], "summary": "TierUnavailable"}
+    status = {
+        "replicas": REPLICAS,
+        "tiering": tiering,
+        "conditions": [_ready("True", "Serving")],
+    }
+    cells = _by_default(_shown(api, tiered_topic(), status), "Topic", "Replicas", "Remote segments")
+    assert [cells[name] for name in ("In-Sync", "Placeholders", "Tiering", "Ready", "Reason")] == [
+        "6/10", 2, "TierUnavailable", "True", "Serving"
+    ]  # fmt: skip
+    assert _width(cells, "orders") <= 100
+
+
+def test_kubectl_shows_an_empty_column_for_a_status_of_an_older_operator(
+    api: AdmissionApi,
+) -> None:
+    replicas = {name: figure for name, figure in REPLICAS.items() if name != "summary"}
+    cells = _shown(api, tiered_topic(), {"replicas": replicas, **_tiering("Enabled", 1)})
+    assert (cells["In-Sync"], cells["Tiering"], cells["Placeholders"]) == (None, None, 2)
+
+
+def test_kubectl_shows_the_remote_storage_of_a_cluster_and_why_a_broker_is_away(
+    api: AdmissionApi,
+) -> None:
+    lost = [_ready("False", "RemoteStorageUnavailable", "RemoteStorageReady")]
+    assert _shown(api, cluster(), {"conditions": lost})["Tier"] == "RemoteStorageUnavailable"
+    away = {"conditions": [_ready("False", "Fenced"), _ready("False", "Fenced", "Registered")]}
+    cells = _shown(api, broker(), away)
+    assert (cells["Ready"], cells["Reason"]) == ("False", "Fenced")

@@ -27,7 +27,7 @@ def test_topic_is_created_and_deleted_with_its_manifest(engine: DrivenEngine) ->
     placed = engine.wait_for_replicas(name, [3, 3])
     # Leaders are spread over the brokers.
     assert len({replicas[0] for replicas in placed}) == 2, "two brokers lead"
-    full_counts = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0}
+    full_counts = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0, "summary": "6/6"}
     engine.status(name, lambda status: status["replicas"] == full_counts)
     engine.condition_message(name, "FullyReplicated", "True", "AllInSync")
     assert engine.config(name)["retention.ms"] == "3600000"

@@ -102,7 +102,7 @@ async def _while_it_fills_a_placeholder(world: KafkaWorld, nodes: KafkaNodes, ad
     assert all(part.leader in (1, 2) for part in found.partitions), "it continues to serve"
     await asyncio.to_thread(nodes.start, [3])
     # After the second return the fill completes.
-    expected = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0}
+    expected = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0, "summary": "6/6"}
     await world.status_where(TOPIC, "filled", lambda status: status["replicas"] == expected, LONG_S)
     await world.condition(TOPIC, "filled", "FullyReplicated", "True")
     found = (await admin.topics(["filled"]))["filled"]

@@ -60,14 +60,14 @@ async def _broker_joins(world: KafkaWorld, nodes: KafkaNodes) -> None:
     assert "1 broker missing" in condition["message"]
     await world.patch(CLUSTER, "demo", config={FLAG: "true"})
     await world.condition(TOPIC, "wide", "Ready", "True")
-    expected = {"desired": 12, "placed": 8, "inSync": 8, "placeholders": 4}
+    expected = {"desired": 12, "placed": 8, "inSync": 8, "placeholders": 4, "summary": "8/12"}
     await world.status_where(TOPIC, "wide", lambda status: status["replicas"] == expected)
     await world.condition(TOPIC, "wide", "FullyReplicated", "False", "Placeholders")
     clients, replication = free_ports(2)
     nodes.declare_broker(3, BrokerPorts(clients=clients, replication=replication, rack="c"))
     # The joining broker fills them.
     nodes.start([3])
-    expected = {"desired": 12, "placed": 12, "inSync": 12, "placeholders": 0}
+    expected = {"desired": 12, "placed": 12, "inSync": 12, "placeholders": 0, "summary": "12/12"}
     filled = await world.status_where(
         TOPIC, "wide", lambda status: status["replicas"] == expected, LONG_S
     )

@@ -153,7 +153,13 @@ def test_new_process_has_acknowledged_nothing() -> None:
 def test_a_replica_that_never_received_its_state_is_not_in_sync() -> None:
     world = _world(1, 2)
     result = world.reconcile(brokers_acknowledge=False)
-    assert result.status["replicas"] == {"desired": 2, "placed": 2, "inSync": 0, "placeholders": 0}
+    assert result.status["replicas"] == {
+        "desired": 2,
+        "placed": 2,
+        "inSync": 0,
+        "placeholders": 0,
+        "summary": "0/2",
+    }
     # With the leader's acknowledgement alone, the follower does not count.
     world.acknowledge_states(world.row().leader)
     result = world.reconcile(brokers_acknowledge=False)
@@ -216,7 +222,13 @@ def test_desired_replicas_ignore_a_refused_spec() -> None:
     world.state.put_topic(dataclasses.replace(world.view(), replication_factor=3, generation=2))
     result = world.reconcile()
     assert ready(result)["FullyReplicated"] == ("True", "AllInSync")
-    assert result.status["replicas"] == {"desired": 2, "placed": 2, "inSync": 2, "placeholders": 0}
+    assert result.status["replicas"] == {
+        "desired": 2,
+        "placed": 2,
+        "inSync": 2,
+        "placeholders": 0,
+        "summary": "2/2",
+    }
 
 
 def test_moving_replicas_are_not_counted_twice() -> None:
@@ -225,7 +237,13 @@ def test_moving_replicas_are_not_counted_twice() -> None:
     view = topic(replication_factor=2, partitions_placed=1)
     world = ControllerWorld(brokers=[broker(1), broker(2), broker(3)], topics=[view], rows=[moving])
     result = world.reconcile()
-    assert result.status["replicas"] == {"desired": 2, "placed": 3, "inSync": 1, "placeholders": 0}
+    assert result.status["replicas"] == {
+        "desired": 2,
+        "placed": 3,
+        "inSync": 1,
+        "placeholders": 0,
+        "summary": "1/2",
+    }
 
 
 class ComparedPartition(int):

@@ -108,6 +108,14 @@ def test_integrity_affects_no_other_condition() -> None:
     assert bad == good
 
 
+def test_summary_of_tiering_shows_the_damage_that_an_audit_found() -> None:
+    reason = (integrity(world_of(DAMAGED)) or ("", ""))[1]
+    tiering = world_of(DAMAGED).reconcile().status["tiering"]
+    assert isinstance(tiering, dict)
+    assert (tiering["state"], tiering["summary"]) == ("Enabled", reason)
+    assert reason not in ("", "Enabled")
+
+
 LONG = "n" * 249
 
 

@@ -71,7 +71,13 @@ def test_under_replicated_and_accepted() -> None:
     result = world.reconcile()
     assert _main(result) == ("True", "False", "False")
     assert ready(result)["FullyReplicated"] == ("False", "Placeholders")
-    assert result.status["replicas"] == {"desired": 6, "placed": 4, "inSync": 4, "placeholders": 2}
+    assert result.status["replicas"] == {
+        "desired": 6,
+        "placed": 4,
+        "inSync": 4,
+        "placeholders": 2,
+        "summary": "4/6",
+    }
     assert result.status["partitionsPlaced"] == 2
     assert result.status["topicId"] == id_text(numbered_uuid(1))
 
@@ -158,6 +164,7 @@ def test_disablement_from_start_to_end() -> None:
         "state": "Enabled",
         "epoch": 0,
         "since": "2027-01-15T08:00:00Z",
+        "summary": "Enabled",
     }
     # The user turns tiering off: first the state is persisted, then brokers are queried.
     off = dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=2)
@@ -539,7 +546,13 @@ def test_offline_partitions_and_lost_copies() -> None:
     result = world.reconcile()
     assert _main(result) == ("False", "True", "False")
     assert "partitions 0, 1 have no leader" in messages(result)["Ready"]
-    assert result.status["replicas"] == {"desired": 2, "placed": 2, "inSync": 0, "placeholders": 0}
+    assert result.status["replicas"] == {
+        "desired": 2,
+        "placed": 2,
+        "inSync": 0,
+        "placeholders": 0,
+        "summary": "0/2",
+    }
     # The broker returns with an empty directory, so the copies are lost.
     world.register(1, incarnation=44, directory=45)
     result = world.reconcile()
@@ -624,6 +637,7 @@ def test_figures_are_written_once_a_minute_and_everything_else_at_once() -> None
         "since": "2027-01-15T08:00:00Z",
         "remoteSegments": 3,
         "remoteBytes": 3000,
+        "summary": "Enabled",
     }
     # The first figures of a topic need not wait for the interval.
     assert pacer.should_write("t", old.status, new.status, now_ms=T0 + 1), "the first at once"
@@ -755,6 +769,19 @@ def test_exhaustion_of_epochs_is_reported_in_advance(left: int, stalled: str) ->
     assert _main(result) == ("True", "False", stalled)
 
 
+def test_topic_with_placeholders_shows_at_once_that_all_others_are_in_sync() -> None:
+    def replicas(in_sync: int) -> dict[str, object]:
+        summary = f"{in_sync}/4"
+        counts = {"desired": 4, "placed": 3, "inSync": in_sync, "placeholders": 1}
+        return {"replicas": {**counts, "summary": summary}}
+
+    pacer = Pacer()
+    assert pacer.should_write("t", {}, replicas(1), now_ms=T0)
+    # Progress is a figure. Its end is not: nothing would be written for a minute.
+    assert not pacer.should_write("t", replicas(1), replicas(2), now_ms=T0 + 1_000)
+    assert pacer.should_write("t", replicas(1), replicas(3), now_ms=T0 + 2_000)
+
+
 def test_approximate_sizes_are_powers_of_two() -> None:
     sizes = (5, 1023, 1024, 5 << 20, 7 << 20, 9 << 20, 3 << 30, 5 << 40)
     texts = [approximate_bytes(size) for size in sizes]
@@ -789,7 +816,8 @@ def test_leader_waiting_for_the_tier_makes_its_topic_unready() -> None:
     assert ready(result)["Reconciling"] == ("True", "TierUnavailable")
     assert messages(result)["Ready"] == "partitions 0 are offline: it is too large"
     assert ready(result)["TieringSettled"] == ("False", "TierUnavailable")
-    assert result.status["tiering"] == figures
+    # kubectl's column shows the trouble in place of the state.
+    assert result.status["tiering"] == {**figures, "summary": "TierUnavailable"}
     world.state.reports[key] = _report(segments=3)
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 

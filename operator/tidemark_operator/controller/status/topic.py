@@ -31,6 +31,7 @@ from tidemark_operator.controller.placement_records import partitions_in_rows
 from tidemark_operator.controller.replication_factor_changes import Resizing
 from tidemark_operator.controller.status.acceptances import recorded
 from tidemark_operator.controller.status.conditions import (
+    FALSE,
     TRUE,
     ConditionValue,
     StatusResult,
@@ -46,7 +47,10 @@ from tidemark_operator.controller.status.offline_partitions import (
     no_leader,
     storage_refuses,
 )
-from tidemark_operator.controller.status.remote_integrity import remote_integrity
+from tidemark_operator.controller.status.remote_integrity import (
+    REMOTE_INTEGRITY,
+    remote_integrity,
+)
 from tidemark_operator.controller.topics import TopicDecision
 
 
@@ -204,11 +208,16 @@ def topic_status(
             "placed": counted.placed,
             "inSync": counted.in_sync,
             "placeholders": counted.placeholders,
+            # A printer column shows one field, and cannot join two.
+            "summary": f"{counted.in_sync}/{counted.desired}",
         }
     if decision.accepted:
         status["accepted"] = recorded(topic.status, decision.accepted, now_ms=now_ms)
     if decision.tiering_status.tiering.ever_tiered:
-        status["tiering"] = _tiering(state, topic, decision.tiering_status)
+        status["tiering"] = {
+            **_tiering(state, topic, decision.tiering_status),
+            "summary": _tiering_summary(conditions, decision.tiering_status),
+        }
     status["conditions"] = render(
         conditions, topic.status, generation=topic.generation, now_ms=now_ms
     )
@@ -614,6 +623,19 @@ def _first_error(state: ControllerState, topic: TopicInfo) -> PartitionStatus | 
 # ---------------------------------------------------------------- tiering figures
 
 
+def _tiering_summary(conditions: Sequence[ConditionValue], status: PersistedTiering) -> str:
+    """Return the state of tiering, or the reason of the first condition with trouble in the tier.
+
+    The order is the one of urgency: a disablement, errors of leaders, then the last audit.
+    """
+    by_type = {item.type: item for item in conditions}
+    for type_ in ("TieringSettled", "TierIntegrity", REMOTE_INTEGRITY):
+        item = by_type.get(type_)
+        if item is not None and item.status == FALSE:
+            return str(item.reason)
+    return state_name(status.tiering.state)
+
+
 def _tiering(
     state: ControllerState, topic: TopicInfo, status: PersistedTiering
 ) -> dict[str, object]:
@@ -627,6 +649,7 @@ def _tiering(
         "state": state_name(tiering.state),
         "epoch": tiering.epoch,
         "since": time_text(status.since_ms),
+        "summary": state_name(tiering.state),
     }
     if tiering.policy is not None:
         body["policy"] = policy_name(tiering.policy)

@@ -20,6 +20,7 @@ _FIGURES = frozenset(
         ("tiering", "remainingSegments"),
         ("tiering", "remainingBytes"),
         ("replicas", "inSync"),
+        ("replicas", "summary"),
         ("remoteBytes",),
         ("leaders",),
         ("logBytes",),
@@ -83,6 +84,10 @@ def _strip(name: str, value: object) -> object:
     # The first and the last figure of the tier are more than a figure: they are written at once.
     if name == "tiering":
         kept["anything"] = [inner for inner in sorted(value) if _is_some(value, inner)]
+    # So is the moment when all placed replicas are in sync: a topic with placeholders has no
+    # condition that changes then.
+    if name == "replicas":
+        kept["settled"] = value.get("inSync") == value.get("placed")
     return kept
 
 
