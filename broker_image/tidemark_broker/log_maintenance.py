@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from tidemark_broker.flush_ages import FlushAges
-from tidemark_broker.log import StorageError
+from tidemark_broker.log import PartitionLog, StorageError, flushing, retention
 from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
@@ -50,12 +50,12 @@ class LogMaintenance:
         due = [
             partition
             for partition in unflushed
-            if partition.log.needs_flush or partition.tp in overdue
+            if flushing.needs_flush(partition.log) or partition.tp in overdue
         ]
         for partition in due:
             # Each flush awaits a thread. Meanwhile partitions that follow may have been removed.
             if not partition.removed:
-                await self._guarded(partition, partition.log.flush)
+                await self._guarded(partition, flushing.flush)
 
     async def expire_producers(self, idle_ms: int) -> None:
         """Forget producers that have not written for ``idle_ms``."""
@@ -85,7 +85,9 @@ class LogMaintenance:
         # Segments that are not in the tier yet must stay while the tier is unavailable.
         mode = partition.local_retention(tier_available=_tier_available(partition))
         before, active = partition.log_start_offset, partition.log.active_base_offset
-        await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
+        await self._guarded(
+            partition, lambda log: retention.apply_retention(log, now_ms, tiered=mode)
+        )
         # The copier waits for rolled segments, which are the ones it may copy.
         if partition.log.active_base_offset != active:
             partition.context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, partition.tp))
@@ -94,7 +96,7 @@ class LogMaintenance:
             partition.wake_all()
             partition.context.checkpoint_log_start(partition)
 
-    async def _guarded(self, partition: Partition, work: Callable[[], object]) -> None:
+    async def _guarded(self, partition: Partition, work: Callable[[PartitionLog], object]) -> None:
         """Run blocking ``work`` on a partition's log in a thread, and report a storage failure.
 
         Never raises :class:`StorageError`, so that a failing disk of one partition does not stop
@@ -107,7 +109,7 @@ class LogMaintenance:
         if not context.failures.may_try(partition.tp, context.monotonic()):
             return
         try:
-            await in_thread(work)
+            await in_thread(work, partition.log)
         except StorageError as error:
             if not partition.removed:
                 self._failed.add(partition)

@@ -60,7 +60,7 @@ class BrokerCollector(Collector):
             broker_table.UNDER_MIN_ISR: sum(partition.under_min_isr for partition in led),
             broker_table.LOG_BYTES: sum(partition.log.size_bytes for partition in partitions),
             broker_table.PRODUCER_IDS: sum(
-                partition.log.producer_count for partition in partitions
+                len(partition.log.producers) for partition in partitions
             ),
             broker_table.PRODUCERS_REFUSED: context.refused.of_new_producers,
             broker_table.PURGATORY: context.purgatory.size,

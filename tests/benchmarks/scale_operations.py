@@ -39,7 +39,7 @@ from tidemark_broker.api.fetch_read import FetchParams
 from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
-from tidemark_broker.log import LogConfig, LogManager, PartitionLog
+from tidemark_broker.log import LogConfig, LogManager, PartitionLog, appending, flushing
 from tidemark_broker.purgatory import PartitionChange, Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits, ReplicaFetcher
 from tidemark_broker.replication.following.tier_bootstrap import FromTier
@@ -238,7 +238,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
 
         # One partition advances. What is measured is how much of the request is looked at again.
         async def work() -> None:
-            log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW_MS)
+            appending.append_as_leader(log, batch(), leader_epoch=0, now_ms=NOW_MS)
             log.advance_high_watermark(log.next_offset)
             purgatory.notify((PartitionChange.HIGH_WATERMARK, (TOPIC, count // 2)))
             await asyncio.sleep(0)
@@ -285,9 +285,9 @@ def _log(folder: Path, segments: int, batches: int = 1) -> tuple[LogManager, Par
     )
     for _ in range(segments):
         for _ in range(batches):
-            log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW_MS)
-        log.roll(NOW_MS)
-    log.flush()
+            appending.append_as_leader(log, batch(), leader_epoch=0, now_ms=NOW_MS)
+        appending.roll(log, NOW_MS)
+    flushing.flush(log)
     return manager, log
 
 
@@ -312,14 +312,14 @@ async def _copied_segment(folder: Path, count: int) -> AsyncIterator[Work]:
 
     async def work() -> None:
         await host.produce(1)
-        log.roll(NOW_MS)
+        appending.roll(log, NOW_MS)
         host.context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, host.partition.tp))
         await host.until(lambda: log.highest_remote_offset + 1 >= log.next_offset)
 
     # All segments before the measured one are already in the tier.
     for _ in range(count):
         await host.produce(1)
-        log.roll(NOW_MS)
+        appending.roll(log, NOW_MS)
     await host.until(lambda: log.highest_remote_offset + 1 >= log.next_offset, 300.0)
     yield work
     await host.close()

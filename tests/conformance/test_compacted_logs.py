@@ -11,7 +11,7 @@ from tests.unit.log.conftest import T0, LogBench
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
-from tidemark_broker.log import LogConfig, PartitionLog
+from tidemark_broker.log import LogConfig, PartitionLog, appending, flushing
 from tidemark_broker.log.compaction import CleanerSettings, clean, dirtiness_of
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -48,7 +48,7 @@ def _written(bench: LogBench) -> PartitionLog:
         bench.append(log, data, epoch=number // 120, now_ms=T0 + number)
     # The cleaner stops at the high watermark and at the active segment.
     log.advance_high_watermark(log.next_offset)
-    log.roll(T0)
+    appending.roll(log, T0)
     return log
 
 
@@ -66,10 +66,10 @@ def test_kafka_reads_a_compacted_log(tmp_path: Path) -> None:
         what = dirtiness_of(log, now_ms)
         clean(log, what, settings, now_ms=now_ms, stopping=lambda: False, moved=lambda _: 0.0)
         # Make the whole log dirty again, as after a change of the policy.
-        log.state.first_dirty = 0
+        log.first_dirty = 0
     bench.check(log)
     data = bench.read_all(log)
-    log.close()
+    flushing.close(log)
     # An empty file has nothing to check.
     files = [*bench.directory.glob("*.log"), *bench.directory.glob("*.index")]
     names = ",".join(str(file) for file in sorted(files) if file.stat().st_size)

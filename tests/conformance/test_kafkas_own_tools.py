@@ -16,6 +16,7 @@ from tests.kafka_programs import java, kafka_jars
 from tests.unit.log.conftest import LogBench
 from tests.unit.log.test_producers_of_a_log import finish
 from tests.unit.log.test_producers_of_a_log import produce as produce_in
+from tidemark_broker.log import flushing
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -87,7 +88,7 @@ def test_kafka_reads_producer_snapshots_and_transaction_index(jars: Path, tmp_pa
     finish(log, 7, commit=False)
     bench.fill(log, [1])
     log.advance_high_watermark(log.next_offset)  # or there is a marker that may yet go
-    log.close()
+    flushing.close(log)
     folder = bench.directory
     text = dump(
         jars, [*folder.glob("*.log"), *folder.glob("*.txnindex"), *folder.glob("*.snapshot")]

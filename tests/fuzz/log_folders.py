@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.fuzz.frames import spoil
 from tidemark.records.batch import check_crc, iter_headers
 from tidemark.records.builder import Record, build_batch
-from tidemark_broker.log import LogConfig, LogError, PartitionLog
+from tidemark_broker.log import LogConfig, LogError, PartitionLog, appending, flushing, reading
 from tidemark_broker.log.opening import create_log, open_log
 
 T0 = 1_700_000_000_000
@@ -27,13 +27,11 @@ def sound() -> dict[str, bytes]:
     """A directory of some segments as a clean shutdown leaves it, by the files' names."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "t-0"
-        log = PartitionLog(
-            create_log(directory, topic="t", topic_id=_TOPIC_ID, partition=0, config=_CONFIG)
-        )
+        log = create_log(directory, topic="t", topic_id=_TOPIC_ID, partition=0, config=_CONFIG)
         # Twelve batches in segments of 600 bytes, over three leader epochs.
         for number in range(_BATCHES):
-            log.append_as_leader(_batch(number), leader_epoch=number // 5, now_ms=T0)
-        log.close()
+            appending.append_as_leader(log, _batch(number), leader_epoch=number // 5, now_ms=T0)
+        flushing.close(log)
         return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
@@ -64,22 +62,20 @@ def check(note: str, data: bytes) -> bool:
         try:
             _check_log(log, clean=ended == "closed")
         finally:
-            log.state.close_files()
+            log.close_files()
     return True
 
 
 def _opened(directory: Path, *, clean: bool) -> PartitionLog:
-    return PartitionLog(
-        open_log(
-            directory,
-            topic="t",
-            topic_id=_TOPIC_ID,
-            partition=0,
-            config=_CONFIG,
-            recovery_point=_BATCHES if clean else 0,
-            clean_shutdown=clean,
-            log_start_offset=None,
-        )
+    return open_log(
+        directory,
+        topic="t",
+        topic_id=_TOPIC_ID,
+        partition=0,
+        config=_CONFIG,
+        recovery_point=_BATCHES if clean else 0,
+        clean_shutdown=clean,
+        log_start_offset=None,
     )
 
 
@@ -91,15 +87,15 @@ def _check_log(log: PartitionLog, *, clean: bool) -> None:
     """
     try:
         end = _read_all(log, checked=not clean)
-        log.offset_by_timestamp(T0 + 5)
+        reading.offset_by_timestamp(log, T0 + 5)
     # Only a clean shutdown lets a log open without an inspection.
     except LogError:
         assert clean
         return
     # The log continues exactly where reading ended.
     assert end == log.next_offset
-    info = log.append_as_leader(
-        _batch(99), leader_epoch=max(99, log.epochs.latest_epoch), now_ms=T0
+    info = appending.append_as_leader(
+        log, _batch(99), leader_epoch=max(99, log.epochs.latest_epoch), now_ms=T0
     )
     assert info.base_offset == end
 
@@ -109,7 +105,9 @@ def _read_all(log: PartitionLog, *, checked: bool) -> int:
     ``checked`` each batch continues the one before and its CRC holds."""
     offset = log.local_log_start_offset
     while offset < log.next_offset:
-        result = log.read(offset, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True)
+        result = reading.read(
+            log, offset, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True
+        )
         # A read that makes no progress would be an endless loop in a follower.
         assert result.next_offset > offset
         for position, header in iter_headers(result.data) if checked else ():

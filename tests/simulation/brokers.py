@@ -23,7 +23,7 @@ from tidemark.wire import control
 from tidemark_broker import config as broker_config
 from tidemark_broker.broker import BrokerServer
 from tidemark_broker.listeners import CLIENTS
-from tidemark_broker.log import StorageError
+from tidemark_broker.log import StorageError, reading
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest
@@ -84,9 +84,11 @@ def batches_in(partition: Partition, start: int, end: int) -> list[SimulatedBatc
 def _batches(log: PartitionLog, start: int, end: int) -> list[SimulatedBatch]:
     found: list[SimulatedBatch] = []
     # In a log that restarts, the first segment exists before its bounds do.
-    offset = max(start, log.local_log_start_offset, log.segments()[0].base_offset)
+    offset = max(start, log.local_log_start_offset, log.segment_infos()[0].base_offset)
     while offset < min(end, log.next_offset):
-        read = log.read(offset, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True)
+        read = reading.read(
+            log, offset, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True
+        )
         if not read.data:
             break
         found += batches_of(read.data)
@@ -419,7 +421,7 @@ class SimulatedMachine:
     def _note_held(self, process: BrokerProcess) -> None:
         for partition in process.partitions:
             key = partition.topic, partition.partition
-            if partition.log.state.closed:  # it is being removed
+            if partition.log.closed:  # it is being removed
                 self.held.pop(key, None)
                 continue
             self.held[key] = Held.of(partition.log)

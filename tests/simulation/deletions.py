@@ -70,7 +70,7 @@ class Deletions:
                 f"{partition.tp}: the log starts at {start}, deletions were to {sorted(asked)}",
             )
         # Records from the log start on are in the log, so the first segment begins at or below it.
-        first = log.state.segments.items[0].base_offset
+        first = log.segments.items[0].base_offset
         if first > start and not self._checks.topics[key[0]].tiered:
             self._checks.fail(
                 "15", f"{partition.tp}: the log starts at {start}, its first segment at {first}"
@@ -120,7 +120,7 @@ class Deletions:
         mode = partition.local_retention()
         if mode is not None and mode.suspended:
             return ""
-        segments = partition.log.segments()
+        segments = partition.log.segment_infos()
         start = partition.log_start_offset
         if len(segments) > 1 and segments[1].base_offset <= start:
             return f"{key}: the log starts at {start}, segment {segments[0].base_offset} is below"

@@ -184,9 +184,9 @@ def _every_live_broker(draft: Draft) -> list[Any]:
 def _deletes_to_the_end(partition: Partition, offset: int) -> DeleteResult:
     """DeleteRecords that takes the log's end for the high watermark."""
     wanted = partition.next_offset if offset == -1 else offset
-    state = partition.log.state
-    local_start = max(wanted, state.bounds.local_start)
-    state.bounds = state.bounds._replace(log_start=wanted, local_start=local_start)
+    log = partition.log
+    local_start = max(wanted, log.bounds.local_start)
+    log.bounds = log.bounds._replace(log_start=wanted, local_start=local_start)
     return DeleteResult(ErrorCode.none, wanted, wanted)
 
 
@@ -200,7 +200,7 @@ def _refused_below_the_start(partition: Partition, offset: int) -> DeleteResult:
 def _to_the_end_of_its_segment(partition: Partition, offset: int) -> DeleteResult:
     """DeleteRecords by whole segments, the one that holds the offset included."""
     wanted = partition.high_watermark if offset == -1 else offset
-    ends = (segment.next_base_offset for segment in partition.log.segments())
+    ends = (segment.next_base_offset for segment in partition.log.segment_infos())
     end = next((end for end in ends if end >= wanted), wanted)
     return _delete_records(partition, min(end, partition.high_watermark))
 

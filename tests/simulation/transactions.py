@@ -14,6 +14,7 @@ from typing import Any
 from tests.simulation.brokers import BrokerProcess
 from tests.simulation.checks import Key
 from tidemark.records.builder import Record, build_batch
+from tidemark_broker.log import appending
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.markers import Marker, TransactionKey
@@ -73,7 +74,7 @@ class SimulatedTransactions:
             base_sequence=0,
             is_transactional=True,
         )
-        guard = partition.log.begin_verification(data, now_ms, supports_epoch_bump=False)
+        guard = appending.begin_verification(partition.log, data, now_ms, supports_epoch_bump=False)
         result = await produce.append(
             partition, data, acks=-1, timeout_ms=_PRODUCE_TIMEOUT_MS, guard=guard
         )
@@ -145,7 +146,9 @@ class SimulatedTransactions:
             machine = None if row is None else cluster.machines.get(row.leader)
             process = None if machine is None else machine.alive
             partition = None if process is None else process.partition(*key)
-            if partition is not None and partition.log.has_ongoing_transaction(producer_id, 0):
+            if partition is not None and partition.log.producers.has_ongoing_transaction(
+                producer_id, 0
+            ):
                 cluster.checks.fail(
                     "28",
                     f"{key}: the marker of producer {producer_id} was given up, and its "

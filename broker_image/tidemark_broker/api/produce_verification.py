@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.records.batch import BatchHeader, CorruptBatch, read_header
 from tidemark_broker.api.table import Call
-from tidemark_broker.log import VerificationGuard
+from tidemark_broker.log import VerificationGuard, appending
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -98,7 +98,8 @@ def _guard(batch: TransactionalBatch, call: Call) -> VerificationGuard | None:
     partition: Partition | None = call.services.replicas.get(*batch.tp)
     if partition is None or partition.check_leader() is not ErrorCode.none:
         return None
-    return partition.log.begin_verification(
+    return appending.begin_verification(
+        partition.log,
         batch.records,
         partition.context.wall_ms(),
         supports_epoch_bump=call.version >= _ADDS_SINCE,

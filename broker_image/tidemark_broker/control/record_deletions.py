@@ -169,7 +169,7 @@ def _local_bytes(log: PartitionLog, copied: int, offset: int) -> int:
     """Size of the segments wholly below the offset and above ``copied``, the end of the tier."""
     return sum(
         segment.size_bytes
-        for segment in log.segments()
+        for segment in log.segment_infos()
         if not segment.is_active and copied < segment.next_base_offset - 1 < offset
     )
 

@@ -19,7 +19,7 @@ from tidemark_broker.coordinators.errors import (
     CoordinatorRecordTooLarge,
     append_failed,
 )
-from tidemark_broker.log import AppendOrigin, VerificationGuard
+from tidemark_broker.log import AppendOrigin, VerificationGuard, appending
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 
@@ -77,8 +77,11 @@ class CoordinatorLog:
         Return the guard, or None if the transaction is open here and needs no query.
         """
         self.check()
-        return self.partition.log.begin_verification_of(
-            producer.producer_id, producer.producer_epoch, self.partition.context.wall_ms()
+        return appending.begin_verification_of(
+            self.partition.log,
+            producer.producer_id,
+            producer.producer_epoch,
+            self.partition.context.wall_ms(),
         )
 
     def verified(self, producer: TransactionalProducer, guard: VerificationGuard) -> None:

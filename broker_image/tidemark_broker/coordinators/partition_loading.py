@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from tidemark.records.batch import BatchHeader, CorruptBatch, check_crc, iter_headers
 from tidemark.records.decode import decode_records
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
-from tidemark_broker.log import PartitionLog
+from tidemark_broker.log import PartitionLog, reading
 from tidemark_broker.replication.threads import ThreadPool
 
 READ_BYTES = 1024 * 1024
@@ -55,7 +55,9 @@ def load(
     offset = log.log_start_offset
     while offset < end_offset and not given_up():
         # Reading stops at the epoch's start: later records are applied as they are appended.
-        read = log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset, min_one=True)
+        read = reading.read(
+            log, offset, max_bytes=READ_BYTES, up_to_offset=end_offset, min_one=True
+        )
         if not read.data:
             break
         view = memoryview(read.data)

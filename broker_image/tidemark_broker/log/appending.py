@@ -28,7 +28,7 @@ from tidemark_broker.log.batch_walk import BatchAt
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import CorruptRecords, InvalidRecords
 from tidemark_broker.log.files import remove_files
-from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.producer_entry import (
     NO_SEQUENCE,
     AppendOrigin,
@@ -49,23 +49,26 @@ from tidemark_broker.log.validate import (
 
 
 def append_as_leader(
-    log: LogState,
+    log: PartitionLog,
     data: Buffer,
+    *,
     leader_epoch: int,
     now_ms: int,
-    contents: BatchContents | None,
+    contents: BatchContents | None = None,
     origin: AppendOrigin = AppendOrigin.CLIENT,
     guard: VerificationGuard | None = None,
-    *,
     reads: bool = False,
 ) -> AppendInfo:
-    """Check a client's batch, set its offsets and leader epoch, and append it.
+    """Check one batch of a client and append it, with offsets and the leader epoch set.
 
-    It implements :meth:`PartitionLog.append_as_leader`. A retry of a stored batch is not appended
-    again; the result describes the first append. ``contents``: the batch's records, None if they
-    were not read. ``reads``: whether they must be read (RecordsInDoubt is raised without them).
-    ``guard``: proof that the transaction coordinator has confirmed the batch (KIP-890), None for
-    none.
+    A retry of a stored batch is not appended again; the result describes the first append.
+    ``contents``: the batch's records, if they were read (:func:`batch_contents`).
+    :class:`RecordsInDoubt` is raised if they must be read first. With ``reads`` that is the case
+    for every batch with a valid header.
+
+    ``guard``: proof that the transaction coordinator has confirmed, since
+    :func:`begin_verification`, that the partition is part of the producer's transaction (KIP-890).
+    Without it only a transaction that is already open here continues.
     """
     config = log.config
     data = one_batch(data)
@@ -115,7 +118,7 @@ def append_as_leader(
 
 
 def append_marker(
-    log: LogState,
+    log: PartitionLog,
     marker: EndMarker,
     *,
     producer_id: int,
@@ -124,10 +127,11 @@ def append_marker(
     leader_epoch: int,
     now_ms: int,
 ) -> AppendInfo:
-    """Append a control batch that commits or aborts a producer's transaction (KIP-98), as leader.
+    """Append the marker that commits or aborts a producer's transaction, as leader (KIP-98).
 
-    It implements :meth:`PartitionLog.append_marker`. ``transaction_version``: version of the
-    transaction protocol (KIP-890), which decides which producer epochs are valid.
+    ``transaction_version``: version of the transaction protocol (KIP-890), which decides which
+    producer epochs are valid. Raises :class:`InvalidProducerEpoch` or
+    :class:`TransactionCoordinatorFenced` for a marker that was superseded.
     """
     if producer_id <= NO_PRODUCER_ID:
         raise InvalidRecords(f"producer id {producer_id} of a transaction marker is not valid")
@@ -170,11 +174,11 @@ def append_marker(
 
 
 def begin_verification(
-    log: LogState, data: Buffer, now_ms: int, *, supports_epoch_bump: bool
+    log: PartitionLog, data: Buffer, now_ms: int, *, supports_epoch_bump: bool
 ) -> VerificationGuard | None:
-    """Issue a guard for a transactional batch that the coordinator must confirm (KIP-890).
+    """Issue a guard for a client's transactional batch that the coordinator must confirm (KIP-890).
 
-    None if no confirmation is needed. It implements :meth:`PartitionLog.begin_verification`.
+    None if no confirmation is needed. :func:`append_as_leader` takes the result as ``guard``.
     """
     try:
         header = read_header(data)
@@ -191,12 +195,9 @@ def begin_verification(
 
 
 def begin_verification_of(
-    log: LogState, producer_id: int, producer_epoch: int, now_ms: int
+    log: PartitionLog, producer_id: int, producer_epoch: int, now_ms: int
 ) -> VerificationGuard | None:
-    """Issue a guard for group offsets that a coordinator writes in a producer's transaction.
-
-    It implements :meth:`PartitionLog.begin_verification_of`.
-    """
+    """Issue a guard for group offsets that a coordinator writes in a producer's transaction."""
     batch = ProducerBatch(
         producer_id, producer_epoch, NO_SEQUENCE, -1, -1, now_ms, is_transactional=True
     )
@@ -204,11 +205,11 @@ def begin_verification_of(
         return log.producers.begin_verification(batch, now_ms, supports_epoch_bump=False)
 
 
-def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> AppendInfo:
+def append_as_follower(log: PartitionLog, data: Buffer, *, now_ms: int | None = None) -> AppendInfo:
     """Append batches that were fetched from the leader, with its offsets and leader epochs.
 
-    It implements :meth:`PartitionLog.append_as_follower`. ``now_ms`` None: the present time. Raises
-    CorruptRecords if the batches are damaged or do not continue the log.
+    ``now_ms`` None: the present time. Raises CorruptRecords if the batches are damaged or do not
+    continue the log.
     """
     batches, produced = check_follower_batches(data, log.epochs.latest_epoch)
     if not batches:
@@ -241,16 +242,13 @@ def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> Appen
     )
 
 
-def roll(log: LogState, now_ms: int) -> bool:
-    """Start a new segment at the log end; return False if the active one is empty.
-
-    It implements :meth:`PartitionLog.roll`.
-    """
+def roll(log: PartitionLog, now_ms: int) -> bool:
+    """Start a new segment at the log end; return False if the active one is empty."""
     with log.lock:
         log.check_usable()
         if not log.segments.active.size_bytes:
             return False
-        log.roll(log.bounds.end, now_ms)
+        log.start_segment(log.bounds.end, now_ms)
         return True
 
 
@@ -303,7 +301,7 @@ def _stamped(
 
 
 def _continuing(
-    log: LogState, data: Buffer, batches: list[BatchAt]
+    log: PartitionLog, data: Buffer, batches: list[BatchAt]
 ) -> tuple[Buffer, list[BatchAt]]:
     """Replace the empty front of a compacted batch, so that it continues the log.
 
@@ -327,7 +325,7 @@ def _continuing(
     return gap + bytes(memoryview(data)[first.end_position :]), [front, *rest]
 
 
-def _check_continues(log: LogState, first: BatchAt) -> None:
+def _check_continues(log: PartitionLog, first: BatchAt) -> None:
     """Check that ``first`` starts at the log end.
 
     An empty log whose start is within the leader's first batch starts at that batch instead.
@@ -343,7 +341,7 @@ def _check_continues(log: LogState, first: BatchAt) -> None:
 
 
 def _append(
-    log: LogState,
+    log: PartitionLog,
     buffers: Sequence[Buffer],
     batches: Sequence[BatchAt],
     now_ms: int,
@@ -373,7 +371,7 @@ def _append(
     return rolled
 
 
-def _note_epochs(log: LogState, batches: Sequence[BatchAt]) -> None:
+def _note_epochs(log: PartitionLog, batches: Sequence[BatchAt]) -> None:
     """Add new epochs in memory.
 
     The next flush writes them to their file; until then a recovery reads them from the batches.
@@ -383,7 +381,7 @@ def _note_epochs(log: LogState, batches: Sequence[BatchAt]) -> None:
             log.epochs = log.epochs.assign(batch.leader_epoch, batch.base_offset)
 
 
-def _roll_if_due(log: LogState, first: BatchAt, last: BatchAt, now_ms: int) -> bool:
+def _roll_if_due(log: PartitionLog, first: BatchAt, last: BatchAt, now_ms: int) -> bool:
     """Roll the active segment if the batches do not fit, or if it is too old; return whether.
 
     ``first`` and ``last``: first and last batch of the run to append.
@@ -396,7 +394,7 @@ def _roll_if_due(log: LogState, first: BatchAt, last: BatchAt, now_ms: int) -> b
         or _age_of(active, last.max_timestamp, now_ms) > config.effective_segment_ms
         or not active.has_room_for(last.last_offset, config.segment_index_bytes)
     ):
-        log.roll(first.base_offset, now_ms)
+        log.start_segment(first.base_offset, now_ms)
         return True
     return False
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemark.logfiles import names
 from tidemark_broker.log.errors import storage_errors
 from tidemark_broker.log.files import sync_directory
-from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.partition_log import PartitionLog
 
 
 def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
@@ -30,10 +30,10 @@ def rename_aside(directory: Path, topic: str, partition: int) -> Path:
     return target
 
 
-def rename_log(log: LogState, sync_parent: Callable[[], None] | None) -> Path:
+def rename_log(log: PartitionLog, sync_parent: Callable[[], None] | None) -> Path:
     """Close a log and rename its directory as deleted; return the new path. Blocks.
 
-    It implements :meth:`PartitionLog.rename_for_deletion`. The new name is durable on return.
+    The new name is durable on return. After a failure the call may be repeated.
     """
     log.close_files()
     log.directory = rename_out_of_the_way(log.directory, log.topic, log.partition)

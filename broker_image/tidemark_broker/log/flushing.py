@@ -11,14 +11,14 @@ from pathlib import Path
 from tidemark.logfiles import names
 from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.files import sync_directory, sync_file
-from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.types import SegmentFiles
 
 logger = logging.getLogger(__name__)
 
 
-def needs_flush(log: LogState) -> bool:
+def needs_flush(log: PartitionLog) -> bool:
     """Return whether a closed segment, or ``flush.messages`` records, are not durable yet."""
     bounds, segments = log.bounds, log.segments
     if log.failure is not None or log.closed:
@@ -30,10 +30,11 @@ def needs_flush(log: LogState) -> bool:
     )
 
 
-def flush(log: LogState, up_to_offset: int | None = None) -> int:
+def flush(log: PartitionLog, up_to_offset: int | None = None) -> int:
     """Fsync everything below an offset and return the new recovery point. Blocks.
 
-    It implements :meth:`PartitionLog.flush`. ``up_to_offset`` None: the log end.
+    ``up_to_offset`` None: the log end. A failed fsync may have lost pages permanently. The log then
+    refuses appends until :func:`opening.reopen`, which checks every byte.
     """
     with log.shaping:
         with log.lock:
@@ -59,10 +60,11 @@ def flush(log: LogState, up_to_offset: int | None = None) -> int:
         return log.bounds.recovery_point
 
 
-def close(log: LogState) -> None:
-    """Flush everything and close the log's files. Blocks. Raises StorageError for a failed log.
+def close(log: PartitionLog) -> None:
+    """Flush everything and close the log's files. Blocks. A closed log refuses everything else.
 
-    It implements :meth:`PartitionLog.close`.
+    Raises :class:`StorageError` for a log whose disk failed: its data is in doubt, so the shutdown
+    is not clean.
     """
     # A failed log is closed without a flush: another fsync would hide the lost pages.
     if log.failure is not None:
@@ -79,8 +81,11 @@ def close(log: LogState) -> None:
         log.close_files()
 
 
-def segment_files(log: LogState, base_offset: int) -> SegmentFiles:
-    """Return a closed segment's files, with complete indexes, for a copy to the tier. Blocks."""
+def segment_files(log: PartitionLog, base_offset: int) -> SegmentFiles:
+    """Return a closed segment's files, with complete indexes, for a copy to the tier. Blocks.
+
+    The caller flushes up to its end first.
+    """
     with log.shaping:
         if log.segments.unfinished:
             _save_indexes(log)
@@ -88,7 +93,7 @@ def segment_files(log: LogState, base_offset: int) -> SegmentFiles:
             return log.segments.files_of(base_offset)
 
 
-def _save_indexes(log: LogState, *, closing: bool = False) -> None:
+def _save_indexes(log: PartitionLog, *, closing: bool = False) -> None:
     """Write index entries, aborted transactions and producer snapshots that are only in memory.
 
     Closed segments are finished by it. With ``closing`` the active segment is treated like a closed
@@ -123,14 +128,14 @@ def _save_indexes(log: LogState, *, closing: bool = False) -> None:
     segments.trim()
 
 
-def sync_segments(log: LogState, target: int) -> None:
+def sync_segments(log: PartitionLog, target: int) -> None:
     """Fsync everything below ``target``, and nothing else. Blocks. The caller holds ``shaping``."""
     with log.lock:
         due = _due(log, target)
     _sync(log, due)
 
 
-def _due(log: LogState, target: int) -> list[Segment]:
+def _due(log: PartitionLog, target: int) -> list[Segment]:
     """Return the segments to sync so that everything below ``target`` is durable.
 
     The active segment is synced up to its end before the sync began. The list is empty if retention
@@ -141,7 +146,7 @@ def _due(log: LogState, target: int) -> list[Segment]:
     return [item for item in log.segments.items[first:] if item.base_offset < target]
 
 
-def _sync(log: LogState, due: Sequence[Segment]) -> None:
+def _sync(log: PartitionLog, due: Sequence[Segment]) -> None:
     try:
         _sync_files(log.directory, due)
     # The kernel reports a lost write once and then drops the pages: never retry an fsync.

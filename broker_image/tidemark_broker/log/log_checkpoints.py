@@ -18,7 +18,6 @@ from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.checkpoint_file import OffsetCheckpoint
 from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.log_starts import LogStarts, Starts
-from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.open_logs import OpenLogs
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.shared_work import SharedWork
@@ -32,7 +31,7 @@ logger = logging.getLogger(__name__)
 _Moment: TypeAlias = tuple[
     int,
     tuple[TopicPartition, ...],
-    list[tuple[LogState, LogBounds, StartRecord, Starts | None, int | None, int | None]],
+    list[tuple[PartitionLog, LogBounds, StartRecord, Starts | None, int | None, int | None]],
 ]
 
 
@@ -60,8 +59,8 @@ class LogCheckpoints:
 
     def attach(self, log: PartitionLog) -> None:
         """Connect a log, so that it can persist its starts before its files change."""
-        log.state.persist_checkpoints = self._shared_save
-        log.state.record_starts = partial(self._record_ahead, log)
+        log.persist_checkpoints = self._shared_save
+        log.record_starts = partial(self._record_ahead, log)
 
     def has_entry(self, key: TopicPartition) -> bool:
         """Return whether any of the files has an entry of that name."""
@@ -88,10 +87,9 @@ class LogCheckpoints:
         """
         with self._logs.changed:
             failures, logs = tuple(self._logs.failures), self._logs.all()
-        states = [log.state for log in logs]
         of_logs = [
-            (s, s.bounds, s.start_record, s.starts_ahead, s.cut_ahead, s.first_dirty)
-            for s in states
+            (log, log.bounds, log.start_record, log.starts_ahead, log.cut_ahead, log.first_dirty)
+            for log in logs
         ]
         return self.starts.changes, failures, of_logs
 
@@ -119,10 +117,10 @@ class LogCheckpoints:
         self._record(logs.values())
         self.starts.compact(without=recorded - kept - set(logs))
         # ``kept``: logs that could not be opened, whose entries are preserved.
-        bounds = {key: log.state.bounds_on_record for key, log in logs.items()}
+        bounds = {key: log.checkpoint_bounds for key, log in logs.items()}
         self.recovery_points.save({key: of.recovery_point for key, of in bounds.items()}, kept)
         self.high_watermarks.save({key: of.high_watermark for key, of in bounds.items()}, kept)
-        dirty = {key: log.state.first_dirty_on_record for key, log in logs.items()}
+        dirty = {key: log.checkpoint_first_dirty for key, log in logs.items()}
         self.first_dirty.save({key: at for key, at in dirty.items() if at is not None}, kept)
         self._saved = moment
 
@@ -130,11 +128,11 @@ class LogCheckpoints:
         """Persist starts by name. A deleted log must not overwrite the entry of its successor."""
         # Under the condition: an older state must not replace one recorded by a removal.
         with self._logs.changed:
-            due = [(log, starts_of(log.state)) for log in logs if self._logs.is_here(log)]
+            due = [(log, starts_of(log)) for log in logs if self._logs.is_here(log)]
             self._starts_due.update({log.key: starts for log, starts in due})
         self._shared_record()
         for log, starts in due:
-            starts_recorded(log.state, starts)
+            starts_recorded(log, starts)
 
     def _record_ahead(self, log: PartitionLog, starts: Starts) -> None:
         with self._logs.changed:
@@ -162,6 +160,6 @@ def _sync_announced(logs: Iterable[PartitionLog]) -> None:
     """
     for log in logs:
         try:
-            sync_below_announced(log.state)
+            sync_below_announced(log)
         except StorageError as error:
             logger.warning("%s: its log start cannot be persisted: %s", log.directory, error)

@@ -9,15 +9,21 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import TopicPartition
 from tidemark_broker.lock_order import LockRank
+from tidemark_broker.log import flushing
 from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.deletion import remove_renamed, rename_aside, rename_out_of_the_way
+from tidemark_broker.log.deletion import (
+    remove_renamed,
+    rename_aside,
+    rename_log,
+    rename_out_of_the_way,
+)
 from tidemark_broker.log.directory_lock import (
     UNKNOWN_BROKER_EPOCH,
     ensure_identity,
@@ -41,10 +47,17 @@ from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.partition_state import encode_state
 from tidemark_broker.log.producer_states import ALL_PRODUCERS_MAX, ProducerLimit
 from tidemark_broker.log.shared_work import SharedWork
-from tidemark_broker.log.shutdown import InThread, close_logs
 from tidemark_broker.log.topic_id_file import read_topic_id
 
 logger = logging.getLogger(__name__)
+
+#: Logs that are closed at once at a shutdown. Each close waits for the disk a few times, and
+#: thousands of them in sequence would exceed the time that a broker has. Disks process a few fsyncs
+#: at once; more do not speed them up.
+CLOSED_AT_ONCE_MAX = 6
+
+#: Runs a blocking call, given with its arguments, in a thread; to its end, also when cancelled.
+InThread = Callable[..., Awaitable[Any]]
 
 
 class LogManager:
@@ -190,7 +203,7 @@ class LogManager:
                 raise StorageError(f"{path} is missing; restart the broker to create it again")
             # Read first, so that even a failed log can be reported by its topic id.
             topic_id = read_topic_id(path)
-            state = open_log(
+            log = open_log(
                 path,
                 topic=topic,
                 topic_id=topic_id,
@@ -221,7 +234,7 @@ class LogManager:
                 logger.warning("%s cannot be opened and is left unchanged: %s", path, error)
             self._open.failures[key] = failure
             return
-        self._add(PartitionLog(state))
+        self._add(log)
 
     def _add(self, log: PartitionLog) -> PartitionLog:
         self._checkpoints.attach(log)
@@ -266,7 +279,7 @@ class LogManager:
             if self._checkpoints.has_entry(key):
                 # Entries of a deleted log would bound the new one after a crash.
                 self.checkpoint()
-            made = create_log(
+            log = create_log(
                 self.partition_directory(topic, partition),
                 topic=topic,
                 topic_id=topic_id,
@@ -277,7 +290,7 @@ class LogManager:
                 open_segments=self._open_segments,
                 producer_limit=self._producer_limit,
             )
-            return self._add(PartitionLog(made))
+            return self._add(log)
 
     def _existing(self, key: TopicPartition, topic_id: uuid.UUID) -> PartitionLog | None:
         failure, existing = self._open.failures.get(key), self._open.by_key.get(key)
@@ -299,7 +312,7 @@ class LogManager:
         log = self.get(topic, partition)
         if log is None:
             return False
-        renamed = log.rename_for_deletion(self._sync_names)
+        renamed = rename_log(log, self._sync_names)
         self._open.remove((topic, partition))
         self._remove_renamed(renamed)
         return True
@@ -319,7 +332,7 @@ class LogManager:
 
         It then counts as a log that could not be opened, so that :meth:`set_aside` can replace it.
         """
-        log.state.close_files()
+        log.close_files()
         failure = OpenFailure(
             topic=log.topic,
             partition=log.partition,
@@ -402,7 +415,7 @@ class LogManager:
             return False
         try:
             # A log that never opened may lack records, so the shutdown is not clean.
-            clean = await close_logs(self.logs(), in_thread) and not self.failures
+            clean = await _close_logs(self.logs(), in_thread) and not self.failures
             await in_thread(self._write_last, broker_epoch if clean else None)
         finally:
             os.close(self._lock_descriptor)
@@ -413,3 +426,33 @@ class LogManager:
         self.checkpoint()
         if clean_broker_epoch is not None:
             mark_clean_shutdown(self.directory, clean_broker_epoch)
+
+
+async def _close_logs(logs: Iterable[PartitionLog], in_thread: InThread) -> bool:
+    """Close all logs; return whether all succeeded. A failure does not stop the others.
+
+    Returns, or raises unexpected exceptions, only when no thread works on a log any more.
+    """
+    # The workers share one iterator: each takes the next log when it is done.
+    remaining = iter(logs)
+
+    async def close_in_turn() -> bool:
+        results = [await in_thread(_close, log) for log in remaining]
+        return all(results)
+
+    ends = await asyncio.gather(
+        *(close_in_turn() for _ in range(CLOSED_AT_ONCE_MAX)), return_exceptions=True
+    )
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    return all(ends)
+
+
+def _close(log: PartitionLog) -> bool:
+    try:
+        flushing.close(log)
+    except LogError as error:
+        logger.warning("%s: %s", log.directory, error)
+        return False
+    return True

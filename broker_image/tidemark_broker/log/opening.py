@@ -17,13 +17,12 @@ from tidemark_broker.log.creation import make_directory
 from tidemark_broker.log.deletion import sync_parent_of
 from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import RESTORE_OR_COPY, LogError, RecordsMissing
-from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.page_cache import forget_cached_pages
+from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.producer_states import ProducerLimit
 from tidemark_broker.log.recovery import LoadedSegments, load_segments
 from tidemark_broker.log.segment import wall_clock_ms
-from tidemark_broker.log.segment_list import SegmentList
 from tidemark_broker.log.start_offsets import starts_of
 from tidemark_broker.log.topic_id_file import check_topic_id
 from tidemark_broker.log.truncation import truncate_fully_and_start_at
@@ -42,24 +41,26 @@ def create_log(
     sync_parent: Callable[[], None] | None = None,
     open_segments: OpenSegments | None = None,
     producer_limit: ProducerLimit | None = None,
-) -> LogState:
+) -> PartitionLog:
     """Create an empty log at offset 0. Blocks. The directory must not exist, or be empty.
 
     ``state``: content of its ``partition.state``, None for no such file. Everything is durable on
     return. ``sync_parent`` makes the new directory name durable (None: an fsync of its own), so
     that several logs may share one fsync.
     """
-    segments = SegmentList(directory, [make_directory(directory, topic_id, state)])
-    log = LogState(
+    log = PartitionLog(
         directory,
         topic=topic,
         topic_id=topic_id,
         partition=partition,
         config=config,
+        segments=[make_directory(directory, topic_id, state)],
+        epochs=LeaderEpochs(),
+        epoch_file=EpochFile(directory),
+        bounds=LogBounds.empty(0, log_start=0),
         open_segments=open_segments,
         producer_limit=producer_limit,
     )
-    log.adopt(segments, LeaderEpochs(), EpochFile(directory), LogBounds.empty(0, log_start=0))
     try:
         sync_parent_of(directory, sync_parent)
     except BaseException:  # otherwise the next attempt would find a log without an owner
@@ -84,7 +85,7 @@ def open_log(
     first_dirty: int | None = None,
     open_segments: OpenSegments | None = None,
     producer_limit: ProducerLimit | None = None,
-) -> LogState:
+) -> PartitionLog:
     """Open an existing log directory and repair the effects of a crash. Blocks.
 
     The offsets are from the checkpoints. ``log_start_offset`` None (no checkpoint): the first local
@@ -95,22 +96,18 @@ def open_log(
     Raises :class:`RecordsMissing` if the first segment is above ``local_log_start_offset`` (None:
     unknown), since nothing deleted the segments before it.
     """
-    log = LogState(
-        directory,
-        topic=topic,
-        topic_id=topic_id,
-        partition=partition,
-        config=config,
-        open_segments=open_segments,
-        producer_limit=producer_limit,
-    )
-    log.first_dirty = first_dirty
     loaded = _load(
-        log, recovery_point, log_start_offset, local_log_start_offset, clean_shutdown=clean_shutdown
+        directory,
+        topic_id,
+        config,
+        recovery_point,
+        log_start_offset,
+        local_log_start_offset,
+        clean_shutdown=clean_shutdown,
     )
     # Without a checkpoint nothing older is known than the first record on disk.
     start = loaded.segments[0].base_offset if log_start_offset is None else log_start_offset
-    epoch_file, epochs = _load_epochs(log, loaded, start)
+    epoch_file, epochs = _load_epochs(directory, loaded, start)
     # Checkpoints may lag behind or be ahead of the files; the files decide.
     bounds = LogBounds.opened(
         *loaded.extent,
@@ -118,8 +115,21 @@ def open_log(
         recovery_point=recovery_point,
         high_watermark=high_watermark or 0,
     )
-    log.adopt(SegmentList(directory, loaded.segments), epochs, epoch_file, bounds)
-    # Producers are rebuilt from the adopted segments, within the adopted bounds.
+    log = PartitionLog(
+        directory,
+        topic=topic,
+        topic_id=topic_id,
+        partition=partition,
+        config=config,
+        segments=loaded.segments,
+        epochs=epochs,
+        epoch_file=epoch_file,
+        bounds=bounds,
+        first_dirty=first_dirty,
+        open_segments=open_segments,
+        producer_limit=producer_limit,
+    )
+    # Producers are rebuilt from the segments, within the bounds.
     _load_producers(log, loaded)
     end = bounds.end
     # Truncated bytes and a lost high watermark are reported: replication must not trust this log.
@@ -137,34 +147,40 @@ def open_log(
     return log
 
 
-def reopen(log: LogState) -> bool:
-    """Open a failed log again; return whether no record was lost. Blocks.
+def reopen(log: PartitionLog) -> bool:
+    """Open a failed log again and check every byte that may be in doubt. Blocks.
 
-    It implements :meth:`PartitionLog.reopen`.
+    The bytes are read from the disk, not from the page cache. Return whether all records of the log
+    are still there. Until then the log refuses everything. Bounds that clients saw do not fall.
     """
     with log.shaping:
         return _reopen(log)
 
 
-def _reopen(log: LogState) -> bool:
-    """Open a failed log again from its files; return whether all its records are still there.
-
-    Blocks. The caller holds ``shaping``.
-    """
+def _reopen(log: PartitionLog) -> bool:
+    """Do the work of :func:`reopen`. The caller holds ``shaping``."""
     with log.lock:
         # Close first: the files must be opened again and nothing may append meanwhile.
         log.close_files()
         former, record, truncations = log.bounds, log.start_record, log.truncations
         failure = log.failure
         # Records that a failed truncation was to remove are not missed.
-        expected_end = former.end if log.kept_to is None else min(former.end, log.kept_to)
+        expected_end = former.end if log.required_end is None else min(former.end, log.required_end)
     # After a failed fsync the page cache may show bytes that never reached the disk.
     forget_cached_pages(log.directory)
     # A truncation that failed halfway leaves either the old or the new first segment. The persisted
     # starts match both, the bounds in memory may not.
     start, local_start = former.log_start, starts_of(log).local_log_start_offset
-    loaded = _load(log, former.recovery_point, start, local_start, clean_shutdown=False)
-    epoch_file, epochs = _load_epochs(log, loaded, start)
+    loaded = _load(
+        log.directory,
+        log.topic_id,
+        log.config,
+        former.recovery_point,
+        start,
+        local_start,
+        clean_shutdown=False,
+    )
+    epoch_file, epochs = _load_epochs(log.directory, loaded, start)
     bounds = LogBounds.opened(
         *loaded.extent,
         log_start=start,
@@ -176,7 +192,7 @@ def _reopen(log: LogState) -> bool:
         # Committed records are lost: replication must know, because this replica may be in the ISR.
         if end < former.high_watermark:
             log.lost_at_open = (end, former.high_watermark)
-        log.adopt(SegmentList(log.directory, loaded.segments), epochs, epoch_file, bounds)
+        log.use_files(loaded.segments, epochs, epoch_file, bounds)
         log.starts_ahead = log.cut_ahead = None
         try:
             _load_producers(log, loaded)
@@ -194,25 +210,27 @@ def _reopen(log: LogState) -> bool:
 
 
 def _load(
-    log: LogState,
+    directory: Path,
+    topic_id: uuid.UUID,
+    config: LogConfig,
     recovery_point: int,
     log_start: int | None,
     local_start: int | None,
     *,
     clean_shutdown: bool,
 ) -> LoadedSegments:
-    """Load the log's segments from its directory, and check their start. Blocks.
+    """Load a log's segments from its directory, and check their start. Blocks.
 
     ``log_start`` and ``local_start`` are from the checkpoints, None for unknown. Raises
     RecordsMissing if segments at the start are missing that nothing deleted.
     """
     # The name may belong to a recreated topic, whose records these are not.
-    check_topic_id(log.directory, log.topic_id)
+    check_topic_id(directory, topic_id)
     loaded = load_segments(
-        log.directory,
+        directory,
         recovery_point=recovery_point,
         clean_shutdown=clean_shutdown,
-        index_interval_bytes=log.config.index_interval_bytes,
+        index_interval_bytes=config.index_interval_bytes,
         base_if_empty=log_start or 0,
         now_ms=wall_clock_ms(),
     )
@@ -222,16 +240,16 @@ def _load(
 
 
 def _load_epochs(
-    log: LogState, loaded: LoadedSegments, start: int
+    directory: Path, loaded: LoadedSegments, start: int
 ) -> tuple[EpochFile, LeaderEpochs]:
     """Return the epochs from ``start``, merged from file and batches, and save them to the file."""
-    epoch_file = EpochFile(log.directory)
+    epoch_file = EpochFile(directory)
     epochs = epoch_file.load(loaded, start)
     epoch_file.try_to_save(epochs)
     return epoch_file, epochs
 
 
-def _load_producers(log: LogState, loaded: LoadedSegments) -> None:
+def _load_producers(log: PartitionLog, loaded: LoadedSegments) -> None:
     try:
         log.reload_producers(loaded.unindexed_from)
     except BaseException:
@@ -239,9 +257,9 @@ def _load_producers(log: LogState, loaded: LoadedSegments) -> None:
         raise
 
 
-def _restart_empty(log: LogState, start: int, epochs: LeaderEpochs) -> None:
+def _restart_empty(log: PartitionLog, start: int, epochs: LeaderEpochs) -> None:
     """Restart a log that ends below its start; ``epochs`` are those from there."""
-    truncate_fully_and_start_at(log, start, start, ())
+    truncate_fully_and_start_at(log, start, log_start_offset=start, epochs=())
     log.epochs = epochs
     log.save_epochs()
 

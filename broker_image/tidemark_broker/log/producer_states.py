@@ -161,7 +161,7 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._live) + len(self._packed)
 
-    def __contains__(self, producer_id: int) -> bool:
+    def __contains__(self, producer_id: object) -> bool:
         return producer_id in self._live or producer_id in self._packed
 
     def _known(self, producer_id: int) -> ProducerStateEntry | None:

@@ -12,8 +12,8 @@ from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import HEADER_BYTES
 from tidemark_broker.log.batch_inspection import unpack_limits
 from tidemark_broker.log.errors import LogError
-from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.page_cache import NotCached
+from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.timestamp_lookup import first_at_or_after
 from tidemark_broker.log.transaction_index import TransactionIndex, aborted_between
@@ -25,38 +25,43 @@ _EMPTY_BATCHES_MAX = 100
 
 
 def read_cached(
-    log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: bool
+    log: PartitionLog, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool
 ) -> ReadResult:
-    """Read whole batches from the page cache. Raises NotCached if that would wait for the disk.
+    """Read whole batches on the loop thread; the parameters are those of :func:`read`.
 
-    It implements :meth:`PartitionLog.read_cached`.
+    Raises :class:`NotCached` where :func:`read` would likely wait for the disk.
     """
     with log.lock:
-        if _is_at_end(log, offset, up_to):
+        if _is_at_end(log, offset, up_to_offset):
             return ReadResult(b"", offset)
-        result = log.segments.read_cached(offset, max_bytes, up_to, min_one=min_one)
-        if len(result.data) == HEADER_BYTES and result.next_offset < min(up_to, log.bounds.end):
+        result = log.segments.read_cached(offset, max_bytes, up_to_offset, min_one=min_one)
+        end = min(up_to_offset, log.bounds.end)
+        if len(result.data) == HEADER_BYTES and result.next_offset < end:
             raise NotCached  # one empty batch: read() skips it, which may need the disk
         return result
 
 
-def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
-    """Read whole batches from the one that contains ``offset``. Blocks.
+def read(
+    log: PartitionLog, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool
+) -> ReadResult:
+    """Read whole batches of one segment, from the one that contains ``offset``. Blocks.
 
-    It implements :meth:`PartitionLog.read`. A single empty batch is the end of a compacted segment.
-    The read then includes what follows, because some clients take an answer without a record for
-    the log end and stop there.
+    Only batches that end below ``up_to_offset`` (exclusive) are returned, at most ``max_bytes`` of
+    them. With ``min_one`` the first one is returned even if it is larger.
+
+    A single empty batch is the end of a compacted segment. The read then includes what follows,
+    because some clients take an answer without a record for the log end and stop there.
     """
-    result = _read_segment(log, offset, max_bytes, up_to, min_one)
+    result = _read_segment(log, offset, max_bytes, up_to_offset, min_one)
     pieces = [result.data]
     while len(result.data) == HEADER_BYTES and len(pieces) < _EMPTY_BATCHES_MAX:
-        result = _read_segment(log, result.next_offset, max_bytes, up_to, min_one)
+        result = _read_segment(log, result.next_offset, max_bytes, up_to_offset, min_one)
         pieces.append(result.data)
     return ReadResult(b"".join(pieces), result.next_offset)
 
 
 def _read_segment(
-    log: LogState, offset: int, max_bytes: int, up_to: int, min_one: bool
+    log: PartitionLog, offset: int, max_bytes: int, up_to: int, min_one: bool
 ) -> ReadResult:
     """Read whole batches of the segment that contains ``offset``. Blocks.
 
@@ -90,17 +95,18 @@ def _read_segment(
         return result
 
 
-def aborted_count(log: LogState, start: int) -> int:
-    """Return an upper bound of the transaction index entries from the segment of ``start`` on."""
+def aborted_count(log: PartitionLog, start: int) -> int:
+    """Return an upper bound of the entries that :func:`aborted_transactions` examines."""
     with log.lock:
         return sum(map(len, _indexes_from(log, start)))
 
 
-def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTxn]:
-    """Return the aborted transactions with records in [start, end). Blocks.
+def aborted_transactions(log: PartitionLog, start: int, end: int) -> list[AbortedTxn]:
+    """Return the aborted transactions with records in [start, end), in the order of their markers.
+    Blocks.
 
-    It implements :meth:`PartitionLog.aborted_transactions`, and retries if the log is cut or
-    compacted meanwhile.
+    The list is complete if ``end`` is not above the last stable offset. The search is repeated if
+    the log is cut or compacted meanwhile.
     """
     while True:
         with log.lock:
@@ -116,14 +122,14 @@ def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTxn
             return found
 
 
-def _has_all(log: LogState, indexes: list[TransactionIndex], truncations: int) -> bool:
+def _has_all(log: PartitionLog, indexes: list[TransactionIndex], truncations: int) -> bool:
     """Return whether nothing was cut, removed or compacted since the indexes were looked up."""
     with log.lock:
         there = {id(item.aborted) for item in log.segments.items}
         return truncations == log.truncations and all(id(index) in there for index in indexes)
 
 
-def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
+def _indexes_from(log: PartitionLog, start: int) -> list[TransactionIndex]:
     """Return the non-empty transaction indexes from the segment of ``start``."""
     if not log.has_aborted:
         return []
@@ -131,11 +137,10 @@ def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
     return [item.aborted for item in items[log.segments.number_of(start) :] if len(item.aborted)]
 
 
-def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | None:
+def offset_by_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
     """Return the first local record with a timestamp >= ``timestamp_ms``, or None. Blocks.
 
-    It implements :meth:`PartitionLog.offset_by_timestamp`. The search is repeated if the log is cut
-    or compacted meanwhile.
+    The search is repeated if the log is cut or compacted meanwhile.
     """
     behind, limits = -1, unpack_limits()
     while True:
@@ -166,14 +171,14 @@ def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | N
         behind = pinned.next_offset
 
 
-def _is_at_end(log: LogState, offset: int, up_to: int) -> bool:
+def _is_at_end(log: PartitionLog, offset: int, up_to: int) -> bool:
     log.check_usable()
     bounds = log.bounds
     check_read_range(offset, bounds.local_start, bounds.end)
     return offset >= min(up_to, bounds.end)
 
 
-def _has_changed(log: LogState, segment: Segment, truncations: int) -> bool:
+def _has_changed(log: PartitionLog, segment: Segment, truncations: int) -> bool:
     """Return whether the log was cut, or the segment removed or replaced, since the read began."""
     with log.lock:
         gone = segment.base_offset < log.segments.items[0].base_offset
@@ -181,13 +186,13 @@ def _has_changed(log: LogState, segment: Segment, truncations: int) -> bool:
         return gone or cut or _was_replaced(log, segment)
 
 
-def _was_replaced(log: LogState, segment: Segment) -> bool:
+def _was_replaced(log: PartitionLog, segment: Segment) -> bool:
     """Return whether a compacted segment replaced this one."""
     with log.lock:
         return not log.closed and log.segments.has_another_for(segment)
 
 
-def _first_segment(log: LogState, timestamp_ms: int, offset: int) -> Segment | None:
+def _first_segment(log: PartitionLog, timestamp_ms: int, offset: int) -> Segment | None:
     for segment in log.segments.items[log.segments.number_of(offset) :]:
         if segment.largest_timestamp_ms >= timestamp_ms and segment.next_offset > offset:
             return segment

@@ -1,16 +1,26 @@
-"""Selection of local segments to delete: the rules of Kafka's local retention, as a pure decision.
+"""Local retention: the decision which segments to delete, and their deletion.
 
-Deletion starts at the oldest segment and stops at the first that must stay. A segment above the
-high watermark always stays. A tiered log with copying enabled deletes a segment only if it is in
-the tier (or below the log start), and moves the *local* log start. Any other log moves the log
-start itself. The active segment of a tiered log is rolled once retention reaches it: only closed
-segments are copied, so that of an idle partition would otherwise stay forever.
+:func:`plan_retention` is Kafka's local retention as a pure decision. Deletion starts at the oldest
+segment and stops at the first that must stay. A segment above the high watermark always stays. A
+tiered log with copying enabled deletes a segment only if it is in the tier (or below the log
+start), and moves the *local* log start. Any other log moves the log start itself. The active
+segment of a tiered log is rolled once retention reaches it: only closed segments are copied, so
+that of an idle partition would otherwise stay forever.
+
+:func:`apply_retention` persists the new starts first, since otherwise a crash would leave a log
+that seems to have lost its start. The epochs are saved too, which may be only in the deleted
+batches. Then the offsets move, so that reads end at once. The files are deleted last.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.files import remove_files
+from tidemark_broker.log.log_starts import Starts
+from tidemark_broker.log.partition_log import PartitionLog
+from tidemark_broker.log.start_offsets import recorded_ahead, starts_recorded
 from tidemark_broker.log.types import SegmentInfo, TieredRetention
 
 
@@ -168,3 +178,105 @@ def _start_breached(log: RetentionInput, *, tiered: bool) -> Breach:
         return not segment.is_active and segment.next_base_offset <= start
 
     return breached
+
+
+# -- deletion --------------------------------------------------------------------------------------
+
+
+def apply_retention(
+    log: PartitionLog, now_ms: int, *, tiered: TieredRetention | None
+) -> list[SegmentInfo]:
+    """Delete the segments that :func:`plan_retention` selects; return them. Blocks.
+
+    The files are removed after the locks are released.
+    """
+    renamed: list[Path] = []
+    try:
+        with log.shaping:
+            return _retain(log, now_ms, tiered, renamed)
+    finally:
+        remove_files(renamed)
+
+
+def _retain(
+    log: PartitionLog, now_ms: int, tiered: TieredRetention | None, renamed: list[Path]
+) -> list[SegmentInfo]:
+    """Delete the oldest segments as retention decides; return them.
+
+    Their files are only renamed and added to ``renamed``, for the caller to delete. The caller
+    holds ``shaping``.
+    """
+    with log.lock:
+        log.check_usable()
+        plan = _plan(log, now_ms, tiered)
+        starts = _starts_after(log, plan)
+        # Nothing to delete yet: roll, so that the closed segment can be copied.
+        if plan.roll_active and not plan.delete:
+            log.start_segment(log.bounds.end, now_ms)
+    if not plan.delete:
+        return []
+    # Persist the new log starts before anything is deleted: otherwise a crash would leave a log
+    # whose first segments seem to be lost.
+    with recorded_ahead(log, starts):
+        _save_epochs_below(log, starts)
+        with log.lock:
+            log.check_usable()
+            if plan != _plan(log, now_ms, tiered):
+                return []  # the log changed meanwhile: the next run decides again
+            _move_starts(log, plan, now_ms)
+            starts_recorded(log, starts)
+        return [_take_oldest(log, renamed) for _ in range(plan.delete)]
+
+
+def _plan(log: PartitionLog, now_ms: int, tiered: TieredRetention | None) -> RetentionPlan:
+    """Return what retention deletes from the log as it is now. The caller holds ``lock``."""
+    return plan_retention(
+        RetentionInput(
+            segments=log.segments.infos(),
+            config=log.config,
+            log_start_offset=log.bounds.log_start,
+            local_log_start_offset=log.bounds.local_start,
+            high_watermark=log.bounds.high_watermark,
+            now_ms=now_ms,
+            tiered=tiered,
+        )
+    )
+
+
+def _starts_after(log: PartitionLog, plan: RetentionPlan) -> Starts:
+    log_start = max(log.start_record.target(log.bounds), plan.log_start_offset or 0)
+    local_start = max(log.bounds.local_start, plan.local_log_start_offset or 0)
+    return Starts(log_start, max(log_start, local_start))
+
+
+def _save_epochs_below(log: PartitionLog, starts: Starts) -> None:
+    """Save epochs that only deleted batches have: those of the tier's part, and that of the last
+    record if none remains. Blocks.
+
+    Nothing is written without need: retention must work when the disk is full.
+    """
+    start, local_start = starts.log_start_offset, starts.local_log_start_offset or 0
+    if local_start >= log.bounds.end:
+        start = min(start, local_start - 1)
+    if not log.epoch_file.has_epochs_of(log.epochs, start, local_start):
+        log.save_epochs()
+
+
+def _move_starts(log: PartitionLog, plan: RetentionPlan, now_ms: int) -> None:
+    if plan.roll_active:
+        log.start_segment(log.bounds.end, now_ms)
+    if plan.log_start_offset is not None:
+        log.move_log_start(log.bounds.with_log_start(plan.log_start_offset))
+    if plan.local_log_start_offset is not None:
+        log.bounds = log.bounds.with_local_start(plan.local_log_start_offset)
+
+
+def _take_oldest(log: PartitionLog, renamed: list[Path]) -> SegmentInfo:
+    """Remove one segment at a time, so that a failed removal leaves no hole."""
+    with log.lock:
+        log.check_usable()
+        info = log.segments.items[0].info(is_active=False)
+        # Locally readable records stay (invariant 4), the segment of the log start too (15).
+        assert info.next_base_offset <= log.bounds.local_start, (info, log.bounds)
+        renamed += log.segments.take_oldest()
+    return info

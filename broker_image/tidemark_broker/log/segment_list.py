@@ -34,21 +34,27 @@ _SEARCH_BYTES = 8 * 1024
 class SegmentList:
     """Segments, oldest first, without holes. ``items`` is changed only by the methods."""
 
-    def __init__(self, directory: Path, segments: list[Segment]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        segments: list[Segment],
+        open_segments: OpenSegments,
+        log_lock: LogLock,
+    ) -> None:
+        """Take over segments, oldest first, of which the last one is open for appending.
+
+        ``open_segments``: cache of open closed segments, shared by all logs.
+        """
         self.directory = directory
         self.items = segments
         self.snapshots = ProducerSnapshots(directory)
-        self._open: OpenSegments = OpenSegments()
-        self._log_lock: LogLock | None = None
+        self._open = open_segments
+        self._log_lock = log_lock
         #: Closed segments whose indexes and snapshots are not in their files yet.
         self.unfinished: list[Segment] = []
         self._closed_bytes = sum(segment.size_bytes for segment in segments[:-1])
         #: Position in its file of the batch that starts at an offset.
         self._read_hints: dict[int, int] = {}
-
-    def share(self, open_segments: OpenSegments, log_lock: LogLock) -> None:
-        """Limit the open closed segments by a cache shared by all logs."""
-        self._open, self._log_lock = open_segments, log_lock
 
     @property
     def active(self) -> Segment:
@@ -135,7 +141,7 @@ class SegmentList:
         Active and unfinished segments stay open regardless of the limit.
         """
         kept_anyway = segment is self.active or segment in self.unfinished
-        if self._log_lock is not None and segment.descriptor is not None and not kept_anyway:
+        if segment.descriptor is not None and not kept_anyway:
             self._open.used(segment, self._log_lock)
 
     def adopt(self, segment: Segment, reader: Segment) -> None:

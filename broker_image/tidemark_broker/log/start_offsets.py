@@ -11,11 +11,15 @@ from dataclasses import replace
 from tidemark_broker.log.errors import OffsetOutOfRange
 from tidemark_broker.log.flushing import sync_segments
 from tidemark_broker.log.log_starts import Starts
-from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.partition_log import PartitionLog
 
 
-def raise_log_start(log: LogState, offset: int) -> bool:
-    """Raise the log start offset at once; return whether it moved."""
+def raise_log_start(log: PartitionLog, offset: int) -> bool:
+    """Raise the log start offset at once; return whether it moved. It never falls.
+
+    Segments below it are deleted at the next retention run. Raises :class:`OffsetOutOfRange` for an
+    offset above the high watermark.
+    """
     with log.lock:
         _check_committed(log, "log start", offset)
         if offset <= log.bounds.log_start:
@@ -24,8 +28,13 @@ def raise_log_start(log: LogState, offset: int) -> bool:
         return True
 
 
-def announce_log_start(log: LogState, offset: int) -> bool:
-    """Request a log start offset that takes effect once it is durable; return whether it is new."""
+def announce_log_start(log: PartitionLog, offset: int) -> bool:
+    """Schedule a log start, which takes effect once a checkpoint contains it. Return whether it
+    is new.
+
+    The delay ensures that no crash undoes a log start that clients have seen (invariant 2). The
+    bounds of :func:`raise_log_start` apply.
+    """
     with log.lock:
         _check_committed(log, "log start", offset)
         if offset <= log.start_record.target(log.bounds):
@@ -34,8 +43,11 @@ def announce_log_start(log: LogState, offset: int) -> bool:
         return True
 
 
-def adopt_checkpointed_log_start(log: LogState) -> bool:
-    """Put a requested log start offset that is durable now into effect; return whether it moved."""
+def adopt_checkpointed_log_start(log: PartitionLog) -> bool:
+    """Put an announced and checkpointed log start into effect.
+
+    Return whether the log start moved.
+    """
     with log.lock:
         adoptable = log.start_record.adoptable(log.bounds)
         moved = raise_log_start(log, adoptable)
@@ -43,8 +55,11 @@ def adopt_checkpointed_log_start(log: LogState) -> bool:
         return moved
 
 
-def raise_local_log_start(log: LogState, offset: int) -> bool:
-    """Raise the local log start offset; return whether it moved."""
+def raise_local_log_start(log: PartitionLog, offset: int) -> bool:
+    """Raise the first offset that is read locally; return whether it moved.
+
+    It never falls, nor exceeds the high watermark.
+    """
     with log.lock:
         _check_committed(log, "local log start", offset)
         if offset <= log.bounds.local_start:
@@ -53,7 +68,7 @@ def raise_local_log_start(log: LogState, offset: int) -> bool:
         return True
 
 
-def drop_remote_part(log: LogState) -> bool:
+def drop_remote_part(log: PartitionLog) -> bool:
     """Raise the log start offset to the local log start; return whether it moved.
 
     Records below were in the tier, which the topic no longer has.
@@ -65,14 +80,14 @@ def drop_remote_part(log: LogState) -> bool:
         return True
 
 
-def _check_committed(log: LogState, name: str, offset: int) -> None:
+def _check_committed(log: PartitionLog, name: str, offset: int) -> None:
     if offset > log.bounds.high_watermark:
         raise OffsetOutOfRange(
             f"{name} {offset} is above the high watermark {log.bounds.high_watermark}"
         )
 
 
-def sync_below_announced(log: LogState) -> None:
+def sync_below_announced(log: PartitionLog) -> None:
     """Fsync everything below an announced log start, so that it may be persisted. Blocks.
 
     Otherwise a crash could leave a log that ends below its log start. Indexes and checkpoints are
@@ -92,14 +107,14 @@ def sync_below_announced(log: LogState) -> None:
                 log.start_record = log.start_record.synced(target)
 
 
-def starts_of(log: LogState) -> Starts:
+def starts_of(log: PartitionLog) -> Starts:
     """Return the log start and local log start to persist for a log.
 
     They are not below those recorded ahead of a removal in progress. No lock is taken: a bound that
     moves meanwhile is persisted the next time.
     """
     # During a truncation the log counts as truncated, during a removal as shortened.
-    bounds, ahead, cut = log.bounds_on_record, log.starts_ahead, log.cut_ahead
+    bounds, ahead, cut = log.checkpoint_bounds, log.starts_ahead, log.cut_ahead
     record = log.start_record if cut is None else log.start_record.lowered(cut)
     log_start = record.recordable(bounds)
     local_start = max(bounds.local_start, log_start)
@@ -111,7 +126,7 @@ def starts_of(log: LogState) -> Starts:
     )
 
 
-def starts_recorded(log: LogState, starts: Starts) -> None:
+def starts_recorded(log: PartitionLog, starts: Starts) -> None:
     """Note that ``starts``, or later ones, are durable in the checkpoint."""
     with log.lock:
         log.start_record = log.start_record.recorded(starts.log_start_offset, log.bounds)
@@ -119,7 +134,7 @@ def starts_recorded(log: LogState, starts: Starts) -> None:
 
 @contextmanager
 def recorded_ahead(
-    log: LogState, starts: Starts | None = None, *, cut_to: int | None = None
+    log: PartitionLog, starts: Starts | None = None, *, cut_to: int | None = None
 ) -> Iterator[None]:
     """Persist the effect of a removal before the block removes the files. Blocks.
 

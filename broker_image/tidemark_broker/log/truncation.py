@@ -13,17 +13,18 @@ from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.log_starts import Starts
-from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.producer_entry import ProducerBatch
 from tidemark_broker.log.segment import wall_clock_ms
 from tidemark_broker.log.start_offsets import recorded_ahead
 
 
-def truncate_to(log: LogState, offset: int) -> bool:
+def truncate_to(log: PartitionLog, offset: int) -> bool:
     """Remove the records from ``offset`` on; return whether anything was removed. Blocks.
 
-    It implements :meth:`PartitionLog.truncate_to`. The log is cut at the start of the batch that
-    contains the offset. Leader epochs that start at or above the new end are removed too.
+    The log is cut at the start of the batch that contains the offset. Leader epochs that start at
+    or above the new end are removed too. At or above the log end no record is removed, but an epoch
+    that starts at the end is: this replica led in it and appended nothing.
     """
     renamed: list[Path] = []
     try:
@@ -41,7 +42,9 @@ def truncate_to(log: LogState, offset: int) -> bool:
             # Every local record is above the offset, so nothing local remains.
             if is_below_all:
                 log_start = min(offset, log.bounds.log_start)
-                truncate_fully_and_start_at(log, offset, log_start, log.epochs.entries)
+                truncate_fully_and_start_at(
+                    log, offset, log_start_offset=log_start, epochs=log.epochs.entries
+                )
                 return True
             # Record the cut first, without the lock, so that appends and checkpoints continue.
             with recorded_ahead(log, cut_to=end), log.lock:
@@ -59,7 +62,7 @@ def truncate_to(log: LogState, offset: int) -> bool:
         remove_files(renamed)
 
 
-def _drop_epochs_at_end(log: LogState) -> bool:
+def _drop_epochs_at_end(log: PartitionLog) -> bool:
     """Drop epochs that start at the log end. Blocks. The caller holds ``shaping``."""
     with log.lock:
         kept = log.epochs.truncate_from_end(log.bounds.end)
@@ -71,22 +74,23 @@ def _drop_epochs_at_end(log: LogState) -> bool:
 
 
 def truncate_fully_and_start_at(
-    log: LogState,
+    log: PartitionLog,
     offset: int,
-    log_start: int,
+    *,
+    log_start_offset: int,
     epochs: Sequence[EpochEntry],
     producer_snapshot: bytes | None = None,
     recent_batches: Iterable[ProducerBatch] = (),
 ) -> None:
     """Remove all local records and restart the log empty at ``offset``. Blocks.
 
-    It implements the method of that name of PartitionLog. ``log_start``: log start offset; records
-    between it and ``offset`` are in the tier, and ``epochs`` are their leader epochs.
-    ``producer_snapshot``: producers' state at ``offset``, None for none. ``recent_batches``:
-    producers' batches before it.
+    Records between ``log_start_offset`` and ``offset`` are in the tier, and ``epochs`` are their
+    leader epochs. ``producer_snapshot``: content of a ``.snapshot`` file with the producers' state
+    at ``offset``, None for none. ``recent_batches``: producers' batches before it, since the
+    snapshot has only each producer's last one.
     """
-    if log_start > offset:
-        raise ValueError(f"log start {log_start} is above the log's end {offset}")
+    if log_start_offset > offset:
+        raise ValueError(f"log start {log_start_offset} is above the log's end {offset}")
     renamed: list[Path] = []
     try:
         with log.shaping:
@@ -94,7 +98,7 @@ def truncate_fully_and_start_at(
             # A crash in between must not find a log whose first segment is missing. Everything that
             # needs disk space is written before the first file is deleted: a full disk leaves the
             # log unchanged.
-            ahead = Starts(min(former.log_start, log_start), max(former.local_start, offset))
+            ahead = Starts(min(former.log_start, log_start_offset), max(former.local_start, offset))
             new_epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
             cut_to = min(offset, former.log_start)
             with (
@@ -105,11 +109,11 @@ def truncate_fully_and_start_at(
                 log.check_usable()
                 log.lower_bounds(cut_to)
                 renamed = replace_segments(log, offset, producer_snapshot)
-                log.bounds = LogBounds.empty(offset, log_start=log_start)
+                log.bounds = LogBounds.empty(offset, log_start=log_start_offset)
                 if producer_snapshot is not None:
                     log.reload_producers()
                     log.producers.recall(recent_batches)
-                log.start_record = log.start_record.not_durable_above(log_start)
+                log.start_record = log.start_record.not_durable_above(log_start_offset)
                 log.epochs = new_epochs
     finally:
         remove_files(renamed)  # before the checkpoint, which may need their space
@@ -117,7 +121,7 @@ def truncate_fully_and_start_at(
 
 
 def replace_segments(
-    log: LogState, offset: int, producer_snapshot: bytes | None = None
+    log: PartitionLog, offset: int, producer_snapshot: bytes | None = None
 ) -> list[Path]:
     """Replace all segments by an empty one at ``offset``. Blocks.
 
@@ -130,16 +134,16 @@ def replace_segments(
 
 
 @contextmanager
-def _unusable_on_failure(log: LogState, kept_to: int) -> Iterator[None]:
+def _unusable_on_failure(log: PartitionLog, required_end: int) -> Iterator[None]:
     """Mark the log as failed on an error.
 
-    Records above ``kept_to`` were to be removed, so the reopening does not miss them.
+    Records above ``required_end`` were to be removed, so the reopening does not miss them.
     """
     try:
         yield
     except LogError as error:
         log.failure = f"{error}; the log takes nothing more until it was opened again"
-        log.kept_to = kept_to
-        log.bounds = log.bounds.truncated(max(kept_to, log.bounds.high_watermark))
+        log.required_end = required_end
+        log.bounds = log.bounds.truncated(max(required_end, log.bounds.high_watermark))
         log.close_files()
         raise

@@ -21,7 +21,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.remote_storage_manager import Copied, SegmentData
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.segment_origin import encode_origin
-from tidemark_broker.log import PartitionLog, SegmentInfo
+from tidemark_broker.log import PartitionLog, SegmentInfo, flushing, reading
 from tidemark_broker.remote_log import eligibility
 from tidemark_broker.remote_log.eligibility import Blocked
 from tidemark_broker.remote_log.head_writer import HeadWriter
@@ -92,13 +92,13 @@ class Copier:
         """
         next_copy_offset = self._writer.head.next_copy_offset
         # Two segments decide, however many the log has.
-        segments = self._partition.log.segments_from(next_copy_offset, _CANDIDATES)
+        segments = self._partition.log.segment_infos(next_copy_offset, _CANDIDATES)
         return eligibility.stable_from(segments, next_copy_offset)
 
     def _candidate(self) -> SegmentInfo | Blocked:
         log, next_copy_offset = self._partition.log, self._writer.head.next_copy_offset
         return eligibility.next_segment(
-            log.segments_from(next_copy_offset, _CANDIDATES),
+            log.segment_infos(next_copy_offset, _CANDIDATES),
             next_copy_offset=next_copy_offset,
             log_start_offset=log.log_start_offset,
             last_stable_offset=log.last_stable_offset,
@@ -239,8 +239,8 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
     """
     # A copy must not contain records that a crash of this broker could still lose.
     if log.recovery_point < segment.next_base_offset:
-        log.flush(segment.next_base_offset)
-    files = log.segment_files(segment.base_offset)
+        flushing.flush(log, segment.next_base_offset)
+    files = flushing.segment_files(log, segment.base_offset)
     epochs = log.epochs
     aux = Aux(
         offset_index=files.offset_index.read_bytes(),
@@ -249,7 +249,7 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
         producer_snapshot=files.producer_snapshot,
         # It ends below the last stable offset: all its transactions have ended.
         aborted=AbortedRanges(
-            tuple(log.aborted_transactions(segment.base_offset, segment.next_base_offset))
+            tuple(reading.aborted_transactions(log, segment.base_offset, segment.next_base_offset))
         ),
     )
     # The manifest entry names only the epochs of the segment's own records.

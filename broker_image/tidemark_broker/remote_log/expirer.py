@@ -98,7 +98,7 @@ class Expirer:
             limits,
             self._writer.totals.live_bytes,
             expiry.local_only_bytes(
-                log.segments_from(head.highest_remote_offset + 1), head.highest_remote_offset
+                log.segment_infos(head.highest_remote_offset + 1), head.highest_remote_offset
             ),
         )
         return head.log_start_offset if new_start is None else new_start

@@ -332,7 +332,7 @@ class RemoteLogManager:
         totals = [tasks.writer.totals for tasks in led]
         # Closed local segments that are not in the tier yet, for each partition that is copied.
         lags = [
-            eligibility.lag(tasks.partition.log.segments_from(behind), behind)
+            eligibility.lag(tasks.partition.log.segment_infos(behind), behind)
             for tasks, behind in ((item, item.writer.head.next_copy_offset) for item in led)
             if tasks.term.tiering.copies
         ]

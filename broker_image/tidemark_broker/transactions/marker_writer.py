@@ -157,5 +157,7 @@ def _ended_by(appended: ProduceResult, partition: Partition, marker: WireMarker)
     It does not after a change of the leader. It also does not if the producer has started its next
     transaction, whose marker looks the same in the old protocol.
     """
-    is_open = partition.log.has_ongoing_transaction(marker.producer_id, marker.producer_epoch)
+    is_open = partition.log.producers.has_ongoing_transaction(
+        marker.producer_id, marker.producer_epoch
+    )
     return appended.leader_epoch == partition.leader_epoch and not is_open

@@ -14,7 +14,6 @@ from tidemark.tiering import NEVER_TIERED, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.log import (
     LogConfig,
-    PartitionLog,
     TieredRetention,
     create_log,
     read_state,
@@ -100,7 +99,7 @@ class Host:
             partition=0,
             config=LogConfig(min_insync_replicas=min_isr),
         )
-        return Partition(self.context, PartitionLog(log), stored=None, view=None)
+        return Partition(self.context, log, stored=None, view=None)
 
 
 @pytest.fixture
@@ -305,7 +304,7 @@ async def test_low_watermark_counts_live_followers_and_durable_starts(host: Host
         )
     assert log_start.low_watermark(partition) == 0  # the leader's own start is not on disk yet
     # The checkpoint is complete: the leader's start is on disk.
-    starts_recorded(partition.log.state, Starts(10, 10))
+    starts_recorded(partition.log, Starts(10, 10))
     log_start.after_checkpoint(partition)
     assert log_start.low_watermark(partition) == 10
     assert log_start.delete_records(partition, 11).error is ErrorCode.offset_out_of_range

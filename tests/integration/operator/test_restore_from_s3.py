@@ -13,6 +13,7 @@ from tests.s3 import fresh_bucket
 from tidemark.ids import id_text
 from tidemark.tier.identity import read_identity
 from tidemark.wire.control import LeaderRecoveryState
+from tidemark_broker.log import appending
 from tidemark_cli.main import app
 from tidemark_operator.kube import kinds
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
@@ -29,7 +30,7 @@ async def written_and_lost(world: ClusterWorld, s3: dict[str, Any]) -> TieredHos
     await host.apply()
     await host.produce(300)
     # Close the segment, so that it is copied although it is small.
-    host.partition.log.roll(1)
+    appending.roll(host.partition.log, 1)
     await host.copied()
     await host.until(lambda: bool(list(host.tier().topics.all())))
     await host.close()

@@ -100,7 +100,7 @@ async def test_table_joins_the_tier_and_the_local_log(broker: SparkBroker) -> No
     await host.produce(200)
     await moved(host)
     tiered = host.partition.log.highest_remote_offset + 1
-    local = host.partition.log.segments()[0].base_offset
+    local = host.partition.log.segment_infos()[0].base_offset
     # The tier and the local log overlap, as they do in general.
     assert 0 < local <= tiered < 200
     rows = await broker.rows(broker.table())

@@ -19,7 +19,7 @@ async def test_closed_segments_are_copied_and_read_back(host: TieredHost) -> Non
     partition = await host.apply()
     await host.produce(500)
     await host.copied()
-    closed = [s for s in partition.log.segments() if not s.is_active]
+    closed = [s for s in partition.log.segment_infos() if not s.is_active]
     assert host.live() == [(s.base_offset, s.next_base_offset - 1) for s in closed]
     await host.upkeep.apply_retention()
     assert partition.log.local_log_start_offset == closed[-1].next_base_offset

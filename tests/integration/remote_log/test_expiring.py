@@ -100,7 +100,7 @@ async def test_retention_by_size_counts_what_is_in_both_tiers_once(host: TieredH
     await host.copied()
     await host.upkeep.apply_retention()
     before, log = host.live(), host.partition.log
-    local_only = sum(s.size_bytes for s in log.segments())
+    local_only = sum(s.size_bytes for s in log.segment_infos())
     live_bytes = host.summary.size_bytes
     sizes = [e.size_bytes for e in queries.live_segments(host.head(), {})]
     # One byte less than the two oldest: only one of them lies wholly above the limit.
@@ -282,7 +282,9 @@ async def test_local_retention_ignores_timestamps_in_the_future(host: TieredHost
     await host.copied()
     await host.partition.context.states.written()
     # Local retention of 1 ms is measured by the time of the append, so wait until it has passed.
-    await host.until(lambda: host.context.wall_ms() > host.partition.log.segments()[-1].modified_ms)
+    await host.until(
+        lambda: host.context.wall_ms() > host.partition.log.segment_infos()[-1].modified_ms
+    )
     await host.upkeep.apply_retention()
     # Records after the future ones are deleted locally, too.
     copied = host.head().highest_remote_offset + 1

@@ -15,6 +15,7 @@ from tidemark.tier.manifest import LoadedHead
 from tidemark.tier.remote_storage_manager import SegmentData
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark_broker.log import appending
 from tidemark_broker.remote_log.uploads import Upload
 from tidemark_broker.replication.partition import Role, roles
 
@@ -251,6 +252,6 @@ async def test_former_leader_writes_nothing_before_its_tasks_stop(host: TieredHo
     before = host.head()
     # The partition stops leading while its tasks still run, as between two lines of a role change.
     roles.stop_leading(host.partition, Role.IDLE)
-    host.partition.log.roll(1)  # something to copy
+    appending.roll(host.partition.log, 1)  # something to copy
     await host.until(lambda: host.summary.error_reason == "Fenced")
     assert host.head() == before

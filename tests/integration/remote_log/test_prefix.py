@@ -389,7 +389,7 @@ async def test_missing_manifest_is_unavailable_and_not_empty(
     await restarted.produce(300)
     # Retention keeps the closed segments, because they are not known to be in the tier.
     await restarted.upkeep.apply_retention()
-    await restarted.until(lambda: len(restarted.partition.log.segments()) > 1)
+    await restarted.until(lambda: len(restarted.partition.log.segment_infos()) > 1)
     # No new head was written in its place.
     assert not head.exists()
     head.parent.mkdir(parents=True, exist_ok=True)

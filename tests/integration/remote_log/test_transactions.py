@@ -7,7 +7,7 @@ from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import NOW_MS, VALUE, TieredHost
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
-from tidemark_broker.log import VerificationGuard
+from tidemark_broker.log import VerificationGuard, appending
 from tidemark_broker.replication.partition import Role, consumer_reads, produce
 
 
@@ -23,8 +23,8 @@ def batch(producer: int, sequence: int, *, transactional: bool) -> bytes:
 
 async def send(host: TieredHost, data: bytes) -> int:
     partition = host.partition
-    guard: VerificationGuard | None = partition.log.begin_verification(
-        data, NOW_MS, supports_epoch_bump=False
+    guard: VerificationGuard | None = appending.begin_verification(
+        partition.log, data, NOW_MS, supports_epoch_bump=False
     )
     sent = await produce.append(partition, data, acks=-1, timeout_ms=5000, guard=guard)
     assert not sent.error, sent
@@ -119,7 +119,7 @@ async def test_follower_bootstrapped_from_the_tier_deduplicates_five_batches(
         offsets.append(await send(leader, batch(2, sequence, transactional=False)))
         if sequence == 20:
             await leader.upkeep.flush()
-            leader.partition.log.roll(NOW_MS)
+            appending.roll(leader.partition.log, NOW_MS)
     await leader.produce(200)
     await leader.copied()
     await leader.upkeep.apply_retention()

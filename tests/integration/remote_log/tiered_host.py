@@ -307,7 +307,7 @@ class TieredHost:
         """Wait until every closed segment is in the tier."""
         log = self.at(number).log
         # The active segment is never copied, so its base offset is the end of what can be.
-        next_to_copy = log.segments()[-1].base_offset if next_offset is None else next_offset
+        next_to_copy = log.segment_infos()[-1].base_offset if next_offset is None else next_offset
         await self.until(lambda: log.highest_remote_offset + 1 >= next_to_copy)
 
     async def read_tier(self, offset: int, until: int, max_bytes: int = 3000) -> list[int]:

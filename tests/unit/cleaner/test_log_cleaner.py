@@ -12,7 +12,7 @@ from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.cleaner.throttle import IoThrottle
 from tidemark_broker.config import BrokerConfig, parse
 from tidemark_broker.config_entries import ConfigError
-from tidemark_broker.log import LogConfig
+from tidemark_broker.log import LogConfig, flushing, opening, start_offsets
 from tidemark_broker.log.compaction import CleaningAborted
 from tidemark_broker.log.compaction.cleaning_pace import CleaningPace
 from tidemark_broker.replication.partition import Partition
@@ -91,7 +91,7 @@ async def test_uncleanable_log_is_retried_with_growing_pauses(node: ReplicaNode)
     await node.append(40)
     node.partition.log.config = COMPACT
     await node.append(10)
-    node.partition.log.flush()
+    flushing.flush(node.partition.log)
     path = min(node.log_folder.glob("*.log"))
     original = path.read_bytes()
     # A flipped bit at the end of the first segment fails the CRC.
@@ -136,7 +136,7 @@ async def test_a_log_with_doubtful_files_is_reported(
     assert node.partition.log.failure is not None
     assert node.context.failures.count == 1
     # Reopening recovers a consistent log from these files.
-    assert node.partition.log.reopen()
+    assert opening.reopen(node.partition.log)
     assert LogBench(node.log_folder, config=COMPACT).check(node.partition.log)
 
 
@@ -157,7 +157,7 @@ async def test_a_log_with_a_part_in_the_tier_is_left_alone(node: ReplicaNode) ->
     partition.log.config = COMPACT
     await node.append(10)
     # The records below 20 are in the tier only, where compaction does not reach them.
-    partition.log.raise_local_log_start(20)
+    start_offsets.raise_local_log_start(partition.log, 20)
     assert partition.log.log_start_offset < partition.log.local_log_start_offset
     assert not await cleaner(node).clean_one()
 

@@ -23,6 +23,7 @@ from tidemark_broker.coordinators.log import (
     CoordinatorRecord,
     TransactionalProducer,
 )
+from tidemark_broker.log import appending
 
 # Keys of control records: version 0, and the type of the marker.
 COMMIT, ABORT = b"\x00\x00\x00\x01", b"\x00\x00\x00\x00"
@@ -269,10 +270,11 @@ async def test_a_record_beyond_the_limit_is_refused(tmp_path: Path) -> None:
 def replicated(made: CoordinatorBench, record: Record, **producer: Any) -> None:
     """Append a committed batch, as a follower of its leader does."""
     log = made.node.partition.log
-    log.append_as_follower(
+    appending.append_as_follower(
+        log,
         build_batch(
             [record], base_offset=log.next_offset, leader_epoch=log.epochs.latest_epoch, **producer
-        )
+        ),
     )
     log.advance_high_watermark(log.next_offset)
 

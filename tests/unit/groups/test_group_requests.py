@@ -18,6 +18,7 @@ from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
 from tidemark_broker.groups.metrics import GroupCollector
+from tidemark_broker.log import appending
 
 
 async def test_a_group_from_its_first_member_to_its_end(tmp_path: Path) -> None:
@@ -127,8 +128,8 @@ async def test_no_client_sees_a_transactions_end_before_it_is_replicated(tmp_pat
         high_watermark = partition.high_watermark
         # The marker is appended, but the high watermark does not cover it yet.
         made.groups.ready_for_marker(0)
-        partition.log.append_as_leader(
-            kafka.batch(b"as long as a marker"), leader_epoch=1, now_ms=T0
+        appending.append_as_leader(
+            partition.log, kafka.batch(b"as long as a marker"), leader_epoch=1, now_ms=T0
         )
         made.groups.marker_appended(0, producer, committed=True)
         assert (await made.fetch()).error_code is ErrorCode.coordinator_not_available

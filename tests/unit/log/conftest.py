@@ -19,7 +19,10 @@ from tidemark_broker.log import (
     LogManager,
     PartitionLog,
     RecordsInDoubt,
+    appending,
     batch_contents,
+    flushing,
+    reading,
 )
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.opening import create_log, open_log
@@ -40,15 +43,13 @@ class LogBench:
     open_segments: OpenSegments = field(default_factory=OpenSegments)
 
     def create(self) -> PartitionLog:
-        log = PartitionLog(
-            create_log(
-                self.directory,
-                topic="t",
-                topic_id=TOPIC_ID,
-                partition=0,
-                config=self.config,
-                open_segments=self.open_segments,
-            )
+        log = create_log(
+            self.directory,
+            topic="t",
+            topic_id=TOPIC_ID,
+            partition=0,
+            config=self.config,
+            open_segments=self.open_segments,
         )
         self.opened.append(log)
         return log
@@ -63,26 +64,24 @@ class LogBench:
     ) -> PartitionLog:
         # By default as after kill -9: everything is read and verified from the recovery point 0
         # on.
-        log = PartitionLog(
-            open_log(
-                self.directory,
-                topic="t",
-                topic_id=TOPIC_ID,
-                partition=0,
-                config=self.config,
-                recovery_point=recovery_point,
-                clean_shutdown=clean_shutdown,
-                log_start_offset=log_start_offset,
-                high_watermark=high_watermark,
-                open_segments=self.open_segments,
-            )
+        log = open_log(
+            self.directory,
+            topic="t",
+            topic_id=TOPIC_ID,
+            partition=0,
+            config=self.config,
+            recovery_point=recovery_point,
+            clean_shutdown=clean_shutdown,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+            open_segments=self.open_segments,
         )
         self.opened.append(log)
         return log
 
     def crash(self, log: PartitionLog) -> None:
         """Close the files without a flush, as kill -9 does."""
-        log.state.close_files()
+        log.close_files()
 
     @staticmethod
     def batch(count: int = 1, *, timestamp_ms: int = T0, size: int = 30, codec: int = 0) -> bytes:
@@ -94,7 +93,8 @@ class LogBench:
     def fill(self, log: PartitionLog, counts: Sequence[int], *, epoch: int = 0) -> None:
         """One batch for each count; timestamps rise by 10 ms an offset."""
         for count in counts:
-            log.append_as_leader(
+            appending.append_as_leader(
+                log,
                 self.batch(count, timestamp_ms=T0 + 10 * log.next_offset),
                 leader_epoch=epoch,
                 now_ms=T0,
@@ -105,18 +105,20 @@ class LogBench:
         """Append as the leader's request handler does: read the records only if the header is in
         doubt."""
         try:
-            return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms)
+            return appending.append_as_leader(log, data, leader_epoch=epoch, now_ms=now_ms)
         except RecordsInDoubt:
             contents = batch_contents(data)
-            return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms, contents=contents)
+            return appending.append_as_leader(
+                log, data, leader_epoch=epoch, now_ms=now_ms, contents=contents
+            )
 
     @staticmethod
     def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> bytes:
         """Everything from the local log start to the end, read in steps of ``max_bytes``."""
         offset, parts = log.local_log_start_offset, []
         while offset < log.next_offset:
-            result = log.read(
-                offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True
+            result = reading.read(
+                log, offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True
             )
             assert result.next_offset > offset
             offset = result.next_offset
@@ -130,8 +132,8 @@ class LogBench:
     def check(self, log: PartitionLog) -> list[int]:
         """Check files, sizes, indexes and records against each other. Return the batches' base
         offsets."""
-        bases, expected = [], log.segments()[0].base_offset
-        for segment in log.segments():
+        bases, expected = [], log.segment_infos()[0].base_offset
+        for segment in log.segment_infos():
             assert segment.base_offset == expected
             data = (self.directory / f"{segment.base_offset:020d}.log").read_bytes()
             assert len(data) == segment.size_bytes
@@ -151,12 +153,12 @@ class LogBench:
             # Only closed segments have complete indexes: the active one's are built in memory and
             # written by the roll or the flush.
             if not segment.is_active:
-                log.segment_files(segment.base_offset)  # or they may be in memory still
+                flushing.segment_files(log, segment.base_offset)  # or they may be in memory still
                 self._check_indexes(segment.base_offset, positions, largest)
         # The log's totals and bounds agree with the files: log start <= local log start <= high
         # watermark <= log end.
         assert log.next_offset == expected
-        assert log.size_bytes == sum(segment.size_bytes for segment in log.segments())
+        assert log.size_bytes == sum(segment.size_bytes for segment in log.segment_infos())
         assert log.log_start_offset <= log.local_log_start_offset
         assert log.local_log_start_offset <= log.high_watermark <= log.next_offset
         # No epoch begins at or beyond the end, except the first one of an empty log.
@@ -183,7 +185,7 @@ def bench(tmp_path: Path) -> Iterator[LogBench]:
     found = LogBench(tmp_path / "t-0")
     yield found
     for log in found.opened:
-        log.state.close_files()
+        log.close_files()
 
 
 @pytest.fixture
@@ -195,7 +197,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[
     def close_all() -> None:
         for manager in managers:
             for log in manager.logs():
-                log.state.close_files()
+                log.close_files()
             # The lock belongs to the open file, so a manager that is only dropped keeps it.
             if manager._lock_descriptor is not None:
                 os.close(manager._lock_descriptor)

@@ -17,6 +17,7 @@ from tidemark_broker.log import (
     RecordError,
     RecordsInDoubt,
     RecordTooLarge,
+    appending,
     batch_contents,
     batch_inspection,
     is_quickly_read,
@@ -94,7 +95,7 @@ def test_malformed_records_are_rejected_and_not_appended(
     log = bench.create()
     # The log never decodes records on the event loop. It requests their contents instead.
     with pytest.raises(RecordsInDoubt):
-        log.append_as_leader(data, leader_epoch=0, now_ms=T0, reads=True)
+        appending.append_as_leader(log, data, leader_epoch=0, now_ms=T0, reads=True)
     assert log.next_offset == 0
 
 
@@ -128,15 +129,17 @@ def test_a_compacted_topic_rejects_records_without_a_key(bench: Bench) -> None:
     log = bench.create()
     keyless = build_batch([Record(b"k", b"v", (), T0), Record(None, b"v", (), T0)])
     with pytest.raises(RecordsInDoubt):
-        log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, reads=True)
+        appending.append_as_leader(log, keyless, leader_epoch=0, now_ms=T0, reads=True)
     # As LogValidator does since KIP-467: the error names the record by its index in the batch.
     with pytest.raises(InvalidRecords) as refused:
-        log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, contents=batch_contents(keyless))
+        appending.append_as_leader(
+            log, keyless, leader_epoch=0, now_ms=T0, contents=batch_contents(keyless)
+        )
     assert [record.batch_index for record in refused.value.records] == [1]
     # A batch that is too large to inspect may contain keyless records, so it is rejected too.
     unread = BatchContents(unread="too much")
     with pytest.raises(RecordTooLarge):
-        log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, contents=unread)
+        appending.append_as_leader(log, keyless, leader_epoch=0, now_ms=T0, contents=unread)
     bench.append(log, build_batch([Record(b"", None, (), T0)]), now_ms=T0)
     assert log.next_offset == 1
 
@@ -147,7 +150,7 @@ def test_a_batch_too_large_to_inspect_is_appended_to_a_topic_that_is_not_compact
     log = bench.create()
     good = build_batch([Record(None, b"v", (), T0)])
     unread = BatchContents(unread="too much")
-    log.append_as_leader(good, leader_epoch=0, now_ms=T0, contents=unread, reads=True)
+    appending.append_as_leader(log, good, leader_epoch=0, now_ms=T0, contents=unread, reads=True)
     assert log.next_offset == 1
 
 

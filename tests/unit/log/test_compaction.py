@@ -26,6 +26,12 @@ from tidemark_broker.log import (
     NotCached,
     PartitionLog,
     StorageError,
+    appending,
+    flushing,
+    opening,
+    reading,
+    retention,
+    truncation,
 )
 from tidemark_broker.log.compaction import (
     CleanerSettings,
@@ -36,6 +42,7 @@ from tidemark_broker.log.compaction import (
     dirtiness_of,
 )
 from tidemark_broker.log.compaction import clean as clean_log
+from tidemark_broker.log.deletion import rename_log
 from tidemark_broker.log.segment import Segment
 
 CONFIG = LogConfig(
@@ -88,7 +95,7 @@ def records(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     """Return (offset, key) of every record. Each value names the offset at which it was written."""
     found, offset = [], log.log_start_offset
     while offset < log.next_offset:
-        part = log.read(offset, max_bytes=300, up_to_offset=log.next_offset, min_one=True)
+        part = reading.read(log, offset, max_bytes=300, up_to_offset=log.next_offset, min_one=True)
         for item in _records_of(part.data):
             assert item.value == b"at %d" % item.offset
             found.append((item.offset, item.key))
@@ -100,7 +107,7 @@ def test_the_last_record_of_each_key_and_the_active_segment_remain(bench: LogBen
     log = compactable_log(bench)
     active, size = log.active_base_offset, log.size_bytes
     stats = clean(log)
-    assert stats.next_dirty == active == log.state.first_dirty
+    assert stats.next_dirty == active == log.first_dirty
     # Of the closed segments only the last round of 10 keys remains, followed by the whole active
     # segment.
     assert [offset for offset, _ in records(log)] == list(range(active - 10, 60))
@@ -151,16 +158,16 @@ def test_an_invalid_record_removes_no_others(bench: LogBench, batch: bytes, numb
     active = log.active_base_offset
     stats = clean(log)
     assert stats.unreadable_batches == 1
-    assert stats.next_dirty == active == log.state.first_dirty
+    assert stats.next_dirty == active == log.first_dirty
     # Behind the poison batch only the last round of the keys remains: 10 records.
     kept, offset = list[int](), number + 51
     while offset < log.next_offset:
-        part = log.read(offset, max_bytes=300, up_to_offset=log.next_offset, min_one=True)
+        part = reading.read(log, offset, max_bytes=300, up_to_offset=log.next_offset, min_one=True)
         kept += [item.offset for item in _records_of(part.data)]
         offset = part.next_offset
     assert kept == list(range(number + 51, number + 61))
     # The payload of the invalid batch is byte for byte as it was appended.
-    stored = log.read(number, max_bytes=1, up_to_offset=log.next_offset, min_one=True).data
+    stored = reading.read(log, number, max_bytes=1, up_to_offset=log.next_offset, min_one=True).data
     assert stored[HEADER_BYTES : len(batch)] == batch[HEADER_BYTES:]
 
 
@@ -169,11 +176,11 @@ def test_a_read_at_a_removed_offset_returns_the_next_record(bench: LogBench) -> 
     clean(log)
     first = records(log)[0][0]
     for offset in range(first):
-        part = log.read(offset, max_bytes=1, up_to_offset=60, min_one=True)
+        part = reading.read(log, offset, max_bytes=1, up_to_offset=60, min_one=True)
         assert [item.offset for item in _records_of(part.data)] == [first]
         assert part.next_offset == first + 1
     # All records have the same timestamp: a lookup finds the first that remains.
-    found = log.offset_by_timestamp(T0)
+    found = reading.offset_by_timestamp(log, T0)
     assert found is not None
     assert found.offset == first
 
@@ -187,18 +194,20 @@ def test_a_read_does_not_return_a_single_empty_batch(
     monkeypatch.setattr(candidate_selection, "GROUP_SEGMENTS_MAX", 1)
     log = compactable_log(bench)
     clean(log)
-    empty = [item for item in log.segments() if item.size_bytes == HEADER_BYTES]
+    empty = [item for item in log.segment_infos() if item.size_bytes == HEADER_BYTES]
     assert len(empty) > 2
     # A read of at most one byte skips the empty batches until it finds a record. Their segments
     # need the disk, so the read on the event loop gives up.
     for segment in empty:
-        part = log.read(segment.base_offset, max_bytes=1, up_to_offset=60, min_one=True)
+        part = reading.read(log, segment.base_offset, max_bytes=1, up_to_offset=60, min_one=True)
         assert len(_records_of(part.data)) == 1
         with pytest.raises(NotCached):
-            log.read_cached(segment.base_offset, max_bytes=1, up_to_offset=60, min_one=True)
+            reading.read_cached(
+                log, segment.base_offset, max_bytes=1, up_to_offset=60, min_one=True
+            )
     # Bounded above by empty batches, a read has nothing to skip to.
     end = empty[-1].next_base_offset
-    part = log.read(0, max_bytes=1, up_to_offset=end, min_one=True)
+    part = reading.read(log, 0, max_bytes=1, up_to_offset=end, min_one=True)
     assert (_records_of(part.data), part.next_offset) == ([], end)
 
 
@@ -219,11 +228,11 @@ def test_a_compacted_log_is_not_rewritten(bench: LogBench) -> None:
     log = compactable_log(bench)
     clean(log)
     # Forget the compaction offset, so that the cleaner reads the whole log again.
-    log.state.first_dirty = None
+    log.first_dirty = None
     before = {path.name: path.stat().st_ino for path in bench.directory.glob("*.log")}
     clean(log)
     once = {path.name: path.stat().st_ino for path in bench.directory.glob("*.log")}
-    log.state.first_dirty = None
+    log.first_dirty = None
     clean(log)
     # The same inodes: no segment file was replaced by the second pass.
     assert {path.name: path.stat().st_ino for path in bench.directory.glob("*.log")} == once
@@ -232,12 +241,12 @@ def test_a_compacted_log_is_not_rewritten(bench: LogBench) -> None:
 
 def test_small_segments_are_merged(bench: LogBench) -> None:
     log = compactable_log(bench, rounds=20)
-    before = len(log.segments())
+    before = len(log.segment_infos())
     clean(log)
     # Only 10 records of the closed segments remain, so nearly all segments are merged away.
-    assert len(log.segments()) <= 4 < before
-    assert len(list(bench.directory.glob("*.log"))) == len(log.segments())
-    assert len(list(bench.directory.glob("*.snapshot"))) <= len(log.segments())
+    assert len(log.segment_infos()) <= 4 < before
+    assert len(list(bench.directory.glob("*.log"))) == len(log.segment_infos())
+    assert len(list(bench.directory.glob("*.snapshot"))) <= len(log.segment_infos())
     reopened = _reopened(bench, log)
     assert records(reopened)[-1][0] == 199
 
@@ -260,9 +269,9 @@ def test_a_concurrent_read_continues_through_a_cleaning(
 ) -> None:
     """The cleaner replaces the files between the reader's lookup of a segment and its open."""
     log = compactable_log(bench)
-    log.flush()
+    flushing.flush(log)
     # Unloaded segments force the next read to open the files by name.
-    for segment in log.state.segments.items[:-1]:
+    for segment in log.segments.items[:-1]:
         segment.unload()
     real, cleaned = Segment.load, []
 
@@ -272,7 +281,7 @@ def test_a_concurrent_read_continues_through_a_cleaning(
         real(segment)
 
     monkeypatch.setattr(Segment, "load", load)
-    part = log.read(0, max_bytes=1000, up_to_offset=60, min_one=True)
+    part = reading.read(log, 0, max_bytes=1000, up_to_offset=60, min_one=True)
     assert cleaned
     assert all(item.value == b"at %d" % item.offset for item in _records_of(part.data))
     # The read returned records of the compacted log only, and its next offset lies behind them.
@@ -283,9 +292,9 @@ def test_a_concurrent_read_continues_through_a_cleaning(
 
 def test_a_reader_with_the_old_file_open_reads_it_to_the_end(bench: LogBench) -> None:
     log = compactable_log(bench)
-    log.read(0, max_bytes=1, up_to_offset=60, min_one=True)
+    reading.read(log, 0, max_bytes=1, up_to_offset=60, min_one=True)
     # A pinned segment keeps its descriptor: the replaced file stays readable until it is closed.
-    pinned = log.state.segments.items[0].pinned()
+    pinned = log.segments.items[0].pinned()
     data = pinned.bytes_of(0, pinned.size_bytes)
     clean(log)
     assert pinned.bytes_of(0, pinned.size_bytes) == data
@@ -293,15 +302,15 @@ def test_a_reader_with_the_old_file_open_reads_it_to_the_end(bench: LogBench) ->
 
 
 def _truncate(log: PartitionLog) -> None:
-    log.truncate_to(25)
+    truncation.truncate_to(log, 25)
 
 
 def _close(log: PartitionLog) -> None:
-    log.close()
+    flushing.close(log)
 
 
 def _remove(log: PartitionLog) -> None:
-    shutil.rmtree(log.rename_for_deletion())
+    shutil.rmtree(rename_log(log, None))
 
 
 @pytest.mark.parametrize("at_poll", [1, 60, 180, 240])
@@ -328,7 +337,7 @@ def test_a_concurrent_change_of_the_log_aborts_the_cleaning_without_waiting(
     with pytest.raises(CleaningAborted):
         clean(log, stopping=stopping)
     # No cleaned offset is recorded and no temporary file remains.
-    assert log.state.first_dirty is None
+    assert log.first_dirty is None
     assert not list(bench.directory.glob("*.cleaned"))
     # The truncated log is still open: it can be compacted from the beginning.
     if change is _truncate:
@@ -362,7 +371,7 @@ def test_segments_that_retention_deletes_during_a_cleaning_stay_deleted(
         polls += 1
         # By now the cleaner has read segments that retention deletes.
         if polls == 200:
-            assert log.apply_retention(T0, tiered=None)
+            assert retention.apply_retention(log, T0, tiered=None)
         return False
 
     with pytest.raises(CleaningAborted):
@@ -379,7 +388,7 @@ def test_retention_deletes_compacted_segments_under_compact_delete(bench: LogBen
     clean(log)
     write(log, 10)
     log.config = replace(CONFIG, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=5)
-    assert log.apply_retention(T0 + 6, tiered=None)
+    assert retention.apply_retention(log, T0 + 6, tiered=None)
     assert log.log_start_offset == log.next_offset
     assert dirtiness_of(log, T0).first_dirty == log.next_offset
 
@@ -389,7 +398,7 @@ def test_retention_deletes_compacted_segments_under_compact_delete(bench: LogBen
 
 def test_a_segment_with_a_bad_crc_is_not_rewritten(bench: LogBench) -> None:
     log = compactable_log(bench)
-    log.flush()
+    flushing.flush(log)
     path = min(bench.directory.glob("*.log"))
     data = bytearray(path.read_bytes())
     # One flipped bit in the last batch of the oldest segment fails its CRC.
@@ -424,7 +433,7 @@ def test_a_failed_swap_is_completed_or_undone(
     if in_doubt:
         with pytest.raises(StorageError, match="opened again"):
             bench.append(log, bench.batch())
-        assert log.reopen()
+        assert opening.reopen(log)
     bench.check(log)
     assert log.next_offset == 60
     # The log is usable again: a full cleaning succeeds and survives a crash.
@@ -456,10 +465,14 @@ def test_a_full_disk_aborts_the_cleaning_and_leaves_the_log_unchanged(
 
 def _copy(leader: PartitionLog, follower: PartitionLog) -> None:
     while follower.next_offset < leader.next_offset:
-        part = leader.read(
-            follower.next_offset, max_bytes=400, up_to_offset=leader.next_offset, min_one=True
+        part = reading.read(
+            leader,
+            follower.next_offset,
+            max_bytes=400,
+            up_to_offset=leader.next_offset,
+            min_one=True,
         )
-        follower.append_as_follower(part.data, now_ms=T0)
+        appending.append_as_follower(follower, part.data, now_ms=T0)
     follower.advance_high_watermark(leader.high_watermark)
 
 
@@ -473,8 +486,10 @@ def test_a_follower_continues_at_any_offset_after_its_leader_compacted(
     follower = follower_bench.create()
     # The follower has replicated up to ``behind`` when the leader compacts.
     while follower.next_offset < behind:
-        part = leader.read(follower.next_offset, max_bytes=1, up_to_offset=70, min_one=True)
-        follower.append_as_follower(part.data, now_ms=T0)
+        part = reading.read(
+            leader, follower.next_offset, max_bytes=1, up_to_offset=70, min_one=True
+        )
+        appending.append_as_follower(follower, part.data, now_ms=T0)
     clean(leader)
     _copy(leader, follower)
     follower_bench.check(follower)
@@ -491,7 +506,7 @@ def test_a_follower_continues_at_any_offset_after_its_leader_compacted(
     # Both have the last of each key; behind what each has compacted both have everything.
     assert set(records(leader)[-10:]) <= set(records(follower))
     assert {k: at for at, k in records(leader)} == {k: at for at, k in records(follower)}
-    follower.state.close_files()
+    follower.close_files()
 
 
 def test_an_overlapping_batch_of_full_count_is_rejected(bench: LogBench, tmp_path: Path) -> None:
@@ -500,14 +515,16 @@ def test_an_overlapping_batch_of_full_count_is_rejected(bench: LogBench, tmp_pat
     data = bench.read_all(leader)
     follower_bench = LogBench(tmp_path / "copy-0")
     follower = follower_bench.create()
-    follower.append_as_follower(data, now_ms=T0)
+    appending.append_as_follower(follower, data, now_ms=T0)
     # The follower has offset 2 from elsewhere. The leader's batch covers 2 to 6 with 5 records,
     # so it overlaps without having been compacted.
-    follower.truncate_to(2)
-    follower.append_as_follower(build_batch([Record(b"k", b"v")], base_offset=2, leader_epoch=0))
+    truncation.truncate_to(follower, 2)
+    appending.append_as_follower(
+        follower, build_batch([Record(b"k", b"v")], base_offset=2, leader_epoch=0)
+    )
     with pytest.raises(CorruptRecords, match="does not continue the log"):
-        follower.append_as_follower(data[len(data) - 12 - _size_of_last(data) :])
-    follower.state.close_files()
+        appending.append_as_follower(follower, data[len(data) - 12 - _size_of_last(data) :])
+    follower.close_files()
 
 
 def _size_of_last(data: bytes) -> int:
@@ -524,18 +541,18 @@ def test_the_compaction_offset_is_recorded_and_moves_back_with_a_truncation(
     log = manager.create(topic="t", topic_id=TOPIC_ID, partition=0, config=CONFIG)
     write(log, 6)
     clean(log)
-    compacted = log.state.first_dirty
+    compacted = log.first_dirty
     assert compacted
     # Kafka's file name and format: a broker that restarts does not compact the clean part again.
     path = manager.directory / "cleaner-offset-checkpoint"
     assert read_offsets(path.read_text()) == {("t", 0): compacted}
     reopened = start().get("t", 0)
     assert reopened is not None
-    assert reopened.state.first_dirty == compacted
+    assert reopened.first_dirty == compacted
     # Offsets above the truncation are given out again, so they count as dirty.
-    reopened.truncate_to(20)
-    assert reopened.state.first_dirty is not None
-    assert reopened.state.first_dirty <= 20
+    truncation.truncate_to(reopened, 20)
+    assert reopened.first_dirty is not None
+    assert reopened.first_dirty <= 20
     assert read_offsets(path.read_text())["t", 0] <= 20
     # A deleted log leaves no entry for the next topic of its name.
     removed = start()

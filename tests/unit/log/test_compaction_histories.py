@@ -19,7 +19,10 @@ from tidemark.records.decode import decode_records
 from tidemark_broker.log import (
     LogConfig,
     PartitionLog,
+    appending,
     batch_contents,
+    flushing,
+    reading,
 )
 from tidemark_broker.log.compaction import CleanerSettings, CleaningStats, dirtiness_of
 from tidemark_broker.log.compaction import clean as clean_log
@@ -104,11 +107,11 @@ class CompactionHistory:
     def reopen(self) -> None:
         # Recovery reads from the recovery point. The compaction offset is a checkpoint of the
         # manager, which this bench does not have.
-        recovery_point, first_dirty = self.log.recovery_point, self.log.state.first_dirty
+        recovery_point, first_dirty = self.log.recovery_point, self.log.first_dirty
         end = self.log.next_offset
         self.bench.crash(self.log)
         self.log = self.bench.open(recovery_point=recovery_point, high_watermark=end)
-        self.log.state.first_dirty = first_dirty
+        self.log.first_dirty = first_dirty
         assert self.log.next_offset == end
 
     def check(self) -> None:
@@ -162,7 +165,9 @@ def read(log: PartitionLog, max_bytes: int) -> dict[int, WrittenRecord]:
     found: dict[int, WrittenRecord] = {}
     offset = log.log_start_offset
     while offset < log.next_offset:
-        part = log.read(offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True)
+        part = reading.read(
+            log, offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True
+        )
         for position, header in iter_headers(part.data):
             for decode_record in decode_records(memoryview(part.data)[position:]):
                 assert decode_record.key is not None
@@ -243,7 +248,7 @@ def test_a_cleaning_killed_at_any_rename_leaves_the_old_or_the_new_segments(
     while not ended:
         for _ in range(10 if step else 60):
             history.append()
-        history.log.flush()
+        flushing.flush(history.log)
         with killed_at(step, monkeypatch), suppress(KilledInSwap):
             history.clean()
             ended = True
@@ -263,7 +268,7 @@ def test_a_recovery_killed_during_a_swap_is_completed_by_the_next(
     history = _history(bench, seed)
     for _ in range(60):
         history.append()
-    history.log.flush()
+    flushing.flush(history.log)
     step = 0
     # Kill cleanings later and later until one dies with committed swap files.
     while not list(bench.directory.glob("*.log.swap")):
@@ -294,7 +299,7 @@ def _committed(log: PartitionLog) -> dict[int, tuple[bytes, bytes | None]]:
     begins = sorted(
         (
             (aborted_transaction.first_offset, aborted_transaction)
-            for aborted_transaction in log.aborted_transactions(0, stable)
+            for aborted_transaction in reading.aborted_transactions(log, 0, stable)
         ),
         reverse=True,
     )
@@ -302,7 +307,7 @@ def _committed(log: PartitionLog) -> dict[int, tuple[bytes, bytes | None]]:
     found: dict[int, tuple[bytes, bytes | None]] = {}
     offset = 0
     while offset < stable:
-        part = log.read(offset, max_bytes=500, up_to_offset=stable, min_one=True)
+        part = reading.read(log, offset, max_bytes=500, up_to_offset=stable, min_one=True)
         for position, header in iter_headers(part.data):
             while begins and begins[-1][0] <= header.last_offset:
                 aborted.add(begins.pop()[1].producer_id)
@@ -355,8 +360,9 @@ class InterleavedTransactions:
             is_transactional=True,
         )
         # Verification guard of KIP-890 part 1: a transactional append without one is rejected.
-        guard = self.log.begin_verification(data, self.now_ms, supports_epoch_bump=False)
-        done = self.log.append_as_leader(
+        guard = appending.begin_verification(self.log, data, self.now_ms, supports_epoch_bump=False)
+        done = appending.append_as_leader(
+            self.log,
             data,
             leader_epoch=0,
             now_ms=self.now_ms,
@@ -370,7 +376,8 @@ class InterleavedTransactions:
     def _end(self, producer_id: int) -> None:
         # Six of ten transactions commit. The model keeps only their records.
         written, commit = self.open.pop(producer_id), self.chance.random() < 0.6
-        self.log.append_marker(
+        appending.append_marker(
+            self.log,
             EndMarker(commit, 0),
             producer_id=producer_id,
             producer_epoch=0,
@@ -390,10 +397,10 @@ class InterleavedTransactions:
 
     def reopen(self) -> None:
         recovery_point, end = self.log.recovery_point, self.log.next_offset
-        first_dirty, stable = self.log.state.first_dirty, self.log.last_stable_offset
+        first_dirty, stable = self.log.first_dirty, self.log.last_stable_offset
         self.bench.crash(self.log)
         self.log = self.bench.open(recovery_point=recovery_point, high_watermark=end)
-        self.log.state.first_dirty = first_dirty
+        self.log.first_dirty = first_dirty
         assert (self.log.next_offset, self.log.last_stable_offset) == (end, stable)
 
 
@@ -417,7 +424,7 @@ def test_a_read_committed_consumer_sees_exactly_the_committed_records(
     # With every transaction ended, cleanings after the delete horizon remove the markers of
     # removed data.
     transactions.end_all()
-    transactions.log.roll(transactions.now_ms)
+    appending.roll(transactions.log, transactions.now_ms)
     for _ in range(3):  # data first, then the markers' horizon, then the markers
         transactions.now_ms += 2 * RETENTION_MS
         clean(transactions.log, transactions.now_ms)
@@ -425,6 +432,6 @@ def test_a_read_committed_consumer_sees_exactly_the_committed_records(
     transactions.reopen()
     transactions.check()
     headers = [header for _, header in iter_headers(bench.read_all(transactions.log))]
-    aborted = transactions.log.aborted_transactions(0, transactions.log.last_stable_offset)
+    aborted = reading.aborted_transactions(transactions.log, 0, transactions.log.last_stable_offset)
     assert len(aborted) <= len(transactions.sequences)  # of each the last batch stays, though empty
     assert sum(header.is_control for header in headers) < 20

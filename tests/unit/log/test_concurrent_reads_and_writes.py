@@ -15,8 +15,13 @@ from tidemark_broker.log import (
     OffsetOutOfRange,
     StorageError,
     TieredRetention,
+    appending,
+    flushing,
     page_cache,
+    reading,
+    retention,
     timestamp_lookup,
+    truncation,
 )
 from tidemark_broker.log.open_segments import OpenSegments
 
@@ -68,7 +73,7 @@ def test_an_append_does_not_wait_for_a_lookup_by_time(
         "decode_timestamps",
         lambda: _in_another_thread(lambda: bench.fill(log, [1])),
     )
-    found = log.offset_by_timestamp(T0 + 31)
+    found = reading.offset_by_timestamp(log, T0 + 31)
     assert found is not None
     assert (found.offset, log.next_offset) == (4, 7)
 
@@ -79,8 +84,8 @@ def test_an_append_does_not_wait_for_a_flush(bench: Bench, monkeypatch: pytest.M
     # Each append happens inside one system call of the flush.
     for call in ("pwrite", "ftruncate", "fdatasync"):
         _once(monkeypatch, os, call, lambda: _in_another_thread(lambda: bench.fill(log, [1])))
-    assert log.flush() == 17  # what was appended before the sync began
-    assert log.flush() == 18
+    assert flushing.flush(log) == 17  # what was appended before the sync began
+    assert flushing.flush(log) == 18
     bench.check(log)
 
 
@@ -96,9 +101,9 @@ def test_a_lookup_survives_retention_and_truncation_of_the_segment_it_reads(
         monkeypatch,
         timestamp_lookup,
         "decode_timestamps",
-        lambda: _in_another_thread(lambda: log.apply_retention(T0, tiered=None)),
+        lambda: _in_another_thread(lambda: retention.apply_retention(log, T0, tiered=None)),
     )
-    found = log.offset_by_timestamp(T0 + 31)
+    found = reading.offset_by_timestamp(log, T0 + 31)
     assert found is not None
     # The lookup answered from a segment that is deleted now.
     assert log.local_log_start_offset > 4
@@ -110,9 +115,9 @@ def test_a_lookup_survives_retention_and_truncation_of_the_segment_it_reads(
             patch,
             timestamp_lookup,
             "_first_in_batch",
-            lambda: _in_another_thread(lambda: log.truncate_to(end)),
+            lambda: _in_another_thread(lambda: truncation.truncate_to(log, end)),
         )
-        found = log.offset_by_timestamp(T0 + 10 * (end + 1))
+        found = reading.offset_by_timestamp(log, T0 + 10 * (end + 1))
     assert (found, log.next_offset) == (None, end)
 
 
@@ -129,13 +134,13 @@ def test_a_roll_creates_only_the_log_file_and_the_flush_writes_the_indexes(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", record_open)
-        assert log.roll(T0)
+        assert appending.roll(log, T0)
     # A roll happens on the event loop within an append, so it makes one system call that creates
     # a file.
     assert opened == [f"{10:020d}.log"]
-    assert log.needs_flush
-    log.flush()
-    assert not log.needs_flush
+    assert flushing.needs_flush(log)
+    flushing.flush(log)
+    assert not flushing.needs_flush(log)
     # The flush wrote the closed segment's indexes and the producer snapshot of the roll.
     names = {path.name for path in bench.directory.glob("0*")}
     assert names == {
@@ -150,13 +155,13 @@ def test_lost_index_entries_are_rebuilt_after_a_crash(bench: Bench) -> None:
     bench.config = LogConfig(index_interval_bytes=10_000)
     log = bench.create()
     bench.fill(log, [1, 1])
-    log.flush()
+    flushing.flush(log)
     bench.fill(log, [1])
-    log.flush()
-    log.roll(T0)
+    flushing.flush(log)
+    appending.roll(log, T0)
     bench.crash(log)
     again = bench.open(recovery_point=3, high_watermark=3)
-    assert again.segments()[0].largest_timestamp_ms == T0 + 20
+    assert again.segment_infos()[0].largest_timestamp_ms == T0 + 20
 
 
 # -- removal -------------------------------------------------------------------------------------
@@ -166,10 +171,10 @@ def test_a_removal_that_fails_leaves_no_hole(bench: Bench, monkeypatch: pytest.M
     log = bench.create()
     bench.fill(log, [1] * 50)
     log.advance_high_watermark(50)
-    log.flush()
+    flushing.flush(log)
     # Retention deletes from the oldest on. The second segment cannot be renamed, so the deletion
     # must stop there.
-    second = log.segments()[1].base_offset
+    second = log.segment_infos()[1].base_offset
     real = Path.rename
 
     def stuck(path: Path, target: Any) -> Path:
@@ -181,20 +186,20 @@ def test_a_removal_that_fails_leaves_no_hole(bench: Bench, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", stuck)
         with pytest.raises(StorageError, match="cannot be removed"):
-            log.apply_retention(T0, tiered=None)
-        assert log.segments()[0].base_offset == second
+            retention.apply_retention(log, T0, tiered=None)
+        assert log.segment_infos()[0].base_offset == second
         # A lower limit would also delete the third segment. It must wait for the second.
         log.config = LogConfig(segment_bytes=1000, retention_bytes=1200)
         with pytest.raises(StorageError, match="cannot be removed"):
-            log.apply_retention(T0, tiered=None)
+            retention.apply_retention(log, T0, tiered=None)
     # After a crash the log is contiguous, and the next retention deletes what is below the log
     # start.
     start = log.log_start_offset
     bench.crash(log)
     reopened = bench.open(recovery_point=50, log_start_offset=start, high_watermark=50)
     bench.check(reopened)
-    reopened.apply_retention(T0, tiered=None)
-    assert reopened.segments()[0].base_offset == reopened.log_start_offset == start
+    retention.apply_retention(reopened, T0, tiered=None)
+    assert reopened.segment_infos()[0].base_offset == reopened.log_start_offset == start
 
 
 def test_a_segment_created_under_the_name_of_a_removed_one_stays(
@@ -204,25 +209,25 @@ def test_a_segment_created_under_the_name_of_a_removed_one_stays(
     # it and so creates a segment named 10, while the old file of that name is being deleted.
     leader = type(bench)(tmp_path / "leader-0").create()
     bench.fill(leader, [1] * 10 + [8])
-    batch = leader.read(10, max_bytes=1, up_to_offset=18, min_one=True).data
+    batch = reading.read(leader, 10, max_bytes=1, up_to_offset=18, min_one=True).data
     log = bench.create()
     bench.fill(log, [1] * 14)
     log.advance_high_watermark(14)
-    assert [segment.base_offset for segment in log.segments()] == [0, 10]
+    assert [segment.base_offset for segment in log.segment_infos()] == [0, 10]
     log.config = LogConfig(retention_ms=1)
     real, appended = Path.unlink, []
 
     def unlink_after_append(path: Path, missing_ok: bool = False) -> None:
         if log.size_bytes == 0 and not appended:
             appended.append(True)
-            log.append_as_follower(batch)
+            appending.append_as_follower(log, batch)
         real(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", unlink_after_append)
-    log.apply_retention(2 * T0, tiered=None)
-    assert (log.next_offset, log.segments()[0].base_offset) == (18, 10)
+    retention.apply_retention(log, 2 * T0, tiered=None)
+    assert (log.next_offset, log.segment_infos()[0].base_offset) == (18, 10)
     assert bench.bytes_on_disk() == batch
-    leader.state.close_files()
+    leader.close_files()
 
 
 # -- pages that are not cached ---------------------------------------------------------------------
@@ -240,15 +245,17 @@ def test_the_event_loop_reads_only_cached_pages(
 ) -> None:
     log = bench.create()
     bench.fill(log, [1] * 40)
-    log.flush()
+    flushing.flush(log)
     bench.fill(log, [1] * 5)
 
     def cached(offset: int) -> bytes:
-        data: bytes = log.read_cached(offset, max_bytes=300, up_to_offset=45, min_one=True).data
+        data: bytes = reading.read_cached(
+            log, offset, max_bytes=300, up_to_offset=45, min_one=True
+        ).data
         return data
 
     def from_disk(offset: int) -> bytes:
-        data: bytes = log.read(offset, max_bytes=300, up_to_offset=45, min_one=True).data
+        data: bytes = reading.read(log, offset, max_bytes=300, up_to_offset=45, min_one=True).data
         return data
 
     # After a restart the index of the closed segment is not loaded: the first read goes to a
@@ -292,7 +299,7 @@ def test_closed_segments_of_all_logs_share_one_limit(bench: Bench, tmp_path: Pat
         log_bench.open_segments = shared
         log = log_bench.create()
         log_bench.fill(log, [1] * 60)
-        log.flush()
+        flushing.flush(log)
         logs.append(log)
         bench.opened.append(log)
     # Three logs with more than five closed segments each.
@@ -306,5 +313,5 @@ def test_closed_segments_of_all_logs_share_one_limit(bench: Bench, tmp_path: Pat
     ]
     assert len(open_files) <= 5 + len(logs)  # and the active ones
     # Segments of the cache may be deleted: later reads do not find closed descriptors.
-    logs[0].apply_retention(2 * T0, tiered=TieredRetention(highest_remote_offset=40))
+    retention.apply_retention(logs[0], 2 * T0, tiered=TieredRetention(highest_remote_offset=40))
     assert len(bench.read_all(logs[0])) == logs[0].size_bytes

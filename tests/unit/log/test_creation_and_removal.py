@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 from tidemark.records.builder import Record, build_batch
-from tidemark_broker.log import LogConfig, LogManager, PartitionLog, StorageError, read_state
+from tidemark_broker.log import (
+    LogConfig,
+    LogManager,
+    PartitionLog,
+    StorageError,
+    appending,
+    flushing,
+    read_state,
+    start_offsets,
+)
 
 T0 = 1_700_000_000_000
 ID, OTHER_ID = uuid.UUID(int=7), uuid.UUID(int=8)
@@ -31,7 +40,7 @@ def make(manager: LogManager, *, topic_id: uuid.UUID = ID, count: int = 0) -> Pa
     log = manager.create(topic="t", topic_id=topic_id, partition=0, config=CONFIG, state=STATE)
     for _ in range(count):
         batch = build_batch([Record(b"k", bytes(30), (), T0)])
-        log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(log, batch, leader_epoch=0, now_ms=T0)
     return log
 
 
@@ -158,8 +167,8 @@ def test_a_recreated_log_ignores_the_checkpoints_of_the_former_one(
     manager = start()
     log = make(manager, count=20)
     log.advance_high_watermark(20)
-    log.raise_log_start(15)
-    log.flush()
+    start_offsets.raise_log_start(log, 15)
+    flushing.flush(log)
     manager.checkpoint()
     # The deletion cannot rewrite the checkpoints, so they still have the offsets of the deleted
     # log.
@@ -207,7 +216,7 @@ def test_a_failed_log_is_opened_once_its_files_are_readable(
     manager = start()
     log = make(manager, count=9)
     log.advance_high_watermark(9)
-    log.raise_log_start(4)
+    start_offsets.raise_log_start(log, 4)
     manager.checkpoint()
     # Without partition.metadata the log cannot be opened at the next start.
     hidden = _hide(manager)
@@ -260,7 +269,7 @@ def test_a_log_without_records_opens_without_indexes_and_epochs(
     assert (log.next_offset, log.epochs.entries) == (0, ())
     log.assign_leader_epoch(4)
     batch = build_batch([Record(b"k", bytes(30), (), T0)])
-    log.append_as_leader(batch, leader_epoch=4, now_ms=T0)
+    appending.append_as_leader(log, batch, leader_epoch=4, now_ms=T0)
     if clean:
         assert asyncio.run(manager.close())
         # With a record the clean shutdown writes indexes and a producer snapshot.

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from tidemark.logfiles.leader_epochs import EpochEntry
-from tidemark_broker.log import StorageError, TieredRetention, batch_epochs
+from tidemark_broker.log import (
+    StorageError,
+    TieredRetention,
+    batch_epochs,
+    flushing,
+    retention,
+    truncation,
+)
 from tidemark_broker.log.batch_walk import BatchAt
 
 Bench = Any  # the LogBench of conftest.py
@@ -32,11 +39,11 @@ def _closed(bench: Bench) -> int:
     log = bench.create()
     for epoch, count in ((0, 25), (2, 14), (5, 7)):
         bench.fill(log, [1] * count, epoch=epoch)
-    bases = {segment.base_offset for segment in log.segments()}
+    bases = {segment.base_offset for segment in log.segment_infos()}
     assert len(bases) > 4
     assert not bases & {25, 39}
     log.advance_high_watermark(log.next_offset)
-    log.close()
+    flushing.close(log)
     return int(log.next_offset)
 
 
@@ -78,10 +85,10 @@ def test_epochs_below_the_local_log_are_read_from_the_file(bench: Bench) -> None
     log = bench.create()
     # Offsets 10 to 99 are in the tier only. Epoch 0 cannot be read from any local batch.
     tier = (EpochEntry(0, 0), EpochEntry(2, 40))
-    log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=tier)
+    truncation.truncate_fully_and_start_at(log, 100, log_start_offset=10, epochs=tier)
     bench.fill(log, [1] * 20, epoch=2)
     bench.fill(log, [1] * 20, epoch=3)
-    log.close()
+    flushing.close(log)
     _file(bench).write_text("0\n2\n0 0\n2 40\n")
     # Epoch 0 is trimmed to the log start, and epoch 3, which the file lacks, comes from the
     # batches.
@@ -108,7 +115,7 @@ def test_only_segments_in_which_the_epoch_changes_are_walked(
     # change.
     changing = [
         segment.base_offset
-        for segment in log.segments()
+        for segment in log.segment_infos()
         if any(segment.base_offset < begins < segment.next_base_offset for begins in (25, 39))
     ]
     assert walked == changing
@@ -117,11 +124,11 @@ def test_only_segments_in_which_the_epoch_changes_are_walked(
 def test_an_append_leaves_the_durable_file_alone_until_the_next_flush(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1, 1], epoch=1)
-    log.flush()
+    flushing.flush(log)
     bench.fill(log, [1, 1], epoch=4)
     assert _file(bench).read_text() == "0\n1\n1 0\n"
     assert log.epochs.latest_epoch == 4
-    log.flush()
+    flushing.flush(log)
     assert _file(bench).read_text() == "0\n2\n1 0\n4 2\n"
 
 
@@ -130,12 +137,12 @@ def test_an_epoch_outlives_its_batches(bench: Bench) -> None:
     failure the last offset in the tier must still belong to this epoch."""
     log = bench.create()
     bench.fill(log, [1] * 20, epoch=1)
-    log.flush()
+    flushing.flush(log)
     bench.fill(log, [1] * 40, epoch=4)
     log.advance_high_watermark(60)
     remote = TieredRetention(highest_remote_offset=59)
     log.config = replace(log.config, local_retention_bytes=1)
-    log.apply_retention(log.segments()[0].largest_timestamp_ms, tiered=remote)
+    retention.apply_retention(log, log.segment_infos()[0].largest_timestamp_ms, tiered=remote)
     local_start = log.local_log_start_offset
     # The batch at offset 20, where epoch 4 begins, is no longer local.
     assert local_start > 21
@@ -149,12 +156,12 @@ def test_retention_writes_no_epochs_of_deleted_records(bench: Bench) -> None:
     """The epochs need not be recorded, so retention works on a full disk."""
     log = bench.create()
     bench.fill(log, [1] * 20, epoch=1)
-    log.flush()
+    flushing.flush(log)
     bench.fill(log, [1] * 40, epoch=4)
     log.advance_high_watermark(60)
     before = _file(bench).read_text()
     log.config = replace(log.config, retention_ms=1)
-    log.apply_retention(log.segments()[-2].largest_timestamp_ms + 2, tiered=None)
+    retention.apply_retention(log, log.segment_infos()[-2].largest_timestamp_ms + 2, tiered=None)
     assert log.log_start_offset > 21
     assert _file(bench).read_text() == before
 
@@ -162,11 +169,11 @@ def test_retention_writes_no_epochs_of_deleted_records(bench: Bench) -> None:
 def test_an_emptied_log_keeps_its_last_epoch(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 20, epoch=1)
-    log.flush()
+    flushing.flush(log)
     bench.fill(log, [1] * 40, epoch=4)
     log.advance_high_watermark(60)
     log.config = replace(log.config, retention_ms=1)
-    log.apply_retention(log.segments()[-1].largest_timestamp_ms + 2, tiered=None)
+    retention.apply_retention(log, log.segment_infos()[-1].largest_timestamp_ms + 2, tiered=None)
     # Retention has deleted every record. The epoch that the next fetch must name is only in the
     # file.
     assert log.log_start_offset == log.next_offset == 60
@@ -188,7 +195,7 @@ def test_an_epoch_is_durable_before_it_is_used(
 ) -> None:
     log = bench.create()
     bench.fill(log, [1, 1], epoch=1)
-    log.flush()
+    flushing.flush(log)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", _refusing(os.fsync))
         # The failure repeats: the first attempt must not have left the epoch in memory.

@@ -25,6 +25,13 @@ from tidemark_broker.log import (
     LogManager,
     PartitionLog,
     TieredRetention,
+    appending,
+    flushing,
+    opening,
+    reading,
+    retention,
+    start_offsets,
+    truncation,
 )
 
 T0 = 1_700_000_000_000
@@ -122,42 +129,42 @@ class FailingDisk:
 def _append(log: PartitionLog, count: int, epoch: int = 0) -> None:
     for _ in range(count):
         batch = build_batch([Record(b"k", b"%030d" % log.next_offset, (), T0)] * 2)
-        log.append_as_leader(batch, leader_epoch=epoch, now_ms=T0)
+        appending.append_as_leader(log, batch, leader_epoch=epoch, now_ms=T0)
     log.advance_high_watermark(log.next_offset)
 
 
 def _retain_tiered(log: PartitionLog, _: LogManager) -> None:
-    log.apply_retention(T0, tiered=TieredRetention(highest_remote_offset=END - 1))
+    retention.apply_retention(log, T0, tiered=TieredRetention(highest_remote_offset=END - 1))
 
 
 def _retain_all(log: PartitionLog, _: LogManager) -> None:
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=0)
-    log.apply_retention(T0, tiered=None)
+    retention.apply_retention(log, T0, tiered=None)
 
 
 def _cut(log: PartitionLog, _: LogManager) -> None:
-    log.truncate_to(log.local_log_start_offset + 9)
+    truncation.truncate_to(log, log.local_log_start_offset + 9)
 
 
 def _cut_below_all(log: PartitionLog, _: LogManager) -> None:
-    log.truncate_to(3)
+    truncation.truncate_to(log, 3)
 
 
 def _start_from_the_tier(log: PartitionLog, _: LogManager) -> None:
-    log.truncate_fully_and_start_at(
-        100, log_start_offset=2, epochs=(EpochEntry(0, 0), EpochEntry(4, 70))
+    truncation.truncate_fully_and_start_at(
+        log, 100, log_start_offset=2, epochs=(EpochEntry(0, 0), EpochEntry(4, 70))
     )
 
 
 def _restart_below(log: PartitionLog, _: LogManager) -> None:
     """Start the log below its start, as after a Delete of records that only the tier had."""
-    log.truncate_fully_and_start_at(1, log_start_offset=1, epochs=())
+    truncation.truncate_fully_and_start_at(log, 1, log_start_offset=1, epochs=())
 
 
 def _delete_records(log: PartitionLog, manager: LogManager) -> None:
-    log.announce_log_start(END - 4)
+    start_offsets.announce_log_start(log, END - 4)
     manager.record_log_starts([log])
-    log.adopt_checkpointed_log_start()
+    start_offsets.adopt_checkpointed_log_start(log)
     manager.checkpoint()
 
 
@@ -178,8 +185,8 @@ def _filled(manager: LogManager) -> PartitionLog:
     are not flushed."""
     log = manager.create(topic="t", topic_id=ID, partition=0, config=CONFIG)
     _append(log, END // 2 - 4)
-    log.flush()
-    log.apply_retention(T0, tiered=TieredRetention(highest_remote_offset=9))
+    flushing.flush(log)
+    retention.apply_retention(log, T0, tiered=TieredRetention(highest_remote_offset=9))
     assert log.log_start_offset == 0 < log.local_log_start_offset
     manager.checkpoint()
     _append(log, 4, epoch=1)
@@ -190,7 +197,7 @@ def _offsets_of(log: PartitionLog) -> list[int]:
     """Return the base offsets of the log's batches, from its local start to its end."""
     offset, found = log.local_log_start_offset, []
     while offset < log.next_offset:
-        read = log.read(offset, max_bytes=700, up_to_offset=log.next_offset, min_one=True)
+        read = reading.read(log, offset, max_bytes=700, up_to_offset=log.next_offset, min_one=True)
         assert read.next_offset > offset
         found += [header.base_offset for _, header in iter_headers(read.data)]
         offset = read.next_offset
@@ -213,7 +220,7 @@ def _check(log: PartitionLog, before: Extent, after: Extent) -> None:
     """Check that the log serves its whole extent, every record that should stay, and no others."""
     assert log.failure is None
     now, bases = Extent.of(log), _offsets_of(log)
-    assert log.segments()[0].base_offset <= now.local_start
+    assert log.segment_infos()[0].base_offset <= now.local_start
     # A log may start inside a batch of two records, so its first batch may begin one offset
     # lower.
     if bases:
@@ -278,7 +285,7 @@ def test_removals_are_recorded_before_deletion_whichever_write_fails(
         # The broker continues once the disk accepts writes again.
         manager.checkpoint()
         if log.failure is not None:
-            log.reopen()
+            opening.reopen(log)
         _check(log, before, after)
         manager.checkpoint()
         log.advance_high_watermark(log.next_offset)

@@ -21,9 +21,15 @@ from tidemark_broker.log import (
     PartitionLog,
     StorageError,
     TieredRetention,
+    appending,
+    flushing,
     read_state,
+    retention,
+    start_offsets,
+    truncation,
     write_state,
 )
+from tidemark_broker.log.deletion import rename_log
 
 T0 = 1_700_000_000_000
 ID = uuid.UUID(int=7)
@@ -54,7 +60,7 @@ class LogDirectory:
 
     def crash(self, manager: LogManager) -> None:
         for log in manager.logs():
-            log.state.close_files()
+            log.close_files()
         if manager._lock_descriptor is not None:
             os.close(manager._lock_descriptor)
             manager._lock_descriptor = None
@@ -74,7 +80,7 @@ def _make(
     log = manager.create(topic=topic, topic_id=ID, partition=partition, config=CONFIG)
     for _ in range(count):
         batch = build_batch([Record(b"k", bytes(30), (), T0)])
-        log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(log, batch, leader_epoch=0, now_ms=T0)
     return log
 
 
@@ -108,7 +114,7 @@ def test_the_clean_shutdown_marker_is_valid_for_one_start(directory: LogDirector
     manager = directory.started()
     log = _make(manager, count=20)
     log.advance_high_watermark(15)
-    log.raise_log_start(3)
+    start_offsets.raise_log_start(log, 3)
     assert asyncio.run(manager.close(broker_epoch=42))
     marker = directory.path / ".kafka_cleanshutdown"
     # KIP-966: the broker epoch in the marker proves to the controller that no record was lost.
@@ -165,13 +171,13 @@ def test_a_crash_keeps_what_was_checkpointed(directory: LogDirectory) -> None:
     manager = directory.started()
     log = _make(manager, count=20)
     log.advance_high_watermark(12)
-    log.flush()
-    log.raise_log_start(5)
+    flushing.flush(log)
+    start_offsets.raise_log_start(log, 5)
     assert log.durable_log_start_offset == 0
     manager.checkpoint()
     assert log.durable_log_start_offset == 5
     # A second raise after the checkpoint: a crash may undo it, so it is not durable.
-    log.raise_log_start(6)
+    start_offsets.raise_log_start(log, 6)
     assert log.durable_log_start_offset == 5
     for name, value in (
         ("recovery-point-offset-checkpoint", 20),
@@ -196,7 +202,7 @@ def test_the_log_start_of_a_tiered_log_survives_local_deletion_and_a_crash(
     log = _make(manager, count=30)
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, local_retention_bytes=600)
     log.advance_high_watermark(30)
-    assert log.apply_retention(T0, tiered=TieredRetention(highest_remote_offset=29))
+    assert retention.apply_retention(log, T0, tiered=TieredRetention(highest_remote_offset=29))
     local = log.local_log_start_offset
     assert local > 0
     directory.crash(manager)
@@ -210,9 +216,9 @@ def test_the_log_start_of_a_tiered_log_survives_local_deletion_and_a_crash(
 def test_a_recovery_point_is_lowered_on_disk_before_a_truncation(directory: LogDirectory) -> None:
     manager = directory.started()
     log = _make(manager, count=20)
-    log.flush()
+    flushing.flush(log)
     manager.checkpoint()
-    log.truncate_to(7)
+    truncation.truncate_to(log, 7)
     # A recovery point above the truncation would make recovery skip records that are appended
     # later.
     text = (directory.path / "recovery-point-offset-checkpoint").read_text()
@@ -233,7 +239,7 @@ def test_only_a_missing_checkpoint_is_rewritten_for_idle_logs(
 ) -> None:
     manager = directory.started()
     log = _make(manager, count=20)
-    log.flush()
+    flushing.flush(log)
     manager.checkpoint()
     manager.checkpoint()  # the second one finds nothing changed
     path = directory.path / name
@@ -253,21 +259,21 @@ def test_a_failed_checkpoint_is_repeated_by_the_next_one(
     """The log has returned to the offsets of the last complete checkpoint by then."""
     manager = directory.started()
     log = _make(manager, count=20)
-    log.flush()
+    flushing.flush(log)
     manager.checkpoint()
     manager.checkpoint()
     path = directory.path / "recovery-point-offset-checkpoint"
-    bounds = log.state.bounds
+    bounds = log.bounds
     with monkeypatch.context() as patch:
         patch.setattr(manager._checkpoints.high_watermarks, "save", _refuse)
         # Of the three files the first was written with 17 and the second fails.
-        log.state.bounds = bounds.committed(15)
-        log.state.bounds = log.state.bounds._replace(recovery_point=17)
+        log.bounds = bounds.committed(15)
+        log.bounds = log.bounds._replace(recovery_point=17)
         with pytest.raises(StorageError):
             manager.checkpoint()
     assert read_offsets(path.read_text()) == {("t", 0): 17}
     # The bounds equal the last complete checkpoint again, but the file has 17.
-    log.state.bounds = bounds
+    log.bounds = bounds
     manager.checkpoint()
     assert read_offsets(path.read_text()) == {("t", 0): 20}
 
@@ -277,7 +283,7 @@ def test_a_log_that_cannot_be_opened_is_reported_and_kept(directory: LogDirector
     for partition in range(2):
         log = _make(manager, partition=partition, count=5)
         log.advance_high_watermark(4)
-        log.raise_log_start(2)
+        start_offsets.raise_log_start(log, 2)
     asyncio.run(manager.close(broker_epoch=5))
     broken = directory.path / "t-1"
     (broken / "partition.metadata").write_text("?")
@@ -333,7 +339,7 @@ def test_logs_are_created_once_and_deleted_with_their_checkpoints(directory: Log
 
 def test_an_interrupted_deletion_is_completed_at_startup(directory: LogDirectory) -> None:
     manager = directory.started()
-    renamed = _make(manager, count=5).rename_for_deletion()
+    renamed = rename_log(_make(manager, count=5), None)
     assert renamed.name.endswith("-delete")
     assert renamed.exists()
     directory.crash(manager)

@@ -23,8 +23,14 @@ from tidemark_broker.log import (
     PartitionLog,
     StorageError,
     TieredRetention,
+    appending,
     flushing,
     log_starts,
+    opening,
+    reading,
+    retention,
+    start_offsets,
+    truncation,
 )
 from tidemark_broker.log.log_starts import JOURNAL, LOCAL_LOG_START_CHECKPOINT, LogStarts, Starts
 from tidemark_broker.log.start_offsets import starts_of
@@ -236,19 +242,19 @@ def _refuse(*_: object) -> None:
 def _filled(manager: LogManager, count: int = 30) -> PartitionLog:
     log = manager.create(topic="t", topic_id=ID, partition=0, config=CONFIG)
     _append(log, count)
-    log.flush()
+    flushing.flush(log)
     return log
 
 
 def _append(log: PartitionLog, count: int) -> None:
     for _ in range(count):
         batch = build_batch([Record(b"k", bytes(30), (), T0)])
-        log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(log, batch, leader_epoch=0, now_ms=T0)
     log.advance_high_watermark(log.next_offset)
 
 
 def _remove_first(log: PartitionLog) -> None:
-    (log.directory / f"{log.segments()[0].base_offset:020d}.log").unlink()
+    (log.directory / f"{log.segment_infos()[0].base_offset:020d}.log").unlink()
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -257,7 +263,7 @@ def test_a_missing_first_segment_fails_the_replica(
 ) -> None:
     manager = start()
     log = _filled(manager)
-    second = log.segments()[1].base_offset
+    second = log.segment_infos()[1].base_offset
     manager.checkpoint()
     if clean:
         assert asyncio.run(manager.close(5))
@@ -324,11 +330,11 @@ def test_a_crash_during_retention_does_not_fail_the_replica(
     manager.checkpoint()
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
     if crash_at == "after":
-        assert len(log.apply_retention(T0, tiered=tiered)) > 1
+        assert len(retention.apply_retention(log, T0, tiered=tiered)) > 1
     else:
         # The crash comes before the first segment is deleted, or after one of several.
         calls = 0 if crash_at == "before" else 1
-        real = log.state.segments.take_oldest
+        real = log.segments.take_oldest
 
         def crashing() -> list[Path]:
             nonlocal calls
@@ -337,9 +343,9 @@ def test_a_crash_during_retention_does_not_fail_the_replica(
                 raise StorageError("crash")
             return real()
 
-        monkeypatch.setattr(log.state.segments, "take_oldest", crashing)
+        monkeypatch.setattr(log.segments, "take_oldest", crashing)
         with pytest.raises(StorageError, match="crash"):
-            log.apply_retention(T0, tiered=tiered)
+            retention.apply_retention(log, T0, tiered=tiered)
     # Clients may have seen this start, so it must survive.
     visible = log.log_start_offset
     manager = start()
@@ -369,15 +375,15 @@ def test_a_concurrent_checkpoint_does_not_revert_the_starts_that_retention_recor
     others: list[threading.Thread] = []
     monkeypatch.setattr(LogStarts, "record", record_with_race)
     # Retention stops between its record and the deletion.
-    monkeypatch.setattr(log.state.segments, "take_oldest", _refuse)
+    monkeypatch.setattr(log.segments, "take_oldest", _refuse)
     with pytest.raises(OSError, match="No space"):
-        log.apply_retention(T0, tiered=None)
+        retention.apply_retention(log, T0, tiered=None)
     for thread in others:
         thread.join()
     # The second record must have the new start, although no file is deleted yet.
     assert in_between
     recorded = manager._checkpoints.starts.of(("t", 0))
-    assert recorded == starts_of(log.state)
+    assert recorded == starts_of(log)
     assert recorded.log_start_offset > 0
 
 
@@ -397,15 +403,15 @@ def test_a_checkpoint_keeps_starts_that_were_recorded_while_it_ran(
 
     def make_another() -> None:
         log = manager.create(topic="u", topic_id=uuid.UUID(int=8), partition=0, config=CONFIG)
-        log.append_as_leader(
-            build_batch([Record(b"k", b"v", (), T0)] * 9), leader_epoch=0, now_ms=T0
+        appending.append_as_leader(
+            log, build_batch([Record(b"k", b"v", (), T0)] * 9), leader_epoch=0, now_ms=T0
         )
-        log.flush()
+        flushing.flush(log)
         log.advance_high_watermark(9)
         # DeleteRecords at offset 7: it is acknowledged once the start is recorded.
-        log.announce_log_start(7)
+        start_offsets.announce_log_start(log, 7)
         manager.record_log_starts([log])
-        assert log.adopt_checkpointed_log_start()
+        assert start_offsets.adopt_checkpointed_log_start(log)
 
     with monkeypatch.context() as patch:
         patch.setattr(LogStarts, "compact", compact_after_record)
@@ -423,16 +429,18 @@ def test_a_deleted_log_records_no_start_for_its_successor(
     created again."""
     manager = start()
     former = _filled(manager)
-    former.raise_log_start(20)
+    start_offsets.raise_log_start(former, 20)
     assert manager.delete("t", 0)
     log = manager.create(topic="t", topic_id=uuid.UUID(int=8), partition=0, config=CONFIG)
-    log.append_as_leader(build_batch([Record(b"k", b"v", (), T0)]), leader_epoch=0, now_ms=T0)
-    log.flush()
+    appending.append_as_leader(
+        log, build_batch([Record(b"k", b"v", (), T0)]), leader_epoch=0, now_ms=T0
+    )
+    flushing.flush(log)
     # Retention records through the log that it works on, a checkpoint through the manager.
     if by_retention:
-        assert former.state.record_starts is not None
+        assert former.record_starts is not None
         with pytest.raises(StorageError, match="is deleted"):
-            former.state.record_starts(Starts(20, 20))
+            former.record_starts(Starts(20, 20))
     else:
         manager.record_log_starts([former])
     [log_after_restart] = start().logs()
@@ -446,19 +454,19 @@ def test_a_late_record_does_not_lower_the_durable_start(
     that waits for the later start must not wait for the next checkpoint."""
     manager = start()
     log = _filled(manager)
-    log.announce_log_start(3)
+    start_offsets.announce_log_start(log, 3)
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
     real = manager._checkpoints._shared_record
 
     # Retention runs to its end between the decision to record 3 and the write.
     def record_after_retention() -> None:
         monkeypatch.setattr(manager._checkpoints, "_shared_record", real)
-        assert log.apply_retention(T0, tiered=None)
+        assert retention.apply_retention(log, T0, tiered=None)
         real()
 
     monkeypatch.setattr(manager._checkpoints, "_shared_record", record_after_retention)
     manager.record_log_starts([log])
-    log.adopt_checkpointed_log_start()
+    start_offsets.adopt_checkpointed_log_start(log)
     assert log.durable_log_start_offset == log.log_start_offset > 3
     recorded = manager._checkpoints.starts.of(("t", 0))
     assert recorded is not None
@@ -467,8 +475,8 @@ def test_a_late_record_does_not_lower_the_durable_start(
 
 def test_a_start_is_durable_only_when_it_is_recorded(start: Callable[[], LogManager]) -> None:
     log = _filled(start())
-    log.raise_log_start(3)
-    assert log.apply_retention(T0, tiered=None) == []
+    start_offsets.raise_log_start(log, 3)
+    assert retention.apply_retention(log, T0, tiered=None) == []
     assert log.durable_log_start_offset == 0
 
 
@@ -481,9 +489,9 @@ def test_retention_deletes_nothing_if_the_start_cannot_be_recorded(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", _refuse)
         with pytest.raises(StorageError):
-            log.apply_retention(T0, tiered=None)
-    assert (log.log_start_offset, log.segments()[0].base_offset) == (0, 0)
-    assert log.apply_retention(T0, tiered=None)
+            retention.apply_retention(log, T0, tiered=None)
+    assert (log.log_start_offset, log.segment_infos()[0].base_offset) == (0, 0)
+    assert retention.apply_retention(log, T0, tiered=None)
 
 
 def test_retention_works_on_a_full_disk(
@@ -492,13 +500,13 @@ def test_retention_works_on_a_full_disk(
     manager = start()
     log = _filled(manager)
     log.advance_high_watermark(30)
-    log.raise_log_start(1)
+    start_offsets.raise_log_start(log, 1)
     manager.checkpoint()
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
     # No file can be written as a whole. The journal's space is reserved, so its line still fits.
     monkeypatch.setattr("tidemark_broker.log.checkpoint_file.replace_file", _refuse)
     size = (manager.directory / JOURNAL).stat().st_size
-    assert log.apply_retention(T0, tiered=None)
+    assert retention.apply_retention(log, T0, tiered=None)
     assert (manager.directory / JOURNAL).stat().st_size == size
 
 
@@ -516,12 +524,12 @@ def test_a_crash_while_a_log_restarts_beyond_the_tier_does_not_fail_the_replica(
     if crash_at is not None:
         # The crash comes before the old segments are replaced, or while old snapshots are
         # removed.
-        owner = log.state.segments.snapshots if "." in crash_at else log.state.segments
+        owner = log.segments.snapshots if "." in crash_at else log.segments
         monkeypatch.setattr(owner, crash_at.rpartition(".")[2], crash)
         with pytest.raises(StorageError, match="crash"):
-            log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=())
+            truncation.truncate_fully_and_start_at(log, 100, log_start_offset=10, epochs=())
     else:
-        log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=())
+        truncation.truncate_fully_and_start_at(log, 100, log_start_offset=10, epochs=())
     manager = start()
     assert manager.failures == []
     [log_after_restart] = manager.logs()
@@ -542,20 +550,20 @@ def test_a_first_segment_deleted_while_the_broker_runs_is_noticed_by_a_reopen(
     log = _filled(manager)
     monkeypatch.setattr(os, "fdatasync", _refuse)
     batch = build_batch([Record(b"k", bytes(30), (), T0)])
-    log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+    appending.append_as_leader(log, batch, leader_epoch=0, now_ms=T0)
     with pytest.raises(StorageError):
-        log.flush()
+        flushing.flush(log)
     # The failed fsync has closed the log. Its first segment disappears before the reopen.
     backup = log.directory.with_name("backup")
     shutil.copytree(log.directory, backup)
     _remove_first(log)
     with pytest.raises(StorageError, match="missing at the start"):
-        log.reopen()
+        opening.reopen(log)
     with pytest.raises(StorageError):
-        log.read(20, max_bytes=1, up_to_offset=30, min_one=True)
+        reading.read(log, 20, max_bytes=1, up_to_offset=30, min_one=True)
     # An operator restores the file: the reopen finds every record.
     shutil.copytree(backup, log.directory, dirs_exist_ok=True)
-    assert log.reopen()
+    assert opening.reopen(log)
     assert log.log_start_offset == 0
 
 
@@ -564,7 +572,7 @@ def test_an_awaited_log_start_is_recorded_without_a_checkpoint(
 ) -> None:
     manager = start()
     log = _filled(manager)
-    log.raise_log_start(7)
+    start_offsets.raise_log_start(log, 7)
     assert log.durable_log_start_offset == 0
     monkeypatch.setattr("tidemark_broker.log.checkpoint_file.replace_file", _refuse)
     manager.record_log_starts([log])
@@ -590,13 +598,16 @@ def test_a_log_start_is_recorded_only_when_the_records_below_are_durable(
     log = _filled(manager, 10)
     # Offsets 10 to 29 are not flushed. The log start of 23 needs a sync of the records below it.
     _append(log, 20)
-    log.announce_log_start(23)
+    start_offsets.announce_log_start(log, 23)
     manager.record_log_starts([log])
-    assert log.state.start_record.checkpointed == 23
+    assert log.start_record.checkpointed == 23
     for path in log.directory.glob("*.log"):  # power failure: unsynced data is lost
         os.truncate(path, synced.get(path, 0))
     [log_after_restart] = start().logs()
-    assert (log_after_restart.log_start_offset, log_after_restart.segments()[0].base_offset) == (
+    assert (
+        log_after_restart.log_start_offset,
+        log_after_restart.segment_infos()[0].base_offset,
+    ) == (
         23,
         0,
     )

@@ -32,7 +32,11 @@ from tidemark_broker.log import (
     RecordTooLarge,
     TimestampOffset,
     UnsupportedCompression,
+    appending,
     flushing,
+    reading,
+    start_offsets,
+    truncation,
 )
 
 T0 = 1_700_000_000_000
@@ -42,9 +46,9 @@ Bench = Any  # the LogBench of conftest.py
 def test_a_leader_changes_only_offset_and_epoch_of_a_batch(bench: Bench) -> None:
     log = bench.create()
     sent = [bench.batch(count, codec=codec) for count, codec in ((3, 0), (1, 4), (5, 1))]
-    infos = [log.append_as_leader(data, leader_epoch=4, now_ms=T0) for data in sent]
+    infos = [appending.append_as_leader(log, data, leader_epoch=4, now_ms=T0) for data in sent]
     assert [(info.base_offset, info.last_offset) for info in infos] == [(0, 2), (3, 3), (4, 8)]
-    read = log.read(0, max_bytes=1 << 20, up_to_offset=9, min_one=True)
+    read = reading.read(log, 0, max_bytes=1 << 20, up_to_offset=9, min_one=True)
     assert read.next_offset == log.next_offset == 9
     for (position, header), original in zip(iter_headers(read.data), sent, strict=True):
         check_crc(read.data, position, header)
@@ -60,12 +64,12 @@ def test_a_leader_changes_only_offset_and_epoch_of_a_batch(bench: Bench) -> None
 def test_log_append_time_replaces_the_timestamps(bench: Bench) -> None:
     bench.config = LogConfig.of({"message.timestamp.type": "LogAppendTime"})
     log = bench.create()
-    info = log.append_as_leader(bench.batch(2), leader_epoch=0, now_ms=T0 + 77)
+    info = appending.append_as_leader(log, bench.batch(2), leader_epoch=0, now_ms=T0 + 77)
     assert (info.log_append_time_ms, info.max_timestamp_ms) == (T0 + 77, T0 + 77)
     data = bench.read_all(log)
     check_crc(data, 0, parse_header(data))
     assert [record.timestamp_ms for record in decode_records(data)] == [T0 + 77] * 2
-    assert log.offset_by_timestamp(T0 + 77) == TimestampOffset(0, T0 + 77, 0)
+    assert reading.offset_by_timestamp(log, T0 + 77) == TimestampOffset(0, T0 + 77, 0)
 
 
 def _broken(data: bytes, position: int) -> bytes:
@@ -155,7 +159,7 @@ def test_limits_of_size_and_time_are_configurable(bench: Bench) -> None:
     bench.config = LogConfig(max_message_bytes=200, message_timestamp_before_max_ms=1000)
     log = bench.create()
     with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes=200"):
-        log.append_as_leader(bench.batch(size=200), leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(log, bench.batch(size=200), leader_epoch=0, now_ms=T0)
     with pytest.raises(InvalidTimestamp, match="older"):
         bench.append(log, bench.batch(), now_ms=T0 + 1001)
 
@@ -164,15 +168,17 @@ def test_limits_of_size_and_time_are_configurable(bench: Bench) -> None:
 def test_reads_of_any_size_return_complete_batches_in_order(bench: Bench, max_bytes: int) -> None:
     log = bench.create()
     bench.fill(log, [1, 3, 2, 1, 1, 5, 1, 1, 1, 1, 4, 1, 2, 1, 1, 1, 1, 1] * 3)
-    assert len(log.segments()) > 4
+    assert len(log.segment_infos()) > 4
     all_bytes = b"".join(
-        (bench.directory / f"{s.base_offset:020d}.log").read_bytes() for s in log.segments()
+        (bench.directory / f"{s.base_offset:020d}.log").read_bytes() for s in log.segment_infos()
     )
     assert bench.read_all(log, max_bytes=max_bytes) == all_bytes
     # A read begins with the batch that contains the offset, and exceeds its limit only for a
     # single batch (minOneMessage, KIP-74).
     for offset in range(log.next_offset):
-        found = log.read(offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True)
+        found = reading.read(
+            log, offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True
+        )
         headers = [header for _, header in iter_headers(found.data)]
         assert headers[0].base_offset <= offset <= headers[0].last_offset
         assert headers[-1].next_offset == found.next_offset
@@ -186,15 +192,15 @@ def test_a_read_ends_below_its_bound(bench: Bench) -> None:
     bench.fill(log, [3] * 30)
     # A batch of three is returned only if its last offset is below the bound.
     for bound in range(91):
-        read = log.read(0, max_bytes=1 << 20, up_to_offset=bound, min_one=True)
+        read = reading.read(log, 0, max_bytes=1 << 20, up_to_offset=bound, min_one=True)
         assert read.next_offset == bound // 3 * 3
         assert sum(1 for _ in iter_headers(read.data)) == bound // 3
-    small = log.read(4, max_bytes=5, up_to_offset=90, min_one=False)
+    small = reading.read(log, 4, max_bytes=5, up_to_offset=90, min_one=False)
     assert small.data == b""
-    at_end = log.read(90, max_bytes=5, up_to_offset=90, min_one=True)
+    at_end = reading.read(log, 90, max_bytes=5, up_to_offset=90, min_one=True)
     assert (at_end.data, at_end.next_offset) == (b"", 90)
     with pytest.raises(OffsetOutOfRange):
-        log.read(91, max_bytes=5, up_to_offset=90, min_one=True)
+        reading.read(log, 91, max_bytes=5, up_to_offset=90, min_one=True)
 
 
 def test_a_reader_at_the_tail_continues_through_a_roll(bench: Bench) -> None:
@@ -204,32 +210,34 @@ def test_a_reader_at_the_tail_continues_through_a_roll(bench: Bench) -> None:
         bench.fill(log, [2])
         # The second reader hits the cached position of the tail that the first one left.
         for _ in range(2):  # two readers at the same offset
-            read = log.read(offset, max_bytes=5000, up_to_offset=log.next_offset, min_one=True)
+            read = reading.read(
+                log, offset, max_bytes=5000, up_to_offset=log.next_offset, min_one=True
+            )
             assert [h.base_offset for _, h in iter_headers(read.data)] == [offset]
         offset = read.next_offset
-        rolls = len(log.segments())
+        rolls = len(log.segment_infos())
     assert rolls > 4
 
 
 def test_a_segment_rolls_by_size_age_or_full_index(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 30)
-    assert all(segment.size_bytes <= 1000 for segment in log.segments())
-    count = len(log.segments())
+    assert all(segment.size_bytes <= 1000 for segment in log.segment_infos())
+    count = len(log.segment_infos())
     # The age counts between the timestamps of the first and the new batch (Kafka's
     # timeWaitedForRoll).
     log.config = replace(log.config, segment_ms=1000)
     late = bench.batch(timestamp_ms=T0 + 100_000)
-    assert log.append_as_leader(late, leader_epoch=0, now_ms=T0 + 100_000).rolled
-    assert len(log.segments()) == count + 1
+    assert appending.append_as_leader(log, late, leader_epoch=0, now_ms=T0 + 100_000).rolled
+    assert len(log.segment_infos()) == count + 1
     # 30 bytes are three index entries of 8 bytes.
     log.config = LogConfig(segment_index_bytes=30, index_interval_bytes=100)
-    before = len(log.segments())
+    before = len(log.segment_infos())
     bench.fill(log, [1] * 20)
-    assert len(log.segments()) > before + 1
+    assert len(log.segment_infos()) > before + 1
     # An empty active segment is not rolled again.
-    assert log.roll(T0)
-    assert not log.roll(T0)
+    assert appending.roll(log, T0)
+    assert not appending.roll(log, T0)
     log.advance_high_watermark(log.next_offset)
     bench.check(log)
 
@@ -237,28 +245,28 @@ def test_a_segment_rolls_by_size_age_or_full_index(bench: Bench) -> None:
 def test_segments_from_an_offset_include_the_active_one(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 40)
-    every = log.segments()
+    every = log.segment_infos()
     for offset in range(42):
         expected = tuple(s for s in every if s.next_base_offset > offset) or every[-1:]
-        assert log.segments_from(offset) == expected
-        assert log.segments_from(offset, 2) == expected[:2]
-    assert log.segments_from(-1) == every
+        assert log.segment_infos(offset) == expected
+        assert log.segment_infos(offset, 2) == expected[:2]
+    assert log.segment_infos(-1) == every
 
 
 def test_files_of_a_closed_segment_are_complete(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 30)
-    first, second = log.segments()[:2]
-    files = log.segment_files(first.base_offset)
+    first, second = log.segment_infos()[:2]
+    files = flushing.segment_files(log, first.base_offset)
     assert files.log.stat().st_size == files.size_bytes == first.size_bytes
     assert files.offset_index.stat().st_size % 8 == 0 < files.offset_index.stat().st_size
     assert files.time_index.stat().st_size % 12 == 0 < files.time_index.stat().st_size
     assert decode_snapshot(files.producer_snapshot) == ()
     assert (bench.directory / f"{second.base_offset:020d}.snapshot").exists()
     # The active segment is not complete, and 1 is not a base offset.
-    for offset in (log.segments()[-1].base_offset, 1):
+    for offset in (log.segment_infos()[-1].base_offset, 1):
         with pytest.raises(OffsetOutOfRange):
-            log.segment_files(offset)
+            flushing.segment_files(log, offset)
 
 
 def test_lookup_by_time_agrees_with_a_scan(bench: Bench) -> None:
@@ -268,7 +276,8 @@ def test_lookup_by_time_agrees_with_a_scan(bench: Bench) -> None:
     records = [(T0 + t + 300 * (n // 14), n) for n, t in enumerate(times)]
     for number in range(0, len(records), 2):
         pair = records[number : number + 2]
-        log.append_as_leader(
+        appending.append_as_leader(
+            log,
             build_batch([Record(b"k", bytes(20), (), t) for t, _ in pair], codec=number % 5),
             leader_epoch=number // 10,
             now_ms=T0 + 2000,
@@ -276,25 +285,26 @@ def test_lookup_by_time_agrees_with_a_scan(bench: Bench) -> None:
     log.advance_high_watermark(log.next_offset)
     # Offset 7 is inside a batch: records below the log start do not count.
     for start in (0, 7):
-        log.raise_log_start(start)
+        start_offsets.raise_log_start(log, start)
         for target_ms in sorted({t + d for t, _ in records for d in (-1, 0, 1)}):
             matches = [(n, t) for t, n in records if t >= target_ms and n >= start]
             expected = None
             if matches:
                 offset, timestamp = min(matches)
                 expected = TimestampOffset(offset, timestamp, log.epochs.epoch_for_offset(offset))
-            assert log.offset_by_timestamp(target_ms) == expected
+            assert reading.offset_by_timestamp(log, target_ms) == expected
 
 
 def _copy(source: Any, target: Any, *, max_bytes: int) -> None:
     while target.next_offset < source.next_offset:
-        read = source.read(
+        read = reading.read(
+            source,
             target.next_offset,
             max_bytes=max_bytes,
             up_to_offset=source.next_offset,
             min_one=True,
         )
-        target.append_as_follower(read.data)
+        appending.append_as_follower(target, read.data)
 
 
 @pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
@@ -310,8 +320,8 @@ def test_a_follower_has_the_leaders_bytes_and_epochs(
     _copy(leader, follower, max_bytes=max_bytes)
     assert follower_bench.read_all(follower) == bench.read_all(leader)
     assert follower.epochs == leader.epochs
-    assert len(follower.segments()) > 3
-    assert all(segment.size_bytes <= 600 for segment in follower.segments())
+    assert len(follower.segment_infos()) > 3
+    assert all(segment.size_bytes <= 600 for segment in follower.segment_infos())
     follower.advance_high_watermark(100)
     follower_bench.check(follower)
     follower_bench.crash(follower)
@@ -325,7 +335,7 @@ def test_a_follower_appends_only_batches_that_continue_its_log(bench: Bench, tmp
     size = len(data) // 3
     copy = type(bench)(tmp_path / "copy-0")
     follower = copy.create()
-    follower.append_as_follower(data[:size])
+    appending.append_as_follower(follower, data[:size])
     # A repetition, a gap, nothing, a torn header, a bad CRC, a wrong order, and an older epoch.
     for wrong in (
         data[:size],
@@ -337,9 +347,11 @@ def test_a_follower_appends_only_batches_that_continue_its_log(bench: Bench, tmp
         data[size : size + 12] + b"\0\0\0\1" + data[size + 16 : 2 * size],
     ):
         with pytest.raises(CorruptRecords):
-            follower.append_as_follower(wrong)
+            appending.append_as_follower(follower, wrong)
         assert (follower.next_offset, follower.size_bytes) == (2, size)
-    follower.append_as_follower(data[size : 3 * size - 1])  # a partial last batch is dropped
+    appending.append_as_follower(
+        follower, data[size : 3 * size - 1]
+    )  # a partial last batch is dropped
     assert follower.next_offset == 4
 
 
@@ -352,11 +364,11 @@ def test_an_empty_follower_may_start_inside_the_leaders_first_batch(
     follower = copy.create()
     # The leader's log start is 3, inside its first batch (0 to 4). A fetch at 3 returns the
     # complete batch.
-    follower.truncate_fully_and_start_at(3, log_start_offset=3, epochs=())
+    truncation.truncate_fully_and_start_at(follower, 3, log_start_offset=3, epochs=())
     _copy(leader, follower, max_bytes=1)
     assert (follower.log_start_offset, follower.local_log_start_offset) == (3, 3)
-    assert [s.base_offset for s in follower.segments()] == [0]
-    assert follower.read(3, max_bytes=1, up_to_offset=10, min_one=True).next_offset == 5
+    assert [s.base_offset for s in follower.segment_infos()] == [0]
+    assert reading.read(follower, 3, max_bytes=1, up_to_offset=10, min_one=True).next_offset == 5
 
 
 def test_tiered_records_do_not_become_local_where_a_log_starts_inside_a_batch(
@@ -366,12 +378,12 @@ def test_tiered_records_do_not_become_local_where_a_log_starts_inside_a_batch(
     leader = bench.create()
     bench.fill(leader, [5, 5])
     follower = type(bench)(tmp_path / "copy-0").create()
-    follower.truncate_fully_and_start_at(7, log_start_offset=2, epochs=())
+    truncation.truncate_fully_and_start_at(follower, 7, log_start_offset=2, epochs=())
     data = bench.read_all(leader)
-    follower.append_as_follower(data[len(data) // 2 :])
+    appending.append_as_follower(follower, data[len(data) // 2 :])
     assert (follower.log_start_offset, follower.local_log_start_offset) == (2, 5)
     with pytest.raises(OffsetOutOfRange):
-        follower.read(3, max_bytes=1, up_to_offset=10, min_one=True)
+        reading.read(follower, 3, max_bytes=1, up_to_offset=10, min_one=True)
 
 
 def test_high_watermark_and_log_start_only_rise(bench: Bench) -> None:
@@ -383,20 +395,20 @@ def test_high_watermark_and_log_start_only_rise(bench: Bench) -> None:
     assert log.high_watermark == log.last_stable_offset == 10
     # Above the high watermark, a log start would delete uncommitted records.
     with pytest.raises(OffsetOutOfRange):
-        log.raise_log_start(11)
-    assert log.raise_log_start(6)
-    assert not log.raise_log_start(6)
+        start_offsets.raise_log_start(log, 11)
+    assert start_offsets.raise_log_start(log, 6)
+    assert not start_offsets.raise_log_start(log, 6)
     assert (log.log_start_offset, log.local_log_start_offset) == (6, 6)
     assert log.epochs.entries[0].start_offset == 6
     # Records 6 and 7 are in the tier only from here on.
-    assert log.raise_local_log_start(8)
+    assert start_offsets.raise_local_log_start(log, 8)
     assert (log.log_start_offset, log.local_log_start_offset) == (6, 8)
     with pytest.raises(OffsetOutOfRange):
-        log.read(7, max_bytes=1, up_to_offset=10, min_one=True)
+        reading.read(log, 7, max_bytes=1, up_to_offset=10, min_one=True)
     # Without its remote part the log starts where the local records start.
-    assert log.drop_remote_part()
+    assert start_offsets.drop_remote_part(log)
     assert (log.log_start_offset, log.local_log_start_offset) == (8, 8)
-    assert not log.drop_remote_part()
+    assert not start_offsets.drop_remote_part(log)
 
 
 @pytest.mark.parametrize("flushed", [True, False])
@@ -414,9 +426,9 @@ def test_truncation_to_every_offset(bench: Bench, tmp_path: Any, flushed: bool) 
             log_bench.fill(log, [count], epoch=number // 3)
         log.advance_high_watermark(ends[-1])
         if flushed:
-            log.flush()
+            flushing.flush(log)
         kept = max(end for end in ends if end <= offset)
-        assert log.truncate_to(offset) == (offset < ends[-1])
+        assert truncation.truncate_to(log, offset) == (offset < ends[-1])
         assert log.next_offset == log.high_watermark == kept
         # What was flushed stays durable up to the truncation.
         assert log.recovery_point == (kept if flushed else 0)
@@ -434,7 +446,7 @@ def test_a_log_restarts_beyond_the_tier(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 30)
     epochs = (EpochEntry(0, 0), EpochEntry(2, 40))
-    log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=epochs)
+    truncation.truncate_fully_and_start_at(log, 100, log_start_offset=10, epochs=epochs)
     assert (log.log_start_offset, log.local_log_start_offset) == (10, 100)
     assert (log.high_watermark, log.next_offset, log.recovery_point) == (100, 100, 100)
     # Offsets 10 to 99 are in the tier only, with the epochs that its leader reported.
@@ -460,7 +472,7 @@ def test_a_leader_epoch_without_records_is_persisted(bench: Bench) -> None:
     text = (bench.directory / "leader-epoch-checkpoint").read_text()
     assert text == "0\n2\n1 0\n5 2\n"
     with pytest.raises(ValueError, match="leader epoch 4"):
-        log.append_as_leader(bench.batch(), leader_epoch=4, now_ms=T0)
+        appending.append_as_leader(log, bench.batch(), leader_epoch=4, now_ms=T0)
 
 
 def test_a_truncation_is_synced_together_with_the_next_segment(
@@ -470,13 +482,13 @@ def test_a_truncation_is_synced_together_with_the_next_segment(
     bench.config = replace(bench.config, segment_bytes=400)
     log = bench.create()
     bench.fill(log, [1] * 6)
-    log.flush()
-    cut, path = log.next_offset - 1, f"{log.segments()[-1].base_offset:020d}.log"
-    log.truncate_to(cut)
+    flushing.flush(log)
+    cut, path = log.next_offset - 1, f"{log.segment_infos()[-1].base_offset:020d}.log"
+    truncation.truncate_to(log, cut)
     # The batch does not fit into the truncated segment, so a new segment begins at the cut.
     bench.fill(log, [8], epoch=5)
-    assert log.segments()[-1].base_offset == cut
+    assert log.segment_infos()[-1].base_offset == cut
     synced: list[str] = []
     monkeypatch.setattr(flushing, "sync_file", lambda file: synced.append(file.name))
-    assert log.flush() == log.next_offset
+    assert flushing.flush(log) == log.next_offset
     assert path in synced

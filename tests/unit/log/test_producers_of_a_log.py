@@ -12,7 +12,19 @@ from tidemark.logfiles.producer_snapshot import decode_snapshot
 from tidemark.logfiles.transaction_index import AbortedTxn, decode_aborted
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
-from tidemark_broker.log import InvalidRecords, LogConfig, PartitionLog, errors, producer_replay
+from tidemark_broker.log import (
+    InvalidRecords,
+    LogConfig,
+    PartitionLog,
+    appending,
+    errors,
+    flushing,
+    producer_replay,
+    reading,
+    retention,
+    start_offsets,
+    truncation,
+)
 from tidemark_broker.log.batch_walk import walk_produced
 from tidemark_broker.log.producer_states import ActiveProducer
 
@@ -29,12 +41,15 @@ def produce(
         base_sequence=sequence,
         is_transactional=transactional,
     )
-    guard = log.begin_verification(batch, T0, supports_epoch_bump=False)
-    return log.append_as_leader(batch, leader_epoch=0, now_ms=T0, guard=guard).base_offset
+    guard = appending.begin_verification(log, batch, T0, supports_epoch_bump=False)
+    return appending.append_as_leader(
+        log, batch, leader_epoch=0, now_ms=T0, guard=guard
+    ).base_offset
 
 
 def finish(log: PartitionLog, producer: int, *, commit: bool, epoch: int = 0) -> int:
-    return log.append_marker(
+    return appending.append_marker(
+        log,
         EndMarker(commit, 1),
         producer_id=producer,
         producer_epoch=epoch,
@@ -45,7 +60,7 @@ def finish(log: PartitionLog, producer: int, *, commit: bool, epoch: int = 0) ->
 
 
 def aborted_of(log: PartitionLog) -> list[AbortedTxn]:
-    return log.aborted_transactions(log.local_log_start_offset, log.next_offset)
+    return reading.aborted_transactions(log, log.local_log_start_offset, log.next_offset)
 
 
 def known(log: PartitionLog) -> list[ActiveProducer]:
@@ -104,15 +119,15 @@ def test_invalid_producer_fields_are_rejected(
 ) -> None:
     batch = build_batch([Record(b"k", b"v", (), T0)], **fields)  # type: ignore[arg-type]
     with pytest.raises(InvalidRecords, match=message):
-        bench.create().append_as_leader(batch, leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(bench.create(), batch, leader_epoch=0, now_ms=T0)
 
 
 def test_each_roll_writes_a_snapshot_of_its_offset(bench: LogBench) -> None:
     log = bench.create()
     for sequence in range(30):
         produce(log, 1, sequence)
-    log.flush()
-    bases = [segment.base_offset for segment in log.segments()][1:]
+    flushing.flush(log)
+    bases = [segment.base_offset for segment in log.segment_infos()][1:]
     assert len(bases) > 1
     for base in bases:
         [entry] = decode_snapshot((bench.directory / f"{base:020d}.snapshot").read_bytes())
@@ -137,7 +152,7 @@ def test_a_log_start_within_an_open_transaction_is_stable(bench: LogBench) -> No
     log = bench.create()
     produce(log, 1, 0, 3, transactional=True)
     log.advance_high_watermark(3)
-    log.raise_log_start(2)
+    start_offsets.raise_log_start(log, 2)
     assert log.last_stable_offset == 2
 
 
@@ -149,20 +164,20 @@ def test_aborted_transactions_are_found_across_segments(bench: LogBench) -> None
     finish(log, 2, commit=False)
     bench.fill(log, [1] * 20)
     finish(log, 1, commit=False)
-    assert len(log.segments()) > 2
+    assert len(log.segment_infos()) > 2
     # Producer 2 aborts within the transaction of producer 1. Entries are in the order of their
     # markers.
     first, second = AbortedTxn(2, 21, 22, 0), AbortedTxn(1, 0, 43, 44)
     # From memory first, then from the .txnindex files that the flush writes.
     for flushed in (False, True):
         if flushed:
-            log.flush()
+            flushing.flush(log)
         assert aborted_of(log) == [first, second]
         # A range gets the transactions that overlap it.
-        assert log.aborted_transactions(5, 20) == [second]
-        assert log.aborted_transactions(23, 44) == [second]
-        assert log.aborted_transactions(21, 22) == [first, second]
-        assert (log.aborted_count(0), log.aborted_count(43)) == (2, 1)
+        assert reading.aborted_transactions(log, 5, 20) == [second]
+        assert reading.aborted_transactions(log, 23, 44) == [second]
+        assert reading.aborted_transactions(log, 21, 22) == [first, second]
+        assert (reading.aborted_count(log, 0), reading.aborted_count(log, 43)) == (2, 1)
     files = sorted(bench.directory.glob("*.txnindex"))
     assert [list(decode_aborted(path.read_bytes())) for path in files] == [[first], [second]]
 
@@ -172,10 +187,10 @@ def test_retention_deletes_transaction_indexes_with_their_segments(bench: LogBen
     produce(log, 1, 0, transactional=True)
     finish(log, 1, commit=False)
     bench.fill(log, [1] * 20)
-    log.flush()
+    flushing.flush(log)
     log.advance_high_watermark(log.next_offset)
-    log.raise_log_start(15)
-    log.apply_retention(T0, tiered=None)
+    start_offsets.raise_log_start(log, 15)
+    retention.apply_retention(log, T0, tiered=None)
     assert not list(bench.directory.glob("*.txnindex"))
     assert aborted_of(log) == []
 
@@ -185,9 +200,11 @@ def test_a_log_that_restarts_beyond_the_tier_uses_the_tiers_producers(bench: Log
     for sequence in range(3):
         produce(log, 1, sequence)
     # This snapshot stands for the one in the tier. Producer 2 is not in it.
-    snapshot = log.state.producers.snapshot()
+    snapshot = log.producers.snapshot()
     produce(log, 2, 0)
-    log.truncate_fully_and_start_at(100, log_start_offset=0, epochs=(), producer_snapshot=snapshot)
+    truncation.truncate_fully_and_start_at(
+        log, 100, log_start_offset=0, epochs=(), producer_snapshot=snapshot
+    )
     assert [item.producer_id for item in known(log)] == [1]
     bench.crash(log)
     reopened = bench.open(log_start_offset=0, recovery_point=100)
@@ -209,13 +226,13 @@ def test_a_crash_during_a_restart_from_the_tier_keeps_the_producers(
 
     log = bench.create()
     produce(log, 1, 0)
-    snapshot = log.state.producers.snapshot()
+    snapshot = log.producers.snapshot()
     # The process dies after the files were replaced and before the bounds are set.
     with monkeypatch.context() as patch:
         patch.setattr("tidemark_broker.log.truncation.LogBounds.empty", dies)
         with pytest.raises(Died):
-            log.truncate_fully_and_start_at(
-                100, log_start_offset=0, epochs=(), producer_snapshot=snapshot
+            truncation.truncate_fully_and_start_at(
+                log, 100, log_start_offset=0, epochs=(), producer_snapshot=snapshot
             )
     bench.crash(log)
     log = bench.open(log_start_offset=0)
@@ -227,7 +244,7 @@ def test_a_torn_snapshot_falls_back_to_the_previous_one(bench: LogBench) -> None
     log = bench.create()
     for sequence in range(30):
         produce(log, 1, sequence)
-    log.close()
+    flushing.close(log)
     paths = sorted(bench.directory.glob("*.snapshot"))
     # The last two snapshots are torn. Recovery reads the batches since the third last.
     for path in paths[-2:]:
@@ -275,7 +292,7 @@ def replayed(bench: LogBench, log: PartitionLog, directory: Path) -> PartitionLo
     """Return a follower's log of the same batches, from the first one on."""
     other = LogBench(directory, config=bench.config)
     made = other.create()
-    made.append_as_follower(bench.read_all(log), now_ms=T0)
+    appending.append_as_follower(made, bench.read_all(log), now_ms=T0)
     made.advance_high_watermark(log.high_watermark)
     bench.opened += other.opened
     return made
@@ -294,15 +311,15 @@ def test_producer_state_agrees_with_the_batches_after_any_history(
         log.advance_high_watermark(rng.randrange(log.next_offset + 1))
         action = rng.choice(["flush", "crash", "close", "cut", "roll"])
         if action == "flush":
-            flushed = log.flush()
+            flushed = flushing.flush(log)
         elif action == "roll":
-            log.roll(T0)
+            appending.roll(log, T0)
         elif action == "cut":
-            log.truncate_to(rng.randrange(log.high_watermark, log.next_offset + 1))
+            truncation.truncate_to(log, rng.randrange(log.high_watermark, log.next_offset + 1))
             flushed = min(flushed, log.recovery_point)
         else:
             committed = log.high_watermark
-            log.close() if action == "close" else bench.crash(log)
+            flushing.close(log) if action == "close" else bench.crash(log)
             flushed = log.next_offset if action == "close" else flushed
             log = bench.open(
                 recovery_point=flushed,
@@ -331,7 +348,7 @@ def test_a_damaged_transaction_index_is_rebuilt_from_the_batches(
         produce(log, producer, 0, transactional=True)
         bench.fill(log, [1] * 10)
         finish(log, producer, commit=False)
-    log.close()
+    flushing.close(log)
     expected = aborted_of(log)
     assert len(expected) == 4
     path = sorted(bench.directory.glob("*.txnindex"))[1]
@@ -340,7 +357,7 @@ def test_a_damaged_transaction_index_is_rebuilt_from_the_batches(
     for _ in range(2):
         log = bench.open(recovery_point=100, clean_shutdown=True, high_watermark=100)
         assert aborted_of(log) == expected
-        log.close()
+        flushing.close(log)
 
 
 def test_the_last_stable_offset_is_constant_while_producers_are_rebuilt(
@@ -360,11 +377,11 @@ def test_the_last_stable_offset_is_constant_while_producers_are_rebuilt(
             yield item
 
     monkeypatch.setattr(producer_replay, "walk_produced", spied)
-    log.flush()
+    flushing.flush(log)
     # Without snapshots the truncation must replay every batch.
     for path in bench.directory.glob("*.snapshot"):
         path.unlink()
-    log.truncate_to(55)
+    truncation.truncate_to(log, 55)
     assert set(seen) == {2}
     assert log.last_stable_offset == 2
 
@@ -379,9 +396,9 @@ def test_a_clean_shutdown_preserves_duplicate_detection(bench: LogBench, roll: b
     produce(log, 3, 0, transactional=True)
     finish(log, 3, commit=True, epoch=1)
     if roll:
-        log.roll(T0)
+        appending.roll(log, T0)
     end = log.next_offset
-    log.close()
+    flushing.close(log)
     log = bench.open(recovery_point=end, clean_shutdown=True, high_watermark=end)
     # The last five batches are duplicates, the sixth last is out of order.
     for sequence in range(35, 40):
@@ -408,11 +425,11 @@ def test_retries_of_packed_producers_are_detected(bench: LogBench, clean: bool) 
         assert produce(log, number, 0) == number
     retried = range(0, count, 100)
     assert [produce(log, number, 0) for number in retried] == [*retried]
-    log.flush()
+    flushing.flush(log)
     end = log.next_offset
     if clean:
-        log.close()
+        flushing.close(log)
     log = bench.open(recovery_point=end if clean else 0, clean_shutdown=clean, high_watermark=end)
     assert [produce(log, number, 0) for number in retried] == [*retried]
     assert log.next_offset == end == count
-    assert log.producer_count == count
+    assert len(log.producers) == count

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidemark_broker.log import LogConfig, StorageError
+from tidemark_broker.log import LogConfig, StorageError, flushing, reading, truncation
 
 T0 = 1_700_000_000_000
 Bench = Any  # the LogBench of conftest.py
@@ -27,9 +27,9 @@ def _crashed_log(bench: Bench) -> Path:
     log = bench.create()
     for number, count in enumerate(COUNTS):
         bench.fill(log, [count], epoch=number // 4)
-    assert len(log.segments()) > 1
-    assert log.segments()[-1].size_bytes > 2 * 99
-    active: Path = bench.directory / f"{log.segments()[-1].base_offset:020d}.log"
+    assert len(log.segment_infos()) > 1
+    assert log.segment_infos()[-1].size_bytes > 2 * 99
+    active: Path = bench.directory / f"{log.segment_infos()[-1].base_offset:020d}.log"
     bench.crash(log)
     return active
 
@@ -108,7 +108,7 @@ def test_damage_in_an_older_segment_truncates_the_log_there(bench: Bench) -> Non
     data = oldest.read_bytes()
     oldest.write_bytes(data[:-1])
     log = bench.open()
-    assert len(log.segments()) == 1
+    assert len(log.segment_infos()) == 1
     kept = len(bench.check(log))
     assert log.next_offset == sum(COUNTS[:kept])
     # The later segments would leave a gap, so their files are deleted.
@@ -127,7 +127,7 @@ def test_damaged_indexes_are_rebuilt(
     bench.fill(log, COUNTS)
     log.advance_high_watermark(log.next_offset)
     records_before = bench.read_all(log)
-    log.close()
+    flushing.close(log)
     # Missing, empty, all ones, not a multiple of the entry size, zeros, and falling entries.
     for path in bench.directory.glob(f"*{suffix}"):
         path.unlink()
@@ -140,10 +140,10 @@ def test_damaged_indexes_are_rebuilt(
     assert bench.read_all(reopened, max_bytes=1) == records_before
     # Lookups by offset and by time work on the rebuilt indexes.
     for offset in range(end):
-        found = reopened.offset_by_timestamp(T0)
+        found = reading.offset_by_timestamp(reopened, T0)
         assert found is not None
         assert found.offset == 0
-        assert reopened.read(offset, max_bytes=1, up_to_offset=end, min_one=True).data
+        assert reading.read(reopened, offset, max_bytes=1, up_to_offset=end, min_one=True).data
     bench.fill(reopened, [1, 1])
     bench.check(reopened)
 
@@ -153,7 +153,7 @@ def test_a_wrong_index_entry_does_not_mislead_readers(bench: Bench) -> None:
     bench.fill(log, [1] * 40)
     log.advance_high_watermark(40)
     records_before = bench.read_all(log)
-    log.close()
+    flushing.close(log)
     path = min(bench.directory.glob("*.index"))
     data = path.read_bytes()
     # The second entry points into the middle of a batch. A clean shutdown does not check it, so
@@ -162,14 +162,14 @@ def test_a_wrong_index_entry_does_not_mislead_readers(bench: Bench) -> None:
     reopened = bench.open(recovery_point=40, clean_shutdown=True, high_watermark=40)
     assert bench.read_all(reopened, max_bytes=300) == records_before
     for offset in range(40):
-        read = reopened.read(offset, max_bytes=1, up_to_offset=40, min_one=True)
+        read = reading.read(reopened, offset, max_bytes=1, up_to_offset=40, min_one=True)
         assert read.next_offset == offset + 1
 
 
 def test_records_are_verified_only_after_an_unclean_shutdown(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 5)
-    log.close()
+    flushing.close(log)
     path = min(bench.directory.glob("*.log"))
     data = bytearray(path.read_bytes())
     data[80] ^= 1  # within the first batch's records
@@ -187,8 +187,8 @@ def test_opening_reads_only_the_ends_of_closed_segments_indexes(
 ) -> None:
     log = bench.create()
     bench.fill(log, [1] * 60)
-    log.close()
-    segments = len(log.segments())
+    flushing.close(log)
+    segments = len(log.segment_infos())
     assert segments > 5
     read_whole, real = [], Path.read_bytes
 
@@ -206,7 +206,7 @@ def test_opening_reads_only_the_ends_of_closed_segments_indexes(
 def test_bytes_missing_after_a_clean_shutdown_are_noticed(bench: Bench) -> None:
     active = _crashed_log(bench)
     end = sum(COUNTS)
-    bench.open(high_watermark=end).close()
+    flushing.close(bench.open(high_watermark=end))
     data = active.read_bytes()
     active.write_bytes(data[:-3])
     log = bench.open(recovery_point=end, clean_shutdown=True, high_watermark=end)
@@ -239,15 +239,15 @@ def test_a_truncation_undone_by_a_power_failure_is_repeated(bench: Bench) -> Non
     bench.config = replace(bench.config, segment_bytes=400)
     log = bench.create()
     bench.fill(log, [1] * 6)
-    last_segment = log.segments()[-1]
+    last_segment = log.segment_infos()[-1]
     path = bench.directory / f"{last_segment.base_offset:020d}.log"
     data = path.read_bytes()
     cut = log.next_offset - 1
     assert cut > last_segment.base_offset
-    log.truncate_to(cut)
+    truncation.truncate_to(log, cut)
     # The follower appends the new leader's batch, which begins a segment at the cut.
     bench.fill(log, [8], epoch=5)
-    assert log.segments()[-1].base_offset == cut, "the next segment begins at the cut"
+    assert log.segment_infos()[-1].base_offset == cut, "the next segment begins at the cut"
     end = log.next_offset
     bench.crash(log)
     # The power failure restores the cut bytes of the closed segment, which now overlap the next
@@ -270,7 +270,7 @@ def test_interrupted_removals_are_completed(bench: Bench) -> None:
     (bench.directory / "leader-epoch-checkpoint.1.tmp").write_text("0\n")
     (bench.directory / f"{99:020d}.snapshot").write_bytes(b"")
     log = bench.open(high_watermark=100)
-    assert log.log_start_offset == log.segments()[0].base_offset > 0
+    assert log.log_start_offset == log.segment_infos()[0].base_offset > 0
     names = {path.name for path in bench.directory.iterdir()}
     assert not [name for name in names if name.endswith((".deleted", ".tmp"))]
     assert oldest.with_suffix(".index").name not in names
@@ -344,9 +344,9 @@ def test_reopening_is_idempotent(bench: Bench) -> None:
         log = bench.open(clean_shutdown=clean, recovery_point=0, high_watermark=end)
         records_before = bench.read_all(log)
         bench.check(log)
-        log.close()
+        flushing.close(log)
         files = {path.name: path.read_bytes() for path in bench.directory.iterdir()}
         log = bench.open(clean_shutdown=clean, recovery_point=end, high_watermark=end)
         assert bench.read_all(log) == records_before
-        log.close()
+        flushing.close(log)
         assert files == {path.name: path.read_bytes() for path in bench.directory.iterdir()}

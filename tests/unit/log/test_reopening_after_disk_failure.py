@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidemark_broker.log import StorageError
+from tidemark_broker.log import StorageError, flushing, opening, reading, start_offsets, truncation
 
 T0 = 1_700_000_000_000
 Bench = Any  # the LogBench of conftest.py
@@ -31,12 +31,12 @@ def _after_a_failed_fsync(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
     15, and a failed fsync."""
     log = bench.create()
     bench.fill(log, [1] * 12, epoch=1)
-    log.flush()
+    flushing.flush(log)
     bench.fill(log, [1] * 8, epoch=2)
     log.advance_high_watermark(15)
-    log.raise_log_start(3)
+    start_offsets.raise_log_start(log, 3)
     with failing(monkeypatch, "fdatasync"), pytest.raises(StorageError, match="cannot be synced"):
-        log.flush()
+        flushing.flush(log)
     return log
 
 
@@ -46,15 +46,15 @@ def test_a_log_continues_if_no_record_was_lost(
     log = _after_a_failed_fsync(bench, monkeypatch)
     epochs, before = log.epochs, bench.bytes_on_disk()
     with pytest.raises(StorageError, match="opened again"):
-        log.read(3, max_bytes=100, up_to_offset=15, min_one=True)
+        reading.read(log, 3, max_bytes=100, up_to_offset=15, min_one=True)
     # A failed log must not be flushed again: after a failed fsync the kernel drops dirty pages.
-    assert not log.needs_flush
-    assert log.reopen()
+    assert not flushing.needs_flush(log)
+    assert opening.reopen(log)
     assert log.failure is None
     assert (log.log_start_offset, log.high_watermark, log.next_offset) == (3, 15, 20)
     assert (log.epochs, bench.bytes_on_disk()) == (epochs, before)
     bench.fill(log, [2], epoch=2)
-    assert log.flush() == 22
+    assert flushing.flush(log) == 22
     bench.check(log)
 
 
@@ -65,7 +65,7 @@ def test_records_that_the_disk_lost_are_reported(
     path = sorted(bench.directory.glob("*.log"))[-1]
     # One byte of the last batch was not written back.
     os.truncate(path, path.stat().st_size - 1)
-    assert not log.reopen()
+    assert not opening.reopen(log)
     assert log.next_offset == 19
     assert (log.log_start_offset, log.high_watermark) == (3, 15)
     bench.fill(log, [1], epoch=3)
@@ -78,12 +78,12 @@ def test_bounds_above_the_remaining_records_are_lowered(
     log = bench.create()
     bench.fill(log, [1] * 6)
     log.advance_high_watermark(6)
-    log.raise_log_start(4)
+    start_offsets.raise_log_start(log, 4)
     with failing(monkeypatch, "fdatasync"), pytest.raises(StorageError):
-        log.flush()
+        flushing.flush(log)
     # The disk lost every record. The log start stays, because clients have seen it.
     os.truncate(bench.directory / f"{0:020d}.log", 0)
-    assert not log.reopen()
+    assert not opening.reopen(log)
     assert (log.log_start_offset, log.high_watermark, log.next_offset) == (4, 4, 4)
     bench.fill(log, [1])
     bench.check(log)
@@ -97,11 +97,11 @@ def test_a_log_rejects_requests_until_a_reopen_succeeds(
     hidden = metadata.rename(metadata.with_name("hidden"))
     for _ in range(2):
         with pytest.raises(StorageError, match=r"partition\.metadata cannot be read"):
-            log.reopen()
+            opening.reopen(log)
         with pytest.raises(StorageError, match="opened again"):
             bench.fill(log, [1], epoch=2)
     hidden.rename(metadata)
-    assert log.reopen()
+    assert opening.reopen(log)
     bench.fill(log, [1], epoch=2)
     bench.check(log)
 
@@ -109,9 +109,11 @@ def test_a_log_rejects_requests_until_a_reopen_succeeds(
 @pytest.mark.parametrize(
     ("shorten", "call"),
     [
-        (lambda log: log.truncate_to(7), "ftruncate"),
+        (lambda log: truncation.truncate_to(log, 7), "ftruncate"),
         (
-            lambda log: log.truncate_fully_and_start_at(9, log_start_offset=9, epochs=()),
+            lambda log: truncation.truncate_fully_and_start_at(
+                log, 9, log_start_offset=9, epochs=()
+            ),
             "rename",
         ),
     ],
@@ -128,7 +130,7 @@ def test_a_failed_truncation_can_be_repeated_after_a_reopen(
         shorten(log)
     with pytest.raises(StorageError, match="opened again"):
         bench.fill(log, [1])
-    assert log.reopen()  # only records above the truncation are lost
+    assert opening.reopen(log)  # only records above the truncation are lost
     shorten(log)
     bench.fill(log, [1])
     bench.check(log)
@@ -140,26 +142,26 @@ def test_a_failed_log_is_never_closed_cleanly(
     log = _after_a_failed_fsync(bench, monkeypatch)
     (bench.directory / "partition.metadata").rename(bench.directory / "hidden")
     with pytest.raises(StorageError):
-        log.reopen()
+        opening.reopen(log)
     for _ in range(2):
         with pytest.raises(StorageError, match="cannot be synced"):
-            log.close()
+            flushing.close(log)
 
 
 def test_a_reopen_that_fails_late_is_retried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Producers are read last. A log that is closed without a failure would stay closed."""
     log = _after_a_failed_fsync(bench, monkeypatch)
-    real = log.state.reload_producers
+    real = log.reload_producers
 
     def refuse(_: int | None = None) -> None:
         raise StorageError("the disk is full")
 
-    log.state.reload_producers = refuse
+    log.reload_producers = refuse
     with pytest.raises(StorageError, match="full"):
-        log.reopen()
+        opening.reopen(log)
     assert log.failure is not None
-    log.state.reload_producers = real
-    assert log.reopen()
+    log.reload_producers = real
+    assert opening.reopen(log)
     bench.fill(log, [1], epoch=2)
     bench.check(log)
 
@@ -173,7 +175,7 @@ def test_a_log_reopens_on_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.write_bytes", full)
-        assert log.reopen()
+        assert opening.reopen(log)
     bench.fill(log, [1], epoch=2)
-    assert log.flush() == 21
+    assert flushing.flush(log) == 21
     bench.check(log)

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark_broker.log import LogConfig, SegmentInfo, TieredRetention
+from tidemark_broker.log import (
+    LogConfig,
+    SegmentInfo,
+    TieredRetention,
+    flushing,
+    retention,
+    start_offsets,
+)
 from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.retention import RetentionInput, RetentionPlan, plan_retention
 
@@ -266,13 +273,13 @@ def test_untiered_segments_are_deleted_from_the_disk(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 30, epoch=1)
     # Nothing is committed yet.
-    assert log.apply_retention(T0, tiered=None) == []
+    assert retention.apply_retention(log, T0, tiered=None) == []
     log.advance_high_watermark(30)
-    before = log.segments()
-    removed = log.apply_retention(T0, tiered=None)
+    before = log.segment_infos()
+    removed = retention.apply_retention(log, T0, tiered=None)
     assert [s.base_offset for s in removed] == [s.base_offset for s in before[: len(removed)]]
     assert 1200 <= log.size_bytes < 1700
-    first = log.segments()[0].base_offset
+    first = log.segment_infos()[0].base_offset
     assert log.log_start_offset == log.local_log_start_offset == first
     assert log.epochs.entries[0].start_offset == first
     assert min(bench.directory.glob("*.log")).name == f"{first:020d}.log"
@@ -288,7 +295,10 @@ def test_retention_can_delete_every_record(bench: Bench) -> None:
     bench.fill(log, [1] * 25)
     log.config = LogConfig(retention_ms=1)
     log.advance_high_watermark(25)
-    assert sum(s.next_base_offset - s.base_offset for s in log.apply_retention(2 * T0, tiered=None))
+    assert sum(
+        s.next_base_offset - s.base_offset
+        for s in retention.apply_retention(log, 2 * T0, tiered=None)
+    )
     assert (log.log_start_offset, log.next_offset, log.size_bytes) == (25, 25, 0)
     bench.fill(log, [1])
     bench.check(log)
@@ -306,17 +316,17 @@ def test_segments_are_deleted_once_the_new_start_is_on_disk(bench: Bench) -> Non
     # Stands for the journal of log starts. Nothing may be deleted before it returns.
     def record(starts: Starts) -> None:
         assert log.local_log_start_offset == 0
-        assert log.segments()[0].base_offset == 0
+        assert log.segment_infos()[0].base_offset == 0
         recorded.append(starts)
 
-    log.state.record_starts = record
-    highest = log.segments()[2].next_base_offset - 1
-    deleted = log.apply_retention(T0, tiered=_remote(highest))
+    log.record_starts = record
+    highest = log.segment_infos()[2].next_base_offset - 1
+    deleted = retention.apply_retention(log, T0, tiered=_remote(highest))
     assert recorded == [Starts(0, highest + 1)]
     assert len(deleted) == 3
     assert (log.log_start_offset, log.local_log_start_offset) == (0, highest + 1)
     # Suspended: the tier's content is uncertain, so local retention stops.
-    assert log.apply_retention(T0, tiered=_remote(29, suspended=True)) == []
+    assert retention.apply_retention(log, T0, tiered=_remote(29, suspended=True)) == []
     bench.check(log)
 
 
@@ -324,11 +334,11 @@ def test_records_below_the_log_start_are_deleted_by_segment(bench: Bench) -> Non
     bench.config = LogConfig(segment_bytes=500, retention_ms=-1)
     log = bench.create()
     bench.fill(log, [1] * 30)
-    log.flush()
+    flushing.flush(log)
     log.advance_high_watermark(30)
-    second = log.segments()[1]
-    log.raise_log_start(second.base_offset + 1)
-    deleted = log.apply_retention(T0, tiered=None)
+    second = log.segment_infos()[1]
+    start_offsets.raise_log_start(log, second.base_offset + 1)
+    deleted = retention.apply_retention(log, T0, tiered=None)
     assert [s.base_offset for s in deleted] == [0]
     assert log.log_start_offset == second.base_offset + 1
-    assert log.segments()[0].base_offset == second.base_offset
+    assert log.segment_infos()[0].base_offset == second.base_offset

@@ -15,11 +15,18 @@ import pytest
 
 from tidemark.logfiles.names import CLEAN_SHUTDOWN_MARKER
 from tidemark.records.builder import Record, build_batch
-from tidemark_broker.log import LogConfig, LogManager, PartitionLog, StorageError
-from tidemark_broker.log.shutdown import AT_ONCE_MAX, InThread
+from tidemark_broker.log import (
+    LogConfig,
+    LogManager,
+    PartitionLog,
+    StorageError,
+    appending,
+    flushing,
+)
+from tidemark_broker.log.log_manager import CLOSED_AT_ONCE_MAX, InThread
 
 T0 = 1_700_000_000_000
-COUNT = 3 * AT_ONCE_MAX
+COUNT = 3 * CLOSED_AT_ONCE_MAX
 
 
 @pytest.fixture
@@ -31,14 +38,14 @@ def manager(tmp_path: Path) -> LogManager:
             topic="t", topic_id=uuid.UUID(int=7), partition=partition, config=LogConfig()
         )
         batch = build_batch([Record(b"k", b"v", (), T0)])
-        log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(log, batch, leader_epoch=0, now_ms=T0)
     return manager
 
 
 @pytest.fixture
 def in_thread() -> Iterator[InThread]:
     """Run calls in twice as many threads as logs may be closed at once."""
-    with ThreadPoolExecutor(2 * AT_ONCE_MAX) as threads:
+    with ThreadPoolExecutor(2 * CLOSED_AT_ONCE_MAX) as threads:
 
         def run(call: Callable[..., Any], *args: Any) -> Any:
             return asyncio.get_running_loop().run_in_executor(threads, partial(call, *args))
@@ -50,8 +57,8 @@ class ConcurrentCloses:
     """Counter of concurrent closes. The first ones wait for each other."""
 
     def __init__(self) -> None:
-        self.real = PartitionLog.close
-        self.all_at_once = threading.Barrier(AT_ONCE_MAX)
+        self.real = flushing.close
+        self.all_at_once = threading.Barrier(CLOSED_AT_ONCE_MAX)
         self.lock = threading.Lock()
         self.running = self.most = 0
         self.closed: Counter[int] = Counter()
@@ -75,7 +82,7 @@ async def test_logs_are_closed_concurrently_up_to_the_limit(
     manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closes, marker = ConcurrentCloses(), manager.directory / CLEAN_SHUTDOWN_MARKER
-    monkeypatch.setattr(PartitionLog, "close", lambda log: closes.close(log))  # noqa: PLW0108
+    monkeypatch.setattr(flushing, "close", closes.close)
     checkpointed: list[tuple[int, bool]] = []
     real = manager.checkpoint
 
@@ -85,7 +92,7 @@ async def test_logs_are_closed_concurrently_up_to_the_limit(
 
     monkeypatch.setattr(manager, "checkpoint", record_checkpoint)
     assert await manager.close(3, in_thread)
-    assert closes.most == AT_ONCE_MAX
+    assert closes.most == CLOSED_AT_ONCE_MAX
     assert closes.closed == Counter(range(COUNT))
     # One checkpoint after the last close, and the marker only after that.
     assert checkpointed == [(COUNT, False)]
@@ -96,7 +103,7 @@ async def test_a_log_that_fails_to_close_does_not_stop_the_others(
     manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[int] = []
-    real = PartitionLog.close
+    real = flushing.close
 
     def close_with_failure(log: PartitionLog) -> None:
         real(log)
@@ -104,7 +111,7 @@ async def test_a_log_that_fails_to_close_does_not_stop_the_others(
             raise StorageError("no")
         closed.append(log.partition)
 
-    monkeypatch.setattr(PartitionLog, "close", close_with_failure)
+    monkeypatch.setattr(flushing, "close", close_with_failure)
     assert not await manager.close(3, in_thread)
     assert sorted(closed) == [0, *range(2, COUNT)]
     # The shutdown is not clean, so there is no marker, and the next run recovers all logs.
@@ -120,7 +127,7 @@ async def test_an_unexpected_error_is_raised_once_no_thread_uses_a_log(
     manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock of the directory is released too, so that the next process can recover it."""
-    running, real = set(), PartitionLog.close
+    running, real = set(), flushing.close
 
     def close_with_failure(log: PartitionLog) -> None:
         running.add(log.partition)
@@ -131,7 +138,7 @@ async def test_an_unexpected_error_is_raised_once_no_thread_uses_a_log(
         finally:
             running.discard(log.partition)
 
-    monkeypatch.setattr(PartitionLog, "close", close_with_failure)
+    monkeypatch.setattr(flushing, "close", close_with_failure)
     with pytest.raises(MemoryError):
         await manager.close(3, in_thread)
     # close() has waited for all threads before it raised.

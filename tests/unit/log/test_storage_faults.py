@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidemark_broker.log import LogConfig, StorageError
+from tidemark_broker.log import LogConfig, StorageError, appending, flushing, reading, truncation
 
 T0 = 1_700_000_000_000
 Bench = Any  # the LogBench of conftest.py
@@ -39,16 +39,16 @@ def test_an_append_that_does_not_fit_leaves_no_trace(bench: Bench, spare: int) -
     size, data = log.size_bytes, bench.batch()
     assert spare < len(data)
     with _files_at_most(size + spare), pytest.raises(StorageError, match="cannot be written"):
-        log.append_as_leader(data, leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(log, data, leader_epoch=0, now_ms=T0)
     assert path.stat().st_size == log.size_bytes == size
     assert log.next_offset == 3
     # The torn tail was cut off, so a second failure leaves no trace either.
     with pytest.raises(StorageError), _files_at_most(size + spare):
-        log.append_as_leader(data, leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(log, data, leader_epoch=0, now_ms=T0)
     bench.fill(log, [2, 1])
     log.advance_high_watermark(6)
     assert bench.check(log) == [0, 1, 2, 3, 5]
-    log.close()
+    flushing.close(log)
     reopened = bench.open(recovery_point=6, clean_shutdown=True, high_watermark=6)
     assert bench.check(reopened) == [0, 1, 2, 3, 5]
 
@@ -60,26 +60,26 @@ def test_a_failed_append_of_a_follower_leaves_no_trace(bench: Bench, tmp_path: P
     follower_bench = type(bench)(tmp_path / "copy-0")
     follower = follower_bench.create()
     with _files_at_most(len(data) - 1), pytest.raises(StorageError):
-        follower.append_as_follower(data)
+        appending.append_as_follower(follower, data)
     assert (follower.next_offset, follower.size_bytes) == (0, 0)
-    follower.append_as_follower(data)
+    appending.append_as_follower(follower, data)
     assert follower_bench.read_all(follower) == data
 
 
 def test_a_failed_roll_is_retried_by_the_next_append(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 10)
-    assert len(log.segments()) == 1
+    assert len(log.segment_infos()) == 1
     # A directory with the name of the next segment makes every roll fail.
     blocker = bench.directory / f"{10:020d}.log"
     blocker.mkdir()
     for _ in range(2):
         with pytest.raises(StorageError):
             bench.fill(log, [1])
-    assert (log.next_offset, len(log.segments())) == (10, 1)
+    assert (log.next_offset, len(log.segment_infos())) == (10, 1)
     blocker.rmdir()
     bench.fill(log, [1])
-    assert len(log.segments()) == 2
+    assert len(log.segment_infos()) == 2
     log.advance_high_watermark(11)
     bench.check(log)
 
@@ -102,9 +102,9 @@ def test_a_torn_tail_that_cannot_be_truncated_is_truncated_later(
         path = bench.directory / f"{0:020d}.log"
         assert path.stat().st_size == size + 50
         with pytest.raises(StorageError, match="torn tail"):
-            log.flush()
+            flushing.flush(log)
     # ftruncate works again: the flush removes the tail first.
-    assert log.flush() == 2
+    assert flushing.flush(log) == 2
     assert path.stat().st_size == size
     bench.fill(log, [1])
     log.advance_high_watermark(3)
@@ -123,11 +123,15 @@ def test_after_a_failed_fsync_a_log_rejects_appends_until_it_is_reopened(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", refuse)
         with pytest.raises(StorageError, match="cannot be synced"):
-            log.flush()
+            flushing.flush(log)
     assert log.recovery_point == 0
     # A later fsync could succeed although pages were dropped (the fsyncgate problem), so nothing
     # is retried on these descriptors.
-    for attempt in (log.flush, log.close, lambda: bench.fill(log, [1])):
+    for attempt in (
+        lambda: flushing.flush(log),
+        lambda: flushing.close(log),
+        lambda: bench.fill(log, [1]),
+    ):
         with pytest.raises(StorageError, match="cannot be synced"):
             attempt()
     reopened = bench.open(high_watermark=2)
@@ -150,12 +154,12 @@ def test_a_log_opens_on_a_full_disk(bench: Bench, size_bytes: int) -> None:
         log = bench.open(high_watermark=30)
         assert bench.read_all(log) == before
         assert log.epochs == epochs
-        for attempt in (log.flush, lambda: bench.fill(log, [1], epoch=3)):
+        for attempt in (lambda: flushing.flush(log), lambda: bench.fill(log, [1], epoch=3)):
             with pytest.raises(StorageError):
                 attempt()
     # With space again the log continues and is closed cleanly.
     bench.fill(log, [1], epoch=3)
-    log.close()
+    flushing.close(log)
     reopened = bench.open(recovery_point=31, clean_shutdown=True, high_watermark=31)
     assert not reopened.truncated_at_open
     assert (reopened.next_offset, reopened.epochs) == (31, epochs)
@@ -165,14 +169,14 @@ def test_a_log_opens_on_a_full_disk(bench: Bench, size_bytes: int) -> None:
 def test_a_closed_log_rejects_every_operation(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1])
-    log.close()
-    log.close()
+    flushing.close(log)
+    flushing.close(log)
     for attempt in (
         lambda: bench.fill(log, [1]),
-        lambda: log.read(0, max_bytes=1, up_to_offset=1, min_one=True),
-        lambda: log.roll(T0),
-        lambda: log.truncate_to(0),
-        log.flush,
+        lambda: reading.read(log, 0, max_bytes=1, up_to_offset=1, min_one=True),
+        lambda: appending.roll(log, T0),
+        lambda: truncation.truncate_to(log, 0),
+        lambda: flushing.flush(log),
     ):
         with pytest.raises(StorageError, match="is closed"):
             attempt()

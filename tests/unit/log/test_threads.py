@@ -11,7 +11,17 @@ import pytest
 
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
-from tidemark_broker.log import LogConfig, LogManager, OffsetOutOfRange, TieredRetention
+from tidemark_broker.log import (
+    LogConfig,
+    LogManager,
+    OffsetOutOfRange,
+    TieredRetention,
+    appending,
+    flushing,
+    reading,
+    retention,
+    truncation,
+)
 from tidemark_broker.log.segment import Segment
 
 T0 = 1_700_000_000_000
@@ -42,12 +52,12 @@ def test_appends_and_reads_continue_beside_flush_retention_and_lookups(bench: Be
 
     def retain() -> None:
         highest = log.recovery_point - 1
-        log.apply_retention(T0, tiered=TieredRetention(highest_remote_offset=highest))
+        retention.apply_retention(log, T0, tiered=TieredRetention(highest_remote_offset=highest))
 
     threads = [
-        repeat(log.flush),
+        repeat(lambda: flushing.flush(log)),
         repeat(retain),
-        repeat(lambda: log.offset_by_timestamp(T0 + 10 * (log.next_offset - 5))),
+        repeat(lambda: reading.offset_by_timestamp(log, T0 + 10 * (log.next_offset - 5))),
     ]
     try:
         offset = 0
@@ -55,7 +65,9 @@ def test_appends_and_reads_continue_beside_flush_retention_and_lookups(bench: Be
             bench.fill(log, [1], epoch=number // 100)
             log.advance_high_watermark(log.next_offset - 1)
             try:
-                read = log.read(offset, max_bytes=700, up_to_offset=log.next_offset, min_one=True)
+                read = reading.read(
+                    log, offset, max_bytes=700, up_to_offset=log.next_offset, min_one=True
+                )
             # Retention has deleted the segment, so the reader continues at the local start.
             except OffsetOutOfRange:
                 offset = log.local_log_start_offset
@@ -68,7 +80,7 @@ def test_appends_and_reads_continue_beside_flush_retention_and_lookups(bench: Be
             thread.join()
     assert errors == []
     # After the race the log is consistent, on the disk as well.
-    assert log.flush() == 1500
+    assert flushing.flush(log) == 1500
     retain()
     assert log.log_start_offset == 0 < log.local_log_start_offset
     bench.check(log)
@@ -110,14 +122,16 @@ def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
 
         def work() -> None:
             for _ in range(3):
-                log.append_as_leader(
-                    build_batch([Record(b"k", b"v", (), T0)]), leader_epoch=0, now_ms=T0
+                appending.append_as_leader(
+                    log, build_batch([Record(b"k", b"v", (), T0)]), leader_epoch=0, now_ms=T0
                 )
-            log.flush()
+            flushing.flush(log)
             if number % 2:
-                log.truncate_to(log.next_offset - 2)
+                truncation.truncate_to(log, log.next_offset - 2)
             else:
-                log.truncate_fully_and_start_at(log.next_offset - 1, log_start_offset=0, epochs=())
+                truncation.truncate_fully_and_start_at(
+                    log, log.next_offset - 1, log_start_offset=0, epochs=()
+                )
 
         return work
 
@@ -149,11 +163,13 @@ def test_a_restarting_log_can_be_inspected_without_its_lock(
     # At this moment the log has no segment: the old ones are removed and the new one is not
     # created yet.
     def create_with_check(directory: Path, base_offset: int, *, created_ms: int) -> Segment:
-        checked.append(log.needs_flush or log.size_bytes > 0 or log.active_base_offset >= 0)
+        checked.append(
+            flushing.needs_flush(log) or log.size_bytes > 0 or log.active_base_offset >= 0
+        )
         return real(directory, base_offset, created_ms=created_ms)
 
     monkeypatch.setattr(Segment, "create", create_with_check)
-    log.truncate_fully_and_start_at(100, log_start_offset=0, epochs=())
+    truncation.truncate_fully_and_start_at(log, 100, log_start_offset=0, epochs=())
     assert checked == [True]
     assert (log.size_bytes, log.active_base_offset) == (0, 100)
     bench.fill(log, [1])

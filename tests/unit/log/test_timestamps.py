@@ -20,8 +20,13 @@ from tidemark_broker.log import (
     RecordsInDoubt,
     RecordTooLarge,
     TimestampOffset,
+    appending,
     batch_contents,
     batch_inspection,
+    flushing,
+    reading,
+    retention,
+    start_offsets,
     timestamp_lookup,
 )
 
@@ -56,7 +61,7 @@ def test_an_implausible_largest_timestamp_is_computed_from_the_records(
     log = bench.create()
     sent = _with_header(_batch(T0, T0 + 9, T0 + 5, codec=codec), largest=largest)
     with pytest.raises(RecordsInDoubt):
-        log.append_as_leader(sent, leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(log, sent, leader_epoch=0, now_ms=T0)
     assert (log.next_offset, log.size_bytes) == (0, 0)
     assert bench.append(log, sent).max_timestamp_ms == T0 + 9
     stored = bench.read_all(log)
@@ -65,13 +70,13 @@ def test_an_implausible_largest_timestamp_is_computed_from_the_records(
     assert (header.base_timestamp, header.max_timestamp) == (T0, T0 + 9)
     # Only the header changes. The records are byte for byte the client's.
     assert stored[61:] == sent[61:]
-    assert log.offset_by_timestamp(T0 + 6) == TimestampOffset(1, T0 + 9, 0)
+    assert reading.offset_by_timestamp(log, T0 + 6) == TimestampOffset(1, T0 + 9, 0)
 
 
 def test_a_plausible_header_is_trusted(bench: Bench) -> None:
     log = bench.create()
-    log.append_as_leader(_batch(T0, T0 + 9), leader_epoch=0, now_ms=T0)
-    log.append_as_leader(_batch(T0 - 6 * DAY_MS), leader_epoch=0, now_ms=T0)
+    appending.append_as_leader(log, _batch(T0, T0 + 9), leader_epoch=0, now_ms=T0)
+    appending.append_as_leader(log, _batch(T0 - 6 * DAY_MS), leader_epoch=0, now_ms=T0)
 
 
 def test_a_batch_that_would_expire_at_once_is_inspected(bench: Bench) -> None:
@@ -80,10 +85,10 @@ def test_a_batch_that_would_expire_at_once_is_inspected(bench: Bench) -> None:
     sent = _with_header(_batch(1, T0), largest=1)
     assert bench.append(log, sent).max_timestamp_ms == T0
     log.advance_high_watermark(2)
-    assert log.apply_retention(T0 + DAY_MS, tiered=None) == []
+    assert retention.apply_retention(log, T0 + DAY_MS, tiered=None) == []
     log.config = LogConfig(retention_ms=-1)
-    log.append_as_leader(
-        _batch(1), leader_epoch=0, now_ms=T0
+    appending.append_as_leader(
+        log, _batch(1), leader_epoch=0, now_ms=T0
     )  # without retention the header is trusted
 
 
@@ -91,19 +96,19 @@ def test_a_batch_that_would_expire_at_once_is_inspected(bench: Bench) -> None:
 def test_records_without_timestamps_age_from_their_append(bench: Bench, restarted: bool) -> None:
     bench.config = LogConfig(retention_ms=DAY_MS)
     log = bench.create()
-    created = log.segments()[0].modified_ms
+    created = log.segment_infos()[0].modified_ms
     # Appended two days after the segment was created: the age counts from the append.
     appended_ms = created + 2 * DAY_MS
     for _ in range(10):
         bench.append(log, _batch(-1, -1), now_ms=appended_ms)
     log.advance_high_watermark(20)
     if restarted:
-        log.close()
+        flushing.close(log)
         log = bench.open(recovery_point=20, clean_shutdown=True, high_watermark=20)
-        appended_ms = log.segments()[0].modified_ms
-    assert log.segments()[0].largest_timestamp_ms == -1
-    assert log.apply_retention(appended_ms + DAY_MS, tiered=None) == []
-    assert len(log.apply_retention(appended_ms + DAY_MS + 1, tiered=None)) == 1
+        appended_ms = log.segment_infos()[0].modified_ms
+    assert log.segment_infos()[0].largest_timestamp_ms == -1
+    assert retention.apply_retention(log, appended_ms + DAY_MS, tiered=None) == []
+    assert len(retention.apply_retention(log, appended_ms + DAY_MS + 1, tiered=None)) == 1
 
 
 def test_records_without_timestamps_do_not_count_for_the_range() -> None:
@@ -137,7 +142,10 @@ def test_log_append_time_needs_no_inspection(bench: Bench) -> None:
     bench.config = LogConfig.of({"message.timestamp.type": "LogAppendTime"})
     log = bench.create()
     sent = _with_header(_batch(T0), largest=-1)
-    assert log.append_as_leader(sent, leader_epoch=0, now_ms=T0 + 3).max_timestamp_ms == T0 + 3
+    assert (
+        appending.append_as_leader(log, sent, leader_epoch=0, now_ms=T0 + 3).max_timestamp_ms
+        == T0 + 3
+    )
 
 
 @pytest.mark.parametrize("cut", [1, 30])
@@ -172,15 +180,15 @@ def test_a_batch_above_the_decompression_limit_is_not_decompressed(
     assert len(bomb) < 1_000_000
     bench.fill(log, [1])
     # Its header is plausible, so it is appended without inspection.
-    log.append_as_leader(bomb, leader_epoch=0, now_ms=T0)
-    assert log.offset_by_timestamp(T0 - 1) == TimestampOffset(0, T0, 0)
-    assert log.offset_by_timestamp(T0) == TimestampOffset(0, T0, 0)
-    log.raise_log_start(log.high_watermark)
+    appending.append_as_leader(log, bomb, leader_epoch=0, now_ms=T0)
+    assert reading.offset_by_timestamp(log, T0 - 1) == TimestampOffset(0, T0, 0)
+    assert reading.offset_by_timestamp(log, T0) == TimestampOffset(0, T0, 0)
+    start_offsets.raise_log_start(log, log.high_watermark)
     log.advance_high_watermark(log.next_offset)
-    log.raise_log_start(3)
+    start_offsets.raise_log_start(log, 3)
     # The log start is inside the batch. Without a look at its records the lookup answers with the
     # log start.
-    assert log.offset_by_timestamp(T0) == TimestampOffset(3, T0, 0)
+    assert reading.offset_by_timestamp(log, T0) == TimestampOffset(3, T0, 0)
     with pytest.raises(RecordTooLarge, match="unpacks to more than"):
         bench.append(log, _bomb(codec, value_bytes, largest=-1))
 
@@ -214,9 +222,9 @@ def test_a_lookup_decodes_a_limited_number_of_records(
     struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
     misleading = _with_header(bytes(front) + payload, largest=T0 + 1000, count=count)
     for _ in range(10):
-        log.append_as_leader(misleading, leader_epoch=0, now_ms=T0)
+        appending.append_as_leader(log, misleading, leader_epoch=0, now_ms=T0)
     seen = _record_decoded_offsets(monkeypatch)
-    found = log.offset_by_timestamp(T0 + 1)
+    found = reading.offset_by_timestamp(log, T0 + 1)
     assert len(seen) == 4 * count
     assert found == TimestampOffset(4 * count, T0 + 1000, 0)
 
@@ -228,10 +236,12 @@ def test_a_lookup_with_a_wrong_header_walks_a_limited_number_of_records(
     monkeypatch.setattr(batch_inspection, "RECORDS_MAX", 50)
     bench.config = LogConfig(segment_bytes=100_000)
     log = bench.create()
-    log.append_as_leader(_with_header(_batch(T0), largest=T0 + 1000), leader_epoch=0, now_ms=T0)
+    appending.append_as_leader(
+        log, _with_header(_batch(T0), largest=T0 + 1000), leader_epoch=0, now_ms=T0
+    )
     bench.fill(log, [1] * 100)
-    assert log.offset_by_timestamp(T0 + 1001) is None
-    assert log.offset_by_timestamp(T0 + 995) == TimestampOffset(49, T0 + 490, 0)
+    assert reading.offset_by_timestamp(log, T0 + 1001) is None
+    assert reading.offset_by_timestamp(log, T0 + 995) == TimestampOffset(49, T0 + 490, 0)
 
 
 UNREADABLE = {
@@ -248,11 +258,11 @@ def test_unreadable_records_do_not_prevent_lookups(
 ) -> None:
     """A plausible header was trusted when these batches were appended."""
     log = bench.create()
-    log.append_as_leader(_batch(T0 - 50), leader_epoch=0, now_ms=T0)
-    log.append_as_leader(batch(payload, 3, codec=codec), leader_epoch=0, now_ms=T0)
-    log.append_as_leader(_batch(T0 + 50), leader_epoch=0, now_ms=T0)
-    assert log.offset_by_timestamp(T0) == TimestampOffset(1, T0, 0)
-    assert log.offset_by_timestamp(T0 + 1) == TimestampOffset(4, T0 + 50, 0)
+    appending.append_as_leader(log, _batch(T0 - 50), leader_epoch=0, now_ms=T0)
+    appending.append_as_leader(log, batch(payload, 3, codec=codec), leader_epoch=0, now_ms=T0)
+    appending.append_as_leader(log, _batch(T0 + 50), leader_epoch=0, now_ms=T0)
+    assert reading.offset_by_timestamp(log, T0) == TimestampOffset(1, T0, 0)
+    assert reading.offset_by_timestamp(log, T0 + 1) == TimestampOffset(4, T0 + 50, 0)
     with pytest.raises(InvalidRecords):
         bench.append(log, _with_header(batch(payload, 3, codec=codec), largest=-1))
 
@@ -262,8 +272,8 @@ def test_a_corrupt_compressed_block_does_not_prevent_lookups(bench: Bench, codec
     log = bench.create()
     made = bytearray(batch(b"x" * 500, 1, codec=codec))
     made[61:] = made[61:][:-9] + b"nonsense!"
-    log.append_as_leader(sealed(made), leader_epoch=0, now_ms=T0)
-    assert log.offset_by_timestamp(T0) == TimestampOffset(0, T0, 0)
+    appending.append_as_leader(log, sealed(made), leader_epoch=0, now_ms=T0)
+    assert reading.offset_by_timestamp(log, T0) == TimestampOffset(0, T0, 0)
 
 
 @pytest.mark.parametrize("codec", [0, 4])
@@ -271,9 +281,9 @@ def test_a_huge_record_count_from_an_older_leader_costs_no_memory(bench: Bench, 
     """The header says 2^31 - 1 records of 7 bytes. The batch contains three."""
     log = bench.create()
     three = build_batch([Record(None, b"", (), T0)] * 3)[61:]
-    log.append_as_follower(batch(three, 2**31 - 1, codec=codec))
+    appending.append_as_follower(log, batch(three, 2**31 - 1, codec=codec))
     tracemalloc.start()
-    assert log.offset_by_timestamp(T0) == TimestampOffset(0, T0, -1)
+    assert reading.offset_by_timestamp(log, T0) == TimestampOffset(0, T0, -1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1_000_000

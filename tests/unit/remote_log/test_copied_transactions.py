@@ -7,6 +7,7 @@ from tests.unit.log.conftest import T0, LogBench
 from tests.unit.log.test_producers_of_a_log import finish, produce
 from tidemark.logfiles.producer_snapshot import decode_snapshot
 from tidemark.logfiles.transaction_index import AbortedTxn
+from tidemark_broker.log import appending, flushing
 from tidemark_broker.remote_log.copier import prepare
 
 
@@ -17,14 +18,14 @@ def test_a_copy_describes_producers_and_transactions_that_end_after_it(tmp_path:
     produce(log, 2, 0, transactional=True)
     # Both transactions begin in the first segment. One commits in the second, the other aborts in
     # the third.
-    log.roll(T0)
+    appending.roll(log, T0)
     produce(log, 2, 1, transactional=True)
     finish(log, 2, commit=True)
-    log.roll(T0)
+    appending.roll(log, T0)
     finish(log, 1, commit=False)
-    log.roll(T0)
+    appending.roll(log, T0)
     bench.fill(log, [1])
-    first, second, third, _ = log.segments()
+    first, second, third, _ = log.segment_infos()
     aborted_transaction = AbortedTxn(1, 0, 4, 5)
     # The abort at offset 4 concerns records of the first segment only, but its range 0 to 4
     # overlaps all three.
@@ -36,4 +37,4 @@ def test_a_copy_describes_producers_and_transactions_that_end_after_it(tmp_path:
     assert [entry.producer_id for entry in ends[0]] == [1, 2]
     assert [entry.current_txn_first_offset for entry in ends[0]] == [0, 1]
     assert [entry.current_txn_first_offset for entry in ends[2]] == [-1, -1]
-    log.close()
+    flushing.close(log)

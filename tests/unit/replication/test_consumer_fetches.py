@@ -360,7 +360,7 @@ async def test_the_earliest_pending_upload_offset_is_unknown_before_the_tier_is_
     tiering = {"tiering_state": int(TieringState.ENABLED), "tiered_epoch": 1}
     await one.receive(row(leader=1, leader_epoch=1, partition_epoch=1), **tiering)
     await one.append(3)
-    state = one.partition.log.state
+    state = one.partition.log
     state.bounds = state.bounds._replace(local_start=2)
     found = await consumer_reads.list_offset(one.partition, consumer_reads.EARLIEST_PENDING_UPLOAD)
     assert (found.error, found.offset) == (ErrorCode.none, -1)

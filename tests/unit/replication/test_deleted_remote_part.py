@@ -9,6 +9,7 @@ import pytest
 from tests.unit.replication.replica_nodes import ReplicaNode, row
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire.control import IsrChange
+from tidemark_broker.log import start_offsets
 from tidemark_broker.replication.following.follower import FetchOutcome
 from tidemark_broker.replication.partition import log_start, remote_end
 
@@ -33,7 +34,7 @@ async def pair(node: Nodes, **changes: Any) -> tuple[ReplicaNode, ReplicaNode, l
     await two.catch_up(one)
     await two.fetch_once(one)
     # Local retention of the follower relied on the tier for the records below.
-    two.partition.log.raise_local_log_start(LOCAL_START)
+    start_offsets.raise_local_log_start(two.partition.log, LOCAL_START)
     # The Delete makes the leader's local part the whole log: offsets 6 and 7 are missing on the
     # follower.
     state = row(leader=1, leader_epoch=1, partition_epoch=2, **changes)

@@ -21,7 +21,7 @@ from tests.unit.replication.replica_nodes import (
     row,
 )
 from tidemark.tls.identity import TlsIdentity
-from tidemark_broker.log import NotCached
+from tidemark_broker.log import NotCached, reading
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.fetch_metadata import after
 from tidemark_broker.replication.following import fetcher, service
@@ -413,7 +413,7 @@ async def test_a_session_survives_overlapping_requests(
     def not_cached(*_: object, **__: object) -> None:
         raise NotCached
 
-    monkeypatch.setattr(led.log, "read_cached", not_cached)
+    monkeypatch.setattr(reading, "read_cached", not_cached)
     first = replace(
         pair.line.requests[-1],
         session_id=pair.fetcher._handler.session_id,

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.replication.replica_nodes import ReplicaNode, batch, row
+from tidemark_broker.log import reading
 from tidemark_broker.replication.following.follower import FetchOutcome, next_request
 from tidemark_broker.replication.partition import log_start, produce
 
@@ -127,5 +128,8 @@ async def test_a_log_that_ends_within_its_first_remaining_batch_restarts(node: N
     assert two.partition.next_offset == 6
     assert two.partition.log_start_offset == 4
     # The follower restarted at 3 with the complete batch. Both serve the same bytes.
-    read = two.partition.log.read(4, max_bytes=1000, up_to_offset=6, min_one=True)
-    assert read.data == one.partition.log.read(4, max_bytes=1000, up_to_offset=6, min_one=True).data
+    read = reading.read(two.partition.log, 4, max_bytes=1000, up_to_offset=6, min_one=True)
+    assert (
+        read.data
+        == reading.read(one.partition.log, 4, max_bytes=1000, up_to_offset=6, min_one=True).data
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, newer, row
 from tidemark.wire import control
-from tidemark_broker.log import LogConfig, StorageError
+from tidemark_broker.log import LogConfig, StorageError, flushing
 from tidemark_broker.replication.partition import Role
 
 Nodes = Callable[[int], ReplicaNode]
@@ -27,7 +27,7 @@ async def _two(node: Nodes) -> tuple[ReplicaNode, ReplicaNode]:
         item.partition.log.config = SMALL_SEGMENTS
     await one.append(12)
     await two.catch_up(one)
-    assert len(two.partition.log.segments()) > 2
+    assert len(two.partition.log.segment_infos()) > 2
     return one, two
 
 
@@ -112,7 +112,7 @@ async def test_an_open_log_that_loses_a_segment_is_copied_from_the_leader(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", refuse)
         with pytest.raises(StorageError):
-            two.partition.log.flush()
+            flushing.flush(two.partition.log)
     min(two.log_folder.glob("*.log")).unlink()
     await two.manager.retry()
     assert _stray_directories(two) == []  # it is still in the ISR

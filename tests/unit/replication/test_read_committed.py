@@ -18,6 +18,7 @@ from tidemark.records.control import EndMarker
 from tidemark_broker.api import describe_producers, fetch
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
+from tidemark_broker.log import appending, reading
 from tidemark_broker.replication.partition import consumer_reads, produce
 from tidemark_broker.replication.types import ProduceResult
 
@@ -48,7 +49,7 @@ async def send(
     node: ReplicaNode, data: bytes, *, acks: int = 1, timeout_ms: int = 10_000
 ) -> ProduceResult:
     log = node.partition.log
-    guard = log.begin_verification(data, T0, supports_epoch_bump=False)
+    guard = appending.begin_verification(log, data, T0, supports_epoch_bump=False)
     return await produce.append(node.partition, data, acks=acks, timeout_ms=timeout_ms, guard=guard)
 
 
@@ -162,9 +163,9 @@ async def test_an_idle_producer_expires(pair: tuple[ReplicaNode, ReplicaNode]) -
     await send(one, batch(1, 0))
     for idle_ms in (0, 1):  # it has written before the first check
         await one.upkeep.expire_producers(idle_ms)
-    assert one.partition.log.producer_count == 1
+    assert len(one.partition.log.producers) == 1
     await one.upkeep.expire_producers(0)
-    assert one.partition.log.producer_count == 0
+    assert len(one.partition.log.producers) == 0
     assert (await send(one, batch(1, 9))).error is ErrorCode.none
 
 
@@ -231,8 +232,8 @@ async def test_aborted_transactions_are_returned_with_the_records(
     assert aborted(await fetch_partition(one, 3)) == [(1, 4)]
     one_batch = await fetch_partition(one, partition_max_bytes=1)
     assert aborted(one_batch) == [(1, 0)]
-    assert two.partition.log.aborted_transactions(0, 6) == (
-        one.partition.log.aborted_transactions(0, 6)
+    assert reading.aborted_transactions(two.partition.log, 0, 6) == (
+        reading.aborted_transactions(one.partition.log, 0, 6)
     )
 
 

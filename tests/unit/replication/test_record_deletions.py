@@ -20,6 +20,7 @@ from tidemark_broker.control import record_deletions
 from tidemark_broker.control.commands import LAST_COMMAND, CommandServer
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.record_deletions import delete_topic_records, deletion_points
+from tidemark_broker.log import appending
 from tidemark_broker.replication.hosting import deletions
 from tidemark_broker.replication.partition import consumer_reads, log_start
 from tidemark_broker.replication.remote import RemoteEnd, RemoteUnavailable
@@ -203,9 +204,9 @@ async def segments(one: ReplicaNode) -> list[int]:
     sizes."""
     for _ in range(3):
         await one.append(10)
-        assert one.partition.log.roll(T0)
+        assert appending.roll(one.partition.log, T0)
     await one.append(3)
-    return [segment.size_bytes for segment in one.partition.log.segments()]
+    return [segment.size_bytes for segment in one.partition.log.segment_infos()]
 
 
 async def test_deleted_bytes_are_those_of_complete_segments_below_the_point(node: Nodes) -> None:

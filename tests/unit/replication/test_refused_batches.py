@@ -114,10 +114,6 @@ async def test_batches_without_a_producer_are_not_recorded(node: Nodes) -> None:
     assert not one.context.refused
 
 
-def unknown(_: int) -> bool:
-    return False
-
-
 @pytest.mark.parametrize(
     ("refused", "sent", "missing"),
     [
@@ -136,24 +132,24 @@ def test_the_missing_sequence_number_before_a_batch(
 ) -> None:
     batches = RefusedBatches()
     for sequence in refused:
-        batches.note(TP, batch(sequence), 10.0, unknown)
-    assert batches.before(TP, batch(sent), 11.0, unknown) == missing
+        batches.note(TP, batch(sequence), 10.0, frozenset())
+    assert batches.before(TP, batch(sent), 11.0, frozenset()) == missing
     assert len(batches) == (missing is not None)
 
 
 def test_a_rejection_expires() -> None:
     """A client may continue after a batch that it has given up."""
     batches = RefusedBatches()
-    batches.note(TP, batch(0), 10.0, unknown)
-    assert batches.before(TP, batch(1), 10.0 + KEPT_S - 1, unknown) == 0
-    assert batches.before(TP, batch(1), 10.0 + KEPT_S, unknown) is None
+    batches.note(TP, batch(0), 10.0, frozenset())
+    assert batches.before(TP, batch(1), 10.0 + KEPT_S - 1, frozenset()) == 0
+    assert batches.before(TP, batch(1), 10.0 + KEPT_S, frozenset()) is None
     assert not batches
 
 
 def test_a_rejection_is_dropped_once_the_log_knows_the_producer() -> None:
     batches = RefusedBatches()
-    batches.note(TP, batch(0), 10.0, unknown)
-    assert batches.before(TP, batch(1), 10.0, {PRODUCER}.__contains__) is None
+    batches.note(TP, batch(0), 10.0, frozenset())
+    assert batches.before(TP, batch(1), 10.0, {PRODUCER}) is None
     assert not batches
 
 
@@ -164,8 +160,8 @@ def test_the_oldest_rejections_are_dropped_beyond_the_limit(
     batches = RefusedBatches()
     # Producer 1 is rejected twice, so producer 2 is the oldest when the fourth one comes.
     for producer_id in (1, 2, 1, 3, 4):
-        batches.note(TP, batch(0, producer_id=producer_id), 10.0, unknown)
-    found = [batches.before(TP, batch(1, producer_id=n), 10.0, unknown) for n in range(1, 5)]
+        batches.note(TP, batch(0, producer_id=producer_id), 10.0, frozenset())
+    found = [batches.before(TP, batch(1, producer_id=n), 10.0, frozenset()) for n in range(1, 5)]
     assert found == [0, None, 0, 0]
 
 
@@ -194,7 +190,7 @@ async def test_a_new_producer_beyond_the_limit_can_retry_its_first_batch(
 ) -> None:
     one = node(1)
     await leads(one)
-    states = one.partition.log.state.producers
+    states = one.partition.log.producers
     monkeypatch.setattr(producer_states, "PRODUCERS_RESERVED", 0)
     monkeypatch.setattr(states, "_limit", ProducerLimit(0))
     refused = await send(one, 0)

@@ -22,7 +22,7 @@ from tests.unit.replication.replica_nodes import (
     states,
 )
 from tidemark.wire import control
-from tidemark_broker.log import StorageError
+from tidemark_broker.log import PartitionLog, StorageError, flushing, opening
 from tidemark_broker.replication.partition import Role, consumer_reads, produce
 
 Nodes = Callable[[int], ReplicaNode]
@@ -37,7 +37,7 @@ def _fail_fsync(node: ReplicaNode, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", refuse)
         with pytest.raises(StorageError):
-            node.partition.log.flush()
+            flushing.flush(node.partition.log)
 
 
 def _last_segment(node: ReplicaNode) -> Path:
@@ -85,13 +85,13 @@ async def test_pauses_between_reopens_grow_up_to_30_seconds(
     # Without this file every reopen fails.
     (one.log_folder / "partition.metadata").rename(one.log_folder / "hidden")
     tried_s = []
-    real = one.partition.log.reopen
+    real = opening.reopen
 
-    def count_reopens() -> bool:
+    def count_reopens(log: PartitionLog) -> bool:
         tried_s.append(one.now_s - 1000)
-        return real()
+        return real(log)
 
-    monkeypatch.setattr(one.partition.log, "reopen", count_reopens)
+    monkeypatch.setattr(opening, "reopen", count_reopens)
     for _ in range(100):
         await one.manager.retry()
         one.now_s += 1

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.replication.replica_nodes import T0, TOPIC_ID, ReplicaNode, row
 from tidemark.wire import control
 from tidemark_broker.control.replica_logs import replica_logs
-from tidemark_broker.log import StorageError
+from tidemark_broker.log import StorageError, flushing, retention, truncation
 
 Nodes = Callable[[int], ReplicaNode]
 ALONE = row(replicas=(1,), isr=(1,), leader_epoch=4)
@@ -47,7 +47,7 @@ async def test_a_log_without_records_has_the_epoch_in_which_it_starts(node: Node
     await one.receive(ALONE)
     await one.append(5)
     # Restarted from a tier whose epochs are unknown.
-    one.partition.log.truncate_fully_and_start_at(5, log_start_offset=5, epochs=())
+    truncation.truncate_fully_and_start_at(one.partition.log, 5, log_start_offset=5, epochs=())
     assert (_log_info(one).last_epoch, _log_info(one).next_offset) == (-1, 5)
 
 
@@ -65,7 +65,7 @@ async def test_unknown_and_failed_replicas_are_errors(
 
     monkeypatch.setattr(os, "fdatasync", refuse)
     with pytest.raises(StorageError):
-        one.partition.log.flush()
+        flushing.flush(one.partition.log)
     assert _log_info(one).error_code == 56
 
 
@@ -95,7 +95,7 @@ async def test_a_log_whose_records_have_all_expired_keeps_its_epoch_over_starts(
     one = node(1)
     await one.receive(ALONE)
     await one.append(5)
-    assert one.partition.log.apply_retention(T0 + 8 * 86_400_000, tiered=None)
+    assert retention.apply_retention(one.partition.log, T0 + 8 * 86_400_000, tiered=None)
     for _ in range(3):
         await one.stop()
         one = node(1)

@@ -26,6 +26,7 @@ from tests.unit.transactions.transaction_broker import (
 from tests.user_states import user, user_states
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.records.batch import iter_headers
+from tidemark_broker.log import reading
 from tidemark_broker.transactions import marker_writer
 from tidemark_broker.transactions.wire import WireMarker
 
@@ -45,7 +46,7 @@ async def states(made: TransactionBroker) -> list[tuple[str, str]]:
 def kinds(made: TransactionBroker, partition: int = 0) -> list[str]:
     """Return data or marker, for each batch of a partition."""
     log = made.log(partition)
-    read = log.read(0, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True)
+    read = reading.read(log, 0, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True)
     return ["marker" if item.is_control else "data" for _, item in iter_headers(read.data)]
 
 
@@ -71,7 +72,7 @@ async def test_a_transaction_of_the_old_protocol(tmp_path: Path) -> None:
         assert (await made.end(PID, 0, commit=False)).error_code is OK
         await made.ended(5)
         # The aborted transaction consists of its record at offset 3 and its marker at offset 4.
-        (aborted,) = made.log().aborted_transactions(0, 5)
+        (aborted,) = reading.aborted_transactions(made.log(), 0, 5)
         assert (aborted.first_offset, aborted.last_offset) == (3, 4)
 
 

@@ -26,7 +26,6 @@ from tidemark_broker.log.compaction.segment_batches import batches_of
 from tidemark_broker.log.compaction.segment_swap import swap_in
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
 from tidemark_broker.log.errors import LogError
-from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.reading import aborted_transactions
 from tidemark_broker.log.segment import Segment
@@ -56,14 +55,13 @@ class CleaningStats:
 
 def dirtiness_of(log: PartitionLog, now_ms: int) -> Dirtiness:
     """Return the dirty part of a log, and the end of what can be compacted now."""
-    state = log.state
-    with state.lock:
-        infos, bounds = state.segments.infos(), state.bounds
+    with log.lock:
+        infos, bounds = log.segments.infos(), log.bounds
     return dirtiness(
         infos,
         bounds,
-        state.config,
-        first_dirty=state.first_dirty,
+        log.config,
+        first_dirty=log.first_dirty,
         last_stable_offset=log.last_stable_offset,
         now_ms=now_ms,
     )
@@ -85,7 +83,7 @@ def clean(
     it returns True, or if the log is cut, closed or removed meanwhile. Raises :class:`LogError` if
     the log cannot be compacted.
     """
-    return _Cleaning(log.state, part, settings, now_ms, stopping, moved).run()
+    return _Cleaning(log, part, settings, now_ms, stopping, moved).run()
 
 
 class _Cleaning:
@@ -93,7 +91,7 @@ class _Cleaning:
 
     def __init__(
         self,
-        log: LogState,
+        log: PartitionLog,
         part: Dirtiness,
         settings: CleanerSettings,
         now_ms: int,
@@ -310,7 +308,7 @@ class _Cleaning:
         self._pace.step(len(batch))
 
 
-def _begin_of(log: LogState) -> int:
+def _begin_of(log: PartitionLog) -> int:
     """Return the base of the first segment, which changes if retention removes segments."""
     return log.segments.items[0].base_offset
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from tidemark_broker.log.errors import LogError, StorageError, storage_errors
 from tidemark_broker.log.files import remove_files, sync_directory
-from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.swap_files import begin_swap, has_begun
 
 
-def swap_in(log: LogState, sources: Sequence[Segment], cleaned: Segment) -> bool:
+def swap_in(log: PartitionLog, sources: Sequence[Segment], cleaned: Segment) -> bool:
     """Replace ``sources`` in the log by ``cleaned``, the compacted segment made from them. Blocks.
 
     Return False, with nothing changed, if the log does not have all sources any more. A swap that
@@ -40,12 +40,12 @@ def swap_in(log: LogState, sources: Sequence[Segment], cleaned: Segment) -> bool
     return True
 
 
-def _has_all(log: LogState, sources: Sequence[Segment]) -> bool:
+def _has_all(log: PartitionLog, sources: Sequence[Segment]) -> bool:
     first = log.segments.number_of(sources[0].base_offset)
     return log.segments.items[first : first + len(sources)] == list(sources)
 
 
-def _begin(log: LogState, cleaned: Segment) -> None:
+def _begin(log: PartitionLog, cleaned: Segment) -> None:
     try:
         begin_swap(log.directory, cleaned.base_offset)
     except OSError as error:
@@ -56,7 +56,7 @@ def _begin(log: LogState, cleaned: Segment) -> None:
         raise StorageError(f"{cleaned.log_path} cannot be replaced: {error.strerror}") from error
 
 
-def _in_doubt(log: LogState, error: Exception) -> StorageError:
+def _in_doubt(log: PartitionLog, error: Exception) -> StorageError:
     """Mark the log as failed until it is reopened.
 
     A swap that completes much later would restore records that were cut off meanwhile.

@@ -7,7 +7,7 @@ then divergence. The log start comes *before* divergence; records come last.
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
-from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError
+from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError, reading
 from tidemark_broker.replication.following.fetch_session import LeaderState
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
 from tidemark_broker.replication.partition import (
@@ -107,10 +107,12 @@ async def records(
     offset, max_bytes, end = requested.fetch_offset, min(requested.max_bytes, left), log.next_offset
     try:
         try:
-            read = log.read_cached(offset, max_bytes=max_bytes, up_to_offset=end, min_one=True)
+            read = reading.read_cached(
+                log, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
+            )
         except NotCached:
             read = await in_read_thread(
-                log.read, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
+                reading.read, log, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
             )
             # The leader may have changed during the disk read. The offsets in the response must be
             # of the same leader epoch as the records.

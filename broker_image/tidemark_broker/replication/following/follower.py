@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
 from tidemark.tier.head import HeadPosition
-from tidemark_broker.log import CorruptRecords, ProducerBatch, StorageError
+from tidemark_broker.log import CorruptRecords, ProducerBatch, StorageError, appending, truncation
 from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
 from tidemark_broker.replication.partition import (
@@ -139,7 +139,7 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> FetchOutco
         if result.log_start_offset >= partition.next_offset:
             await _drop_deleted_log(partition, result)
         # Verified like a client's: CRCs, contiguous offsets, epochs that do not fall.
-        partition.log.append_as_follower(result.records)
+        appending.append_as_follower(partition.log, result.records)
     # High watermark before log start, so that their order holds at every moment.
     _advance_high_watermark(partition, min(result.high_watermark, partition.next_offset))
     log_start.raise_to(partition, min(result.log_start_offset, partition.high_watermark))
@@ -201,7 +201,7 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> FetchOutcome
         log.next_offset,
         offset,
     )
-    cut = await in_role_thread(log.truncate_to, offset)
+    cut = await in_role_thread(truncation.truncate_to, log, offset)
     # Without a change the same request would get the same response: pause first.
     return FetchOutcome.PROGRESS if cut else FetchOutcome.BACK_OFF
 
@@ -222,7 +222,7 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Fet
             log.next_offset,
             leader.next_offset,
         )
-        await in_role_thread(log.truncate_to, leader.next_offset)
+        await in_role_thread(truncation.truncate_to, log, leader.next_offset)
         return FetchOutcome.PROGRESS
     # Nothing of this log is part of the leader's any more.
     if leader.log_start_offset > log.next_offset:
@@ -264,7 +264,8 @@ async def start_at(
     log = partition.log
     # Blocks on the disk, so it runs in a thread. The lock keeps other changes of the log away.
     await in_role_thread(
-        log.truncate_fully_and_start_at,
+        truncation.truncate_fully_and_start_at,
+        log,
         next_offset,
         log_start_offset=log_start_offset,
         epochs=epochs,

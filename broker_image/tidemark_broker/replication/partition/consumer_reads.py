@@ -7,6 +7,7 @@ so and the caller reads there.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -20,6 +21,7 @@ from tidemark_broker.log import (
     ReadResult,
     StorageError,
     TimestampOffset,
+    reading,
 )
 from tidemark_broker.log.max_timestamp import newest
 from tidemark_broker.replication.partition import divergence
@@ -181,11 +183,11 @@ def _read(partition: Partition, answer: FetchResult, need: DiskReadNeed) -> Fetc
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return FetchResult(error=ErrorCode.kafka_storage_error)
     # A long search of transaction indexes would block the loop.
-    aborted = log.aborted_count(need.offset) if need.read_committed else 0
+    aborted = reading.aborted_count(log, need.offset) if need.read_committed else 0
     if aborted > _ABORTED_MAX:
         return _result_with(answer, from_disk=need)
     try:
-        data, found = _read_with(log, need, log.read_cached, with_aborted=aborted > 0)
+        data, found = _read_with(log, need, reading.read_cached, with_aborted=aborted > 0)
     except NotCached:
         return _result_with(answer, from_disk=need)
     except OffsetOutOfRange:  # retention, in a thread, has just deleted the segment
@@ -198,7 +200,7 @@ def _read(partition: Partition, answer: FetchResult, need: DiskReadNeed) -> Fetc
 
 class _ReadLog(Protocol):
     def __call__(
-        self, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool
+        self, log: PartitionLog, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool
     ) -> ReadResult: ...
 
 
@@ -207,6 +209,7 @@ def _read_with(
 ) -> tuple[bytes, Sequence[AbortedTxn]]:
     """Return the records, and the aborted transactions that they may be part of."""
     found = read(
+        log,
         need.offset,
         max_bytes=need.max_bytes,
         up_to_offset=readable_end(log, read_committed=need.read_committed),
@@ -214,7 +217,7 @@ def _read_with(
     )
     if not found.data or not with_aborted:
         return found.data, ()
-    return found.data, log.aborted_transactions(need.offset, found.next_offset)
+    return found.data, reading.aborted_transactions(log, need.offset, found.next_offset)
 
 
 async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchResult:
@@ -230,7 +233,7 @@ async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchRes
             _read_with,
             partition.log,
             need,
-            partition.log.read,
+            reading.read,
             with_aborted=need.read_committed,
         )
     except OffsetOutOfRange:  # retention has deleted the segment meanwhile
@@ -390,7 +393,7 @@ async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool
             elif remote is not None:
                 return remote  # records that only the tier has are older
             else:
-                found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
+                found = await in_lookup_thread(reading.offset_by_timestamp, log, timestamp)
             # Otherwise local retention has deleted segments between both look-ups, whose records
             # neither of them has seen.
             if log.local_log_start_offset == local_start:
@@ -419,8 +422,8 @@ async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool
 
 def _newest(log: PartitionLog) -> TimestampOffset | None:
     """Return the first local record with the largest timestamp (blocking)."""
-    largest_ms = max(segment.largest_timestamp_ms for segment in log.segments())
-    return newest(log.offset_by_timestamp, largest_ms)
+    largest_ms = max(segment.largest_timestamp_ms for segment in log.segment_infos())
+    return newest(partial(reading.offset_by_timestamp, log), largest_ms)
 
 
 async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult | None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from tidemark_broker.log import start_offsets
 from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.types import DeleteResult
@@ -94,7 +95,7 @@ def raise_to(partition: Partition, offset: int) -> "asyncio.Future[None] | None"
 
     It never falls, nor exceeds the high watermark. None: it is at ``offset`` or on its way already.
     """
-    if not partition.log.announce_log_start(offset):
+    if not start_offsets.announce_log_start(partition.log, offset):
         return None
     return partition.context.checkpoint_log_start(partition)
 
@@ -105,7 +106,7 @@ def after_checkpoint(partition: Partition) -> None:
     durable, notified = log.durable_log_start_offset, partition.durable_log_start_notified
     if notified == durable == log.log_start_offset == log.announced_log_start_offset:
         return  # the common case, for thousands of logs
-    if log.adopt_checkpointed_log_start():
+    if start_offsets.adopt_checkpointed_log_start(log):
         logger.info("%s: log start offset raised to %d", partition.tp, partition.log_start_offset)
     if log.durable_log_start_offset != partition.durable_log_start_notified:
         partition.durable_log_start_notified = log.durable_log_start_offset

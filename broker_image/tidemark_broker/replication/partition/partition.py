@@ -21,7 +21,7 @@ from tidemark.tier.head import HeadPosition
 from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.lock_order import LockRank, ordered_async_lock
-from tidemark_broker.log import PartitionLog, TieredRetention
+from tidemark_broker.log import PartitionLog, TieredRetention, start_offsets
 from tidemark_broker.purgatory import PartitionChange, Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
 from tidemark_broker.replication.partition import isr, prefix_rule
@@ -154,7 +154,7 @@ class Partition:
         The log start in the checkpoint may be older.
         """
         if self.local_retention() is None:
-            self.log.drop_remote_part()
+            start_offsets.drop_remote_part(self.log)
 
     # ------------------------------------------------------------ what it is
 

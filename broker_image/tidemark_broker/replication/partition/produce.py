@@ -23,6 +23,7 @@ from tidemark_broker.log import (
     StorageError,
     TooManyProducers,
     VerificationGuard,
+    appending,
     batch_contents,
     is_quickly_read,
     is_sampled,
@@ -50,7 +51,7 @@ async def append(
     """Append a batch as leader; with acks -1 wait until it is committed.
 
     Concurrent calls of one ``peer`` (a connection) append in the order of the calls. ``timeout_ms``
-    limits the wait. ``guard``: see :meth:`PartitionLog.append_as_leader`.
+    limits the wait. ``guard``: see :func:`appending.append_as_leader`.
     """
     # No await before this call: it takes the batch's place in the order.
     begun = begin(partition, data, acks=acks, peer=peer, origin=origin, guard=guard)
@@ -72,7 +73,7 @@ def begin(
     A batch is also queued if an earlier one of the same ``peer`` (a connection) is. Return the
     result of the append, or the queued batch for :func:`acknowledged`.
 
-    ``guard``: see :meth:`PartitionLog.append_as_leader`. ``is_early``: see :func:`is_sampled`; None
+    ``guard``: see :func:`appending.append_as_leader`. ``is_early``: see :func:`is_sampled`; None
     for batches of the broker itself, which are not read.
     """
     # Records are read to check them: always for compacted topics and small batches, and for a
@@ -90,7 +91,8 @@ def begin(
             partition,
             acks,
             data,
-            lambda: partition.log.append_as_leader(
+            lambda: appending.append_as_leader(
+                partition.log,
                 data,
                 leader_epoch=partition.leader_epoch,
                 now_ms=partition.context.wall_ms(),
@@ -140,7 +142,8 @@ def begin_marker(
         partition,
         ACKS_ALL,
         b"",
-        lambda: partition.log.append_marker(
+        lambda: appending.append_marker(
+            partition.log,
             marker,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -301,7 +304,7 @@ def _note_refused(partition: Partition, data: bytes, refusal: ProduceResult) -> 
     If the log knows the producer, a gap in its sequence numbers shows that the batch is missing.
     """
     refused, context = partition.context.refused, partition.context
-    refused.note(partition.tp, data, context.monotonic(), partition.log.knows_producer)
+    refused.note(partition.tp, data, context.monotonic(), partition.log.producers)
     return refusal
 
 
@@ -310,7 +313,7 @@ def _overtaking(partition: Partition, data: bytes) -> ProduceResult | None:
     context = partition.context
     # Otherwise the client would take this batch's success for that of the missing one.
     missing = context.refused.before(
-        partition.tp, data, context.monotonic(), partition.log.knows_producer
+        partition.tp, data, context.monotonic(), partition.log.producers
     )
     if missing is None:
         return None

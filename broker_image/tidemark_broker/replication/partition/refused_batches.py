@@ -10,7 +10,7 @@ as KIP-890 does for batches that wait for a verification.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Container
 from typing import NamedTuple
 
 from tidemark.configuration.values import INT32_MAX
@@ -24,9 +24,6 @@ REFUSED_MAX = 4096
 #: Clients retry within about a second. A client that gave the batch up and continues after it is
 #: accepted after this time.
 KEPT_S = 60.0
-
-#: Predicate of a producer id: whether the log has state of it.
-Knows = Callable[[int], bool]
 
 
 class _Key(NamedTuple):
@@ -52,16 +49,19 @@ class RefusedBatches:
     def __len__(self) -> int:
         return len(self._lowest)
 
-    def note(self, tp: TopicPartition, data: Buffer, now_s: float, knows: Knows) -> None:
-        """Remember a refused batch that may be retried, unless the log ``knows`` its producer."""
+    def note(self, tp: TopicPartition, data: Buffer, now_s: float, known: Container[int]) -> None:
+        """Remember a refused batch that may be retried, unless its producer is ``known``.
+
+        ``known``: ids of the producers that the log has state of.
+        """
         found = _produced(tp, data)
-        if found is None or knows(found[0].producer_id):
+        if found is None or found[0].producer_id in known:
             return
         key, sequence = found
         # Reinserted at the end, so that the oldest entry is evicted first.
-        known = self._lowest.pop(key, None)
-        if known is not None and _is_behind(sequence, known.sequence):
-            sequence = known.sequence
+        lowest = self._lowest.pop(key, None)
+        if lowest is not None and _is_behind(sequence, lowest.sequence):
+            sequence = lowest.sequence
         self._lowest[key] = _RefusedBatch(sequence, now_s)
         if len(self._lowest) > REFUSED_MAX:
             del self._lowest[next(iter(self._lowest))]
@@ -76,23 +76,25 @@ class RefusedBatches:
             self._warned_at_s = now_s
             logger.warning("%s-%s: %s", *tp, message)
 
-    def before(self, tp: TopicPartition, data: Buffer, now_s: float, knows: Knows) -> int | None:
+    def before(
+        self, tp: TopicPartition, data: Buffer, now_s: float, known: Container[int]
+    ) -> int | None:
         """Return the sequence number that the producer must send before this batch, None for any.
 
-        None also if this is the missing batch, if it was given up long ago, or if the log ``knows``
-        the producer by now, so that it checks sequence numbers itself.
+        None also if this is the missing batch, if it was given up long ago, or if the producer is
+        ``known`` to the log by now, which then checks its sequence numbers itself.
         """
         found = _produced(tp, data)
         if found is None:
             return None
         key, sequence = found
-        known = self._lowest.get(key)
-        if known is None:
+        missing = self._lowest.get(key)
+        if missing is None:
             return None
         # A later batch stays refused until the missing one arrives or was given up.
-        is_late = now_s - known.at_s >= KEPT_S
-        if _is_behind(sequence, known.sequence) and not (is_late or knows(key.producer_id)):
-            return known.sequence
+        is_late = now_s - missing.at_s >= KEPT_S
+        if _is_behind(sequence, missing.sequence) and not (is_late or key.producer_id in known):
+            return missing.sequence
         del self._lowest[key]
         return None
 

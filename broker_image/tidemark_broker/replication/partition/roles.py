@@ -9,7 +9,7 @@ import logging
 
 from tidemark.reasons import Reason
 from tidemark.wire import control
-from tidemark_broker.log import StorageError
+from tidemark_broker.log import StorageError, opening
 from tidemark_broker.replication.metadata import TopicMetadata, is_newer
 from tidemark_broker.replication.partition import isr_maintenance, prefix_rule
 from tidemark_broker.replication.partition.leader import LeaderRole
@@ -267,7 +267,7 @@ async def reopen(partition: Partition) -> None:
     async with partition.lock:
         if partition.removed or partition.log.failure is None:
             return
-        is_complete = await in_thread(partition.log.reopen)
+        is_complete = await in_thread(opening.reopen, partition.log)
         # The controller must not elect this replica by an ISR from before the loss.
         if not is_complete:
             logger.error(

@@ -12,7 +12,7 @@ import logging
 from tidemark.logfiles.producer_snapshot import without_transactions
 from tidemark.reasons import Reason
 from tidemark.tiering import Tiering
-from tidemark_broker.log import StorageError
+from tidemark_broker.log import StorageError, truncation
 from tidemark_broker.replication.partition import prefix_rule, remote_end, roles
 from tidemark_broker.replication.partition.partition import Partition, Role
 from tidemark_broker.replication.remote import BootstrapPoint, RemoteUnavailable, TierEnd
@@ -90,7 +90,8 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
         )
         # The log start must not fall, nor exceed the start of the new log.
         await in_role_thread(
-            log.truncate_fully_and_start_at,
+            truncation.truncate_fully_and_start_at,
+            log,
             point.next_offset,
             log_start_offset=min(
                 max(point.log_start_offset, partition.log_start_offset), point.next_offset
