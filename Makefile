@@ -10,12 +10,16 @@ RUN    := $(VENV)/.run
 SPARK  := $(VENV)/.spark
 PLOTS  := $(VENV)/.plots
 ALL    := $(VENV)/.all
+# The site of docs/: its own environment, and scripts beside its theme. ADDRESS: where `make docs` serves it.
+DOCS    := .venv-docs
+THEME   := build/docs-theme
+ADDRESS ?= localhost:8000
 # The lists name every package with its hash, so pip must not resolve dependencies itself: for an extra it would select a
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: kafka-kills demo up cli spark plots test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
-  simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs conformance compatibility
+  simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -223,13 +227,37 @@ pages: $(ALL)
 	@$(BIN)/python -m tests.traceability docs/traceability.md
 	@$(BIN)/python -m tests.top_picture docs/images/top.svg
 
-# docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
-$(VENV)/.docs: $(ALL) requirements-docs.txt
-	@$(PIP) --no-deps --require-hashes -r requirements-docs.txt
+# The environment of the site: neither Spark nor the project's packages.
+$(DOCS)/.packages: requirements-docs.txt
+	@echo "installing the packages of the site in $(DOCS) (about 140 MB on disk, once)"
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-docs.txt
 	@touch $@
 
-docs: $(VENV)/.docs
-	@$(BIN)/zensical build --strict --config-file mkdocs.yml
+# Mermaid draws the diagrams in the reader's browser, and iframe-worker searches where a browser starts no worker. The theme
+# would load both from another host. npm compares them with the hashes of the lock file.
+$(THEME)/.scripts: requirements/docs/package.json requirements/docs/package-lock.json
+	@command -v npm > /dev/null || { echo "the site needs npm (Node.js), which fetches the scripts of its diagrams and its search"; exit 1; }
+	@mkdir -p build/docs-scripts $(THEME)/assets/javascripts
+	@cp $^ build/docs-scripts
+	@npm ci --prefix build/docs-scripts --silent --no-audit --no-fund --ignore-scripts
+	@cp build/docs-scripts/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js $(THEME)/assets/javascripts/mermaid.tiny.js
+	@cp build/docs-scripts/node_modules/@mermaid-js/tiny/LICENSE $(THEME)/assets/javascripts/mermaid.LICENSE
+	@cp build/docs-scripts/node_modules/iframe-worker/shim/index.js $(THEME)/assets/javascripts/iframe-worker.js
+	@cp build/docs-scripts/node_modules/iframe-worker/LICENSE $(THEME)/assets/javascripts/iframe-worker.LICENSE
+	@touch $@
+
+# docs/ as a site in build/site, which also works from a disk without a network. TIDEMARK_REPOSITORY, the address of the
+# repository, adds a link to each page that opens its source. TIDEMARK_EDIT_URI: the path after it.
+site docs: export TIDEMARK_EDIT_URI ?= $(if $(TIDEMARK_REPOSITORY),edit/main/docs)
+site: $(DOCS)/.packages $(THEME)/.scripts
+	@$(DOCS)/bin/zensical build --strict --config-file mkdocs.yml
+	@$(DOCS)/bin/python -m tests.site_resources build/site
+	@echo "file://$(CURDIR)/build/site/index.html"
+
+# The same, served at ADDRESS and renewed with each change of a page, until Ctrl-C.
+docs: site
+	@$(DOCS)/bin/zensical serve --config-file mkdocs.yml --dev-addr $(ADDRESS)
 
 # Pinned packages with their licences and known vulnerabilities; writes build/sbom.json.
 $(VENV)/.sbom: $(ALL) requirements-sbom.txt

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tidemark.reason_table import TABLE
 from tidemark.reasons import Reason
@@ -73,29 +72,6 @@ def test_paths_that_a_page_names_exist(page: Path) -> None:
     # Names with placeholders such as NN or PAGE are left out.
     concrete = (path for path in named if not re.search(r"(?<![A-Z])(NN|[A-Z]{4,})(?![A-Z])", path))
     assert not [path for path in concrete if not (ROOT / path).exists()]
-
-
-class _Tolerant(yaml.SafeLoader):
-    """Loader that ignores names of Python functions."""
-
-
-_Tolerant.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
-
-
-def _files(nav: object) -> Iterator[str]:
-    if isinstance(nav, str):
-        yield nav
-    elif isinstance(nav, dict):
-        yield from _files(list(nav.values()))
-    elif isinstance(nav, list):
-        for item in nav:
-            yield from _files(item)
-
-
-def test_every_page_is_in_the_navigation() -> None:
-    site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=_Tolerant)
-    existing = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
-    assert set(_files(site["nav"])) == existing
 
 
 # ---------------------------------------------------------------- reasons
