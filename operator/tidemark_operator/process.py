@@ -32,7 +32,7 @@ from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.settings import BindAddress, OperatorSettings
 from tidemark_operator.term.broker_requests import BrokerRequests
-from tidemark_operator.term.term_loop import TermLoop
+from tidemark_operator.term.term_runner import TermRunner
 
 logger = logging.getLogger(__name__)
 
@@ -83,16 +83,16 @@ class OperatorProcess:
             on_led=self._another_leads,
         )
         self._own_leaf = OwnLeaf(utc_now)
-        # The watcher delivers objects into the main loop as well; the term loop receives them.
+        # The watcher delivers objects into the main loop as well; its follower receives them.
         self._watcher = Watcher(access, settings.namespace, self._deliver)
-        self._leader = TermLoop(
+        self._leader = TermRunner(
             settings,
             identity,
             metrics,
             leads=self._elector.leads,
             requests=requests,
             own_leaf=self._own_leaf,
-            keeper_of=self._keeper_of,
+            store_of=self._store_of,
             jobs_of=self._jobs_of,
             rewatch=self._watcher.again,
         )
@@ -107,7 +107,7 @@ class OperatorProcess:
         self._metrics = metrics
         self._page = HttpPage(metrics=self._render, health=self._health)
 
-    def _keeper_of(self, api: KubeApi) -> BundleStore:
+    def _store_of(self, api: KubeApi) -> BundleStore:
         folder = self._settings.certificates
         return FolderStore(folder) if folder else SecretStore(api, self._settings.namespace)
 
@@ -158,8 +158,8 @@ class OperatorProcess:
         async with await KubeApi.open(self._access) as api:
             tasks = [
                 asyncio.create_task(self._leader.run(api, self._server, ready)),
-                asyncio.create_task(self._leader.follow_objects(api)),
-                asyncio.create_task(self._leader.follow_definitions(api)),
+                asyncio.create_task(self._leader.follower.follow(api)),
+                asyncio.create_task(self._leader.follower.follow_definitions(api)),
                 asyncio.create_task(self._leader.follow_authority(api)),
                 asyncio.create_task(self._watch_threads()),
                 asyncio.create_task(self._stopping.wait()),
@@ -224,10 +224,10 @@ class OperatorProcess:
 
     def _deliver(self, body: Json, gone: bool) -> None:
         """Hand an object over; called in kopf's thread. The main loop is woken once for many."""
-        first = not self._leader.arrived
-        self._leader.arrived.append((body, gone))
+        first = not self._leader.follower.arrived
+        self._leader.follower.arrived.append((body, gone))
         if first:
-            self._post(self._leader.drain)
+            self._post(self._leader.follower.drain)
 
     def _post(self, call: Callable[[], None]) -> None:
         # A closed loop means that the process ends.

@@ -31,7 +31,7 @@ from tidemark_operator.listener.standby_discovery import ControllerSearches
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.term.broker_requests import BrokerRequests
-from tidemark_operator.term.term_loop import TermLoop
+from tidemark_operator.term.term_runner import TermRunner
 
 PORT = 9092
 NAMESPACE = "default"
@@ -163,7 +163,7 @@ class OperatorProcess:
     def _boot(self) -> None:
         requests = BrokerRequests()
         lease = LeaseName(NAMESPACE, "tidemark-operator", self.identity)
-        # The real elector and term loop, over the simulated API.
+        # The real elector and term runner, over the simulated API.
         self.elector = Elector(
             None,  # type: ignore[arg-type]
             lease,
@@ -174,14 +174,14 @@ class OperatorProcess:
         )
         # Certificates play no part here, so nothing is issued and no file is read.
         own_leaf: Any = _NoLeaf()
-        self.leader = TermLoop(
+        self.leader = TermRunner(
             SETTINGS,
             self.identity,
             _metrics(),
             leads=self.elector.leads,
             requests=requests,
             own_leaf=own_leaf,
-            keeper_of=lambda _: _Issued(),
+            store_of=lambda _: _Issued(),
             jobs_of=lambda api: KubernetesJobs(api, ""),
         )
         self.listener = _OperatorListener(requests, self.loop, self.cluster)
@@ -193,7 +193,7 @@ class OperatorProcess:
         create = self.loop.create_task
         create(self.elector._compete(api))
         create(self.listener._tick())
-        # An exception of the term loop fails the run.
+        # An exception of the term runner fails the run.
         running = create(self.leader.run(api, self.listener, lambda: None))
         running.add_done_callback(self._failed)
 
@@ -220,10 +220,10 @@ class OperatorProcess:
         world.at(self._last_s, self.loop, self._deliver, body, gone)
 
     def _deliver(self, body: Json, gone: bool) -> None:
-        first = not self.leader.arrived
-        self.leader.arrived.append((body, gone))
+        first = not self.leader.follower.arrived
+        self.leader.follower.arrived.append((body, gone))
         if first:
-            self.loop.call_soon(self.leader.drain)
+            self.loop.call_soon(self.leader.follower.drain)
 
     def watch_anew(self) -> None:
         """The watches have ended, and cannot continue at their old version: everything is
@@ -239,11 +239,11 @@ class OperatorProcess:
                 for body in listed:
                     self._deliver(body, False)
                 continue
-            version, known = listed.resource_version, self.leader.before_list(kind)
-            self.leader.list_started(kind, version, known)
+            version, known = listed.resource_version, self.leader.follower.before_list(kind)
+            self.leader.follower.list_started(kind, version, known)
             for body in listed:
-                self.leader.list_item(kind, body, version)
-            self.leader.list_finished(kind, {key_of(body) for body in listed}, version)
+                self.leader.follower.list_item(kind, body, version)
+            self.leader.follower.list_finished(kind, {key_of(body) for body in listed}, version)
 
     # ------------------------------------------------------------ what others see
 

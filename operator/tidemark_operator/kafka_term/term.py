@@ -41,11 +41,9 @@ from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.refused_creations import reporter
-from tidemark_operator.reconcile.term_tasks import most_informative, relist
+from tidemark_operator.reconcile.term_tasks import TermTasks
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
 
-#: Each waits for its part of a request that it shares with others.
-WORKERS = 1024
 TICK_S = 1.0
 _NO_USERS = (
     "users of Apache Kafka are not managed by the operator. Create them in "
@@ -114,10 +112,9 @@ class KafkaTerm:
         reconciliation, for /healthz.
         """
         self.services = services
-        self._resync_s = resync_s
         self._leads = leads
-        #: Set to the exception that ends the term.
-        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks = TermTasks(services, resync_s=resync_s)
+        self.end, self.deliver = self._tasks.end, self._tasks.deliver
         # The observer reads Kafka's state. The mover reassigns replicas, and the disabler follows
         # disablements.
         self._reflector = KafkaReflector(services)
@@ -136,13 +133,6 @@ class KafkaTerm:
         }
         self._workers = Workers(services, reconcilers, last_pass)
 
-    def end(self, why: TermEnded) -> None:
-        """End the term; the first reason counts, and no further objects are delivered."""
-        if not self._ending.done():
-            # A later reason would hide the cause.
-            self._ending.set_exception(why)
-            self.services.objects.listener = None
-
     async def run(self) -> None:
         """Serve until the term ends. Raises the reason alone, not as an exception group."""
         services = self.services
@@ -151,30 +141,17 @@ class KafkaTerm:
         # Load all objects into the state before the first key is reconciled.
         try:
             self._reflector.catch_up()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._until_ended(), name="ending")
-                group.create_task(self._keep_leading(), name="pacemaker")
-                group.create_task(self._observer.run(), name="observer")
-                group.create_task(self._mover.run(), name="mover")
-                group.create_task(self._disabler.run(), name="disabler")
-                group.create_task(relist(services, self._resync_s), name="relist")
-                for number in range(WORKERS):
-                    group.create_task(self._workers.work(), name=f"worker-{number}")
-        except BaseExceptionGroup as failed:
-            raise most_informative(failed) from failed
+            await self._tasks.run(
+                self._workers,
+                pacemaker=self._keep_leading(),
+                observer=self._observer.run(),
+                mover=self._mover.run(),
+                disabler=self._disabler.run(),
+            )
         finally:
             await services.engine.close()
             await services.background.close()
             services.objects.listener = None
-
-    def deliver(self, key: Key, gone: bool) -> None:
-        """Queue a changed object."""
-        self.services.queue.add(key)
-        if gone and key == self.services.cluster_key:
-            self.end(TermEnded("the Cluster was deleted"))
-
-    async def _until_ended(self) -> None:
-        await self._ending
 
     async def _keep_leading(self) -> None:
         while True:

@@ -5,7 +5,6 @@ first task that fails ends them all. Then command connections close and the list
 NOT_CONTROLLER. Nothing of a term outlives it.
 """
 
-import asyncio
 import logging
 import math
 import time
@@ -19,9 +18,7 @@ from tidemark_operator.kube.kinds import (
     RECORD_DELETION,
     TOPIC,
     USER,
-    Key,
 )
-from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.listener.standby_discovery import BrokerSearches
 from tidemark_operator.reconcile.brokers import BrokerReconciler
@@ -33,7 +30,7 @@ from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.refused_creations import reporter
 from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.reconcile.term_tasks import most_informative, relist
+from tidemark_operator.reconcile.term_tasks import TermTasks
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.users import UserReconciler
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
@@ -45,8 +42,6 @@ from tidemark_operator.term.producer_ids import ProducerIdBlocks
 from tidemark_operator.topic_changes.changer import TopicChanger
 
 logger = logging.getLogger(__name__)
-
-WORKERS = 1024
 
 
 class Term:
@@ -73,8 +68,8 @@ class Term:
         self._server = server
         self._requests = requests
         self._settings = settings
-        #: Set by :meth:`end` to the exception that ends the term.
-        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks = TermTasks(services, resync_s=settings.resync_s)
+        self.end, self.deliver = self._tasks.end, self._tasks.deliver
         self._reflector = Reflector(services, server)
         self._clusters = ClusterReconciler(services)
         # One reconciler for each watched kind, each with the memory of this term only.
@@ -93,12 +88,6 @@ class Term:
         self._effects = CommitEffects(services, server, log_queries)
         self._pacemaker = Pacemaker(services, log_queries, leads=leads)
 
-    def end(self, why: TermEnded) -> None:
-        """End the term; the first reason counts. No more news of objects is delivered."""
-        if not self._ending.done():
-            self._ending.set_exception(why)
-            self.services.objects.listener = None
-
     async def run(self) -> None:
         """Serve as the controller until the term ends.
 
@@ -114,17 +103,11 @@ class Term:
             # answered.
             await self._clusters.check_first()
             self._begin()
-            # The group ends with its first failure; `most_informative` picks the reason among
-            # several.
-            async with asyncio.TaskGroup() as group:
-                group.create_task(services.committer.run(self._effects), name="committer")
-                group.create_task(self._until_ended(), name="ending")
-                group.create_task(self._pacemaker.run(), name="pacemaker")
-                group.create_task(relist(services, self._settings.resync_s), name="relist")
-                for number in range(WORKERS):
-                    group.create_task(self._workers.work(), name=f"worker-{number}")
-        except BaseExceptionGroup as failed:
-            raise most_informative(failed) from failed
+            await self._tasks.run(
+                self._workers,
+                committer=services.committer.run(self._effects),
+                pacemaker=self._pacemaker.run(),
+            )
         finally:
             # Stop answering first, so that no decision follows the end of the engine.
             self._requests.end()
@@ -181,13 +164,3 @@ class Term:
             looking=searches.last_s.keys(),
             turns_before=int(searches.seconds(time.monotonic()) / TICK_S),
         )
-
-    async def _until_ended(self) -> None:
-        await self._ending
-
-    def deliver(self, key: Key, gone: bool) -> None:
-        """Reconcile an object that has changed or is deleted."""
-        services = self.services
-        services.queue.add(key)
-        if gone and key == services.cluster_key:
-            self.end(TermEnded("the Cluster was deleted"))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.control_messages import topic_state
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
-from tests.unit.operator_shell.test_term_loop import Shell
+from tests.unit.operator_shell.test_term_runner import Shell
 from tidemark.leader_epochs import GENERATION
 from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.commit import SLICE_BYTES_MAX

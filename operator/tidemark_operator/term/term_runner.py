@@ -1,4 +1,4 @@
-"""Loop over terms of leadership: find the Cluster, take over, run the term, start again.
+"""Terms of leadership, one after another: find the Cluster, take over, run the term.
 
 Every end of a term leads back here: the Lease is lost, another controller fenced us, a broker has
 seen a higher epoch, the API server failed during the takeover. The pause before the next takeover
@@ -6,42 +6,29 @@ grows while terms stay short. A lasting obstacle to a takeover is shown in the C
 """
 
 import asyncio
-import collections
-import contextlib
 import dataclasses
 import logging
-import tempfile
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import Callable
 
 from tidemark.backoff import Backoff
-from tidemark.error_text import error_text
 from tidemark.reasons import Reason
 from tidemark_operator.background import BackgroundTasks
-from tidemark_operator.certificates.authority import BadCertificate, KeyPair
-from tidemark_operator.certificates.certificate_stores import (
-    BundleNameTaken,
-    BundleStore,
-    SecretStore,
-)
-from tidemark_operator.certificates.certificates import Certificates, OwnLeaf, authority_name
+from tidemark_operator.certificates.certificate_stores import BundleStore
+from tidemark_operator.certificates.certificates import Certificates, OwnLeaf
 from tidemark_operator.certificates.clients import ClientCertificates
-from tidemark_operator.certificates.formats import read_authority
-from tidemark_operator.certificates.rotation import Authorities
-from tidemark_operator.clock import utc_now, wall_ms
+from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
-from tidemark_operator.health import Echoes, Pulse
+from tidemark_operator.health import Pulse
 from tidemark_operator.jobs.runner import JobRunner
-from tidemark_operator.kafka_term.takeover import KafkaTakeover as KafkaTakeOver
+from tidemark_operator.kafka_term.takeover import KafkaTakeover
 from tidemark_operator.kafka_term.term import KafkaTerm, TermRoom, kafka_term
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound
-from tidemark_operator.kube.informer import Informer
-from tidemark_operator.kube.kinds import CLUSTER, MANY, USER, Json, Key, Kind, key_of
-from tidemark_operator.leadership.lease_retention import protect_lease, release_lease
+from tidemark_operator.kube.errors import Forbidden, KubeError
+from tidemark_operator.kube.kinds import CLUSTER, Json, Key
+from tidemark_operator.leadership.lease_retention import protect_lease
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
     EpochTooLow,
@@ -53,7 +40,6 @@ from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
-from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.failures import reason_of, sentence_of
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
@@ -64,38 +50,28 @@ from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.slices.committer import Committer
 from tidemark_operator.slices.slice_store import SlicesUnusable
 from tidemark_operator.term.broker_requests import BrokerRequests
+from tidemark_operator.term.cluster_discovery import ClusterDiscovery
 from tidemark_operator.term.cluster_teardown import tear_down
-from tidemark_operator.term.definitions import DefinitionWatch
+from tidemark_operator.term.object_follower import ObjectFollower
+from tidemark_operator.term.own_certificate import (
+    CertificatesUnusable,
+    OwnCertificate,
+    client_authority_problem,
+)
 from tidemark_operator.term.takeover import Takeover, TakeoverResult
 from tidemark_operator.term.term import Term
-from tidemark_operator.users.user_secret import USER_SECRETS, read_certificate
 
 logger = logging.getLogger(__name__)
 
 RETAKE = Backoff(first_s=0.2, most_s=10.0)
-LOOK_FOR_CLUSTER_S = 10.0
-FOLLOW_AUTHORITY_S = 3.0
 BUSY_KEYS = 32
-#: Users whose certificates are read if the Secret of the clients' authority is missing.
-LEAVES_LOOKED_AT = 200
 
 
-class CertificatesUnusable(Exception):
-    """A takeover cannot get the authority, or a leaf for the control listener.
-
-    ``is_of_process``: the fault is in this process, so another operator process may succeed.
-    """
-
-    def __init__(self, message: str, *, is_of_process: bool = False) -> None:
-        super().__init__(message)
-        self.is_of_process = is_of_process
-
-
-class TermLoop:
+class TermRunner:
     """Terms of this process, in the main loop.
 
-    The elector calls ``won`` and ``lost``, kopf's watches use ``arrived`` and ``drain``, the
-    informers use the methods of their follower.
+    The elector calls ``won`` and ``lost``. The watches deliver objects to ``follower``, leading or
+    not.
     """
 
     def __init__(
@@ -107,13 +83,13 @@ class TermLoop:
         leads: Callable[[], bool],
         requests: BrokerRequests,
         own_leaf: OwnLeaf,
-        keeper_of: Callable[[KubeApi], BundleStore],
+        store_of: Callable[[KubeApi], BundleStore],
         jobs_of: Callable[[KubeApi], JobRunner],
         rewatch: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare the loop; nothing runs yet.
 
-        ``leads``: whether this process holds the Lease. ``keeper_of``, ``jobs_of``: create the
+        ``leads``: whether this process holds the Lease. ``store_of``, ``jobs_of``: create the
         stores of certificates and the runner of export jobs. ``rewatch`` restarts kopf's watches.
         """
         self._settings = settings
@@ -121,16 +97,20 @@ class TermLoop:
         self._metrics = metrics
         self._leads = leads
         self._requests = requests
-        self._own_leaf = own_leaf
-        self._keeper_of = keeper_of
+        self._store_of = store_of
         self._jobs_of = jobs_of
-        self._objects = ObjectCache(self._end_term_after_restore)
-        self._definitions = DefinitionWatch(
-            self._objects, settings.namespace, self._deliver_deletion, self._definitions_changed
-        )
         self._rewatch = rewatch
+        self.follower = ObjectFollower(
+            settings.namespace,
+            deliver=self._deliver,
+            restored=self._end_term_after_restore,
+            definitions_changed=self._show_leaving_definitions,
+        )
+        self._discovery = ClusterDiscovery(
+            settings, leads=leads, changed=self.follower.changed, excuse=self._set_excuse
+        )
+        self._certificate = OwnCertificate(own_leaf, metrics, store_of=store_of)
         self._last_pass = LastPass()
-        self._echoes = Echoes(time.monotonic)  # Detect watches that do not deliver our own writes.
         #: Since when this process leads without a term, and why that is no fault; both for
         #: /healthz.
         self._without_term_since_s = time.monotonic()
@@ -142,12 +122,8 @@ class TermLoop:
         self._floor = 0
         #: Whether a broker had newer states than the slices; the next takeover then rebuilds rows.
         self._behind = False
-        #: Set when a Cluster object changes.
-        self._changed = asyncio.Event()
         #: Set while this process holds the Lease.
         self._leading = asyncio.Event()
-        #: Objects that arrived from the watches, and whether each was deleted.
-        self.arrived: collections.deque[tuple[Json, bool]] = collections.deque()
 
     # ------------------------------------------------------------ news
 
@@ -163,50 +139,6 @@ class TermLoop:
         self._metrics.leader.set(0)
         if self._term is not None:
             self._term.end(NotLeading("the Lease was lost"))
-
-    def drain(self) -> None:
-        """Take in everything that the watches brought, in one go."""
-        while self.arrived:
-            self.watch_event(*self.arrived.popleft())
-        self._changed.set()
-
-    def watch_event(self, body: Json, gone: bool) -> None:
-        """Take in an object from a watch."""
-        self._echoes.delivered(str(body.get("kind")))
-        put = self._objects.remove if gone else self._objects.put
-        self._take(body, lambda: put(body), gone=gone)
-
-    def before_list(self, kind: Kind) -> int:
-        """Prepare for a list of all objects of a kind, and expect its watch to start.
-
-        Returns the version up to which the store knows the kind.
-        """
-        self._echoes.wrote(kind.kind, self._echoes.begins())
-        return self._objects.reached(kind)
-
-    def list_started(self, kind: Kind, version: int, known: int) -> None:
-        """Take in the start of a list."""
-        self._objects.list_started(kind, version, known)
-
-    def list_item(self, kind: Kind, body: Json, version: int) -> None:
-        """Take in an object from a list, which does not prove that the watch works."""
-        self._take(body, lambda: self._objects.list_item(kind, body, version))
-
-    def list_finished(self, kind: Kind, present: set[Key], version: int) -> None:
-        """Finish a list: objects that it lacks are deleted, and the watch has proved to work."""
-        self._echoes.delivered(kind.kind)
-        for key in self._objects.remove_missing(kind, present, version):
-            if self._term is not None:
-                self._term.services.queue.add(key)
-
-    def _take(self, body: Json, put: Callable[[], bool], *, gone: bool = False) -> None:
-        """Take in one object; an unreadable one does not stop the others."""
-        try:
-            if put() and self._term is not None:
-                self._term.deliver(key_of(body), gone)
-        except Exception:
-            meta = body.get("metadata")
-            logger.exception("a %s cannot be processed: %.200s", body.get("kind"), meta)
 
     def _end_term_after_restore(self, sign: str) -> None:
         """End the term after a restore of the API's data: every decision since is in doubt.
@@ -237,7 +169,7 @@ class TermLoop:
             depth=self._queue.depth,
             without_term_s=without_term_s,
             excuse=self._excuse,
-            silent=self._echoes.silent(),
+            silent=self.follower.echoes.silent(),
         )
 
     # ------------------------------------------------------------ terms
@@ -247,7 +179,7 @@ class TermLoop:
 
         ``ready`` is called once, when the Lease is acquired for the first time.
         """
-        events = EventWriter(api, self._objects, self._identity, self._metrics)
+        events = EventWriter(api, self.follower.objects, self._identity, self._metrics)
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())
             await self._leading.wait()
@@ -276,17 +208,17 @@ class TermLoop:
             logger.warning("the term ended: %s", error)
         except (SlicesUnusable, EpochsExhausted) as error:
             logger.warning("no operator can take over: %s", error)
-            await self._report_stalled(api, error.reason, str(error))
+            await self._discovery.report_stalled(api, error.reason, str(error))
             self._excuse = str(error)
         except CertificatesUnusable as error:
             logger.warning("no term without certificates: %s", error)
-            await self._report_stalled(api, Reason.CERTIFICATES_UNUSABLE, str(error))
+            await self._discovery.report_stalled(api, Reason.CERTIFICATES_UNUSABLE, str(error))
             # A restart, or another operator, helps only if this process is at fault.
             self._excuse = "" if error.is_of_process else str(error)
         except KubeError as error:
             if isinstance(error, Forbidden) or error.by_policy:
                 logger.warning("no operator can take over: %s", error)
-                await self._report_stalled(api, reason_of(error), sentence_of(error))
+                await self._discovery.report_stalled(api, reason_of(error), sentence_of(error))
                 self._excuse = str(error)
             else:
                 logger.warning("the API server failed during a takeover: %s", error)
@@ -295,7 +227,7 @@ class TermLoop:
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
         """Take over the Cluster, and run its term until it ends. Raises the reason of the end."""
         # A Cluster that is being deleted is removed here, once no object depends on it.
-        cluster = await self._find_cluster(api)
+        cluster = await self._discovery.find(api)
         if await tear_down(api, self._settings.namespace, cluster):
             self._excuse = (
                 f"Cluster {cluster} is being deleted and waits for others to remove "
@@ -309,39 +241,38 @@ class TermLoop:
             await self._kafka_term(api, events, body)
             return
         # If the API server is restored from a backup during the takeover, what was read is invalid.
-        began_s, behind = self._echoes.begins(), self._behind
+        began_s, behind = self.follower.echoes.begins(), self._behind
         taken = await Takeover(
             api=api,
             namespace=self._settings.namespace,
             identity=self._identity,
             leads=self._leads,
-            objects=self._objects,
+            objects=self.follower.objects,
         ).run(cluster, self._floor, behind=behind)
         if self._behind and not behind:
             raise SlicesBehind("the API server's data was restored during the takeover")
         self._behind = False
         # The write of the epoch must appear in the watch; otherwise the watch never started.
-        self._echoes.wrote(CLUSTER.kind, began_s)
+        self.follower.echoes.wrote(CLUSTER.kind, began_s)
         await protect_lease(api, self._settings.namespace, self._settings.lease_name)
         # Certificates. Without the brokers' authority there is no term; a problem with the clients'
         # authority becomes a condition.
         of_cluster = (
-            self._keeper_of(api),
+            self._store_of(api),
             taken.cluster_key.name,
             taken.state.cluster.cluster_id,
             utc_now,
         )
-        certificates, client_certificates = (
-            Certificates(*of_cluster),
-            ClientCertificates(*of_cluster),
-        )
-        named = [broker.key.rpartition("/")[2] for broker in taken.state.brokers.values()]
-        authorities = await _authorities(certificates, named)
-        await self._follow_at_takeover(authorities)
+        certificates = Certificates(*of_cluster)
+        client_certificates = ClientCertificates(*of_cluster)
+        broker_names = [broker.key.rpartition("/")[2] for broker in taken.state.brokers.values()]
+        authorities = await self._certificate.prepare_term(certificates, broker_names)
         taken.state.strangers_key = authorities.strangers
         taken.state.cluster = dataclasses.replace(
             taken.state.cluster,
-            certificates_problem=await _problem(client_certificates, self._leaves(api)),
+            certificates_problem=await client_authority_problem(
+                client_certificates, api, self._settings.namespace, self.follower.objects
+            ),
         )
         # The engine sends no states to brokers before the brokers' reports are complete.
         first_reports = FirstReports()
@@ -370,24 +301,24 @@ class TermLoop:
 
         It has no PartitionSlices, broker sessions or certificates. Raises the reason of its end.
         """
-        began_s, self._behind = self._echoes.begins(), False
-        taken = await KafkaTakeOver(
+        began_s, self._behind = self.follower.echoes.begins(), False
+        taken = await KafkaTakeover(
             api=api,
             namespace=self._settings.namespace,
             identity=self._identity,
             leads=self._leads,
-            objects=self._objects,
+            objects=self.follower.objects,
         ).run(body)
         # The write of the epoch must appear in the watch; otherwise the watch never started.
-        self._echoes.wrote(CLUSTER.kind, began_s)
+        self.follower.echoes.wrote(CLUSTER.kind, began_s)
         await protect_lease(api, self._settings.namespace, self._settings.lease_name)
         self._queue = KeyQueue(time.monotonic)
-        client = ObjectClient(api, self._objects, self._metrics, self._echoes)
+        client = ObjectClient(api, self.follower.objects, self._metrics, self.follower.echoes)
         self._term = kafka_term(
             taken,
             TermRoom(
                 client=client,
-                objects=self._objects,
+                objects=self.follower.objects,
                 queue=self._queue,
                 events=events,
                 metrics=self._metrics,
@@ -402,8 +333,8 @@ class TermLoop:
         """Run a term until it ends; meanwhile the metrics and /healthz show it."""
         self._excuse = ""
         # Definitions that were being deleted before this term show in its Cluster's conditions.
-        if self._definitions.leaving:
-            self._definitions_changed()
+        if self.follower.leaving_definitions:
+            self._show_leaving_definitions()
         self._metrics.controller_epoch.set(epoch)
         self._metrics.term.set(1)
         try:
@@ -427,7 +358,10 @@ class TermLoop:
     ) -> ReconcilerServices:
         """Return the services that the parts of a new term share."""
         # All services with memory are new for each term, except the object store and the metrics.
-        queue, client = self._queue, ObjectClient(api, self._objects, self._metrics, self._echoes)
+        queue, client = (
+            self._queue,
+            ObjectClient(api, self.follower.objects, self._metrics, self.follower.echoes),
+        )
         return ReconcilerServices(
             cluster_key=taken.cluster_key,
             state=taken.state,
@@ -438,7 +372,7 @@ class TermLoop:
                 reports=first_reports,
             ),
             engine=brokers,
-            objects=self._objects,
+            objects=self.follower.objects,
             client=client,
             statuses=StatusWriter(client),
             queue=queue,
@@ -455,69 +389,23 @@ class TermLoop:
             first_reports=first_reports,
         )
 
-    async def _leaves(self, api: KubeApi) -> AsyncIterator[tuple[str, KeyPair]]:
-        """Yield the certificates of some users: enough to know that there was an authority."""
-        keeper = SecretStore(api, self._settings.namespace, USER_SECRETS)
-        for key in sorted(self._objects.keys(USER), key=str)[:LEAVES_LOOKED_AT]:
-            with contextlib.suppress(BundleNameTaken):
-                kept = await keeper.read(key.name)
-                leaf = None if kept is None else read_certificate(kept.data)
-                if leaf is not None:
-                    yield key.name, leaf
-
-    async def follow_objects(self, api: KubeApi) -> None:
-        """Watch the kinds with thousands of objects, leading or not, until cancelled.
-
-        Each watch is expected to start, even if nothing is ever written.
-        """
-        async with asyncio.TaskGroup() as group:
-            for kind in MANY:
-                self._echoes.wrote(kind.kind, self._echoes.begins())
-                informer = Informer(api, kind, self._settings.namespace, self)
-                group.create_task(informer.run(), name=f"informer of {kind.plural}")
-
-    async def follow_definitions(self, api: KubeApi) -> None:
-        """Check deletions against their definitions, leading or not, until cancelled."""
-        await self._definitions.run(api)
-
-    def _deliver_deletion(self, key: Key, gone: bool) -> None:
+    def _deliver(self, key: Key, gone: bool) -> None:
         if self._term is not None:
             self._term.deliver(key, gone)
-        self._changed.set()
 
-    def _definitions_changed(self) -> None:
+    def _show_leaving_definitions(self) -> None:
         """Show the definitions that are being deleted in the Cluster's conditions."""
         term = self._term
         if term is not None:
-            term.services.state.leaving_definitions = self._definitions.leaving
+            term.services.state.leaving_definitions = self.follower.leaving_definitions
             term.services.queue.add(term.services.cluster_key)
 
-    async def follow_authority(self, api: KubeApi) -> None:
-        """Renew this process's certificate from the present authority, until cancelled.
+    def _set_excuse(self, excuse: str) -> None:
+        self._excuse = excuse
 
-        Every operator does that, leading or not, so that a new leader can accept brokers at once.
-        """
-        while True:
-            await asyncio.sleep(FOLLOW_AUTHORITY_S)
-            try:
-                # Without a term there is no state to consult, so the authority is read from its
-                # Secret.
-                name = self._settings.cluster or await self._oldest_cluster(api)
-                kept = name and await self._keeper_of(api).read(authority_name(name))
-                if kept:
-                    await self._follow(read_authority(kept.data))
-            except (
-                KubeError,
-                BundleNameTaken,
-                BadCertificate,
-            ) as error:  # the pacemaker reports it
-                logger.warning("unreadable certificate authority: %s", error)
-            except OSError as error:
-                text = error_text(error)
-                logger.warning("the operator's own certificate is not renewed: %s", text)
-                self._note_own_certificate(text)
-            else:
-                self._note_own_certificate("")
+    async def follow_authority(self, api: KubeApi) -> None:
+        """Renew this process's certificate from the present authority, until cancelled."""
+        await self._certificate.follow(api, self._discovery, self._note_own_certificate)
 
     def _note_own_certificate(self, problem: str) -> None:
         """Show in the Cluster's conditions why this process cannot renew its own certificate."""
@@ -525,114 +413,3 @@ class TermLoop:
         if term is not None and term.services.state.own_certificate_problem != problem:
             term.services.state.own_certificate_problem = problem
             term.services.queue.add(term.services.cluster_key)
-
-    async def _follow_at_takeover(self, authorities: Authorities) -> None:
-        """Renew the own leaf: no term begins before brokers can reach the control listener."""
-        try:
-            await self._follow(authorities)
-        except OSError as error:
-            raise CertificatesUnusable(
-                f"the operator's own certificate cannot be written: {error_text(error)}. Check "
-                f"that the operator can write to its temporary directory {tempfile.gettempdir()}",
-                is_of_process=True,
-            ) from error
-
-    async def _follow(self, authorities: Authorities) -> None:
-        """Have this process's leaf issued by the authority, and export when either expires."""
-        leaf = await asyncio.to_thread(self._own_leaf.follow, authorities)
-        for name, pair in (("authority", authorities.issuing), ("controller", leaf)):
-            ends = pair.parsed.not_valid_after_utc
-            self._metrics.certificate_expiry.labels(name).set(ends.timestamp())
-
-    async def _oldest_cluster(self, api: KubeApi) -> str:
-        found = await api.list_all(CLUSTER, self._settings.namespace)
-        return str(min(found, key=_age)["metadata"]["name"]) if found else ""
-
-    async def _find_cluster(self, api: KubeApi) -> str:
-        """Wait until there is a Cluster to manage; return its name.
-
-        It is the one that the settings name, otherwise the oldest of the namespace. Raises
-        ``NotLeading`` if the Lease is lost meanwhile.
-        """
-        while True:
-            if not self._leads():
-                raise NotLeading("the Lease was lost before a Cluster was found")
-            # Cleared before the list: a Cluster that is created meanwhile sets it again.
-            self._changed.clear()
-            found = await self._clusters(api)
-            # Among several, the oldest.
-            name = self._settings.cluster
-            named = [body for body in found or () if name in ("", body["metadata"]["name"])]
-            if named:
-                return str(min(named, key=_age)["metadata"]["name"])
-            # The last Cluster is deleted, so the namespace may delete the Lease.
-            if found == []:
-                await release_lease(api, self._settings.namespace, self._settings.lease_name)
-            self._excuse = (
-                f"waiting for a Cluster in namespace {self._settings.namespace}"
-                if found is not None
-                else (
-                    "the API server does not serve clusters.tidemark.dev yet. "
-                    "Install the resource definitions (crds/)"
-                )
-            )
-            logger.info("%s", self._excuse)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_FOR_CLUSTER_S):
-                    await self._changed.wait()
-
-    async def _clusters(self, api: KubeApi) -> list[Json] | None:
-        """Return the Clusters of the namespace, None while the API server knows no such kind.
-
-        The watches report when it does, like the creation of a Cluster.
-        """
-        try:
-            return await api.list_all(CLUSTER, self._settings.namespace)
-        except NotFound:
-            return None
-
-    async def _report_stalled(self, api: KubeApi, reason: str, message: str) -> None:
-        """Show the obstacle to a takeover in the Cluster's conditions."""
-        with contextlib.suppress(KubeError, TermEnded):
-            await self._write_stalled(api, reason, message)
-
-    async def _write_stalled(self, api: KubeApi, reason: str, message: str) -> None:
-        """Write the reason why no term can start as conditions into the Cluster's status."""
-        cluster = await self._find_cluster(api)
-        body = await api.get(CLUSTER, self._settings.namespace, cluster)
-        former: Json = body.get("status") or {}
-        generation = int(body["metadata"]["generation"])
-        conditions = render(
-            summary(ready=False, reason=reason, message=message, stalled=True),
-            former,
-            generation=generation,
-            now_ms=wall_ms(),
-        )
-        # An unchanged status is not written: this runs on every retry.
-        if former.get("conditions") == conditions:
-            return
-        status = {**former, "observedGeneration": generation, "conditions": conditions}
-        await api.replace_status(CLUSTER, {**body, "status": status})
-
-
-async def _authorities(certificates: Certificates, brokers: Iterable[str]) -> Authorities:
-    try:
-        return await certificates.authorities(brokers)
-    except (BadCertificate, BundleNameTaken, OSError) as error:
-        raise CertificatesUnusable(error_text(error)) from error
-
-
-def _age(body: Json) -> tuple[str, str]:
-    meta = body["metadata"]
-    return str(meta["creationTimestamp"]), str(meta["name"])
-
-
-async def _problem(
-    certificates: ClientCertificates, leaves: AsyncIterable[tuple[str, KeyPair]]
-) -> str:
-    """Return why the authority of the clients cannot be used; it does not stop the takeover."""
-    try:
-        await certificates.check(leaves)
-    except (BadCertificate, BundleNameTaken, OSError) as error:
-        return error_text(error)
-    return ""
