@@ -88,10 +88,12 @@ class OwnCertificate:
 
         No term begins before brokers can reach the control listener. Raises CertificatesUnusable.
         """
+        # Read the authorities, or create them in the first term of a Cluster.
         try:
             authorities = await certificates.authorities(broker_names)
         except (BadCertificate, BundleNameTaken, OSError) as error:
             raise CertificatesUnusable(error_text(error)) from error
+        # Only this process can be at fault for a file that cannot be written.
         try:
             await self._renew(authorities)
         except OSError as error:
