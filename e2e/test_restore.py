@@ -13,10 +13,10 @@ from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
 from tidemark.kafka_client.access import KafkaAccess
+from tidemark.kafka_client.blocking_client import BlockingKafkaClient
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.manifest import ManifestStore
 from tidemark_operator.resources.topic_config import TYPED
-from tidemark_pipeline.brokers import BrokerClient
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
@@ -178,7 +178,7 @@ def test_export_continues_correctly_after_a_restore(
             produce(new, topic, first)
         full = {part: end + 2 * RECORDS // PARTITIONS for part, end in ends.items()}
         consume(new, topic, full)  # from offset 0: nothing was deleted
-        with BrokerClient(KafkaAccess((new.bootstrap,))) as brokers:
+        with BlockingKafkaClient(KafkaAccess((new.bootstrap,))) as brokers:
             found = brokers.epoch_ends(topic, dict.fromkeys(ends, 2**20))
         assert {part: end.offset for part, end in found.items()} == ends
         code, said = export(folder, "db.after")

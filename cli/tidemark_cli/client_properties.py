@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidemark.kafka_client.access import KafkaAccess
-from tidemark_pipeline.security import SecurityError, parse_bootstrap, parse_security
+from tidemark.kafka_client.security_options import SecurityError, parse_bootstrap, parse_security
 
 _NAMES = "ssl.endpoint.identification.algorithm"
 _KNOWN = frozenset(

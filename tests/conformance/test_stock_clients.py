@@ -5,8 +5,9 @@ from kcat import Kcat
 from local_cluster import RunningCluster, wait
 from stock_clients import PYTHON_CLIENTS
 
-from tidemark_pipeline.read.positions import LATEST
-from tidemark_pipeline.read.tail import list_offsets
+from tidemark.kafka_client.access import KafkaAccess
+from tidemark.kafka_client.blocking_client import BlockingKafkaClient
+from tidemark.kafka_client.values import LATEST
 
 # kafka-python leaves its sockets to the garbage collector when a broker dies.
 pytestmark = pytest.mark.filterwarnings(
@@ -66,7 +67,8 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
         cluster.local.start_broker(before.leader)
     assert len(acknowledged) == len(VALUES)
     # A retry may have written a value twice: every acknowledged one is there at least once.
-    (end,) = list_offsets(cluster.bootstrap.split(","), topic, [0], LATEST).values()
+    with BlockingKafkaClient(KafkaAccess(tuple(cluster.bootstrap.split(",")))) as client:
+        end = client.list_offsets(topic, {0: LATEST})[0]
     assert set(acknowledged) <= set(consume(cluster.bootstrap, topic, end))
     wait(
         lambda: len(cluster.view(topic).rows[0].isr) == 3, "the killed broker to be back in the ISR"

@@ -9,13 +9,14 @@ import pytest
 
 from tests.security.secured_broker import PASSWORD, READER, WRITER, Secured, secured
 from tests.security.stock_clients import Login, kafka_python
+from tidemark.kafka_client import blocking_client
 from tidemark.kafka_client.access import PASSWORD_MECHANISMS, KafkaAccess
+from tidemark.kafka_client.blocking_client import BlockingKafkaClient
+from tidemark.kafka_client.errors import ClusterRefused
+from tidemark.kafka_client.values import LATEST
 from tidemark.records.decode import decode_records
-from tidemark_pipeline import brokers
-from tidemark_pipeline.brokers import BrokerClient, BrokerRefused
 from tidemark_pipeline.read import tail
 from tidemark_pipeline.read.options import parse
-from tidemark_pipeline.read.positions import LATEST
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def access(cluster: Secured, listener: str, protocol: str, **options: str) -> Ka
 
 def read(how: KafkaAccess) -> list[bytes | None]:
     """All of the topic, through one connection."""
-    with BrokerClient(how) as client:
+    with BlockingKafkaClient(how) as client:
         end = client.list_offsets("orders", {0: LATEST})[0]
         fetched = list(tail.read(client, "orders", 0, 0, end))
         assert client.connections == 1
@@ -74,7 +75,7 @@ async def test_permanent_failure_is_reported_at_once(
     cluster: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong password, a missing ACL, an unknown user, a broker without a trusted certificate."""
-    monkeypatch.setattr(brokers, "_RETRY", None)  # whose pause would be read
+    monkeypatch.setattr(blocking_client, "_RETRY", None)  # whose pause would be read
     for changes, message in (
         ({"sasl_password": "wrong"}, "refuses user 'reader'"),
         ({"sasl_username": "writer"}, "topic_authorization_failed"),
@@ -82,7 +83,7 @@ async def test_permanent_failure_is_reported_at_once(
         ({"ssl_ca_location": ""}, "certificate is not trusted"),
     ):
         how = access(cluster, "SECURE", "SASL_SSL", **changes)
-        with pytest.raises(BrokerRefused, match=message):
+        with pytest.raises(ClusterRefused, match=message):
             await asyncio.to_thread(read, how)
 
 
@@ -91,18 +92,18 @@ async def test_returning_leader_is_retried(
 ) -> None:
     """Its connection has ended in between, and another is opened."""
     opened = 0
-    connect = BrokerClient._connect
+    connect = BlockingKafkaClient._connect
 
     # Count connections: reading twice uses one, and a lost one is replaced once.
-    def counted(self: BrokerClient, address: Any) -> Any:
+    def counted(self: BlockingKafkaClient, address: Any) -> Any:
         nonlocal opened
         opened += 1
         return connect(self, address)
 
-    monkeypatch.setattr(BrokerClient, "_connect", counted)
+    monkeypatch.setattr(BlockingKafkaClient, "_connect", counted)
 
     def read_twice() -> None:
-        with BrokerClient(access(cluster, "OPEN", "SASL_PLAINTEXT")) as client:
+        with BlockingKafkaClient(access(cluster, "OPEN", "SASL_PLAINTEXT")) as client:
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
             assert opened == 1

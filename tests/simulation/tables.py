@@ -23,6 +23,8 @@ from unittest import mock
 
 from tests.simulation.cluster import SimulationOutcome
 from tests.unit.tier.conftest import MemoryStore
+from tidemark.kafka_client.blocking_client import EpochEndAnswer, StableLogEnd, TopicSummary
+from tidemark.kafka_client.values import LATEST
 from tidemark.log_lineage import ReadPosition
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark.tier import transitions
@@ -40,7 +42,6 @@ from tidemark.tier.segment import new_segment
 from tidemark.tier.topic_restore import claim, restorable
 from tidemark.tier.topics import TopicCatalog, TopicObject
 from tidemark.tiering import Tiering, TieringState
-from tidemark_pipeline.brokers import BrokersTopic, EpochEndAnswer, StableLogEnd
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export import iceberg_lineage
 from tidemark_pipeline.export.export_progress import (
@@ -52,7 +53,6 @@ from tidemark_pipeline.export.export_progress import (
 from tidemark_pipeline.export.iceberg_lineage import Ancestor
 from tidemark_pipeline.export.table import RowCounts, Written
 from tidemark_pipeline.jobs import export as job
-from tidemark_pipeline.read.positions import LATEST
 
 TOPIC = "orders"
 STEPS = 60
@@ -594,9 +594,9 @@ class _StubBrokers:
     def close(self) -> None:
         pass
 
-    def topics(self, _: Iterable[str] | None = None) -> dict[str, BrokersTopic]:
+    def topics(self, _: Iterable[str] | None = None) -> dict[str, TopicSummary]:
         world = self._world
-        return {TOPIC: BrokersTopic(TOPIC, world.topic_id, len(world.logs), internal=False)}
+        return {TOPIC: TopicSummary(TOPIC, world.topic_id, len(world.logs), internal=False)}
 
     def list_offsets(self, _: str, timestamps: Mapping[int, int]) -> dict[int, int]:
         logs = self._world.logs

@@ -25,11 +25,11 @@ from kio.schema.describe_cluster.v2.response import DescribeClusterResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
 from kio.schema.list_partition_reassignments.v0.response import ListPartitionReassignmentsResponse
-from kio.schema.metadata.v12 import request as metadata_request
 from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
+from tidemark.kafka_client import requests
 from tidemark.kafka_client.access import BrokerAddress
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.errors import Unreachable
@@ -87,17 +87,7 @@ class Admin:
         named = None if names is None else [*dict.fromkeys(names)]
         if named == []:
             return {}
-        request = metadata_request.MetadataRequest(
-            topics=None
-            if named is None
-            else tuple(
-                metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(name))
-                for name in named
-            ),
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=False,
-        )
-        answer = await self.client.any(request, MetadataResponse)
+        answer = await self.client.any(requests.metadata(named), MetadataResponse)
         found: dict[str, TopicView] = {}
         # Topics that do not exist are left out; any other error makes the whole answer unusable.
         for topic in answer.topics:

@@ -3,9 +3,11 @@
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from kio.schema.errors import ErrorCode
+# The special timestamps are also used where Kafka's schema is not loaded.
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
 
 #: (topic, partition)
 TopicPartition: TypeAlias = tuple[str, int]
@@ -15,7 +17,8 @@ TOPIC, BROKER = 2, 4
 #: Origin of a value (``EffectiveConfig.ConfigSource``): set for this topic, or this broker.
 DYNAMIC_TOPIC, DYNAMIC_BROKER = 1, 2
 
-#: Special timestamps of ListOffsets (KIP-405, KIP-1005).
+#: Special timestamps of ListOffsets (KIP-405, KIP-1005). The first two are also the numbers of
+#: Spark's options.
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 
 
@@ -23,7 +26,7 @@ LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 class RequestFailure:
     """Failure of one item of a request; the other items were executed."""
 
-    code: ErrorCode
+    code: "ErrorCode"
     message: str = ""
 
     def __str__(self) -> str:

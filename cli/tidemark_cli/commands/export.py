@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemark.kafka_client.errors import KafkaError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.commands.common import (
@@ -47,7 +48,6 @@ from tidemark_cli.commands.tables import (
 from tidemark_cli.local.tier import kafka_jars
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
-from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
 from tidemark_pipeline.errors import DataLoss, project_error
 from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 #: Errors whose text already says what to do.
 _EXPLAINED = (
     *(JavaMissing, ToolchainError, ExportError, DataLoss, OptionError, LookupError),
-    *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, BrokerRefused),
+    *(StoreError, TopicNotFound, TopicAmbiguous, KafkaError),
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemark.kafka_client.errors import KafkaError
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
@@ -38,7 +39,6 @@ from tidemark_cli.commands.tables import (
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_operator.resources.durations import duration_ms
-from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
 from tidemark_pipeline.errors import project_error
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import ExportError
@@ -56,7 +56,7 @@ _NEVER = "never"
 #: Errors whose text already says what to do.
 _EXPLAINED = (
     *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError, ManifestError),
-    *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, BrokerRefused),
+    *(StoreError, TopicNotFound, TopicAmbiguous, KafkaError),
 )
 
 

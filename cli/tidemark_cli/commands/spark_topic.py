@@ -51,7 +51,8 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
 
     ``options``: of the data source, without a topic.
     """
-    from tidemark_pipeline.brokers import BrokerClient, BrokerRefused, BrokersUnavailable
+    from tidemark.kafka_client.blocking_client import BlockingKafkaClient
+    from tidemark.kafka_client.errors import KafkaError
     from tidemark_pipeline.read.topic_source import topic_options
 
     all_topics = {**options, "subscribePattern": ".*"}
@@ -62,9 +63,9 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
             assert parsed.storage is not None
             names = {topic.name for topic in open_tier(parsed.storage).topics.all()}
             return {name for name in names if not name.startswith("__")}
-        with BrokerClient(parsed.access) as brokers:
+        with BlockingKafkaClient(parsed.access) as brokers:
             return {known.name for known in brokers.topics().values() if not known.internal}
-    except (*UNREADABLE, BrokersUnavailable, BrokerRefused) as error:
+    except (*UNREADABLE, KafkaError) as error:
         fail(str(error))
 
 
@@ -76,13 +77,13 @@ def mentioned_topics(names: Iterable[str], statement: str) -> list[str]:
 
 def check_source(options: Mapping[str, str]) -> Mapping[str, str]:
     """Return the options unchanged; exit if the topic that they name cannot be read."""
-    from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
+    from tidemark.kafka_client.errors import KafkaError
     from tidemark_pipeline.read.topic_source import topic_options
     from tidemark_pipeline.read.topic_survey import Survey
 
     try:
         with Survey(topic_options(options)) as survey:
             survey.extents(survey.parts())
-    except (*UNREADABLE, BrokersUnavailable, BrokerRefused) as error:
+    except (*UNREADABLE, KafkaError) as error:
         fail(str(error))
     return options

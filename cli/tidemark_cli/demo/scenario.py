@@ -12,6 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tidemark.kafka_client.access import KafkaAccess
+from tidemark.kafka_client.blocking_client import BlockingKafkaClient
+from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from tidemark_cli.demo import clients, manifests
 from tidemark_cli.demo.clients import Ledger, SteadyProducer
 from tidemark_cli.demo.flights import FLIGHTS_TOTAL, Flight, delays_by_carrier, load
@@ -23,7 +26,6 @@ from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_pipeline.java import JavaMissing
-from tidemark_pipeline.read import positions, tail
 
 MORE = 20_000
 #: Three times the interval at which a broker of a local cluster looks for segments to copy.
@@ -193,7 +195,7 @@ class Scenario:
             lambda: str(topic_rows.condition(self._deletion(name), "Succeeded").get("message")),
             120,
         )
-        starts = self._offsets(positions.EARLIEST)
+        starts = self._offsets(EARLIEST)
         report.check("the log start is exactly at that time", starts == expected, _pairs(starts))
         # The low watermark of a partition is the lowest log start of its replicas.
         marks = self._deletion(name).get("status", {}).get("partitions", [])
@@ -257,7 +259,7 @@ class Scenario:
         # remote segment.
         self._apply_tiering(enabled=False, policy="Delete")
         self._wait_state("Disabled")
-        starts, local = self._offsets(positions.EARLIEST), self._offsets(positions.EARLIEST_LOCAL)
+        starts, local = self._offsets(EARLIEST), self._offsets(EARLIEST_LOCAL)
         report.check("log start equals local log start", starts == local, _pairs(starts))
         report.wait(
             "no object is left under the topic's prefix",
@@ -313,17 +315,18 @@ class Scenario:
         return self._kube().get("RecordDeletion", name) or {}
 
     def _offsets(self, timestamp: int) -> dict[int, int]:
-        return tail.list_offsets(self._bootstrap().split(","), TOPIC, range(PARTITIONS), timestamp)
+        with BlockingKafkaClient(KafkaAccess(tuple(self._bootstrap().split(",")))) as brokers:
+            return brokers.list_offsets(TOPIC, dict.fromkeys(range(PARTITIONS), timestamp))
 
     def _share(self, offsets: Mapping[int, int]) -> float:
-        ends = self._offsets(positions.LATEST)
+        ends = self._offsets(LATEST)
         return sum(max(o, 0) for o in offsets.values()) / max(sum(ends.values()), 1)
 
     def _gone_locally(self) -> float:
-        return self._share(self._offsets(positions.EARLIEST_LOCAL))
+        return self._share(self._offsets(EARLIEST_LOCAL))
 
     def _in_tier(self) -> float:
-        tiered = self._offsets(positions.LATEST_TIERED)
+        tiered = self._offsets(LATEST_TIERED)
         return self._share({partition: offset + 1 for partition, offset in tiered.items()})
 
     def _state(self) -> str:
@@ -387,7 +390,7 @@ class Scenario:
         """Check that the manifests cover every offset from the log start to their end exactly
         once.
         """
-        gaps = self.stage.gaps(self._offsets(positions.EARLIEST)) or []
+        gaps = self.stage.gaps(self._offsets(EARLIEST)) or []
         self.report.check(NO_GAPS, not gaps, "; ".join(gaps) or "none")
 
     def _compare(
@@ -403,7 +406,7 @@ class Scenario:
         ends)``, with offsets by partition, and returns records by partition and offset.
         """
         # Offsets are read now, as retention may have moved the log starts.
-        starts, ends = self._offsets(positions.EARLIEST), self._offsets(positions.LATEST)
+        starts, ends = self._offsets(EARLIEST), self._offsets(LATEST)
         expected = self.ledger.from_offsets(starts)
         started = time.monotonic()
         records = read(self._bootstrap(), TOPIC, starts, ends)

@@ -11,25 +11,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v9 import request as offsets_request
 from kio.schema.list_offsets.v9.response import ListOffsetsResponse
-from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i8, i32, i64
 
 from tidemark.error_text import error_text
+from tidemark.kafka_client import requests
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.sasl import LoginFailed, log_in
+from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 from tidemark_cli.local.topic_rows import TopicRows
 from tidemark_cli.top.pages import shown_rows
 from tidemark_cli.top.ranges import PartitionOffsets
 from tidemark_operator.controller.model import PartitionRow
-from tidemark_pipeline.read.positions import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 
 CLIENT_ID = "tidemark-top"
 #: Replica ids of a consumer and of Kafka's debugging replica, which also followers answer.
-_CONSUMER, _DEBUGGING = -1, -2
+_CONSUMER, _DEBUGGING = requests.CONSUMER, -2
 _TIMEOUT_S = 3.0
 _IN_CLEAR = KafkaAccess(())
 #: Listener that is reserved for other brokers.
@@ -245,29 +243,9 @@ def _list_offsets(
     ``offset_query``: the request's timestamp and replica ID. Partitions with an error are left out.
     """
     timestamp, replica_id = offset_query
-    # One request for all partitions of this broker.
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, number in partitions:
-        by_topic[topic].append(number)
-    request = offsets_request.ListOffsetsRequest(
-        replica_id=BrokerId(replica_id),
-        isolation_level=i8(0),
-        topics=tuple(
-            offsets_request.ListOffsetsTopic(
-                name=TopicName(topic),
-                partitions=tuple(
-                    offsets_request.ListOffsetsPartition(
-                        partition_index=i32(number),
-                        # Without a leader epoch: a view need not fence outdated metadata.
-                        current_leader_epoch=i32(-1),
-                        timestamp=i64(timestamp),
-                    )
-                    for number in numbers
-                ),
-            )
-            for topic, numbers in by_topic.items()
-        ),
-    )
+    # One request for all partitions of this broker. It has no leader epoch: a view need not fence
+    # outdated metadata.
+    request = requests.list_offsets(dict.fromkeys(partitions, timestamp), replica_id=replica_id)
     answer = connection.request(request, ListOffsetsResponse, _TIMEOUT_S)
     return {
         (str(topic.name), int(part.partition_index)): int(part.offset)

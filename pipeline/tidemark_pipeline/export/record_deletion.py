@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tidemark.kafka_client.access import KafkaAccess
+from tidemark.kafka_client.blocking_client import BlockingKafkaClient
+from tidemark.kafka_client.errors import ClusterRefused, Unreachable
 from tidemark.log_lineage import LogLineage, ReadPosition, divergence, loss_text
-from tidemark_pipeline.brokers import BrokerClient, BrokerRefused, BrokersUnavailable
 from tidemark_pipeline.errors import DependencyUnavailable
 from tidemark_pipeline.export.export_progress import Exported, ExportError
 
@@ -82,7 +83,7 @@ class BrokerDeletions:
         otherwise ExportError.
         """
         try:
-            with BrokerClient(self._access) as brokers:
+            with BlockingKafkaClient(self._access) as brokers:
                 current = brokers.topics([topic]).get(topic)
                 # A re-created topic has the same name and the same offsets, but other records.
                 if current is None or str(current.topic_id or "") != topic_id:
@@ -95,11 +96,11 @@ class BrokerDeletions:
                 _check_epochs(brokers, topic, below)
                 offsets = {part: at.offset for part, at in below.items()}
                 reached = brokers.delete_records(topic, offsets)
-        except BrokersUnavailable as error:
+        except Unreachable as error:
             raise DependencyUnavailable(
                 f"records of {topic} are not deleted yet: {error}"
             ) from error
-        except BrokerRefused as error:
+        except ClusterRefused as error:
             raise ExportError(f"records of {topic} are not deleted: {error}") from error
         # The low watermark is the lowest log start of the live replicas. If it is below the offset,
         # a lagging replica still has records.
@@ -110,7 +111,9 @@ class BrokerDeletions:
             )
 
 
-def _check_epochs(brokers: BrokerClient, topic: str, below: Mapping[int, ReadPosition]) -> None:
+def _check_epochs(
+    brokers: BlockingKafkaClient, topic: str, below: Mapping[int, ReadPosition]
+) -> None:
     """Check the log's epochs just before DeleteRecords, which names offsets alone."""
     known = {part: at.leader_epoch for part, at in below.items() if at.leader_epoch is not None}
     for part, end in brokers.epoch_ends(topic, known).items():

@@ -20,10 +20,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidemark.kafka_client.errors import KafkaError
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicNotFound
-from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
 from tidemark_pipeline.errors import DataLoss, DependencyUnavailable
 from tidemark_pipeline.export.export_progress import (
     Exported,
@@ -44,7 +44,7 @@ from tidemark_pipeline.read.topic_survey import Part, Survey
 logger = logging.getLogger(__name__)
 
 #: Errors of a query of the topic's end that may be absent at the next attempt.
-_TRANSIENT = (ManifestError, StoreError, TopicNotFound, BrokersUnavailable, BrokerRefused)
+_TRANSIENT = (ManifestError, StoreError, TopicNotFound, KafkaError)
 #: Default limits of one commit. Kafka's protocol reports offsets but no sizes before the fetch, so
 #: its limit is a number of records.
 _DEFAULT_LIMITS = {"maxBytesPerTrigger": str(1024**3)}

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tidemark.kafka_client.access import KafkaAccess
+from tidemark.kafka_client.security_options import SecurityError, parse_access
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark.tier.config import RemoteStorage, from_options
 from tidemark.tier.config_fields import InvalidConfig
 from tidemark_pipeline.read import columns, positions
 from tidemark_pipeline.read.positions import Earliest, Latest, PositionError, Positions
-from tidemark_pipeline.security import SecurityError, parse_access
 
 #: Engine of a topic that a job reads: an option of jobs, which no data source has. The default is
 #: ``tidemark``.

@@ -77,7 +77,7 @@ def explain(options: Options) -> str:
 def plan_batch(survey: Survey, options: Options, narrowing: Narrowing = NO_NARROWING) -> ReadPlan:
     """Return the plan for everything between the starting and the ending positions.
 
-    Raises TopicNotFound, StoreUnavailable, BrokersUnavailable, BrokerRefused, OptionError,
+    Raises TopicNotFound, StoreUnavailable, Unreachable, ClusterRefused, OptionError,
     HoleInPlan.
     """
     # Partitions that no row of the query can be in are not even looked up.

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Timestamps of ListOffsets with a meaning of their own (KIP-405, KIP-1005; the last two need its
-#: versions 8 and 9). The first two are also Kafka's numbers in JSON.
-LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
+from tidemark.kafka_client.values import EARLIEST, LATEST
+
 #: Stands for the topic in the short form ``{"0": 23}``, which is for a read of one topic.
 ANY_TOPIC = ""
 

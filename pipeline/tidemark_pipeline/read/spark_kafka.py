@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tidemark.kafka_client.access import PLAIN, KafkaAccess, Login, Tls
+from tidemark.kafka_client.values import EARLIEST, LATEST
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark_pipeline.read import columns
 from tidemark_pipeline.read.options import (
@@ -27,8 +28,6 @@ from tidemark_pipeline.read.options import (
     without_engine,
 )
 from tidemark_pipeline.read.positions import (
-    EARLIEST,
-    LATEST,
     At,
     Earliest,
     Latest,

@@ -3,31 +3,19 @@
 The batches go through the same decoder as segments of the tier.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from tidemark.kafka_client.access import KafkaAccess
+from tidemark.kafka_client.blocking_client import BlockingKafkaClient, FetchedBatches
+from tidemark.kafka_client.errors import Unreachable
 from tidemark.records.batch import CorruptBatch, iter_headers
-from tidemark_pipeline.brokers import BrokerClient, BrokersUnavailable, FetchedBatches
 from tidemark_pipeline.errors import CorruptData
 
 #: Most consecutive responses without a batch; the broker delays each for two seconds.
 _EMPTY_MAX = 10
 
 
-def list_offsets(
-    bootstrap: Sequence[str], topic: str, partitions: Sequence[int], timestamp: int
-) -> dict[int, int]:
-    """Return the offset of one timestamp (ms, or a special one) for each partition; -1: none.
-
-    It uses ListOffsets without authentication. Raises :class:`BrokersUnavailable` and
-    :class:`BrokerRefused`.
-    """
-    with BrokerClient(KafkaAccess(tuple(bootstrap))) as brokers:
-        return brokers.list_offsets(topic, dict.fromkeys(partitions, timestamp))
-
-
 def read(
-    brokers: BrokerClient, topic: str, partition: int, start: int, end: int
+    brokers: BlockingKafkaClient, topic: str, partition: int, start: int, end: int
 ) -> Iterator[FetchedBatches]:
     """Yield raw record batches from brokers for the offsets from ``start`` to ``end``.
 
@@ -51,7 +39,7 @@ def position_behind(data: bytes, name: str, position: int) -> int:
     """Return the next offset to fetch, after the batches returned for offset ``position``.
 
     ``name``: topic and partition for errors. Raises :class:`CorruptData` for a gap between batches,
-    :class:`BrokersUnavailable` if the response does not advance.
+    :class:`Unreachable` if the response does not advance.
     """
     behind = position
     try:
@@ -63,5 +51,5 @@ def position_behind(data: bytes, name: str, position: int) -> int:
     except CorruptBatch as error:
         raise CorruptData(f"{name}, fetched at offset {position} (local): {error}") from error
     if behind <= position:
-        raise BrokersUnavailable(f"{name}: the leader returned nothing at offset {position}")
+        raise Unreachable(f"{name}: the leader returned nothing at offset {position}")
     return behind

@@ -21,8 +21,8 @@ def read_planned(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the Arrow batches of one task, in offset order.
 
-    Raises :class:`~DataLoss`, :class:`CorruptData`, StoreUnavailable, BrokersUnavailable and
-    BrokerRefused.
+    Raises :class:`~DataLoss`, :class:`CorruptData`, StoreUnavailable, Unreachable and
+    ClusterRefused.
     """
     with DecodeThreads(options.threads) as threads:
         if isinstance(planned.task, TailTask):
@@ -65,7 +65,7 @@ def _read_tail(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task's offsets that are on brokers only."""
     # Imported here, as loading Kafka's protocol takes a quarter of a second.
-    from tidemark_pipeline.brokers import BrokerClient, OutOfRange
+    from tidemark.kafka_client.blocking_client import BlockingKafkaClient, OutOfRange
     from tidemark_pipeline.read import tail
 
     assert options.access is not None
@@ -79,7 +79,7 @@ def _read_tail(
         columns=options.columns,
     )
     try:
-        with BrokerClient(options.access) as brokers:
+        with BlockingKafkaClient(options.access) as brokers:
             for data, aborted in tail.read(
                 brokers, part.topic, part.partition, task.start_offset, task.end_offset
             ):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tidemark.kafka_client.access import KafkaAccess
+from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST
 from tidemark.log_lineage import LogLineage, ReadPosition, Restore, divergence
 from tidemark.tier.head import TopicDeleted
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
@@ -22,10 +23,15 @@ from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.read import options as names
 from tidemark_pipeline.read import timestamp_lookup
 from tidemark_pipeline.read.options import Options
-from tidemark_pipeline.read.positions import EARLIEST, EARLIEST_LOCAL, LATEST, Extent
+from tidemark_pipeline.read.positions import Extent
 
 if TYPE_CHECKING:
-    from tidemark_pipeline.brokers import BrokerClient, BrokersTopic, EpochEndAnswer, StableLogEnd
+    from tidemark.kafka_client.blocking_client import (
+        BlockingKafkaClient,
+        EpochEndAnswer,
+        StableLogEnd,
+        TopicSummary,
+    )
 
 R = TypeVar("R")
 _HEADS_AT_ONCE = 8
@@ -75,7 +81,7 @@ class Survey:
     def parts(self) -> list[Part]:
         """Return all partitions to read, in order.
 
-        Raises TopicNotFound, TopicAmbiguous, StoreUnavailable, BrokersUnavailable, BrokerRefused
+        Raises TopicNotFound, TopicAmbiguous, StoreUnavailable, Unreachable, ClusterRefused
         and OptionError.
         """
         topics = self._options.topics
@@ -324,7 +330,7 @@ class Survey:
         """
         pattern = re.compile(self._options.topics.pattern)
         if self._brokers is not None:
-            known: Iterable[BrokersTopic] = self._brokers.topics().values()
+            known: Iterable[TopicSummary] = self._brokers.topics().values()
             return {
                 topic.name: (topic.partitions, topic.topic_id)
                 for topic in known
@@ -403,13 +409,13 @@ def _first_later(snapshot: Snapshot, epoch: int) -> int | None:
     return None
 
 
-def _brokers(access: KafkaAccess) -> "BrokerClient":
+def _brokers(access: KafkaAccess) -> "BlockingKafkaClient":
     """Return a client; Kafka's protocol is imported only here, as that takes a third of a
     second.
     """
-    from tidemark_pipeline.brokers import BrokerClient
+    from tidemark.kafka_client.blocking_client import BlockingKafkaClient
 
-    return BrokerClient(access)
+    return BlockingKafkaClient(access)
 
 
 def _tier_end(snapshot: Snapshot | None) -> int:

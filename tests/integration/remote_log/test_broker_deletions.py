@@ -61,7 +61,7 @@ async def test_next_run_retries_brokers_that_do_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Port 1 refuses connections; one attempt is enough to give up.
-    monkeypatch.setattr("tidemark_pipeline.brokers._TRIES_MAX", 1)
+    monkeypatch.setattr("tidemark.kafka_client.blocking_client._TRIES_MAX", 1)
     with pytest.raises(DependencyUnavailable, match="not deleted yet"):
         await asyncio.to_thread(
             BrokerDeletions(KafkaAccess(("127.0.0.1:1",))).delete,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tidemark.kafka_client.access import KafkaAccess, Login
+from tidemark.kafka_client.security_options import SecurityError
 from tidemark_cli.client_properties import BadProperties, access_of, properties, read_access
-from tidemark_pipeline.security import SecurityError
 
 
 def test_a_file_of_a_client_is_read(tmp_path: Path) -> None:

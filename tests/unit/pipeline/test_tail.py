@@ -6,9 +6,10 @@ import sys
 import pytest
 from kio.schema.fetch.v12.response import FetchableTopicResponse, FetchResponse
 
+from tidemark.kafka_client.blocking_client import only_partition
+from tidemark.kafka_client.errors import Unreachable
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import decode
-from tidemark_pipeline.brokers import BrokersUnavailable, only_partition
 from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.read.tail import position_behind
 
@@ -23,7 +24,7 @@ def test_a_read_continues_after_the_last_complete_batch() -> None:
 
 @pytest.mark.parametrize("data", [b"", _batches(6)[:-1], _batches(6), _batches(6, 2)])
 def test_a_read_always_advances(data: bytes) -> None:
-    with pytest.raises(BrokersUnavailable, match="t-0: the leader returned nothing at offset 7"):
+    with pytest.raises(Unreachable, match="t-0: the leader returned nothing at offset 7"):
         position_behind(data, "t-0", 7)
 
 
@@ -39,7 +40,7 @@ def test_malformed_batch_is_reported_with_its_place() -> None:
 def test_an_answer_without_the_partition_is_an_error_with_its_name(topics: bytes) -> None:
     answer = decode(FetchResponse, bytes(10) + topics + b"\x00")
     assert all(isinstance(topic, FetchableTopicResponse) for topic in answer.responses)
-    with pytest.raises(BrokersUnavailable, match="t-0: the leader's answer is empty"):
+    with pytest.raises(Unreachable, match="t-0: the leader's answer is empty"):
         only_partition(answer.responses, "t-0")
 
 

@@ -1,8 +1,7 @@
-"""Options about a job's identity towards brokers, and about trust in brokers.
+"""Options about a client's identity towards brokers, and about trust in brokers.
 
 Names and values are Kafka's (``security.protocol`` and so on). Certificates are files, which must
-exist on every executor. The result is a plain value that travels with a task;
-:mod:`tidemark_pipeline.brokers` opens sockets with it.
+exist on every executor of a Spark job. The result is a plain value that travels with a task.
 """
 
 from collections.abc import Mapping

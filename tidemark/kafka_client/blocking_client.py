@@ -1,4 +1,8 @@
-"""Blocking Kafka client for drivers and executors, which have no event loop.
+"""Kafka client without an event loop, for Spark's drivers and executors.
+
+It differs from :class:`~tidemark.kafka_client.client.KafkaClient`, which the operator uses: it
+sends one request at a time, retries by itself, and also reads records. Requests, addresses, login
+and errors are the same.
 
 It keeps one connection to each leader across requests. Metadata is refreshed when a request fails.
 Transient failures are retried a bounded number of times: broken connections, and the errors that
@@ -14,46 +18,37 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as fetch_request
 from kio.schema.fetch.v12.response import FetchResponse
-from kio.schema.list_offsets.v9 import request as offsets_request
 from kio.schema.list_offsets.v9.response import ListOffsetsResponse
-from kio.schema.metadata.v12 import request as metadata_request
 from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i8, i32, i32Timedelta, i64
+from kio.static.primitive import i32, i32Timedelta, i64
 
 from tidemark.backoff import Backoff
+from tidemark.kafka_client import requests
 from tidemark.kafka_client.access import BrokerAddress, KafkaAccess, parse_address
+from tidemark.kafka_client.errors import ClusterRefused, Unreachable
 from tidemark.kafka_client.sasl import LoginFailed, log_in
 from tidemark.kafka_client.values import LATEST
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 
 R = TypeVar("R")
+V = TypeVar("V")
 P_co = TypeVar("P_co", covariant=True)
 CLIENT_ID = "tidemark-pipeline"
 _TRIES_MAX = 20
 _RETRY = Backoff(first_s=0.25, most_s=2.0)
 _TIMEOUT_S = 30.0
 #: Shorter than the client's timeout, so that the broker's answer arrives before that.
-_DELETE_TIMEOUT = i32Timedelta.parse(datetime.timedelta(seconds=_TIMEOUT_S - 10))
+_DELETE_TIMEOUT_MS = int((_TIMEOUT_S - 10) * 1000)
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
-_READ_COMMITTED = i8(1)
-
-
-class BrokersUnavailable(RuntimeError):
-    """No broker answered; the message has the last error."""
-
-
-class BrokerRefused(RuntimeError):
-    """Request that brokers refuse permanently."""
 
 
 class OutOfRange(ValueError):
@@ -76,7 +71,7 @@ class PartitionLeader:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokersTopic:
+class TopicSummary:
     """A topic as brokers know it. ``topic_id`` is None with brokers that have no ids."""
 
     name: str
@@ -107,7 +102,7 @@ class FetchedBatches(NamedTuple):
     aborted: tuple[tuple[int, int], ...]
 
 
-class BrokerClient:
+class BlockingKafkaClient:
     """Client that sends requests to the leaders. Not thread-safe; close it after use."""
 
     def __init__(self, access: KafkaAccess) -> None:
@@ -132,93 +127,52 @@ class BrokerClient:
         """Return the number of open connections."""
         return len(self._connections)
 
-    def topics(self, names: Sequence[str] | None = None) -> dict[str, BrokersTopic]:
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicSummary]:
         """Return the existing topics among ``names``; all topics without names.
 
-        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        Raises :class:`Unreachable`, :class:`ClusterRefused`.
         """
         response = self._retry(lambda: self._metadata(names))
         return {
-            str(topic.name): BrokersTopic(
+            str(topic.name): TopicSummary(
                 str(topic.name), topic.topic_id, len(topic.partitions), topic.is_internal
             )
             for topic in response.topics
             if topic.name is not None and not topic.error_code
         }
 
-    def list_offsets(
-        self, topic: str, timestamps: Mapping[int, int], *, committed: bool = True
-    ) -> dict[int, int]:
+    def list_offsets(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, int]:
         """Return the offset of a timestamp (ms, or a special one) by partition; -1: none.
 
-        It uses ListOffsets. The latest offset is the last stable one if ``committed`` is set.
+        It uses ListOffsets. The latest offset is the last stable one.
 
-        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        Raises :class:`Unreachable`, :class:`ClusterRefused`.
         """
-        log_ends = self._offsets_of_timestamps(topic, timestamps, committed=committed)
-        return {partition: end.offset for partition, end in log_ends.items()}
+        answers = self._ask_leaders(topic, timestamps, self._list_offsets)
+        return {partition: answer.offset for partition, answer in answers.items()}
 
     def log_ends(self, topic: str, partitions: Iterable[int]) -> dict[int, StableLogEnd]:
         """Return the last stable offset of each partition, with the epoch of the leader that
         reported it.
 
-        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        Raises :class:`Unreachable`, :class:`ClusterRefused`.
         """
-        return self._offsets_of_timestamps(topic, dict.fromkeys(partitions, LATEST), committed=True)
+        return self._ask_leaders(topic, dict.fromkeys(partitions, LATEST), self._list_offsets)
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEndAnswer]:
         """Return the end offset of a leader epoch by partition (OffsetForLeaderEpoch, KIP-320).
 
-        ``epochs``: the epoch to look up by partition. Raises :class:`BrokersUnavailable`,
-        :class:`BrokerRefused`.
+        ``epochs``: the epoch to look up by partition. Raises :class:`Unreachable`,
+        :class:`ClusterRefused`.
         """
-        epoch_ends: dict[int, EpochEndAnswer] = {}
-
-        # A retry only requests the partitions that have no answer yet.
-        def request_remaining() -> None:
-            remaining = [partition for partition in epochs if partition not in epoch_ends]
-            for address, partitions in self._by_leader(topic, remaining).items():
-                requested_epochs = {partition: epochs[partition] for partition in partitions}
-                epoch_ends.update(self._epoch_ends(address, topic, requested_epochs))
-
-        self._retry(request_remaining)
-        return epoch_ends
-
-    def _offsets_of_timestamps(
-        self, topic: str, timestamps: Mapping[int, int], *, committed: bool
-    ) -> dict[int, StableLogEnd]:
-        """Return the offset of a timestamp by partition, with the epoch of the answering leader.
-
-        ``timestamps``: milliseconds or a special value of ListOffsets, by partition. ``committed``:
-        the latest offset is the last stable one.
-        """
-        log_ends: dict[int, StableLogEnd] = {}
-
-        # Transient failures repeat this call, which skips partitions that already have an answer.
-        def request_remaining() -> None:
-            remaining = [partition for partition in timestamps if partition not in log_ends]
-            for address, partitions in self._by_leader(topic, remaining).items():
-                requested_timestamps = {
-                    partition: timestamps[partition] for partition in partitions
-                }
-                # Each request names these epochs: a leader of another epoch refuses it.
-                epochs = {part: self._leader(topic, part).leader_epoch for part in partitions}
-                offsets = self._list_offsets(
-                    address, topic, requested_timestamps, committed=committed
-                )
-                log_ends.update(
-                    {part: StableLogEnd(at, epochs[part]) for part, at in offsets.items()}
-                )
-
-        self._retry(request_remaining)
-        return log_ends
+        return self._ask_leaders(topic, epochs, self._epoch_ends)
 
     def fetch(self, topic: str, partition: int, offset: int) -> FetchedBatches:
         """Return committed batches from the one that contains ``offset``.
 
         Empty if no record was written there within two seconds.
 
-        Raises :class:`OutOfRange`, :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        Raises :class:`OutOfRange`, :class:`Unreachable`, :class:`ClusterRefused`.
         """
         return self._retry(lambda: self._fetch(topic, partition, offset))
 
@@ -228,24 +182,36 @@ class BrokerClient:
         Returns the low watermark of each partition, the smallest log start of its live replicas.
         After a failure, some partitions may have been deleted.
 
-        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        Raises :class:`Unreachable`, :class:`ClusterRefused`.
         """
-        low_watermarks: dict[int, int] = {}
+        # DeleteRecords is idempotent, so a retry is safe.
+        return self._ask_leaders(topic, below, self._delete_records)
 
-        # DeleteRecords is idempotent, so a retry is safe. Partitions with an answer are skipped.
-        def request_remaining() -> None:
-            remaining = [partition for partition in below if partition not in low_watermarks]
+    def _ask_leaders(
+        self,
+        topic: str,
+        wanted: Mapping[int, V],
+        ask: Callable[[BrokerAddress, str, Mapping[int, V]], Mapping[int, R]],
+    ) -> dict[int, R]:
+        """Send a request to the leader of each partition and return the answers by partition.
+
+        ``wanted``: argument of the request by partition. ``ask``: sends it to one leader.
+        """
+        answers: dict[int, R] = {}
+
+        # A retry only requests the partitions that have no answer yet.
+        def ask_remaining() -> None:
+            remaining = [partition for partition in wanted if partition not in answers]
             for address, partitions in self._by_leader(topic, remaining).items():
-                requested_offsets = {partition: below[partition] for partition in partitions}
-                low_watermarks.update(self._delete_records(address, topic, requested_offsets))
+                answers.update(ask(address, topic, {part: wanted[part] for part in partitions}))
 
-        self._retry(request_remaining)
-        return low_watermarks
+        self._retry(ask_remaining)
+        return answers
 
     def _retry(self, call: Callable[[], R]) -> R:
         """Return the result of ``call``, which is repeated after transient failures.
 
-        Raises :class:`BrokersUnavailable` after the last attempt, and :class:`BrokerRefused` at
+        Raises :class:`Unreachable` after the last attempt, and :class:`ClusterRefused` at
         once for errors that a retry cannot fix.
         """
         reason = ""
@@ -254,38 +220,28 @@ class BrokerClient:
                 return call()
             # A wrong certificate or password stays wrong, so these errors end the retries.
             except ssl.SSLCertVerificationError as error:
-                raise BrokerRefused(f"a broker's certificate is not trusted: {error}") from error
+                raise ClusterRefused(f"a broker's certificate is not trusted: {error}") from error
             except LoginFailed as error:
-                raise BrokerRefused(str(error)) from error
+                raise ClusterRefused(str(error)) from error
             except FrameError as error:
-                raise BrokerRefused(
+                raise ClusterRefused(
                     f"what answers does not speak Kafka as we do: {error}"
                 ) from error
-            except (OSError, BrokersUnavailable) as error:
+            except (OSError, Unreachable) as error:
                 # Everything is reset: the next try reads new metadata over new connections.
                 reason = str(error)
                 self.close()
                 self._leaders.clear()
                 if failures < _TRIES_MAX:
                     time.sleep(_RETRY.pause_s(failures))
-        raise BrokersUnavailable(f"gave up after {_TRIES_MAX} tries: {reason}")
+        raise Unreachable(f"gave up after {_TRIES_MAX} tries: {reason}")
 
     def _metadata(self, names: Sequence[str] | None) -> MetadataResponse:
         """Send a Metadata request for topics (None: all) and update the cached leaders.
 
         A topic that does not exist is in the response with its error code. Raises for other errors.
         """
-        request = metadata_request.MetadataRequest(
-            topics=None
-            if names is None
-            else tuple(
-                metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(name))
-                for name in names
-            ),
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=False,
-        )
-        response = self._request_any(request, MetadataResponse)
+        response = self._request_any(requests.metadata(names), MetadataResponse)
         addresses = {int(b.node_id): BrokerAddress(b.host, int(b.port)) for b in response.brokers}
         for topic in response.topics:
             # The callers compare the returned names, so an unknown topic is no error here.
@@ -297,7 +253,7 @@ class BrokerClient:
     def _request_any(self, request: object, response_type: type[R]) -> R:
         """Send a request that any broker can answer, over an open connection if there is one.
 
-        Otherwise the bootstrap addresses are tried in order. Raises :class:`BrokersUnavailable`.
+        Otherwise the bootstrap addresses are tried in order. Raises :class:`Unreachable`.
         """
         # An open connection saves a handshake, and its broker was reachable before.
         for address in tuple(self._connections):
@@ -313,7 +269,7 @@ class BrokerClient:
                 raise
             except OSError as error:
                 reason = f"{text}: {error}"
-        raise BrokersUnavailable(f"no broker answered; the last one said: {reason}")
+        raise Unreachable(f"no broker answered; the last one said: {reason}")
 
     def _request(self, address: BrokerAddress, request: Any, response_type: type[R]) -> R:
         with self._closed_on_error(address):
@@ -357,8 +313,11 @@ class BrokerClient:
             self._metadata([topic])
         leader = self._leaders.get((topic, partition))
         if leader is None:
-            raise BrokersUnavailable(f"{topic}-{partition} has no leader")
+            raise Unreachable(f"{topic}-{partition} has no leader")
         return leader
+
+    def _leader_epochs(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        return {part: self._leader(topic, part).leader_epoch for part in partitions}
 
     def _by_leader(self, topic: str, partitions: Sequence[int]) -> dict[BrokerAddress, list[int]]:
         by_leader: dict[BrokerAddress, list[int]] = {}
@@ -367,49 +326,34 @@ class BrokerClient:
         return by_leader
 
     def _list_offsets(
-        self, address: BrokerAddress, topic: str, timestamps: Mapping[int, int], *, committed: bool
-    ) -> dict[int, int]:
+        self, address: BrokerAddress, topic: str, timestamps: Mapping[int, int]
+    ) -> dict[int, StableLogEnd]:
         """Send ListOffsets to one leader and return the offsets by partition; -1: none."""
         # The request contains the leader epoch from the metadata, so that a former leader refuses
         # it (KIP-320).
-        request = offsets_request.ListOffsetsRequest(
-            # Replica -1 marks a consumer.
-            replica_id=BrokerId(-1),
-            # With read_committed the latest offset is the last stable one.
-            isolation_level=_READ_COMMITTED if committed else i8(0),
-            topics=(
-                offsets_request.ListOffsetsTopic(
-                    name=TopicName(topic),
-                    partitions=tuple(
-                        offsets_request.ListOffsetsPartition(
-                            partition_index=i32(partition),
-                            current_leader_epoch=i32(self._leader(topic, partition).leader_epoch),
-                            timestamp=i64(timestamp),
-                        )
-                        for partition, timestamp in timestamps.items()
-                    ),
-                ),
-            ),
+        epochs = self._leader_epochs(topic, timestamps)
+        request = requests.list_offsets(
+            {(topic, partition): at for partition, at in timestamps.items()},
+            committed=True,
+            leader_epochs={(topic, partition): epoch for partition, epoch in epochs.items()},
         )
         response = self._request(address, request, ListOffsetsResponse)
-        # One error fails the whole request: the retry reads metadata again.
-        offsets: dict[int, int] = {}
-        for topic_result in response.topics:
-            for result in topic_result.partitions:
-                _check(result.error_code, f"{topic}-{result.partition_index}")
-                offsets[int(result.partition_index)] = int(result.offset)
-        if offsets.keys() != timestamps.keys():
-            raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
-        return offsets
+        results = (
+            (int(result.partition_index), result.error_code, int(result.offset))
+            for topic_result in response.topics
+            for result in topic_result.partitions
+        )
+        offsets = _all_answers(topic, timestamps, results)
+        return {part: StableLogEnd(offset, epochs[part]) for part, offset in offsets.items()}
 
     def _epoch_ends(
         self, address: BrokerAddress, topic: str, epochs: Mapping[int, int]
     ) -> dict[int, EpochEndAnswer]:
         """Send OffsetForLeaderEpoch (KIP-320) to one leader and return the answers by partition."""
         # The request contains the current leader epoch, so that a former leader refuses it.
-        leaders = {part: self._leader(topic, part).leader_epoch for part in epochs}
+        leaders = self._leader_epochs(topic, epochs)
         request = epoch_request.OffsetForLeaderEpochRequest(
-            replica_id=BrokerId(-1),
+            replica_id=BrokerId(requests.CONSUMER),
             topics=(
                 epoch_request.OffsetForLeaderTopic(
                     topic=TopicName(topic),
@@ -425,16 +369,16 @@ class BrokerClient:
             ),
         )
         response = self._request(address, request, OffsetForLeaderEpochResponse)
-        epoch_ends: dict[int, EpochEndAnswer] = {}
-        for topic_result in response.topics:
-            for result in topic_result.partitions:
-                _check(result.error_code, f"{topic}-{result.partition}")
-                partition, end = int(result.partition), int(result.end_offset)
-                # A negative end offset means that the log has no later epoch.
-                epoch_ends[partition] = EpochEndAnswer(None if end < 0 else end, leaders[partition])
-        if epoch_ends.keys() != epochs.keys():
-            raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
-        return epoch_ends
+        results = (
+            (int(result.partition), result.error_code, int(result.end_offset))
+            for topic_result in response.topics
+            for result in topic_result.partitions
+        )
+        # A negative end offset means that the log has no later epoch.
+        return {
+            part: EpochEndAnswer(None if end < 0 else end, leaders[part])
+            for part, end in _all_answers(topic, epochs, results).items()
+        }
 
     def _delete_records(
         self, address: BrokerAddress, topic: str, below: Mapping[int, int]
@@ -444,31 +388,16 @@ class BrokerClient:
         ``below``: offset by partition; records below it are deleted.
         """
         # A broker answers when all live replicas have deleted the records, or after the timeout.
-        request = delete_request.DeleteRecordsRequest(
-            topics=(
-                delete_request.DeleteRecordsTopic(
-                    name=TopicName(topic),
-                    partitions=tuple(
-                        delete_request.DeleteRecordsPartition(
-                            partition_index=i32(partition), offset=i64(offset)
-                        )
-                        for partition, offset in below.items()
-                    ),
-                ),
-            ),
-            timeout=_DELETE_TIMEOUT,
+        request = requests.delete_records(
+            {(topic, partition): offset for partition, offset in below.items()}, _DELETE_TIMEOUT_MS
         )
         response = self._request(address, request, DeleteRecordsResponse)
-        # The first error is raised. Partitions before it have been deleted, and a retry repeats
-        # them.
-        low_watermarks: dict[int, int] = {}
-        for topic_result in response.topics:
-            for result in topic_result.partitions:
-                _check(result.error_code, f"{topic}-{result.partition_index}")
-                low_watermarks[int(result.partition_index)] = int(result.low_watermark)
-        if low_watermarks.keys() != below.keys():
-            raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
-        return low_watermarks
+        results = (
+            (int(result.partition_index), result.error_code, int(result.low_watermark))
+            for topic_result in response.topics
+            for result in topic_result.partitions
+        )
+        return _all_answers(topic, below, results)
 
     def _fetch(self, topic: str, partition: int, offset: int) -> FetchedBatches:
         """Send one Fetch request (read_committed) to a partition's leader and return its batches.
@@ -482,7 +411,7 @@ class BrokerClient:
             max_wait=i32Timedelta.parse(datetime.timedelta(seconds=2)),
             min_bytes=i32(1),
             max_bytes=i32(_FETCH_BYTES_MAX),
-            isolation_level=_READ_COMMITTED,
+            isolation_level=requests.COMMITTED,
             topics=(
                 fetch_request.FetchTopic(
                     topic=TopicName(topic),
@@ -516,11 +445,11 @@ class BrokerClient:
 
 
 def only_partition(topics: Sequence[_TopicResult[R]], name: str) -> R:
-    """Return the requested partition of an answer; raises BrokersUnavailable if it is missing."""
+    """Return the requested partition of an answer; raises Unreachable if it is missing."""
     for topic in topics:
         for partition in topic.partitions:
             return partition
-    raise BrokersUnavailable(f"{name}: the leader's answer is empty")
+    raise Unreachable(f"{name}: the leader's answer is empty")
 
 
 def _leaders_of(
@@ -535,9 +464,25 @@ def _leaders_of(
     }
 
 
+def _all_answers(
+    topic: str, wanted: Mapping[int, object], results: Iterable[tuple[int, ErrorCode, R]]
+) -> dict[int, R]:
+    """Return the results of one leader by partition.
+
+    The first error is raised: the retry reads metadata again and repeats the whole request.
+    """
+    answers: dict[int, R] = {}
+    for partition, error, value in results:
+        _check(error, f"{topic}-{partition}")
+        answers[partition] = value
+    if answers.keys() != wanted.keys():
+        raise Unreachable(f"{topic}: the leader's response lacks requested partitions")
+    return answers
+
+
 def _check(error: ErrorCode, name: str) -> None:
     if error == ErrorCode.none:
         return
     if error.retriable:
-        raise BrokersUnavailable(f"{name}: the leader answered {error.name}")
-    raise BrokerRefused(f"{name}: the broker answered {error.name}")
+        raise Unreachable(f"{name}: the leader answered {error.name}")
+    raise ClusterRefused(f"{name}: the broker answered {error.name}")
