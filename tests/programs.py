@@ -21,12 +21,12 @@ from tests.monitoring.programs import ensure_prometheus, ensure_promtool
 from tests.suites.packages import Missing
 from tests.suites.short_selection import ensure_short
 from tests.table_jars import MavenMissing, jars
+from tidemark_avro.column_types import columns_of
+from tidemark_avro.decode import AvroDecoder
+from tidemark_avro.schema import parse_schema
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.read.task_execution import load_decoder
-from tidemark_pipeline.schemas.avro.decode import AvroDecoder
-from tidemark_pipeline.schemas.avro.schema import parse_schema
-from tidemark_pipeline.schemas.avro.types import columns_of
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
     "tidemark",
+    "tidemark_avro",
     "tidemark_operator",
     "tidemark_broker",
     "tidemark_pipeline",

@@ -1,55 +1,29 @@
-"""Cost of converting values with a schema to Arrow, with our decoders and with Python's own
-libraries.
+"""Cost of converting Protobuf values to Arrow, with our decoder and with Google's library.
 
     python -m tests.benchmarks.values
 
-Processor time of one thread for a record, both sides in turn and the least of three: Avro by our
-decoder and by fastavro with pyarrow's conversion of its result, Protobuf by our columns and by a
-dictionary of each of Google's messages with the same conversion.
+Processor time of one thread for a record, both sides in turn and the least of three. The other side
+makes a dictionary of each of Google's messages, which pyarrow converts.
 """
 
-import io
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import fastavro
 import numpy as np
 import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
-from tidemark_pipeline.schemas.avro.decode import AvroDecoder as OfAvro
-from tidemark_pipeline.schemas.avro.schema import parse_schema
-from tidemark_pipeline.schemas.avro.types import columns_of as columns_of_avro
-from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder as OfProtobuf
+from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder
 from tidemark_pipeline.schemas.protobuf.descriptors import by_name, compiled
-from tidemark_pipeline.schemas.protobuf.types import columns_of as columns_of_protobuf
-from tidemark_pipeline.schemas.values.decoder_results import Decoder
+from tidemark_pipeline.schemas.protobuf.types import columns_of
+from tidemark_pipeline.schemas.sources import Decoder
 
 _RECORDS = 10_000
 _ROUNDS = 3
-_FLAT = {f"f{n}": ("int", "long", "string", "double", "boolean")[n % 5] for n in range(10)}
+FLAT = {f"f{n}": ("int", "long", "string", "double", "boolean")[n % 5] for n in range(10)}
 _WORDS: dict[str, Any] = {"int": 7, "long": 2**40, "string": "some text", "double": 0.5}
-_LINE = [{"name": "n", "type": "int"}, {"name": "t", "type": "string"}]
-AVRO: dict[str, tuple[Any, Any]] = {
-    "ten fields": (
-        [{"name": name, "type": kind} for name, kind in _FLAT.items()],
-        {name: _WORDS.get(kind, True) for name, kind in _FLAT.items()},
-    ),
-    "five lines of two": (
-        [
-            {
-                "name": "lines",
-                "type": {
-                    "type": "array",
-                    "items": {"type": "record", "name": "L", "fields": _LINE},
-                },
-            }
-        ],
-        {"lines": [{"n": n, "t": "some text"} for n in range(5)]},
-    ),
-}
+FLAT_VALUE = {name: _WORDS.get(kind, True) for name, kind in FLAT.items()}
 _PROTO = """
 syntax = "proto3";
 message R {
@@ -60,33 +34,27 @@ message R {
 
 
 def main() -> None:
-    """Print a line for each kind."""
-    print(f"{'values':<30}{'bytes':>6}{'ours us':>9}{'theirs us':>11}{'ratio':>7}{'MB/s':>7}")
-    for name, (fields, value) in AVRO.items():
-        schema = {"type": "record", "name": "R", "fields": fields}
-        by_theirs = fastavro.parse_schema(schema)
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, by_theirs, value)
-        writer = parse_schema(json.dumps(schema))
-
-        def read(data: bytes, by: Any = by_theirs) -> Any:
-            return fastavro.schemaless_reader(io.BytesIO(data), by, None)
-
-        _line(f"Avro, {name}", out.getvalue(), OfAvro(writer, columns_of_avro(writer)), read)
-    # The same ten fields as Protobuf.
+    """Print a line for ten fields."""
+    print_header()
     message = by_name(compiled(_PROTO))
     made = GetMessageClass(message)
-    value = made(**AVRO["ten fields"][1])
+    value = made(**FLAT_VALUE)
 
     def parse(data: bytes) -> Any:
         found = made.FromString(data)
-        return {name: getattr(found, name) for name in _FLAT}
+        return {name: getattr(found, name) for name in FLAT}
 
-    decoder = OfProtobuf(message, columns_of_protobuf(message))
-    _line("Protobuf, ten fields", value.SerializeToString(), decoder, parse)
+    decoder = ProtobufDecoder(message, columns_of(message))
+    compare("Protobuf, ten fields", value.SerializeToString(), decoder, parse)
 
 
-def _line(name: str, record: bytes, decoder: Decoder, read: Callable[[bytes], Any]) -> None:
+def print_header() -> None:
+    """Print the names of the columns of :func:`compare`."""
+    print(f"{'values':<30}{'bytes':>6}{'ours us':>9}{'theirs us':>11}{'ratio':>7}{'MB/s':>7}")
+
+
+def compare(name: str, record: bytes, decoder: Decoder, read: Callable[[bytes], Any]) -> None:
+    """Print the costs of one record by our decoder, and by ``read`` with pyarrow's conversion."""
     records = [record] * _RECORDS
     data = np.frombuffer(b"".join(records), dtype=np.uint8)
     ends = np.cumsum([len(item) for item in records])

@@ -47,6 +47,7 @@ def list_offsets(
     ``leader_epochs``: a leader of another epoch refuses the request (KIP-320); None accepts any.
     """
     epochs = leader_epochs or {}
+    # One entry for each partition, in the order of the mapping.
     by_topic: dict[str, list[offsets_request.ListOffsetsPartition]] = {}
     for (topic, partition), timestamp in timestamps.items():
         by_topic.setdefault(topic, []).append(
@@ -56,6 +57,7 @@ def list_offsets(
                 timestamp=i64(timestamp),
             )
         )
+    # The isolation level applies to all partitions.
     return offsets_request.ListOffsetsRequest(
         replica_id=BrokerId(replica_id),
         isolation_level=COMMITTED if committed else UNCOMMITTED,
@@ -73,6 +75,7 @@ def delete_records(
 
     A leader waits up to ``timeout_ms`` for its followers.
     """
+    # One entry for each partition, in the order of the mapping.
     by_topic: dict[str, list[delete_request.DeleteRecordsPartition]] = {}
     for (topic, partition), offset in offsets.items():
         by_topic.setdefault(topic, []).append(
@@ -80,6 +83,7 @@ def delete_records(
                 partition_index=i32(partition), offset=i64(offset)
             )
         )
+    # The timeout is the leader's: the caller waits longer for the response.
     return delete_request.DeleteRecordsRequest(
         topics=tuple(
             delete_request.DeleteRecordsTopic(name=TopicName(topic), partitions=tuple(partitions))

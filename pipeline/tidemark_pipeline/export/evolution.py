@@ -22,11 +22,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tidemark_avro.column_rules import ALIASES, folded
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.table import Added, Evolution, Widened
-from tidemark_pipeline.schemas.values.bounds import ALIASES
-from tidemark_pipeline.schemas.values.names import folded
 
 Change = Added | Widened
 

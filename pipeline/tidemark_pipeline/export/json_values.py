@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from tidemark_avro.column_rules import COLUMNS_MAX
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.json_decimals import LAST_WINS, is_exact, loosened, misfits, tightened
 from tidemark_pipeline.export.row_shapes import ANY_FORMAT
@@ -21,8 +22,7 @@ from tidemark_pipeline.schemas.json.record_check import (
     checked_schema,
 )
 from tidemark_pipeline.schemas.json.text import DOES_NOT_FIT
-from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX
-from tidemark_pipeline.schemas.values.names import ColumnNames
+from tidemark_pipeline.schemas.values.column_limits import ColumnNames
 from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED, map_in_workers
 
 _CORRUPT = "_corrupt"

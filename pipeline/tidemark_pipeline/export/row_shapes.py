@@ -8,13 +8,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from tidemark_avro.column_rules import folded
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import DELETED, PERIOD_COLUMNS
 from tidemark_pipeline.read import columns
-from tidemark_pipeline.schemas.values.bounds import END_SECOND, FIRST_SECOND
-from tidemark_pipeline.schemas.values.names import ColumnNames, folded
+from tidemark_pipeline.schemas.values.column_limits import END_SECOND, FIRST_SECOND, ColumnNames
 from tidemark_pipeline.schemas.values.value_format import ERROR, PARSED
 
 #: In the order of the table. Which tier a row was read from does not belong to the record.

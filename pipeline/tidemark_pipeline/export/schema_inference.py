@@ -11,13 +11,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
+from tidemark_avro.column_rules import COLUMNS_MAX
 from tidemark_pipeline.export.row_shapes import ANY_FORMAT
 from tidemark_pipeline.read.topic_source import read_topic, topic_options
 from tidemark_pipeline.read.topic_survey import Survey
 from tidemark_pipeline.schemas.json.inference import RecordShape, grown
 from tidemark_pipeline.schemas.json.record_check import SHAPE, Checking, Summary, merged
-from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX
-from tidemark_pipeline.schemas.values.names import ColumnNames
+from tidemark_pipeline.schemas.values.column_limits import ColumnNames
 from tidemark_pipeline.schemas.values.value_format import map_in_workers
 
 #: Offsets in the sample, in all partitions together.

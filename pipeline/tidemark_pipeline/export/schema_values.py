@@ -7,14 +7,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from tidemark_avro.column_rules import SchemaRefused
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.row_shapes import ANY_FORMAT, check_fields
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding, output_schema
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
 from tidemark_pipeline.schemas.schema_cache import Schemas
 from tidemark_pipeline.schemas.sources import SchemaSource, columns_of, decoder_of
-from tidemark_pipeline.schemas.values.names import ColumnNames
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_pipeline.schemas.values.column_limits import ColumnNames
 from tidemark_pipeline.schemas.values.value_format import map_in_workers
 
 logger = logging.getLogger(__name__)

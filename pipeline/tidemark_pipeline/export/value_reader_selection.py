@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from tidemark_avro.column_rules import SchemaRefused
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.json_values import JsonValues, fields_of
@@ -18,8 +19,7 @@ from tidemark_pipeline.schemas.registry.client import Registry
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
 from tidemark_pipeline.schemas.schema_cache import Schemas
 from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType, columns_of
-from tidemark_pipeline.schemas.values.names import ColumnNames
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_pipeline.schemas.values.column_limits import ColumnNames
 from tidemark_pipeline.schemas.values.value_format import ValueReader
 
 _NEEDS_TABLE = (

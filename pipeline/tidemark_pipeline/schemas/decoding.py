@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from tidemark_avro.column_rules import SchemaRefused
+from tidemark_avro.decoder_results import Bytes, Longs, reasons
 from tidemark_pipeline.schemas.registry import wire
-from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType, decoder_of
-from tidemark_pipeline.schemas.values.decoder_results import Bytes, Decoder, Longs, reasons
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_pipeline.schemas.sources import Decoder, SchemaSource, SchemaType, decoder_of
 from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
 
 #: Column with the id of a record's schema if that schema is not known yet.

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
+from tidemark_avro.column_rules import SchemaRefused
 from tidemark_pipeline.errors import ExportError
 from tidemark_pipeline.schemas.protobuf.descriptors import Messages, compiled
 from tidemark_pipeline.schemas.registry.access import Unknown
 from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
 from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 #: Ids that one batch may query. The less frequent ids behind them count as unknown.
 QUERIES_MAX = 1_000

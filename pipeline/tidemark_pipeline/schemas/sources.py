@@ -6,14 +6,16 @@ decoder and cache it for the next batch.
 
 import functools
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.schemas.avro.schema import Schema, names_of, parse_schema
-from tidemark_pipeline.schemas.values.decoder_results import Decoder
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_avro.column_rules import SchemaRefused
+from tidemark_avro.decoder_results import Bytes, Longs, Piece
+from tidemark_avro.schema import Schema, names_of, parse_schema
 
 _CACHED_MAX = 256
 
@@ -50,12 +52,22 @@ class SchemaSource:
         return len(self.text) + sum(map(len, self.named)) + len(self.descriptors)
 
 
+class Decoder(Protocol):
+    """Decoder of one schema into the columns of a table."""
+
+    def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
+        """Yield all records ``data[starts[i]:ends[i]]`` in pieces.
+
+        Never raises for a record's content.
+        """
+
+
 def columns_of(source: SchemaSource) -> StructType:
     """Return the columns of the schema's records. Raises :class:`SchemaRefused`."""
     if source.kind is SchemaType.AVRO:
-        from tidemark_pipeline.schemas.avro import types
+        from tidemark_avro import column_types
 
-        return types.columns_of(_schema(source))
+        return column_types.columns_of(_schema(source))
     from tidemark_pipeline.schemas.protobuf import types as protobuf_types
     from tidemark_pipeline.schemas.protobuf.descriptors import Messages, by_name
 
@@ -77,7 +89,7 @@ def decoder_of(
     """
     table_columns = StructType.fromJson(json.loads(columns))
     if source.kind is SchemaType.AVRO:
-        from tidemark_pipeline.schemas.avro.decode import AvroDecoder
+        from tidemark_avro.decode import AvroDecoder
 
         reader_schema = None
         # Only Avro has aliases and defaults in the reader's schema.

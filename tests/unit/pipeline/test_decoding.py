@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from tidemark_avro.decoder_results import LETTERS_MAX
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled
 from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType, columns_of
-from tidemark_pipeline.schemas.values.decoder_results import LETTERS_MAX
 from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
 
 

@@ -21,14 +21,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tidemark_avro.column_types import columns_of
+from tidemark_avro.schema import parse_schema
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.evolution import changes, check_allowed, text, with_changes
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.row_shapes import check_fields, check_table, columns_ddl
 from tidemark_pipeline.export.table import Evolution, TableLayout
 from tidemark_pipeline.export.upsert import merge
-from tidemark_pipeline.schemas.avro.schema import parse_schema
-from tidemark_pipeline.schemas.avro.types import columns_of
 
 INT, LONG, FLOAT, DOUBLE, TEXT = IntegerType(), LongType(), FloatType(), DoubleType(), StringType()
 

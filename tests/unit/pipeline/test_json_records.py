@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidemark_avro.column_rules import COLUMNS_MAX, folded
 from tidemark_pipeline.export.evolution import changes
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import ANY_FORMAT, check_fields, column_names
@@ -38,8 +39,7 @@ from tidemark_pipeline.schemas.json.record_check import (
     merged,
 )
 from tidemark_pipeline.schemas.json.text import DOES_NOT_FIT, NOT_JSON
-from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX
-from tidemark_pipeline.schemas.values.names import ColumnNames, folded
+from tidemark_pipeline.schemas.values.column_limits import ColumnNames
 
 LONG, DOUBLE, TEXT = LongType(), DoubleType(), StringType()
 INJECTION = "a:bigint>, injected string COMMENT 'by a record', z struct<b"

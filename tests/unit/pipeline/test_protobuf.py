@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
+from tidemark_avro.column_rules import SchemaRefused
 from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder
 from tidemark_pipeline.schemas.protobuf.descriptors import (
     Messages,
@@ -21,7 +22,6 @@ from tidemark_pipeline.schemas.protobuf.descriptors import (
     compiled,
 )
 from tidemark_pipeline.schemas.protobuf.types import columns_of
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 ALL = """
 syntax = "proto3";

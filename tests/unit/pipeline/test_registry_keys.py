@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from tidemark_avro.column_rules import SchemaRefused
+from tidemark_avro.schema import parse_schema
+from tidemark_avro.signatures import signature
 from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.export.upsert import merge
-from tidemark_pipeline.schemas.avro.encoding import signature
-from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 
 def record(*kinds: Any, **more: Any) -> dict[str, Any]:

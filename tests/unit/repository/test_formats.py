@@ -14,6 +14,7 @@ PACKAGES = (
     "tidemark",
     "operator/tidemark_operator",
     "broker_image/tidemark_broker",
+    "pipeline/tidemark_avro",
     "pipeline/tidemark_pipeline",
 )
 _ROW = re.compile(r"(?m)^\| [^|]+ \| `([^`]+)` `(\w+)` \| ([^|]+) \| ([^|]+) \|")

@@ -12,6 +12,7 @@ import pytest
 
 ROOTS = (
     "tidemark",
+    "tidemark_avro",
     "tidemark_operator",
     "tidemark_broker",
     "tidemark_pipeline",

@@ -27,9 +27,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tidemark_avro.column_rules import DEPTH_MAX, folded
 from tidemark_pipeline.schemas.json.text import RecordRefused
-from tidemark_pipeline.schemas.values.bounds import DEPTH_MAX
-from tidemark_pipeline.schemas.values.names import NAME_LENGTH_MAX, ColumnNames, folded
+from tidemark_pipeline.schemas.values.column_limits import NAME_LENGTH_MAX, ColumnNames
 
 #: Places in all merged shapes; further ones are not recorded.
 PLACES_MAX = 5_000

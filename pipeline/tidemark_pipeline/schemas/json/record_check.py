@@ -25,6 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidemark_avro.column_rules import COLUMNS_MAX, folded
+from tidemark_avro.decoder_results import reasons
 from tidemark_pipeline.schemas.json.inference import (
     ELEMENT,
     PATH_LENGTH_MAX,
@@ -35,9 +37,7 @@ from tidemark_pipeline.schemas.json.inference import (
     new_fields,
 )
 from tidemark_pipeline.schemas.json.text import RecordRefused, parse_object
-from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, END_SECOND, FIRST_SECOND
-from tidemark_pipeline.schemas.values.decoder_results import reasons
-from tidemark_pipeline.schemas.values.names import ColumnNames, folded
+from tidemark_pipeline.schemas.values.column_limits import END_SECOND, FIRST_SECOND, ColumnNames
 
 #: Columns that are added to a batch: the cause if a record is refused, and whether its only cause
 #: is new fields that the table could have.

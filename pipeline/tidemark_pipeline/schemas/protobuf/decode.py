@@ -33,9 +33,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidemark_avro.column_rules import SchemaRefused
+from tidemark_avro.decoder_results import Bytes, Longs, Piece, reasons
 from tidemark_pipeline.schemas.protobuf.types import JSON, SIMPLE, TIMESTAMP, WRAPPERS, is_map
-from tidemark_pipeline.schemas.values.decoder_results import Bytes, Longs, Piece, reasons
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 #: Limits of decoded values: of several messages, and of one, as a base and for each byte.
 ENTRIES_MAX = 4_000_000

@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pool import Default as default_pool
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_avro.column_rules import SchemaRefused
 
 SET_BYTES_MAX = 4 * 1024 * 1024
 TEXT_BYTES_MAX = 1024 * 1024

@@ -24,9 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, DEPTH_MAX
-from tidemark_pipeline.schemas.values.names import folded
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_avro.column_rules import COLUMNS_MAX, DEPTH_MAX, SchemaRefused, folded
 
 TIMESTAMP = "google.protobuf.Timestamp"
 JSON = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")

@@ -10,11 +10,11 @@ Only the subject decides, not the bytes of a key: an 8-byte number may look as i
 
 from dataclasses import dataclass, field
 
-from tidemark_pipeline.schemas.avro.encoding import signature
-from tidemark_pipeline.schemas.avro.schema import parse_schema
+from tidemark_avro.column_rules import SchemaRefused
+from tidemark_avro.schema import parse_schema
+from tidemark_avro.signatures import signature
 from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
 from tidemark_pipeline.schemas.registry.wire import HEADER_BYTES, MAGIC
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 #: Versions of a subject that are read, the newest ones.
 VERSIONS_MAX = 1_000

@@ -15,10 +15,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidemark_pipeline.schemas.avro import kernel
-from tidemark_pipeline.schemas.avro.conversions import conversion
-from tidemark_pipeline.schemas.avro.defaults import encode
-from tidemark_pipeline.schemas.avro.layout import (
+from tidemark_avro import kernel
+from tidemark_avro.column_rules import SchemaRefused
+from tidemark_avro.column_types import VALUE, member_names
+from tidemark_avro.conversions import conversion
+from tidemark_avro.defaults import encode
+from tidemark_avro.layout import (
     Layout,
     Leaf,
     ListOf,
@@ -27,9 +29,7 @@ from tidemark_pipeline.schemas.avro.layout import (
     StructOf,
     null_slots,
 )
-from tidemark_pipeline.schemas.avro.schema import DECIMAL_DIGITS_MAX, Field, Schema
-from tidemark_pipeline.schemas.avro.types import VALUE, member_names
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_avro.schema import DECIMAL_DIGITS_MAX, Field, Schema
 
 _DEFAULT_BYTES_MAX = 64 * 1024
 _NODES_MAX = 100_000

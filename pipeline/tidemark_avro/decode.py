@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.schemas.avro import kernel
-from tidemark_pipeline.schemas.avro.columns import arrow_type, to_arrow
-from tidemark_pipeline.schemas.avro.program import Compiled, compile_program
-from tidemark_pipeline.schemas.avro.schema import Schema
-from tidemark_pipeline.schemas.values.decoder_results import Piece, reasons
+from tidemark_avro import kernel
+from tidemark_avro.arrow_columns import arrow_type, to_arrow
+from tidemark_avro.decoder_results import Piece, reasons
+from tidemark_avro.program import Compiled, compile_program
+from tidemark_avro.schema import Schema
 
 #: Entries in all slots (17 bytes each) at which a piece ends.
 ENTRIES_MAX = 4_000_000

@@ -6,8 +6,8 @@ Names, documentation, aliases and defaults are not written, so they are not part
 import itertools
 from collections.abc import Iterator
 
-from tidemark_pipeline.schemas.avro.schema import Schema
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_avro.column_rules import SchemaRefused
+from tidemark_avro.schema import Schema
 
 #: Types of a schema in which every name is expanded. Forty names, each used twice by the next,
 #: expand to 2^40 types.

@@ -1,33 +1,22 @@
-"""Rules for column names that come from data: allowed names, and names that count as equal.
+"""Limits of a table's columns: names and times.
 
-Producers choose field names. Tables compare names without regard to case, reserve some, and use
-some characters as separators. So a name is checked before it becomes a column.
+Producers choose field names. Tables reserve some names, and use some characters as separators. So a
+name is checked before it becomes a column.
 """
 
 from dataclasses import dataclass
+
+from tidemark_avro.column_rules import folded
 
 #: Separators of paths, quotes and the escape character. No format quotes all of them in all places.
 FORBIDDEN_CHARACTERS = ".`\\"
 #: The limit of the Hive metastore and AWS Glue, which is below that of the formats.
 NAME_LENGTH_MAX = 255
 _FIRST_PRINTABLE, _DELETE = 0x20, 0x7F
-#: What ``toLowerCase`` makes of U+0130, the only character that it makes two of.
-_DOTTED_I = "i\u0307"
 _SURROGATES = range(0xD800, 0xE000)
-
-
-def folded(name: str) -> str:
-    """Return a text that is the same for all names that Spark or a table considers equal: by Java's
-    ``equalsIgnoreCase``, which compares character by character, or by ``toLowerCase``."""
-    if name.isascii():
-        return name.lower()
-    return "".join(map(_folded_character, name)).replace(_DOTTED_I, "i")
-
-
-def _folded_character(character: str) -> str:
-    upper = character.upper()
-    # Java maps a character to one character: "ß" stays, though its capital is "SS".
-    return (upper if len(upper) == 1 else character).lower()[0]
+#: First second and end of the years 1 to 9999, in seconds since 1970. SQL and Python have no other
+#: dates and times.
+FIRST_SECOND, END_SECOND = -62_135_596_800, 253_402_300_800
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ The kernel then reads defaults in the same way as values of records.
 import struct
 from typing import Any
 
-from tidemark_pipeline.schemas.avro.schema import Schema
+from tidemark_avro.schema import Schema
 
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1

@@ -3,14 +3,17 @@
 Values that are no record are recognized, whatever their bytes.
 """
 
+import contextlib
 import datetime as dt
 import io
 import itertools
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -20,11 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tidemark_pipeline.schemas.avro.decode import AvroDecoder
-from tidemark_pipeline.schemas.avro.schema import Schema, parse_schema
-from tidemark_pipeline.schemas.avro.types import columns_of
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+import tidemark_avro
+from tidemark_avro.column_rules import SchemaRefused
+from tidemark_avro.column_types import columns_of
+from tidemark_avro.decode import AvroDecoder
+from tidemark_avro.schema import Schema, parse_schema
 
+README = Path(tidemark_avro.__file__).with_name("README.md")
 UTC = dt.UTC
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -519,7 +524,7 @@ def test_recursive_type_has_no_columns_and_is_skipped_to_a_depth() -> None:
 
 
 def test_many_records_come_in_pieces_that_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_pipeline.schemas.avro.decode.ENTRIES_MAX", 100)
+    monkeypatch.setattr("tidemark_avro.decode.ENTRIES_MAX", 100)
     schema = record({"type": "array", "items": "int"})
     writer = parse_schema(json.dumps(schema))
     decoder = AvroDecoder(writer, columns_of(writer))
@@ -615,3 +620,11 @@ def test_expanding_schema_is_read_if_few_columns_are_needed() -> None:
     rows, _ = run(AvroDecoder(schema, columns), [b"\x02" * 2**12 + b"\x04"])
     assert rows == [{"f1": 2}]
     assert math.isfinite(rows[0]["f1"])
+
+
+def test_readme_example_prints_what_it_shows() -> None:
+    code, output = re.findall(r"(?s)```(?:python|text)\n(.*?)```", README.read_text("utf-8"))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {})
+    assert printed.getvalue() == output

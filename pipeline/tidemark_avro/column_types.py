@@ -26,10 +26,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidemark_pipeline.schemas.avro.schema import Schema
-from tidemark_pipeline.schemas.values.bounds import ALIASES, COLUMNS_MAX, DEPTH_MAX
-from tidemark_pipeline.schemas.values.names import folded
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_avro.column_rules import ALIASES, COLUMNS_MAX, DEPTH_MAX, SchemaRefused, folded
+from tidemark_avro.schema import Schema
 
 #: Column of a value that is not a record.
 VALUE = "value"

@@ -15,8 +15,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidemark_pipeline.schemas.avro import kernel
-from tidemark_pipeline.schemas.avro.layout import Layout, Leaf, ListOf, MapOf, StructOf
+from tidemark_avro import kernel
+from tidemark_avro.layout import Layout, Leaf, ListOf, MapOf, StructOf
 
 
 def arrow_type(columns: StructType) -> pa.DataType:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_avro.column_rules import SchemaRefused
 
 TEXT_BYTES_MAX = 1024 * 1024
 TYPES_MAX = 20_000

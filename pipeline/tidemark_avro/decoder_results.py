@@ -1,8 +1,7 @@
-"""Results of the decoders of all formats: pieces of records, each a row or a reason."""
+"""Results of a decoder: pieces of records, each a row or a reason."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +33,3 @@ def reasons(count: int, reason_of: Mapping[int, str]) -> pa.Array:
     for place, text in reason_of.items():
         texts[place] = text if len(text) <= LETTERS_MAX else text[: LETTERS_MAX - 1] + "…"
     return pa.array(texts, pa.string())
-
-
-class Decoder(Protocol):
-    """Decoder of one schema into the columns of a table."""
-
-    def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
-        """Yield all records ``data[starts[i]:ends[i]]`` in pieces.
-
-        Never raises for a record's content.
-        """

@@ -18,8 +18,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidemark_pipeline.schemas.avro import kernel
-from tidemark_pipeline.schemas.avro.schema import Schema
+from tidemark_avro import kernel
+from tidemark_avro.schema import Schema
 
 _NUMBERS = {"int": 0, "long": 1, "float": 2, "double": 3}
 _WIDTHS: dict[type[DataType], int] = {IntegerType: 0, LongType: 1, FloatType: 2, DoubleType: 3}

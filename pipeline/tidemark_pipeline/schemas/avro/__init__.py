@@ -1,1 +1,0 @@
-"""Avro: schemas, their columns, and records into Arrow."""

@@ -1,5 +1,0 @@
-"""Errors of schemas that have no columns."""
-
-
-class SchemaRefused(ValueError):
-    """The text is no schema, or has no columns. The message names the field and the reason."""
