@@ -115,6 +115,14 @@ TOPIC = (
         "Repair that log directory. See the condition Ready of the Broker for the cause.",
     ),
     ReasonEntry(
+        Reason.DELETION_PENDING,
+        "Ready=True, Reconciling=True",
+        "The Topic is deleted, and spec.deletionGracePeriod has not ended. The topic is still "
+        "served. status.deletion.due has the end.",
+        "To keep the topic, set deletionPolicy: Orphan, and later adopt it with a new Topic "
+        "(tidemark.dev/adopt-topic-id). To delete it at once, set deletionGracePeriod: 0s.",
+    ),
+    ReasonEntry(
         Reason.DELETING,
         "Ready=False",
         "The Topic is being deleted: first its replicas, then its data in the tier.",

@@ -173,6 +173,7 @@ class Reason(enum.StrEnum):
 
     # Deletion protection
     DELETION_PROTECTED = "DeletionProtected"
+    DELETION_PENDING = "DeletionPending"
     DEFINITION_DELETED = "DefinitionDeleted"
 
     # Objects of another Cluster

@@ -244,6 +244,9 @@ class TopicInfo:
       with their values.
     - ``deletion_blocked`` is set if the Topic is being deleted although it is ``protected``. It is
       still served, and ``deletion_ms`` is None.
+    - ``deletion_grace`` is ``spec.deletionGracePeriod`` ("" for none, and with policy Orphan).
+      Until it ends, a deleted Topic is still served: ``deletion_due_ms`` is the end, and
+      ``deletion_ms`` is None.
     """
 
     key: str
@@ -261,6 +264,8 @@ class TopicInfo:
     created_ms: int = 0
     deletion_ms: int | None = None
     deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
+    deletion_grace: str = ""
+    deletion_due_ms: int | None = None
     protected: bool = False
     deletion_blocked: bool = False
     assignments: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)

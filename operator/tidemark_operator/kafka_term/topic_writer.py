@@ -5,7 +5,7 @@ import logging
 
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.model import TopicInfo
-from tidemark_operator.controller.status import topic_status
+from tidemark_operator.controller.status import deletion_grace, topic_status
 from tidemark_operator.controller.status.write_pacing import quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import Blocker, TopicDecision
@@ -54,7 +54,8 @@ class TopicWriter:
             status["configKeys"] = keys
         if await services.statuses.write_if_due(TOPIC, key, former, status, now_ms=now_ms):
             logger.info("%s", result.sentence)
-            for event in decision.events:
+            news = deletion_grace.announced(services.state, view, status)
+            for event in (*decision.events, *news):
                 services.events.emit(event)
         return requeue_delays.RECHECK_S if decision.blocker is not None else None
 

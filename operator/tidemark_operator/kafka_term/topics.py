@@ -8,7 +8,9 @@ for :mod:`~tidemark_operator.kafka_term.topic_creation`, an existing one for
 """
 
 from tidemark.reasons import Reason
+from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.engines.base import EngineUnavailable
@@ -83,7 +85,8 @@ class KafkaTopicReconciler:
         if topic.paused:
             return await self._writer.write(key, topic, unchanged_decision(topic, paused=True))
         try:
-            return await self._step(key, body, topic)
+            delay_s = await self._step(key, body, topic)
+            return deletion_grace.recheck_s(topic, delay_s, now_ms=wall_ms())
         except EngineUnavailable as error:
             # The record of a request stays: Kafka may have received it.
             present = services.state.topics.get(text, topic)

@@ -118,6 +118,27 @@ def _deletion_ms(meta: ObjectMeta) -> int | None:
     return ms_of_time(meta.deletion_timestamp)
 
 
+def _grace_period(topic: Topic) -> str:
+    """Return the grace period of a topic's deletion, "" for none."""
+    period = topic.spec.deletion_grace_period
+    has_grace = period is not None and duration_ms(period) > 0
+    return str(period) if has_grace and not topic.spec.is_orphaned_on_delete else ""
+
+
+def _deletion_times(topic: Topic) -> tuple[int | None, int | None]:
+    """Return when the topic's deletion was requested, and when its grace period ends.
+
+    At most one is set. The first one means that the deletion may start or has started. The start is
+    read from the status and not from the clock, which may be set back.
+    """
+    requested_ms, period, status = _deletion_ms(topic.metadata), _grace_period(topic), topic.status
+    started = status.deletion is not None and bool(status.deletion.started)
+    # Without an id no topic exists that could be kept.
+    if requested_ms is None or not period or started or status.topic_id is None:
+        return requested_ms, None
+    return None, requested_ms + duration_ms(period)
+
+
 def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> ClusterInfo:
     """Convert a ``Cluster`` object for the controller.
 
@@ -231,6 +252,7 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     if meta.uid is None:
         raise InvalidResource(f"Topic {meta.key} has no uid")
     paused = is_paused(meta)
+    deletion_ms, due_ms = _deletion_times(topic)
     # Configuration: the spec over the Cluster's defaults, or what a paused topic holds.
     config = kafka_config(spec, topic_defaults(cluster_config))
     if paused and status.held_config is not None:
@@ -265,7 +287,9 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
         tiering_status=_tiering(status.tiering),
         topic_id=parse_id(status.topic_id) if status.topic_id else None,
         created_ms=_created_ms(topic),
-        deletion_ms=_deletion_ms(meta),
+        deletion_ms=deletion_ms,
+        deletion_grace=_grace_period(topic),
+        deletion_due_ms=due_ms,
         protected=is_protected(meta),
         deletion_blocked=meta.is_deleting and is_protected(meta),
         deletion_policy=(

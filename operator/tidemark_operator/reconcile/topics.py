@@ -20,7 +20,7 @@ from tidemark_operator.controller.first_status import (
 )
 from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
-from tidemark_operator.controller.status import topic_status
+from tidemark_operator.controller.status import deletion_grace, topic_status
 from tidemark_operator.controller.status.left_behind import rendered
 from tidemark_operator.controller.status.topic_events import (
     Outages,
@@ -116,6 +116,7 @@ class TopicReconciler:
         delay_s = await self._write(key, topic, decision)
         self._publish(text)
         self._disable(text)
+        delay_s = deletion_grace.recheck_s(topic, delay_s, now_ms=wall_ms())
         # Without an answer of the tier, look again even if nothing else is due.
         return delay_s if in_tier else LOOK_AGAIN_S
 
@@ -248,6 +249,7 @@ class TopicReconciler:
                 *self._outages.news(topic, result.status),
                 *damage_news(topic, result.status),
                 *waiting_news(topic, result.status),
+                *deletion_grace.announced(services.state, topic, result.status),
             )
             for event in (*decision.events, *news):
                 services.events.emit(event)

@@ -158,6 +158,14 @@ class TopicSpec(SpecModel):
             "Cluster. Default: Delete."
         ),
     ] = None
+    deletion_grace_period: Annotated[
+        Duration | None,
+        Field(
+            description="With deletionPolicy Delete, how long the topic is still served after its "
+            "object was deleted, such as 24h. Until the end, deletionPolicy: Orphan keeps the "
+            "topic. Kafka clients cannot delete the topic. Default: 0s."
+        ),
+    ] = None
 
     @property
     def tiering_enabled(self) -> bool:
@@ -222,6 +230,16 @@ class ReplicaCounts(ApiModel):
     ] = None
 
 
+class TopicDeletionStatus(ApiModel):
+    """Deletion of a topic that has a grace period."""
+
+    due: Annotated[Time, Field(description="When the grace period ends.")]
+    started: Annotated[
+        bool | None,
+        Field(description="The grace period is over. The topic's data is being deleted."),
+    ] = None
+
+
 class TopicStatus(ApiModel):
     """Observed state of the topic."""
 
@@ -238,6 +256,7 @@ class TopicStatus(ApiModel):
     ] = None
     tiering: TieringStatus | None = None
     replicas: ReplicaCounts | None = None
+    deletion: TopicDeletionStatus | None = None
     partitions_placed: Annotated[
         Count | None,
         Field(

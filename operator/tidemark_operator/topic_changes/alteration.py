@@ -204,6 +204,14 @@ def check_deletion(topic: TopicInfo, body: Json) -> None:
         raise refused(ErrorCode.policy_violation, text)
     if topic.protected:
         raise refused(ErrorCode.policy_violation, protection.refused_text(topic.key))
+    # Kafka has no deletion that takes effect later.
+    if topic.deletion_grace:
+        text = (
+            f"Topic {topic.key} has spec.deletionGracePeriod {topic.deletion_grace}, and a Kafka "
+            "client's deletion is immediate. Delete the Topic object"
+        )
+        raise refused(ErrorCode.policy_violation, text)
+    # Its manager would create the Topic again.
     owner = holder(body, ("spec",))
     if owner is not None:
         text = (

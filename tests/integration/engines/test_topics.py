@@ -146,6 +146,33 @@ def test_orphaned_topic_is_adopted_with_its_records_on_request(
     assert engine.values(name) == [b"kept", b"more"]
 
 
+def test_deleted_topic_is_served_and_can_be_kept_during_its_grace_period(
+    engine: DrivenEngine,
+) -> None:
+    name, spec = engine.create(1, 2, deletionGracePeriod="1h")
+    topic_id = engine.ready(name)["topicId"]
+    engine.produce(name, b"before")
+    engine.kube.delete("Topic", name)
+    engine.status(name, lambda _: True, type_="Ready", is_="True", reason="DeletionPending")
+    # Clients notice nothing, and the spec is still followed.
+    engine.produce(name, b"meanwhile")
+    engine.apply(name, {**spec, "config": {"retention.ms": "7200000"}})
+    wait(lambda: engine.config(name) == {"retention.ms": "7200000"}, "the change", LONG_S)
+    # Orphan releases the object and keeps the topic, and its manifest adopts it.
+    engine.apply(name, {**spec, "deletionPolicy": "Orphan"})
+    wait(lambda: engine.kube.get("Topic", name) is None, f"{name} to be released", LONG_S)
+    assert engine.topic_id(name) == topic_id
+    engine.apply(name, spec, **{ADOPT_TOPIC_ID: topic_id})
+    assert engine.ready(name)["topicId"] == topic_id
+    assert engine.values(name) == [b"before", b"meanwhile"]
+    # A shorter period ends, and the topic is deleted.
+    engine.kube.delete("Topic", name)
+    engine.status(name, lambda _: True, type_="Ready", is_="True", reason="DeletionPending")
+    engine.apply(name, {**spec, "deletionGracePeriod": "5s"})
+    wait(lambda: engine.kube.get("Topic", name) is None, f"{name} to be deleted", LONG_S)
+    wait(lambda: engine.described(name) is None, "brokers to have forgotten it", LONG_S)
+
+
 def test_two_topics_of_one_name_are_reported(engine: DrivenEngine) -> None:
     name, spec = engine.create(1, 1)
     first = engine.ready(name)

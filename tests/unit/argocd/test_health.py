@@ -39,7 +39,7 @@ VERDICTS = {
         "ReplicationFactorChanging Placeholders ReplicasBehind AuditPassed DamageFound "
         "ManifestContradicts NotAudited AuditOutdated MinInsyncReplicasTooHigh",
         "Progressing": "Pending BrokersMissing Placing LeadersStarting PartitionsOffline "
-        "ElectionPending StorageFailed Deleting Adopting Rebuilding Disabling",
+        "ElectionPending StorageFailed Deleting DeletionPending Adopting Rebuilding Disabling",
         "Suspended": "Paused",
         "Degraded": "LastCopyMissing NameTaken AdoptionRequired AdoptionRefused SliceFull "
         "PartitionsBeyondSpec "

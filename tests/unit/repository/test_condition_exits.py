@@ -50,6 +50,8 @@ _KAFKA_OUT = _KAFKA_TOPICS + "test_unusable_connection_is_reported_and_recovers"
 TAKEN = {
     "Topic": {
         "Paused": _EXITS + "test_a_pause_ends_with_its_annotation",
+        "DeletionPending": "unit/operator_shell/test_deletion_grace.py::"
+        "test_topic_is_kept_and_adopted_as_the_event_says",
         "LeadersStarting": "unit/controller/test_acknowledgements.py::"
         "test_a_slow_broker_is_named_once_the_time_is_over",
         "BrokersMissing": _EXITS + "test_exit_of_brokers_missing_is_to_start_brokers",

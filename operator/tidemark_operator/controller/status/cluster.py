@@ -18,6 +18,7 @@ from tidemark_operator.controller.status.conditions import (
     condition,
     render,
     summary,
+    time_text,
 )
 from tidemark_operator.controller.status.left_behind import rendered
 
@@ -98,7 +99,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
     # The order is by urgency.
     if state.cluster.deleting:
         names = (
-            [topic.key.rpartition("/")[2] for topic in state.topics.values()],
+            [_waited_for(topic) for topic in state.topics.values()],
             [broker.key.rpartition("/")[2] for broker in state.brokers.values()],
         )
         text = cluster_deletion.waiting_text(*names) or "deleting its PartitionSlices"
@@ -167,6 +168,14 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
         text += f"; {refused}"
         return summary(ready=True, reason=Reason.BROKERS_REFUSED, message=text, stalled=True)
     return summary(ready=True, reason=Reason.SERVING, message=text)
+
+
+def _waited_for(topic: TopicInfo) -> str:
+    """Return the name of a Topic that the Cluster's deletion waits for, and until when it does."""
+    name = topic.key.rpartition("/")[2]
+    if topic.deletion_due_ms is None:
+        return name
+    return f"{name}, grace period until {time_text(topic.deletion_due_ms)}"
 
 
 def _storage(state: ControllerState) -> list[ConditionValue]:

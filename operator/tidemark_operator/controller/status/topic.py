@@ -29,6 +29,7 @@ from tidemark_operator.controller.model import (
 )
 from tidemark_operator.controller.placement_records import partitions_in_rows
 from tidemark_operator.controller.replication_factor_changes import Resizing
+from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.controller.status.acceptances import recorded
 from tidemark_operator.controller.status.conditions import (
     FALSE,
@@ -211,6 +212,9 @@ def topic_status(
             # A printer column shows one field, and cannot join two.
             "summary": f"{counted.in_sync}/{counted.desired}",
         }
+    status.pop(deletion_grace.DELETION, None)
+    if (field := deletion_grace.status_field(topic, now_ms=now_ms)) is not None:
+        status[deletion_grace.DELETION] = field
     if decision.accepted:
         status["accepted"] = recorded(topic.status, decision.accepted, now_ms=now_ms)
     if decision.tiering_status.tiering.ever_tiered:
@@ -279,7 +283,7 @@ def _paused(
 
 def _paused_text(topic: TopicInfo, decision: TopicDecision, observed: int) -> str:
     text = "reconciliation is paused. To continue, remove the annotation tidemark.dev/paused"
-    if topic.deletion_ms is not None:
+    if topic.deletion_ms is not None or topic.deletion_due_ms is not None:
         text += ". The Topic's deletion is also paused"
     elif 0 < observed < topic.generation:
         text += f". Generation {topic.generation} of the spec is not applied"
@@ -305,6 +309,9 @@ def _conditions(
         place, name = (1, "Reconciling") if refused.goes_on else (2, "Stalled")
         if main[place].status != TRUE:
             main[place] = condition(name, True, refused.reason, refused.message)
+    # So is a deletion that is due later.
+    if (text := deletion_grace.pending_text(topic)) and main[1].status != TRUE:
+        main[1] = condition("Reconciling", True, Reason.DELETION_PENDING, text)
     # Conditions about data need placed partitions that are not being deleted.
     if decision.deletion is not None or not counted.rows:
         return main
@@ -370,7 +377,9 @@ def _main(
         return storage_refuses(state, counted.refusing)
     if counted.starting:
         return leaders_starting(state, topic, counted.starting)
-    # A disablement is only shown while everything is served.
+    # A deletion that is due, and a disablement, are only shown while everything is served.
+    if text := deletion_grace.pending_text(topic):
+        return summary(ready=True, reason=Reason.DELETION_PENDING, message=text, reconciling=True)
     if decision.tiering_status.tiering.is_disabling:
         return _disabling(topic, decision.tiering_status, disablements, now_ms)
     return summary(ready=True, reason=Reason.SERVING, message=_served_text(counted))

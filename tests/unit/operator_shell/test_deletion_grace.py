@@ -1,0 +1,196 @@
+"""Grace period of a Topic's deletion: the topic is served until it ends, and can be kept."""
+
+import datetime
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.controller.controller_world import local_bytes
+from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
+from tidemark.annotations import ADOPT_TOPIC_ID, DELETION_PROTECTION
+from tidemark_operator.controller.status.deletion_grace import recheck_s
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
+from tidemark_operator.reconcile.brokers import BrokerReconciler
+from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.resources.times import ms_of_time
+
+T = ShellWorld.key(TOPIC, "t")
+HOUR_MS = 3_600_000
+
+
+class Clock:
+    """The operator's clock, which tests set."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("tidemark_operator.reconcile.topics.wall_ms", made)
+    return made
+
+
+@pytest.fixture
+async def world(clock: Clock) -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster(UNDER_REPLICATED)
+    made.make_broker(1)
+    async with made.term():
+        await made.start_broker(1)
+        await BrokerReconciler(made.services, made.reflector).reconcile(
+            ShellWorld.key(BROKER, "broker-1")
+        )
+        made.make_topic(deletionGracePeriod="24h")
+        await TopicReconciler(made.services).reconcile(T)
+        made.acknowledge(1)
+        yield made
+
+
+def delete(world: ShellWorld, clock: Clock) -> int:
+    """Delete the Topic; return the time of the deletion, at which the clock starts."""
+    world.delete(TOPIC, "t")
+    body = world.server.find(TOPIC, "t")
+    assert body is not None
+    text = str(body["metadata"]["deletionTimestamp"])
+    clock.now_ms = ms_of_time(datetime.datetime.fromisoformat(text))
+    return clock.now_ms
+
+
+async def test_topic_is_served_until_the_grace_period_ends(world: ShellWorld, clock: Clock) -> None:
+    topics = TopicReconciler(world.services)
+    deleted_ms = delete(world, clock)
+    later_s = await topics.reconcile(T)
+    assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "DeletionPending")
+    assert world.condition(TOPIC, "t", "Reconciling")[:2] == ("True", "DeletionPending")
+    # The clock may be set, so the end is not waited for in one piece.
+    assert later_s == 60
+    # The topic still follows its spec, and nothing of it is deleted.
+    world.edit(TOPIC, "t", partitions=2)
+    for _ in range(2):
+        await topics.reconcile(T)
+    assert world.status(TOPIC, "t")["partitionsPlaced"] == 2
+    assert not world.services.state.tombstoned_ids()
+    clock.now_ms = deleted_ms + 24 * HOUR_MS - 1
+    assert await topics.reconcile(T) == 1
+    assert not world.services.state.tombstoned_ids()
+    # At the end the start is recorded first, and the deletion follows.
+    clock.now_ms = deleted_ms + 24 * HOUR_MS
+    await topics.reconcile(T)
+    assert world.status(TOPIC, "t")["deletion"]["started"] is True
+    assert not world.services.state.tombstoned_ids()
+    await topics.reconcile(T)
+    assert world.services.state.tombstoned_ids()
+
+
+async def test_deletion_that_has_started_continues_if_the_clock_is_set_back(
+    world: ShellWorld, clock: Clock
+) -> None:
+    deleted_ms = delete(world, clock)
+    clock.now_ms = deleted_ms + 24 * HOUR_MS
+    await TopicReconciler(world.services).reconcile(T)
+    clock.now_ms = deleted_ms
+    # Also under the next controller, which knows only what is stored.
+    async with world.term():
+        await TopicReconciler(world.services).reconcile(T)
+        assert world.services.state.tombstoned_ids()
+
+
+async def test_one_event_says_how_much_is_deleted_and_how_to_keep_it(
+    world: ShellWorld, clock: Clock
+) -> None:
+    topics = TopicReconciler(world.services)
+    topic = world.services.state.topics["ns/t"]
+    report = local_bytes((topic.id, 0), 5 << 20)
+    world.services.state.reports[topic.id, 0] = report
+    delete(world, clock)
+    for _ in range(3):
+        await topics.reconcile(T)
+    (event,) = [e for e in world.events.emitted if e.reason == "DeletionPending"]
+    assert "1 partition, at most 0 records, about 4 MiB in the leaders' logs" in event.message
+    keep = (
+        "kubectl --namespace ns patch topics.tidemark.dev t --type merge --patch "
+        '\'{"spec":{"deletionPolicy":"Orphan"}}\''
+    )
+    assert keep in event.message
+    topic_id = world.status(TOPIC, "t")["topicId"]
+    assert event.message.endswith(f"{ADOPT_TOPIC_ID}: {topic_id}")
+    # Another end is news.
+    world.edit(TOPIC, "t", deletionGracePeriod="48h")
+    await topics.reconcile(T)
+    assert world.events.reasons.count("DeletionPending") == 2
+
+
+async def test_topic_is_kept_and_adopted_as_the_event_says(world: ShellWorld, clock: Clock) -> None:
+    topics = TopicReconciler(world.services)
+    delete(world, clock)
+    await topics.reconcile(T)
+    topic_id = world.status(TOPIC, "t")["topicId"]
+    world.edit(TOPIC, "t", deletionPolicy="Orphan")
+    await topics.reconcile(T)
+    assert world.server.find(TOPIC, "t") is None
+    (left,) = world.status(CLUSTER, "main")["leftBehind"]
+    assert left["topicId"] == topic_id
+    world.make_topic(deletionGracePeriod="24h")
+    world.annotate(TOPIC, "t", **{ADOPT_TOPIC_ID: topic_id})
+    for _ in range(3):
+        await topics.reconcile(T)
+    assert world.status(TOPIC, "t")["topicId"] == topic_id
+    assert len(list(world.services.state.all_rows())) == 1
+    # The new object is not being deleted.
+    assert "deletion" not in world.status(TOPIC, "t")
+
+
+@pytest.mark.parametrize("period", ["0s", None])
+async def test_topic_is_deleted_at_once_without_a_grace_period(
+    world: ShellWorld, clock: Clock, period: str | None
+) -> None:
+    topics = TopicReconciler(world.services)
+    delete(world, clock)
+    await topics.reconcile(T)
+    world.edit(TOPIC, "t", deletionGracePeriod=period)
+    await topics.reconcile(T)
+    assert world.services.state.tombstoned_ids()
+
+
+async def test_protection_holds_a_deletion_whose_grace_period_is_over(
+    world: ShellWorld, clock: Clock
+) -> None:
+    topics = TopicReconciler(world.services)
+    deleted_ms = delete(world, clock)
+    await topics.reconcile(T)
+    world.annotate(TOPIC, "t", **{DELETION_PROTECTION: "true"})
+    clock.now_ms = deleted_ms + 48 * HOUR_MS
+    await topics.reconcile(T)
+    assert world.condition(TOPIC, "t", "Stalled")[:2] == ("True", "DeletionProtected")
+    assert "deletion" not in world.status(TOPIC, "t")
+    assert not world.services.state.tombstoned_ids()
+
+
+async def test_deleted_cluster_names_the_topic_and_the_end_of_its_grace_period(
+    world: ShellWorld, clock: Clock
+) -> None:
+    delete(world, clock)
+    await TopicReconciler(world.services).reconcile(T)
+    due = world.status(TOPIC, "t")["deletion"]["due"]
+    world.delete(CLUSTER, "main")
+    await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
+    ready = world.condition(CLUSTER, "main", "Ready")
+    assert ready[:2] == ("False", "Deleting")
+    assert f"(t, grace period until {due})" in ready[2]
+    # The Topic is still served.
+    assert world.condition(TOPIC, "t", "Ready")[0] == "True"
+
+
+async def test_paused_topic_is_not_looked_at_when_its_grace_period_ends(
+    world: ShellWorld, clock: Clock
+) -> None:
+    world.annotate(TOPIC, "t", **{"tidemark.dev/paused": "true"})
+    deleted_ms = delete(world, clock)
+    topic = world.services.state.topics["ns/t"]
+    assert recheck_s(topic, None, now_ms=deleted_ms + 48 * HOUR_MS) is None
