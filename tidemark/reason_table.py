@@ -1303,6 +1303,13 @@ KAFKA = (
         "Set spec.partitions to the number in the message.",
     ),
     ReasonEntry(
+        Reason.CLIENT_CHANGES_NOT_REFUSED,
+        "Stalled=True",
+        "spec.clientChanges is Refuse. Clients change topics at Apache Kafka's brokers, so the "
+        "operator cannot refuse them.",
+        "Restrict clients by ACLs of that cluster, and remove spec.clientChanges.",
+    ),
+    ReasonEntry(
         Reason.TIERING_ENABLED_EXTERNALLY,
         "Stalled=True",
         "Tiering of the topic was enabled outside Tidemark.",

@@ -198,6 +198,7 @@ class Reason(enum.StrEnum):
     CREATING = "Creating"
     TOPIC_MISSING = "TopicMissing"
     PARTITIONS_ADDED = "PartitionsAdded"
+    CLIENT_CHANGES_NOT_REFUSED = "ClientChangesNotRefused"
     TIERING_ENABLED_EXTERNALLY = "TieringEnabledExternally"
     REASSIGNMENT_IN_PROGRESS = "ReassignmentInProgress"
 

@@ -239,6 +239,7 @@ class TopicInfo:
       the condition's reason.
     - ``partitions_placed`` and ``tiering_status`` are persisted in ``status``, which is the
       object's whole status as last read or written.
+    - ``refuses_client_changes`` is None if the Cluster decides.
     - ``assignments`` are the brokers on which a client's request wants partitions.
     - ``annotations`` are those by which a person accepts something (:mod:`tidemark.annotations`),
       with their values.
@@ -268,6 +269,7 @@ class TopicInfo:
     deletion_due_ms: int | None = None
     protected: bool = False
     deletion_blocked: bool = False
+    refuses_client_changes: bool | None = None
     assignments: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     paused: bool = False
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -395,7 +397,8 @@ class ClusterInfo:
     authorize: bool = False
     super_users: tuple[str, ...] = ()
     quotas: tuple[ClientQuota, ...] = ()
-
+    #: Kafka clients may not change a spec, if the Topic does not say otherwise.
+    refuses_client_changes: bool = False
     orphans: tuple[OrphanedTopic, ...] = ()
     rebuilding: ClusterRebuilding | None = None
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)

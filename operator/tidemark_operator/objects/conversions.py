@@ -59,9 +59,9 @@ from tidemark_operator.resources.record_deletion import (
     parse_record_deletion,
 )
 from tidemark_operator.resources.times import ms_of_time
+from tidemark_operator.resources.topic import ClientChangesName, Topic, parse_topic
 from tidemark_operator.resources.topic import DisablePolicyName as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
-from tidemark_operator.resources.topic import Topic, parse_topic
 from tidemark_operator.resources.topic_config import (
     COMPACTED,
     is_compacted,
@@ -166,6 +166,7 @@ def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
         storage_problem=storage_problem,
         authorize=authorization is not None,
         quotas=cluster_quotas(cluster.spec.quotas),
+        refuses_client_changes=cluster.spec.client_changes is ClientChangesName.REFUSE,
         super_users=tuple(sorted((authorization and authorization.super_users) or ())),
         orphans=orphans,
         rebuilding=rebuilding_of(body),
@@ -294,6 +295,9 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
         deletion_blocked=meta.is_deleting and is_protected(meta),
         deletion_policy=(
             DeletionPolicy.ORPHAN if spec.is_orphaned_on_delete else DeletionPolicy.DELETE
+        ),
+        refuses_client_changes=(
+            None if spec.client_changes is None else spec.client_changes is ClientChangesName.REFUSE
         ),
         assignments=parse_assignments(meta.annotations.get(ASSIGNMENT_ANNOTATION, "")),
         paused=paused,

@@ -40,7 +40,11 @@ from tidemark_operator.resources.schema import (
     condition_column,
 )
 from tidemark_operator.resources.times import Time
-from tidemark_operator.resources.topic import DisablePolicyName, TieringStateName
+from tidemark_operator.resources.topic import (
+    ClientChangesName,
+    DisablePolicyName,
+    TieringStateName,
+)
 
 #: Number of brokers that one Cluster creates.
 POD_BROKERS_MAX = 256
@@ -276,6 +280,14 @@ class ClusterSpec(SpecModel):
         Field(
             description="Broker pods that the operator creates. Unset: the operator "
             "creates and removes none, and existing ones stay."
+        ),
+    ] = None
+    client_changes: Annotated[
+        ClientChangesName | None,
+        Field(
+            description="Refuse: Kafka clients cannot create topics, nor change what a Topic or "
+            "the Cluster declares. Requests fail with POLICY_VIOLATION. Records, moves of replicas "
+            "and elections are not affected. Default: Allow."
         ),
     ] = None
     object_metadata: Annotated[

@@ -141,6 +141,9 @@ ENGINE_RULES = (
     _not_on_kafka("remoteStorage", "configure remote.log.storage.manager.* on its brokers"),
     _not_on_kafka("authorization", "its brokers have their own authorizer and ACLs"),
     _not_on_kafka("quotas", "set quotas in that cluster with kafka-configs.sh"),
+    _not_on_kafka(
+        "clientChanges", "clients change topics at its brokers, so restrict them by its ACLs"
+    ),
     _not_on_kafka("groups", "set it in that cluster with kafka-configs.sh"),
     Rule(
         rule=(

@@ -62,6 +62,13 @@ class DeletionPolicyName(enum.StrEnum):
     ORPHAN = "Orphan"
 
 
+class ClientChangesName(enum.StrEnum):
+    """Handling of Kafka clients' requests that would change a spec."""
+
+    ALLOW = "Allow"
+    REFUSE = "Refuse"
+
+
 class TieringStateName(enum.StrEnum):
     """State of tiering (KIP-950)."""
 
@@ -164,6 +171,14 @@ class TopicSpec(SpecModel):
             description="With deletionPolicy Delete, how long the topic is still served after its "
             "object was deleted, such as 24h. Until the end, deletionPolicy: Orphan keeps the "
             "topic. Kafka clients cannot delete the topic. Default: 0s."
+        ),
+    ] = None
+
+    client_changes: Annotated[
+        ClientChangesName | None,
+        Field(
+            description="Refuse: Kafka clients cannot delete the topic, add partitions, or change "
+            "its configuration or replication factor. Default: clientChanges of the Cluster."
         ),
     ] = None
 

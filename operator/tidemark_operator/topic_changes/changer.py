@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from kio.schema.errors import ErrorCode
 
 from tidemark.configuration.broker_keys import DELETE_TOPICS
+from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.wire.topics import (
     CHANGES_MAX,
     ChangeKind,
@@ -38,7 +39,12 @@ from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.topic_changes import alteration, creation
 from tidemark_operator.topic_changes.object_names import object_name
-from tidemark_operator.topic_changes.refusal import ChangeRefusal, of_api_server, refused
+from tidemark_operator.topic_changes.refusal import (
+    ChangeRefusal,
+    check_allowed,
+    of_api_server,
+    refused,
+)
 
 #: Statuses change often, and every write of one makes a concurrent change conflict.
 TRIES_MAX = 10
@@ -148,6 +154,7 @@ class TopicChanger:
             summary = _keys(change)
         else:
             raise refused(ErrorCode.invalid_request, f"{change.kind} is not a topic change")
+        self._check_allowed(topic)
         written = await self._apply(request, TOPIC, patch, "ChangedByClient", summary)
         return _done(topic.id, written)
 
@@ -162,8 +169,19 @@ class TopicChanger:
         body = await self._services.client.api.get(CLUSTER, key.namespace, key.name)
         patch = configured(body, change)
         if patch is not None:
+            check_allowed(
+                self._services.state.cluster,
+                None,
+                f"Cluster {key.namespaced_name}",
+                "change the Cluster object",
+            )
             await self._apply(request, CLUSTER, patch, "ChangedByClient", _keys(change))
         return TopicChangeResult(error_code=int(ErrorCode.none), error_message=None, topic_id=None)
+
+    def _check_allowed(self, topic: TopicInfo, verb: str = "change") -> None:
+        """Check that Kafka clients may change a Topic's spec. Raises :class:`ChangeRefusal`."""
+        cluster = self._services.state.cluster
+        check_allowed(cluster, topic, f"Topic {topic.key}", f"{verb} the Topic object")
 
     def _known(self, change: TopicChange) -> TopicInfo | None:
         state = self._services.state
@@ -192,6 +210,11 @@ class TopicChanger:
 
         name = object_name(cluster, topic, is_taken)
         body = creation.manifest(services.state, change, namespace=namespace, name=name)
+        # Without its own topics a coordinator would serve no group and no transaction.
+        if topic not in COORDINATORS_TOPICS:
+            remedy = f"create a Topic object for topic {topic}"
+            place = f"Cluster {services.cluster_key.namespaced_name}"
+            check_allowed(services.state.cluster, None, place, remedy)
         written = await self._apply(request, TOPIC, body, "CreatedByClient", f"topic {topic}")
         topic_id = None if request.validate_only else uuid.UUID(written["metadata"]["uid"])
         return _done(topic_id, written)
@@ -205,6 +228,7 @@ class TopicChanger:
             text = f"Topic deletion is disabled: {DELETE_TOPICS} is false in the Cluster"
             raise refused(ErrorCode.topic_deletion_disabled, text)
         alteration.check_deletion(topic, body)
+        self._check_allowed(topic, "delete")
         if not request.validate_only:
             self._emit(request, key, "DeletedByClient", f"topic {topic.name}")
             await self._services.client.delete(TOPIC, key, uid=str(body["metadata"]["uid"]))
@@ -246,6 +270,7 @@ class TopicChanger:
         patch: Json | None = None
         # Another owner of the factor makes the dry run conflict, and the client gets its name.
         if planned.replication_factor != topic.replication_factor:
+            self._check_allowed(topic)
             body = await services.client.api.get(TOPIC, key.namespace, key.name)
             patch = with_factor(body, planned.replication_factor)
             await services.client.apply(TOPIC, patch, manager=MANAGER, dry_run=True)

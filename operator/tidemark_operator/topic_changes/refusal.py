@@ -3,6 +3,7 @@
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import DISABLEMENT_IN_PROGRESS, TopicChangeResult
+from tidemark_operator.controller.model import ClusterInfo, TopicInfo
 from tidemark_operator.kube.errors import (
     ApiServerUnavailable,
     Conflict,
@@ -36,6 +37,21 @@ class ChangeRefusal(Exception):
 def refused(code: ErrorCode, message: str) -> ChangeRefusal:
     """Return a refusal with one of Kafka's error codes."""
     return ChangeRefusal(int(code), message)
+
+
+def check_allowed(cluster: ClusterInfo, topic: TopicInfo | None, object_: str, remedy: str) -> None:
+    """Check that Kafka clients may change a spec. Raises :class:`ChangeRefusal`.
+
+    Kafka's controller calls a policy (KIP-108, KIP-133) after its own checks, so this one is called
+    last, too. ``topic``: the topic that changes, None for a new one or the Cluster. ``object_`` and
+    ``remedy`` are the beginning and the advice of the message.
+    """
+    of_topic = None if topic is None else topic.refuses_client_changes
+    if not (cluster.refuses_client_changes if of_topic is None else of_topic):
+        return
+    place = f"Cluster {cluster.key}" if topic is None or of_topic is None else f"Topic {topic.key}"
+    text = f"{object_} is managed by Kubernetes: {remedy}. spec.clientChanges of {place} is Refuse"
+    raise refused(ErrorCode.policy_violation, text)
 
 
 def of_api_server(error: KubeError) -> ChangeRefusal:

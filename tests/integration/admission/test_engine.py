@@ -32,6 +32,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"remoteStorage": {"filesystem": {"path": "/tier"}}}, "remoteStorage is not supported"),
     ({"authorization": {"type": "simple"}}, "authorization is not supported with engine kafka"),
     ({"groups": {"g": {"consumer.session.timeout.ms": "45000"}}}, "groups is not supported"),
+    ({"clientChanges": "Refuse"}, "clientChanges is not supported with engine kafka"),
     ({"config": {"log.retention.ms": "1000"}}, "with engine kafka, config takes only"),
 ]
 

@@ -146,3 +146,42 @@ async def test_internal_topic_is_placed_with_one_broker(world: ClusterWorld) -> 
     ((code, message),) = await peer.change_topics(operator.control, wrong)
     assert code == POLICY_VIOLATION
     assert "this internal topic stores the state of groups or transactions" in message
+
+
+async def test_clients_change_no_manifest_of_a_cluster_that_refuses_it(
+    world: ClusterWorld,
+) -> None:
+    operator, peer = await _started(world)
+
+    async def ask(topic_change: TopicChange) -> tuple[int, str]:
+        (result,) = await peer.change_topics(operator.control, topic_change)
+        return result
+
+    assert await ask(create("orders")) == (0, "")
+    await world.until(lambda: ("orders", 0) in peer.rows, "the broker is notified")
+    await world.patch(CLUSTER, "demo", clientChanges="Refuse")
+
+    async def is_refused() -> bool:
+        code, text = await ask(_configure("orders", segment_ms="70000"))
+        return code == POLICY_VIOLATION and "change the Topic object" in text
+
+    await world.until(is_refused, "the operator has read the Cluster")
+    generation = (await world.get(TOPIC, "orders"))["metadata"]["generation"]
+    for refused in (
+        create("more"),
+        create("automatic", automatic=True),
+        change(ChangeKind.GROW, "orders", partitions=2),
+        change(ChangeKind.DELETE, "orders"),
+        _for_all_brokers(log_retention_ms="60000"),
+    ):
+        assert (await ask(refused))[0] == POLICY_VIOLATION
+    (body,) = await world.api.list_all(TOPIC, world.namespace)
+    # The Topic of one team may be open to its clients.
+    await world.patch(TOPIC, body["metadata"]["name"], clientChanges="Allow")
+
+    async def is_allowed() -> bool:
+        return await ask(change(ChangeKind.GROW, "orders", partitions=2)) == (0, "")
+
+    await world.until(is_allowed, "the operator has read the Topic")
+    body = await world.get(TOPIC, "orders")
+    assert (body["spec"]["partitions"], body["metadata"]["generation"]) == (2, generation + 2)

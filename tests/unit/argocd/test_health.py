@@ -97,7 +97,7 @@ VERDICTS = {
     "Topic, with engine kafka": {
         "Progressing": "KafkaUnavailable KafkaBusy Creating ReassignmentInProgress",
         "Degraded": "KafkaRejected ConfigRefused PolicyViolation NameRefused TopicMissing "
-        "TopicReplaced PartitionsAdded TieringEnabledExternally",
+        "TopicReplaced PartitionsAdded TieringEnabledExternally ClientChangesNotRefused",
     },
     "Cluster, with engine kafka": {
         "Progressing": "EngineUnavailable",

@@ -130,3 +130,12 @@ def test_a_leader_that_is_behind_is_distinguished_from_one_that_lost_records() -
     lost = records._answer(-1, beyond, 5, Offset(3, -1, 2))
     assert (lost.error_code, lost.lost_from) == (ErrorCode.offset_out_of_range.value, 3)
     assert records._answer(5, None, 5, None).low_watermark == 5
+
+
+def test_client_changes_that_cannot_be_refused_are_reported_until_the_field_is_removed() -> None:
+    refusing = dataclasses.replace(desired_topic(), refuses_client_changes=True)
+    (blocker,) = topic_rules.refusals(refusing, 1, "")
+    assert blocker.reason == "ClientChangesNotRefused"
+    assert "remove the field" in blocker.message
+    removed = dataclasses.replace(refusing, refuses_client_changes=None)
+    assert topic_rules.refusals(removed, 1, "") == []

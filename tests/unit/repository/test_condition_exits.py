@@ -241,6 +241,8 @@ TAKEN = {
         "TopicMissing": _KAFKA_UNASKED,
         "TopicReplaced": _KAFKA_UNASKED,
         "PartitionsAdded": _KAFKA_TOPICS + "test_partitions_are_added_and_never_removed",
+        "ClientChangesNotRefused": "unit/kafka_engine/test_topic_rules.py::"
+        "test_client_changes_that_cannot_be_refused_are_reported_until_the_field_is_removed",
         "TieringEnabledExternally": "integration/kafka_engine/test_tiering.py::"
         "test_topic_tiered_externally_is_reported_and_left_alone",
         "ReassignmentInProgress": "integration/kafka_engine/test_moves.py::"

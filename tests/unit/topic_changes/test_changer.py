@@ -801,3 +801,89 @@ def test_error_message_with_client_text_is_truncated() -> None:
     ).result()
     assert result.error_message is not None
     assert len(result.error_message) == 2000
+
+
+# ---------------------------------------------------------------- only manifests change topics
+
+
+REFUSE = {"clientChanges": "Refuse"}
+SPEC_CHANGES = {
+    "create": create("new"),
+    "create automatically": create("new", automatic=True),
+    "delete": change(ChangeKind.DELETE),
+    "grow": change(ChangeKind.GROW, partitions=2),
+    "configure": change(ChangeKind.CONFIGURE, settings=settings(retention_ms="7")),
+    "configure the cluster": change(
+        ChangeKind.CONFIGURE_CLUSTER, "", settings=settings(log_retention_ms="7")
+    ),
+    "configure a group": change(
+        ChangeKind.CONFIGURE_GROUP, "g", settings=settings(consumer_session_timeout_ms="45000")
+    ),
+    "change the replication factor": change(
+        ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(1, 2)),)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SPEC_CHANGES)
+@pytest.mark.parametrize("validate_only", [True, False])
+async def test_changes_of_a_spec_are_refused_if_only_manifests_may_change_it(
+    changes: Changes, case: str, validate_only: bool
+) -> None:
+    await changes.one(create())
+    await TopicReconciler(changes.world.services).reconcile(changes.world.key(TOPIC, "t"))
+    config = {"auto.create.topics.enable": "true"}
+    changes.world.edit(CLUSTER, "main", config=config, **REFUSE)
+    before = [body["metadata"]["resourceVersion"] for body in changes.world.server.of_kind(TOPIC)]
+    error_name, text = await changes.one(SPEC_CHANGES[case], validate_only=validate_only)
+    assert error_name == "policy_violation"
+    assert "is managed by Kubernetes" in text
+    assert text.endswith("spec.clientChanges of Cluster ns/main is Refuse")
+    after = [body["metadata"]["resourceVersion"] for body in changes.world.server.of_kind(TOPIC)]
+    assert after == before
+
+
+async def test_refusal_names_the_object_to_change(changes: Changes) -> None:
+    await changes.one(create())
+    changes.world.edit(CLUSTER, "main", **REFUSE)
+    assert (await changes.one(change(ChangeKind.GROW, partitions=2)))[1].startswith(
+        "Topic ns/t is managed by Kubernetes: change the Topic object."
+    )
+    assert "create a Topic object for topic orders" in (await changes.one(create("orders")))[1]
+
+
+async def test_topic_overrides_the_cluster_for_changes_by_clients(changes: Changes) -> None:
+    await changes.one(create())
+    grow = change(ChangeKind.GROW, partitions=2)
+    changes.world.edit(TOPIC, "t", **REFUSE)
+    error_name, text = await changes.one(grow)
+    assert (error_name, text.endswith("spec.clientChanges of Topic ns/t is Refuse")) == (
+        "policy_violation",
+        True,
+    )
+    changes.world.edit(CLUSTER, "main", **REFUSE)
+    changes.world.edit(TOPIC, "t", clientChanges="Allow")
+    assert await changes.one(grow) == ("none", "")
+
+
+async def test_errors_of_kafka_come_before_the_refusal(changes: Changes) -> None:
+    await changes.one(create())
+    changes.world.edit(CLUSTER, "main", **REFUSE)
+    assert (await changes.one(create()))[0] == "topic_already_exists"
+    assert (await changes.one(create("x", partitions=0)))[0] == "invalid_partitions"
+    unknown = change(ChangeKind.DELETE, "unknown")
+    assert (await changes.one(unknown))[0] == "unknown_topic_or_partition"
+    assert (await changes.one(change(ChangeKind.GROW, partitions=1)))[0] == "invalid_partitions"
+
+
+async def test_changes_of_no_spec_are_made_although_clients_are_refused(changes: Changes) -> None:
+    await changes.one(create())
+    await TopicReconciler(changes.world.services).reconcile(changes.world.key(TOPIC, "t"))
+    changes.world.edit(CLUSTER, "main", **REFUSE)
+    (row,) = changes.world.services.state.all_rows()
+    (other,) = {1, 2} - set(row.replicas)
+    move = Assignment(partition=0, replicas=(other,))
+    assert await changes.one(change(ChangeKind.REASSIGN, assignments=(move,))) == ("none", "")
+    # Groups depend on the coordinators' topics.
+    requested = create("__consumer_offsets", settings=settings(cleanup_policy="compact"))
+    assert await changes.one(requested) == ("none", "")

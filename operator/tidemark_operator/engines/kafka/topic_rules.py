@@ -218,6 +218,12 @@ def refusals(topic: TopicInfo, partitions: int, why_not_tiered: str) -> list[Blo
     if topic.deletion_blocked:
         text = "its deletion is blocked by the deletion protection annotation"
         found.append(Blocker(reason=Reason.DELETION_PROTECTED, message=text))
+    if topic.refuses_client_changes:
+        text = (
+            "spec.clientChanges Refuse has no effect with engine kafka: clients change topics at "
+            "Apache Kafka's brokers. Restrict them by ACLs of that cluster, and remove the field"
+        )
+        found.append(Blocker(reason=Reason.CLIENT_CHANGES_NOT_REFUSED, message=text))
     return found
 
 
