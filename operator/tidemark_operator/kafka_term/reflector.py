@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 
+from tidemark_operator.controller.status.topic_events import manifest_changes
 from tidemark_operator.kafka_term.observer import take_rows
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.kinds import BROKER, TOPIC, WATCHED, Json, Key, key_of
@@ -70,6 +71,8 @@ class KafkaReflector:
         if topic.paused and former is not None and former.uid == topic.uid:
             topic = dataclasses.replace(topic, config=former.config)
         state.put_topic(topic)
+        for event in manifest_changes(former, topic):
+            services.events.emit(event)
         found = services.seen.topics.get(topic.name)
         if found is not None and found.view.topic_id == topic.topic_id:
             take_rows(services, topic, found)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from tidemark_operator.controller import elections
+from tidemark_operator.controller.status.topic_events import manifest_changes
 from tidemark_operator.kube.kinds import BROKER, EXPORT, TOPIC, USER, WATCHED, Json, Key, key_of
 from tidemark_operator.objects.conversions import broker_info, cluster_info, cluster_of, topic_info
 from tidemark_operator.objects.exports import export_info
@@ -105,6 +106,8 @@ class Reflector:
         if topic.paused and former is not None and former.uid == topic.uid:
             topic = dataclasses.replace(topic, config=former.config)
         state.put_topic(topic)
+        for event in manifest_changes(former, topic):
+            self._services.events.emit(event)
         if former is None or (former.uid, former.deletion_ms) != (topic.uid, topic.deletion_ms):
             self._wake_exports(state.exports.of_topic(topic.key))
 

@@ -24,7 +24,6 @@ from tidemark_operator.controller.status import deletion_grace, topic_status
 from tidemark_operator.controller.status.left_behind import rendered
 from tidemark_operator.controller.status.topic_events import (
     Outages,
-    config_changes,
     damage_news,
     waiting_news,
 )
@@ -262,24 +261,13 @@ class TopicReconciler:
         return recheck_s
 
     def _publish(self, text: str) -> None:
-        """Send the brokers a Topic if its placement, configuration or tiering has changed.
-
-        Also emits an Event that lists the changed configuration keys.
-        """
+        """Send the brokers a Topic if its placement, configuration or tiering has changed."""
         topic = self._services.state.topics.get(text)
         if topic is None:
             return
         published = _published(self._services.state, topic)
-        before = self._published.get(text)
-        # Without a former value (after a takeover) everything is sent, but no Event is emitted.
-        if before != published:
+        if self._published.get(text) != published:
             self._published[text] = published
-            changed = (
-                "" if before is None else config_changes(before[1].config, published[1].config)
-            )
-            if changed:
-                event = normal("Topic", text, "Configured", f"topic {topic.name}: {changed}")
-                self._services.events.emit(event)
             if published[1].partition_count:
                 self._services.engine.publish(topics=[text])
 

@@ -331,14 +331,26 @@ async def test_an_event_reports_a_configuration_change_of_the_manifest(world: Sh
     world.make_topic(config={"retention.ms": "1000", "flush.ms": "5"})
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
-    assert "Configured" not in world.events.reasons, "it was made so"
+    assert "ConfigChanged" not in world.events.reasons, "it was made so"
     # One value changes, and one key is removed.
-    world.edit(TOPIC, "t", config={"retention.ms": "2000"})
+    world.edit(TOPIC, "t", config={"retention.ms": "2000"}, partitions=2)
     for _ in range(2):
         await reconciler.reconcile(T)
-    [event] = [event for event in world.events.emitted if event.reason == "Configured"]
-    assert event.message == "topic t: flush.ms is no longer set; retention.ms is '2000'"
+    [event] = [event for event in world.events.emitted if event.reason == "ConfigChanged"]
+    assert event.message == (
+        "topic t: flush.ms: '5' -> not set; partitions: '1' -> '2'; retention.ms: '1000' -> '2000'"
+    )
     assert (event.kind, event.key) == ("Topic", "ns/t")
+
+
+async def test_an_event_of_many_and_long_changes_is_short(world: ShellWorld) -> None:
+    world.make_topic()
+    throttled = {"leader.replication.throttled.replicas": "1:2," * 200}
+    changed = {f"{key}.ms": "70000" for key in ("retention", "segment", "flush", "segment.jitter")}
+    world.edit(TOPIC, "t", config={**changed, **throttled}, tiering={"enabled": True})
+    [event] = [event for event in world.events.emitted if event.reason == "ConfigChanged"]
+    assert event.message.endswith("; 1 more")
+    assert len(event.message) < 600
 
 
 @pytest.mark.parametrize(

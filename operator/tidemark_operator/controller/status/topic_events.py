@@ -5,19 +5,17 @@ successive stored statuses, so that nothing is emitted twice, and nothing for a 
 status shows. A topic that is being created, or grows, was never offline.
 """
 
-from collections.abc import Sequence
-
 from tidemark.reason_table import TIER
 from tidemark.reasons import Reason
-from tidemark.wire.control import ConfigEntry
-from tidemark_operator.controller.events import Event, normal, warning
+from tidemark_operator.controller.disablement import policy_name
+from tidemark_operator.controller.events import Event, normal, quoted, warning
 from tidemark_operator.controller.model import Json, TopicInfo
 from tidemark_operator.controller.status.conditions import FALSE, READY, TRUE, find
 from tidemark_operator.controller.status.remote_integrity import REMOTE_INTEGRITY
 
 _STARTING = Reason.LEADERS_STARTING
 _MISSING = Reason.BROKERS_MISSING
-#: Keys in one Event.
+#: Fields and keys in one Event.
 _SHOWN_MAX = 5
 #: Reasons of Ready=False for a topic that was served before.
 _OUTAGES = frozenset(
@@ -47,17 +45,50 @@ def waiting_news(topic: TopicInfo, status: Json) -> tuple[Event, ...]:
     return (warning("Topic", topic.key, _MISSING, str(new["message"])),)
 
 
-def config_changes(before: Sequence[ConfigEntry], after: Sequence[ConfigEntry]) -> str:
-    """Return the keys that differ between two configurations, with new values; "" for none."""
-    old = {entry.name: entry.value for entry in before}
-    new = {entry.name: entry.value for entry in after}
+def manifest_changes(before: TopicInfo | None, after: TopicInfo) -> tuple[Event, ...]:
+    """Return the Event ConfigChanged of a changed manifest, with old and new values.
+
+    Empty for another object of that name. A topic's configuration has no secrets: admission accepts
+    only known keys, and none of them is a password.
+    """
+    # After a takeover the former manifest is unknown.
+    if before is None or before.uid != after.uid:
+        return ()
+    old, new = _declared(before), _declared(after)
     changed = [
-        f"{name} is {new[name]!r}" if name in new else f"{name} is no longer set"
+        f"{name}: {_value(old.get(name))} -> {_value(new.get(name))}"
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
     ]
+    if not changed:
+        return ()
+    # The rest is counted, so that the Event stays short.
     more = len(changed) - _SHOWN_MAX
-    return "; ".join([*changed[:_SHOWN_MAX], *([f"{more} more"] if more > 0 else [])])
+    shown = [*changed[:_SHOWN_MAX], *([f"{more} more"] if more > 0 else [])]
+    text = f"topic {after.name}: {'; '.join(shown)}"
+    return (normal("Topic", after.key, "ConfigChanged", text),)
+
+
+def _declared(topic: TopicInfo) -> dict[str, str]:
+    """Return what a manifest declares, by the names of its fields and by Kafka's keys.
+
+    The configuration has the fields of tiering by their keys, such as remote.storage.enable.
+    """
+    policy = topic.tiering_spec.policy
+    fields = {
+        "partitions": str(topic.partitions),
+        "replicationFactor": str(topic.replication_factor),
+        "deletionPolicy": topic.deletion_policy.value,
+    }
+    if topic.deletion_grace:
+        fields["deletionGracePeriod"] = topic.deletion_grace
+    if policy is not None:
+        fields["tiering.disablePolicy"] = policy_name(policy)
+    return {**topic.config, **fields}
+
+
+def _value(text: str | None) -> str:
+    return "not set" if text is None else repr(quoted(text))
 
 
 class Outages:
