@@ -57,8 +57,8 @@ class Commands(LazyGroup):
         ),
         "import": LazyCommand(
             f"{_COMMANDS}.import_topics:import_topics",
-            "Write Topic manifests for the topics of a Kafka cluster (--bootstrap) or for "
-            "Strimzi's KafkaTopics (--strimzi). With both, manifests have the topics' ids.",
+            "Write manifests for the topics of a Kafka cluster (--bootstrap) or for Strimzi's "
+            "KafkaTopics and KafkaUsers (--strimzi). With both, Topics have the topics' ids.",
         ),
         "demo": LazyCommand(
             f"{_COMMANDS}.demo:demo",

@@ -1,4 +1,4 @@
-"""``tidemark import``: write Topic manifests for KafkaTopics or a Kafka cluster's topics."""
+"""``tidemark import``: write manifests for Strimzi's objects or a Kafka cluster's topics."""
 
 import re
 from collections import Counter
@@ -16,8 +16,10 @@ from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOpti
 from tidemark_cli.imports import kafka_topics, strimzi
 from tidemark_cli.imports.documents import Document, DocumentError, read
 from tidemark_cli.imports.kafka_topics import ExistingTopic
-from tidemark_cli.imports.manifest_writer import as_yaml
-from tidemark_cli.imports.strimzi import Defaults
+from tidemark_cli.imports.manifest_writer import as_yaml, values_comment
+from tidemark_cli.imports.strimzi import Defaults, MetadataRule
+from tidemark_cli.imports.strimzi_listeners import equivalent_values
+from tidemark_cli.imports.strimzi_users import user_manifest
 from tidemark_cli.imports.topics import (
     ImportedManifest,
     ImportedTopic,
@@ -29,6 +31,9 @@ from tidemark_cli.imports.topics import (
 from tidemark_operator.controller.events import count
 from tidemark_operator.resources.topic import DeletionPolicyName
 
+#: Strimzi's kinds that are imported.
+_KINDS = ("KafkaTopic", "KafkaUser", "Kafka")
+
 
 def import_topics(
     strimzi_files: Annotated[
@@ -36,7 +41,8 @@ def import_topics(
         typer.Option(
             "--strimzi",
             metavar="FILE",
-            help="File or folder with Strimzi's KafkaTopic objects, or - for standard input.",
+            help="File or folder with Strimzi's KafkaTopic, KafkaUser and Kafka objects, or - for "
+            "standard input.",
         ),
     ] = None,
     bootstrap: BootstrapOption = "",
@@ -47,7 +53,7 @@ def import_topics(
     ] = "",
     strimzi_cluster: Annotated[
         str,
-        typer.Option(help="Only topics of this Strimzi cluster (label strimzi.io/cluster)."),
+        typer.Option(help="Only objects of this Strimzi cluster (label strimzi.io/cluster)."),
     ] = "",
     default_partitions: Annotated[
         int | None, typer.Option(min=1, help="Partitions of KafkaTopics without a number.")
@@ -59,18 +65,26 @@ def import_topics(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Label or annotation of KafkaTopics to copy although its key has a prefix or a "
-            "dot.",
+            help="Label or annotation of Strimzi's objects to copy although its key has a prefix "
+            "or a dot.",
         ),
     ] = None,
     drop_metadata: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Label or annotation of KafkaTopics to leave out.",
+            help="Label or annotation of Strimzi's objects to leave out.",
         ),
     ] = None,
-    cluster: Annotated[str, typer.Option(help="Cluster of the Topics.")] = "tidemark",
+    new_topics: Annotated[
+        bool,
+        typer.Option(
+            "--new-topics",
+            help="Create topics on Tidemark's brokers instead of adopting the existing ones. "
+            "Records are copied separately.",
+        ),
+    ] = False,
+    cluster: Annotated[str, typer.Option(help="Cluster of the objects.")] = "tidemark",
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace in the manifests. Default: none.")
     ] = "",
@@ -82,46 +96,59 @@ def import_topics(
         Path | None, typer.Option(help="File to write. Default: standard output.")
     ] = None,
 ) -> None:
-    """Write Topic manifests for the topics of a Kafka cluster (--bootstrap) or for Strimzi's
-    KafkaTopics (--strimzi). With both, manifests have the topics' ids.
+    """Write manifests for the topics of a Kafka cluster (--bootstrap) or for Strimzi's
+    KafkaTopics and KafkaUsers (--strimzi). With both, Topics have the topics' ids.
 
-    The manifests adopt the topics. Internal topics, whose names start with two underscores, are
-    skipped. Labels and annotations of KafkaTopics are copied if their keys have neither a prefix
-    nor a dot (--keep-metadata, --drop-metadata). Fields without a counterpart are reported on
-    standard error, and in a comment above the manifest. The exit status is 1 if a topic could not
-    be imported; the others are written.
+    Topics adopt the existing topics, unless --new-topics is given. Internal topics, whose names
+    start with two underscores, are skipped. Users work only on Tidemark's own brokers. They name
+    Secrets, which the printed commands copy. For a Kafka object, a comment contains values of the
+    Helm chart with the same listeners.
+
+    Labels and annotations are copied if their keys have neither a prefix nor a dot
+    (--keep-metadata, --drop-metadata). Fields without a counterpart are reported on standard error,
+    and in a comment above the manifest. The exit status is 1 if an object could not be imported;
+    the others are written.
     """
     _check_pattern(topics)
-    # The cluster is read first: with both sources its topic ids complete the KafkaTopics.
     run = _Run()
+    target = ImportTarget(
+        cluster=cluster,
+        namespace=namespace,
+        deletion_policy=DeletionPolicyName(deletion_policy),
+        creates_topics=new_topics,
+    )
+    users: list[ImportedManifest] = []
+    comments = ""
+    # The cluster is read first: with both sources its topic ids complete the KafkaTopics.
     existing = _existing(run, bootstrap, client_config, topics) if bootstrap else None
     if strimzi_files:
         defaults = Defaults(partitions=default_partitions, replication_factor=default_replicas)
-        metadata = strimzi.MetadataRule(
+        metadata = MetadataRule(
             kept=frozenset(keep_metadata or ()), dropped=frozenset(drop_metadata or ())
         )
-        documents = _kafka_topics(run, strimzi_files, strimzi_cluster, topics)
-        strimzi_topics = _of_strimzi(run, documents, defaults, metadata)
+        objects = _strimzi_objects(run, strimzi_files, strimzi_cluster)
+        kafka_topics = _selected(run, objects["KafkaTopic"], topics)
+        _report_metadata(run, [*kafka_topics, *objects["KafkaUser"]], metadata)
+        strimzi_topics = _of_strimzi(run, kafka_topics, defaults, metadata)
         imported_topics = (
             strimzi_topics if existing is None else _identified(run, strimzi_topics, existing)
         )
+        comments = _listeners(run, objects["Kafka"])
+        users = run.users_of(objects["KafkaUser"], target, metadata)
     elif existing is not None:
         imported_topics = _of_cluster(run, existing, bootstrap)
     else:
         fail("no source: add --bootstrap HOST:PORT or --strimzi FILE")
     # The topics are generators, so their errors are reported here.
-    target = ImportTarget(
-        cluster=cluster, namespace=namespace, deletion_policy=DeletionPolicyName(deletion_policy)
-    )
     manifests = run.manifests_of(imported_topics, target)
-    # Written even if some topics failed; each of those was reported, and the status is 1.
-    _write(output, as_yaml(manifests))
-    run.close(manifests)
+    # Written even if some objects failed; each of those was reported, and the status is 1.
+    _write(output, comments + as_yaml([*manifests, *users]))
+    run.close(manifests, users, creates_topics=new_topics)
     raise typer.Exit(1 if run.troubles else 0)
 
 
 class _Run:
-    """Report of a run: prints what is left out and counts topics that could not be imported."""
+    """Report of a run: prints what is left out and counts objects that could not be imported."""
 
     def __init__(self) -> None:
         self.troubles = 0
@@ -131,7 +158,7 @@ class _Run:
         errors.print(escape(line), highlight=False, soft_wrap=True)
 
     def trouble(self, source: str, why: str) -> None:
-        """Report and count a topic that could not be imported."""
+        """Report and count an object that could not be imported."""
         self.troubles += 1
         errors.print(
             f"[red]not imported:[/red] {escape(source)}: {escape(why)}",
@@ -170,43 +197,85 @@ class _Run:
             manifests.append(result)
         return manifests
 
-    def close(self, manifests: Sequence[ImportedManifest]) -> None:
-        """Print how many topics were imported, and the next step."""
-        adopting = sum(topic.adopts for topic in manifests)
+    def users_of(
+        self, documents: Sequence[Document], target: ImportTarget, metadata: MetadataRule
+    ) -> list[ImportedManifest]:
+        """Return the manifests of the KafkaUsers that can be imported; report the others."""
+        manifests: dict[str, ImportedManifest] = {}
+        for document in documents:
+            try:
+                user = user_manifest(document, target, metadata)
+            except NotImported as error:
+                self.trouble(document.source, str(error))
+                continue
+            if user.name in manifests:
+                self.trouble(user.source, f"{manifests[user.name].source} also is {user.name}")
+                continue
+            manifests[user.name] = user
+            for remark in user.remarks:
+                self.say(f"{user.source}: {remark}")
+            for command in user.commands:
+                self.say(f"  {command}")
+        return list(manifests.values())
+
+    def close(
+        self,
+        topics: Sequence[ImportedManifest],
+        users: Sequence[ImportedManifest],
+        *,
+        creates_topics: bool,
+    ) -> None:
+        """Print how many objects were imported, and the next step."""
+        adopting = sum(topic.adopts for topic in topics)
+        effect = "" if creates_topics else f", {adopting} with the id of the topic to adopt"
         self.say(
-            f"{count(len(manifests), 'Topic')}, {adopting} with the id of the topic to adopt"
+            f"{count(len(topics), 'Topic')}{effect}"
+            + (f"; {count(len(users), 'User')}" if users else "")
             + (f"; {self.troubles} not imported" if self.troubles else "")
         )
-        if adopting < len(manifests):
+        if adopting < len(topics) and not creates_topics:
             self.say(
                 "the others create new topics, or wait for adoption if their topics exist: see "
                 "docs/how-to/migrate.md"
             )
 
 
-def _kafka_topics(
-    run: _Run, paths: Sequence[str], only_cluster: str, pattern: str
-) -> list[Document]:
-    """Return the KafkaTopic documents in ``paths`` that are to be imported.
+def _strimzi_objects(
+    run: _Run, paths: Sequence[str], only_cluster: str
+) -> dict[str, list[Document]]:
+    """Return the objects in ``paths`` to import by kind: KafkaTopic, KafkaUser, Kafka.
 
-    Selected are those of one Strimzi cluster whose topic name matches ``pattern``, without internal
-    topics. Exits with an error if there is no KafkaTopic.
+    Exits with an error if there is none, or if they are of several Strimzi clusters.
     """
     try:
         documents = read(paths)
     except DocumentError as error:
         fail(str(error))
+    objects: dict[str, list[Document]] = {kind: [] for kind in _KINDS}
     # Strimzi's other kinds are reported, foreign ones are ignored.
-    topics = []
     for document in documents:
-        if strimzi.is_topic(document):
-            topics.append(document)
+        kind = next((kind for kind in _KINDS if strimzi.is_kind(document, kind)), None)
+        if kind is not None:
+            objects[kind].append(document)
         elif strimzi.is_strimzis(document):
-            run.say(f"{document.source}: no topic, left out")
-    if not topics:
-        fail(f"there is no KafkaTopic in {', '.join(paths)} ({count(len(documents), 'object')})")
+            run.say(f"{document.source}: left out, see docs/how-to/migrate.md#equivalents")
+    if not any(objects.values()):
+        fail(
+            f"there is no {', '.join(_KINDS[:-1])} or {_KINDS[-1]} in {', '.join(paths)} "
+            f"({count(len(documents), 'object')})"
+        )
+    only = _chosen_cluster([*objects["KafkaTopic"], *objects["KafkaUser"]], only_cluster)
+    for kind in ("KafkaTopic", "KafkaUser"):
+        objects[kind] = [item for item in objects[kind] if strimzi.clusters([item]) == [only]]
+    if only:
+        objects["Kafka"] = [item for item in objects["Kafka"] if strimzi.object_name(item) == only]
+    return objects
+
+
+def _selected(run: _Run, topics: Sequence[Document], pattern: str) -> list[Document]:
+    """Return the KafkaTopics whose topic name matches ``pattern``, without internal topics."""
     selected = []
-    for document in _of_one_cluster(topics, only_cluster):
+    for document in topics:
         name = strimzi.topic_name(document)
         if not re.fullmatch(pattern or ".*", name):
             continue
@@ -218,19 +287,40 @@ def _kafka_topics(
     return selected
 
 
-def _of_strimzi(
-    run: _Run, documents: Sequence[Document], defaults: Defaults, metadata: strimzi.MetadataRule
-) -> Iterator[ImportedTopic]:
-    """Yield the KafkaTopics as topics to import; report those that cannot be imported.
+def _listeners(run: _Run, documents: Sequence[Document]) -> str:
+    """Return a comment with the values of the chart that have a Kafka object's listeners."""
+    text = ""
+    for document in documents:
+        try:
+            values = equivalent_values(document)
+        except NotImported as error:
+            run.trouble(document.source, str(error))
+            continue
+        for remark in values.remarks:
+            run.say(f"{document.source}: {remark}")
+        text += values_comment(values)
+    return text
 
-    Labels and annotations that are not copied are reported first, once per key.
-    """
-    omitted = Counter(key for document in documents for key in metadata.omitted(document))
-    for key, number in sorted(omitted.items()):
+
+def _report_metadata(run: _Run, documents: Sequence[Document], metadata: MetadataRule) -> None:
+    """Report labels and annotations that are not copied, once per key."""
+    omitted = Counter(
+        (key, str(document.body["kind"]))
+        for document in documents
+        for key in metadata.omitted(document)
+    )
+    for (key, kind), number in sorted(omitted.items()):
         run.say(
-            f"{key} of {count(number, 'KafkaTopic')} is not copied: the tool that set it could "
-            "treat the Topic as its own object and delete it; copy a key with --keep-metadata KEY"
+            f"{key} of {count(number, kind)} is not copied: the tool that set it could treat the "
+            f"{kind.removeprefix('Kafka')} as its own object and delete it; copy a key with "
+            "--keep-metadata KEY"
         )
+
+
+def _of_strimzi(
+    run: _Run, documents: Sequence[Document], defaults: Defaults, metadata: MetadataRule
+) -> Iterator[ImportedTopic]:
+    """Yield the KafkaTopics as topics to import; report those that cannot be imported."""
     for document in documents:
         try:
             yield strimzi.imported_topic(document, defaults, metadata)
@@ -238,17 +328,15 @@ def _of_strimzi(
             run.trouble(document.source, str(error))
 
 
-def _of_one_cluster(topics: Sequence[Document], only: str) -> list[Document]:
-    """Return the topics of one Strimzi cluster, as a Tidemark Cluster corresponds to one
-    cluster.
-    """
-    named = strimzi.clusters(topics)
-    if only and only not in named:
-        fail(f"no KafkaTopic is of Strimzi cluster {only}; the files have {', '.join(named)}")
+def _chosen_cluster(objects: Sequence[Document], only: str) -> str:
+    """Return the Strimzi cluster to import, as a Tidemark Cluster corresponds to one cluster."""
+    named = strimzi.clusters(objects)
+    if only and objects and only not in named:
+        fail(f"no object is of Strimzi cluster {only}; the files have {', '.join(named)}")
     if not only and len(named) > 1:
         names = ", ".join(name or "none (no label)" for name in named)
-        fail(f"the KafkaTopics are of several clusters, {names}: choose one with --strimzi-cluster")
-    return [topic for topic in topics if strimzi.clusters([topic]) == [only or named[0]]]
+        fail(f"the objects are of several clusters, {names}: choose one with --strimzi-cluster")
+    return only or next(iter(named), "")
 
 
 def _check_pattern(topics: str) -> None:

@@ -1,4 +1,4 @@
-"""Strimzi's ``KafkaTopic`` objects, from Git or ``kubectl get -o yaml``.
+"""Strimzi's objects, from Git or ``kubectl get -o yaml``, and its ``KafkaTopic`` in particular.
 
 Both served versions have the same spec: ``topicName``, ``partitions``, ``replicas``, ``config``.
 Strimzi resets keys that a manifest does not name to the broker's default, and deletes a topic with
@@ -39,7 +39,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRule:
-    """Rule for the labels and annotations that a Topic receives from its KafkaTopic: the user's own
+    """Rule for the labels and annotations that an object receives from Strimzi's: the user's own
     (:func:`is_users_own`), with the exceptions that the caller names by key."""
 
     kept: frozenset[str] = frozenset()
@@ -54,12 +54,12 @@ class MetadataRule:
         return {key: value for key, value in metadata.items() if self.copies(key)}
 
     def omitted(self, document: Document) -> list[str]:
-        """Return what is not copied from a KafkaTopic and is worth reporting: ``label KEY``,
+        """Return what is not copied from an object and is worth reporting: ``label KEY``,
         ``annotation KEY``, ``metadata.ownerReferences``."""
         omitted = [
             f"{noun} {key}"
             for noun, name in (("label", "labels"), ("annotation", "annotations"))
-            for key in _text_map(document.body, name)
+            for key in text_map(document.body, name)
             if not self.copies(key) and not key.startswith(_EXPECTED_PREFIXES)
         ]
         meta = document.body.get("metadata")
@@ -67,10 +67,10 @@ class MetadataRule:
         return [*omitted, *(["metadata.ownerReferences"] if is_owned else [])]
 
 
-def is_topic(document: Document) -> bool:
-    """Return whether it is a KafkaTopic of any version."""
+def is_kind(document: Document, kind: str) -> bool:
+    """Return whether it is an object of a kind of Strimzi's, of any version."""
     version = str(document.body.get("apiVersion", ""))
-    return document.body.get("kind") == "KafkaTopic" and version.partition("/")[0] == GROUP
+    return document.body.get("kind") == kind and version.partition("/")[0] == GROUP
 
 
 def is_strimzis(document: Document) -> bool:
@@ -81,10 +81,17 @@ def is_strimzis(document: Document) -> bool:
 def topic_name(document: Document) -> str:
     """Return the topic's name in Kafka, also where the rest of the KafkaTopic is invalid; "" if it
     has none."""
-    spec, meta = document.body.get("spec"), document.body.get("metadata")
+    spec = document.body.get("spec")
     name = spec.get("topicName") if isinstance(spec, Mapping) else None
-    if name is None and isinstance(meta, Mapping):
-        name = meta.get("name")
+    if name is None:
+        return object_name(document)
+    return name if isinstance(name, str) else ""
+
+
+def object_name(document: Document) -> str:
+    """Return the name of an object, also where the rest of it is invalid; "" if it has none."""
+    meta = document.body.get("metadata")
+    name = meta.get("name") if isinstance(meta, Mapping) else None
     return name if isinstance(name, str) else ""
 
 
@@ -102,10 +109,32 @@ def is_users_own(key: str) -> bool:
 
 
 def clusters(documents: Iterable[Document]) -> list[str]:
-    """Return the Strimzi clusters that topics name, sorted; "" for topics without the label."""
+    """Return the Strimzi clusters that objects name, sorted; "" for objects without the label."""
     return sorted(
-        {_text_map(document.body, "labels").get(CLUSTER_LABEL, "") for document in documents}
+        {text_map(document.body, "labels").get(CLUSTER_LABEL, "") for document in documents}
     )
+
+
+def supported_metadata(document: Document) -> tuple[Mapping[str, Any], str]:
+    """Return the metadata and the name of an object.
+
+    Raises :class:`NotImported` if the object has no name, or a version that is not read.
+    """
+    body = document.body
+    version = str(body["apiVersion"]).partition("/")[2]
+    if version not in VERSIONS:
+        known = " and ".join(f"{GROUP}/{version}" for version in VERSIONS)
+        raise NotImported(f"apiVersion {body['apiVersion']} is not supported; use {known}")
+    meta = field_map(body, "metadata")
+    name = meta.get("name")
+    if not isinstance(name, str) or not name:
+        raise NotImported("metadata.name is missing")
+    return meta, name
+
+
+def is_paused(document: Document) -> bool:
+    """Return whether Strimzi does not reconcile the object at present."""
+    return text_map(document.body, "annotations").get(_PAUSED) == "true"
 
 
 def imported_topic(
@@ -117,17 +146,11 @@ def imported_topic(
     are copied. Raises :class:`NotImported`.
     """
     body = document.body
-    version = str(body["apiVersion"]).partition("/")[2]
-    if version not in VERSIONS:
-        known = " and ".join(f"{GROUP}/{version}" for version in VERSIONS)
-        raise NotImported(f"apiVersion {body['apiVersion']} is not supported; use {known}")
-    meta, spec = _mapping(body, "metadata"), _mapping(body, "spec")
-    name = meta.get("name")
-    if not isinstance(name, str) or not name:
-        raise NotImported("metadata.name is missing")
+    meta, name = supported_metadata(document)
+    spec = field_map(body, "spec")
     status = body.get("status")
     topic_id = status.get("topicId") if isinstance(status, Mapping) else None
-    annotations, labels = _text_map(body, "annotations"), _text_map(body, "labels")
+    annotations, labels = text_map(body, "annotations"), text_map(body, "labels")
     # Strimzi ignores an unmanaged topic, so its Topic must not change it either.
     is_unmanaged = annotations.get(_MANAGED) == "false"
     return ImportedTopic(
@@ -140,22 +163,15 @@ def imported_topic(
         object_name=name,
         labels=metadata.copied(labels),
         annotations=metadata.copied(annotations),
-        is_paused=is_unmanaged or annotations.get(_PAUSED) == "true",
-        remarks=tuple(_remarks(meta, spec, is_unmanaged=is_unmanaged)),
+        is_paused=is_unmanaged or is_paused(document),
+        remarks=tuple(_remarks(meta, spec)),
     )
 
 
-def _remarks(
-    meta: Mapping[str, Any], spec: Mapping[str, Any], *, is_unmanaged: bool
-) -> Iterable[str]:
+def _remarks(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterable[str]:
     """Yield remarks for the user about parts of a KafkaTopic that a Topic cannot express."""
     for name in sorted(set(spec) - _FIELDS):
         yield f"spec.{name} is not a known field of a KafkaTopic; left out"
-    if is_unmanaged:
-        yield (
-            f"{_MANAGED} is false: the Topic is created paused (annotation tidemark.dev/paused), "
-            "and the topic is kept when the Topic is deleted"
-        )
     if meta.get("deletionTimestamp"):
         yield (
             "it is being deleted together with its topic: wait, or let Strimzi release the topic "
@@ -207,16 +223,20 @@ def _value(name: str, value: object) -> str:
     raise NotImported(f"spec.config.{name} {value!r} is not text, a number, true or false")
 
 
-def _mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def field_map(body: Mapping[str, Any], name: str, path: str = "") -> Mapping[str, Any]:
+    """Return a field that is a map; {} if it is missing. ``path`` precedes its name in errors.
+
+    Raises :class:`NotImported` for any other value.
+    """
     value = body.get(name)
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise NotImported(f"{name} is not a map")
+        raise NotImported(f"{path}{name} is not a map")
     return value
 
 
-def _text_map(body: Mapping[str, Any], name: str) -> dict[str, str]:
+def text_map(body: Mapping[str, Any], name: str) -> dict[str, str]:
     """Return labels or annotations; {} for any other value."""
     meta = body.get("metadata")
     values = meta.get(name) if isinstance(meta, Mapping) else None

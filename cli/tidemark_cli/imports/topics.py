@@ -71,11 +71,13 @@ class ImportedTopic:
 
 @dataclass(frozen=True, slots=True)
 class ImportedManifest:
-    """Manifest, with remarks about what it does not contain."""
+    """Manifest, with remarks about what it does not contain, and commands to run before it is
+    applied."""
 
     source: str
     manifest: dict[str, Any]
     remarks: tuple[str, ...]
+    commands: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -90,11 +92,15 @@ class ImportedManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportTarget:
-    """Cluster and namespace ("": none in the manifest) of the manifests that are written."""
+    """Cluster and namespace ("": none in the manifest) of the manifests that are written.
+
+    ``creates_topics``: the Topics create topics instead of adopting existing ones.
+    """
 
     cluster: str
     namespace: str
     deletion_policy: DeletionPolicyName
+    creates_topics: bool = False
 
 
 def to_manifest(
@@ -104,7 +110,12 @@ def to_manifest(
 
     ``is_taken``: whether another manifest has an object name. Raises :class:`NotImported`.
     """
-    described, remarks = _described(topic.config)
+    described, problems = _described(topic.config)
+    # A key that the manifest does not name stays unchanged, but a new topic has the default.
+    effect = (
+        "the new topic has the default" if target.creates_topics else "it stays unchanged in Kafka"
+    )
+    remarks = [f"{problem}; left out, so {effect}" for problem in problems]
     name = topic.object_name or object_name(target.cluster, topic.name, is_taken)
     # Keys in the conventional order of a manifest, as the YAML keeps it.
     spec: dict[str, Any] = {"clusterRef": {"name": target.cluster}}
@@ -124,10 +135,11 @@ def to_manifest(
         meta["labels"] = dict(sorted(topic.labels.items()))
     annotations = dict(sorted(topic.annotations.items()))
     # The id makes the operator adopt the existing topic instead of refusing the name.
-    if topic.topic_id:
+    if topic.topic_id and not target.creates_topics:
         annotations[ADOPT_TOPIC_ID] = topic.topic_id
-    if topic.is_paused:
+    if topic.is_paused and not target.creates_topics:
         annotations[PAUSED_ANNOTATION] = "true"
+        remarks.append("Strimzi does not reconcile it, so the Topic has tidemark.dev/paused")
     if annotations:
         meta["annotations"] = annotations
     manifest = {"apiVersion": API_VERSION, "kind": "Topic", "metadata": meta, "spec": spec}
@@ -155,15 +167,15 @@ def _check(manifest: Mapping[str, Any]) -> None:
 
 
 def _described(config: Mapping[str, str]) -> tuple[TopicSettings, list[str]]:
-    """Return the topic's ``spec.config`` and ``spec.tiering``, and remarks about other keys.
+    """Return the topic's ``spec.config`` and ``spec.tiering``, and problems of other keys.
 
     Raises :class:`NotImported` if the values contradict each other.
     """
-    kept, remarks = {}, []
+    kept, problems = {}, []
     for name, value in config.items():
         problem = _problem(name, value)
         if problem:
-            remarks.append(f"{problem}; left out, so it stays unchanged in Kafka")
+            problems.append(problem)
         elif not (name in _LOCAL and value == _UNLIMITED):
             kept[name] = value
     # The same conversion as for a configuration change by a Kafka client.
@@ -172,7 +184,7 @@ def _described(config: Mapping[str, str]) -> tuple[TopicSettings, list[str]]:
         for name, value in kept.items()
     ]
     try:
-        return changed(TopicSettings({}, None), settings, replaces_all=False), remarks
+        return changed(TopicSettings({}, None), settings, replaces_all=False), problems
     except ChangeRefusal as error:
         raise NotImported(error.message) from error
 

@@ -247,6 +247,23 @@ def test_unmanaged_topics_are_paused(annotation: dict[str, str]) -> None:
     assert found.is_paused
 
 
+def test_new_topics_are_not_adopted_and_not_paused() -> None:
+    annotations = {"strimzi.io/managed": "false"}
+    found = spec(config={"compression.type": "zstd"})
+    found |= {
+        "metadata": {"name": "orders", "annotations": annotations},
+        "status": {"topicId": ID},
+    }
+    done = run("--strimzi", "-", stdin=text(found))
+    (made,) = yaml.safe_load_all(done.stdout)
+    assert made["metadata"]["annotations"] == {ADOPT_TOPIC_ID: ID, "tidemark.dev/paused": "true"}
+    done = run("--strimzi", "-", "--new-topics", stdin=text(found))
+    (made,) = yaml.safe_load_all(done.stdout)
+    assert "annotations" not in made["metadata"]
+    assert "left out, so the new topic has the default" in stderr_of(done)
+    assert stderr_of(done).endswith("1 Topic")
+
+
 def test_unknown_fields_are_reported() -> None:
     found = topic_of(spec(extra=1))
     assert found.remarks == ("spec.extra is not a known field of a KafkaTopic; left out",)
@@ -273,11 +290,11 @@ def test_files_folders_lists_and_the_standard_input(tmp_path: Path) -> None:
 
 
 def test_omissions_are_reported_and_failures_counted() -> None:
-    user = {"apiVersion": "kafka.strimzi.io/v1", "kind": "KafkaUser", "metadata": {"name": "u"}}
+    other = {"apiVersion": "kafka.strimzi.io/v1", "kind": "KafkaConnect", "metadata": {"name": "u"}}
     good = body(status={"topicId": ID}, spec={"partitions": 1, "replicas": 1, "config": {"x": 1}})
-    done = run("--strimzi", "-", stdin=text(good, user, body("bad", spec={})))
+    done = run("--strimzi", "-", stdin=text(good, other, body("bad", spec={})))
     assert done.exit_code == 1
-    assert "KafkaUser u: no topic, left out" in stderr_of(done)
+    assert "KafkaConnect u: left out, see docs/how-to/migrate.md" in stderr_of(done)
     assert "not imported: standard input, KafkaTopic bad: spec.partitions is missing" in stderr_of(
         done
     )
@@ -310,7 +327,7 @@ def test_topics_of_several_clusters_are_not_mixed() -> None:
         safe_load_item["metadata"]["name"] for safe_load_item in yaml.safe_load_all(done.stdout)
     ] == ["b"]
     done = run("--strimzi", "-", "--strimzi-cluster", "three", stdin=both)
-    assert "no KafkaTopic is of Strimzi cluster three; the files have one, two" in stderr_of(done)
+    assert "no object is of Strimzi cluster three; the files have one, two" in stderr_of(done)
 
 
 @pytest.mark.parametrize(
@@ -318,8 +335,8 @@ def test_topics_of_several_clusters_are_not_mixed() -> None:
     [
         ("a: [", "standard input is not YAML: "),
         ("just words", "standard input contains a document that is not an object: 'just words'"),
-        ("", "there is no KafkaTopic in - (0 objects)"),
-        ("kind: ConfigMap", "there is no KafkaTopic in - (1 object)"),
+        ("", "there is no KafkaTopic, KafkaUser or Kafka in - (0 objects)"),
+        ("kind: ConfigMap", "there is no KafkaTopic, KafkaUser or Kafka in - (1 object)"),
         ("- 1", "contains a document that is not an object"),
         ("kind: List\nitems: [1]", "contains a document that is not an object"),
         ("a: 2001-99-99", "standard input is not YAML"),
