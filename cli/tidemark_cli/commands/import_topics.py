@@ -208,6 +208,7 @@ class _Run:
             except NotImported as error:
                 self.trouble(document.source, str(error))
                 continue
+            # Strimzi's user names can differ from object names, so two may need one User.
             if user.name in manifests:
                 self.trouble(user.source, f"{manifests[user.name].source} also is {user.name}")
                 continue
@@ -227,6 +228,7 @@ class _Run:
     ) -> None:
         """Print how many objects were imported, and the next step."""
         adopting = sum(topic.adopts for topic in topics)
+        # New topics have no id to adopt.
         effect = "" if creates_topics else f", {adopting} with the id of the topic to adopt"
         self.say(
             f"{count(len(topics), 'Topic')}{effect}"

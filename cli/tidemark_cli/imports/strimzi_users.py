@@ -128,6 +128,7 @@ def _authentication(
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Return ``spec.authentication``, commands and remarks."""
     given = spec.get("authentication")
+    # Only ACLs and quotas of a name: its credentials are managed elsewhere.
     if given is None:
         remark = (
             "has no authentication in Strimzi: type oauth gives the name ACLs and quotas, and no "
@@ -146,6 +147,7 @@ def _authentication(
         raise NotImported(
             f"the name of a user with a certificate has at most {COMMON_NAME_MAX} characters"
         )
+    # The password stays the same, by a reference to a copy of its Secret.
     if type_.is_scram:
         reference, commands = _password(document, given, name, target)
         remark = "its password stays in a Secret: copy it with these commands before you apply"
@@ -157,6 +159,7 @@ def _authentication(
     if type_ is AuthenticationType.TLS_EXTERNAL:
         remark = "add the authority of its certificate to ca.crt of the listener's Secret"
         return {"type": str(type_)}, (), (remark,)
+    # Strimzi's authority cannot be moved, so the certificate is a new one.
     strimzi_cluster = text_map(document.body, "labels").get(CLUSTER_LABEL) or "CLUSTER"
     remark = (
         "receives a new certificate, in the Secret of its name. To accept the present one until "
@@ -230,6 +233,7 @@ def _acls(spec: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     rules = authorization.get("acls")
     if not isinstance(rules, list) or not all(isinstance(rule, Mapping) for rule in rules):
         raise NotImported("spec.authorization.acls is not a list of rules")
+    # Rules that Kafka would never apply are dropped, operations of equal rules joined.
     combined: dict[tuple[str, str, str, str, str], list[str]] = {}
     remarks = []
     for number, rule in enumerate(rules, 1):

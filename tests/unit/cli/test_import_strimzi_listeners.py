@@ -86,6 +86,7 @@ def test_external_listeners_keep_addresses() -> None:
         "advertisedHostTemplate": "broker-{nodeId}.example.com",
         "bootstrap": {"annotations": {"dns": "kafka.example.com"}},
     }
+    # The bootstrap host is missing on purpose: Strimzi's name cannot belong to both clusters.
     nodes = {"preferredNodePortAddressType": "ExternalIP", "bootstrap": {"nodePort": 32000}}
     made = pods_of(
         listener("lb", 9095, type="loadbalancer", configuration=balanced),

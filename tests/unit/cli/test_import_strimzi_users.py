@@ -115,6 +115,7 @@ def test_user_name_in_kafka_becomes_the_objects_name() -> None:
 
 
 def test_acls_keep_their_meaning() -> None:
+    # One rule of each resource type, pattern, permission and kind of host.
     made = spec_of(
         **acls(
             rule(operations=["Read", "Describe"]),
