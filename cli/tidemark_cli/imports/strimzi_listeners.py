@@ -51,7 +51,7 @@ def equivalent_values(document: Document) -> EquivalentValues:
     kafka = field_map(field_map(document.body, "spec"), "kafka", "spec.")
     given = kafka.get("listeners")
     if not isinstance(given, list) or not all(isinstance(item, Mapping) for item in given):
-        raise NotImported("spec.kafka.listeners is not a list of listeners")
+        raise NotImported("its listeners are not a list")
     # null removes the chart's default listener, unless one of Strimzi's has its name.
     listeners: dict[str, Any] = {"PLAINTEXT": None}
     config: dict[str, str] = {}
@@ -70,7 +70,7 @@ def equivalent_values(document: Document) -> EquivalentValues:
     if config:
         pods["config"] = config
     values: dict[str, Any] = {"brokerPods": pods}
-    authorization = field_map(kafka, "authorization", "spec.kafka.")
+    authorization = field_map(kafka, "authorization")
     if authorization.get("type") == "simple":
         values["cluster"] = {"spec": {"authorization": _authorization(authorization)}}
     elif authorization:

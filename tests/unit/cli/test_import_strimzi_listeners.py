@@ -152,7 +152,7 @@ def test_super_users_are_kept_and_other_authorization_is_reported() -> None:
 
 def test_unreadable_kafka_is_refused() -> None:
     for listeners in (None, {}, ["plain"]):
-        with pytest.raises(NotImported, match="listeners is not a list"):
+        with pytest.raises(NotImported, match="listeners are not a list"):
             equivalent_values(
                 Document("here", body() | {"spec": {"kafka": {"listeners": listeners}}})
             )
