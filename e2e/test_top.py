@@ -63,7 +63,7 @@ def test_top_shows_where_offsets_are_stored_and_which_replicas_lag(
         return look(kube, Query(pattern=topic))
 
     wait(lambda: RangePlace.REMOTE in places(view()), "records to be in the tier alone")
-    wait(lambda: re.fullmatch(r"\d: 0", str(view().partitions[0].rows[0][3])), "no lag")
+    wait(lambda: re.fullmatch(r"\d:0", str(view().partitions[0].rows[0][3])), "no lag")
     found = view()
     assert places(found)[-1] is RangePlace.LOCAL
     assert found.partitions[0].rows[0][4] == f"0 to {RECORDS:,}"

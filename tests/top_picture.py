@@ -20,7 +20,7 @@ from tidemark_cli.top import pages
 from tidemark_cli.top.object_index import BROKER, CLUSTER
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import PartitionOffsets
-from tidemark_cli.top.text import frame
+from tidemark_cli.top.text import print_frame
 
 WIDTH = 136
 _LOG_BYTES = 7_113_421
@@ -44,6 +44,13 @@ def view() -> pages.View:
                 "False",
                 "3 replicas of 9 not in sync, in partitions 0, 1, 2; brokers 3 are down: start "
                 "them, or delete the Broker of one that never returns",
+                "ReplicasBehind",
+            ),
+            condition(
+                "TieringSettled",
+                "False",
+                "waiting for brokers 3; 0 segments left",
+                "Disabling",
             ),
         ],
         tiering={
@@ -101,8 +108,10 @@ def view() -> pages.View:
 
 def render() -> str:
     """Return the SVG. The text is the same each time."""
-    console = Console(file=io.StringIO(), record=True, width=WIDTH, color_system="truecolor")
-    console.print(frame(view()))
+    console = Console(
+        file=io.StringIO(), record=True, width=WIDTH, color_system="truecolor", force_terminal=True
+    )
+    print_frame(console, view())
     template = _FONT_FACES.sub("", CONSOLE_SVG_FORMAT).replace(
         "font-family: Fira Code, monospace;\n        font-size: {char_height}px;", _FONT
     )

@@ -24,10 +24,10 @@ from tidemark_cli.commands.common import (
 from tidemark_cli.commands.kafka_access import ClientConfigOption, open_access
 from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.top import broker_offsets, pages
-from tidemark_cli.top.object_index import BROKER, KINDS, SLICE, ObjectIndex
+from tidemark_cli.top.object_index import BROKER, CLUSTER, KINDS, TOPIC, ObjectIndex
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import PAGE_SIZE, Query, select_page
-from tidemark_cli.top.reader import ObjectReader
+from tidemark_cli.top.reader import LeaseReader, ObjectReader
 from tidemark_cli.top.text import print_frame
 
 QueryOffsets = Callable[
@@ -51,7 +51,7 @@ def top(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML file.")] = None,
     sort: Annotated[Sort, typer.Option(help="Order of topics.")] = "trouble",
     not_well: Annotated[
-        bool, typer.Option("--not-well", help="Only topics with a condition that is not well.")
+        bool, typer.Option("--not-well", help="Only topics that have a problem or change.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Topics per page.")] = PAGE_SIZE,
     interval: Annotated[int, typer.Option(min=1, max=300, help="Seconds between two updates.")] = 2,
@@ -108,14 +108,14 @@ def look(
 ) -> pages.View:
     """Read the cluster once and return the frame that ``tidemark top --once`` prints.
 
-    Unreadable partition rows are a problem line in the frame. Exits if other objects cannot be
-    read.
+    Exits if Clusters, Brokers or Topics cannot be read. Without others, the frame has a line that
+    says so.
     """
     object_index, problems = ObjectIndex(), []
-    for kind in KINDS:
-        for batch in ObjectReader(kube, kind).read(0):
+    for reader in _readers(kube):
+        for batch in reader.read(0):
             batch.apply_to(object_index)
-            if batch.problem and kind != SLICE:
+            if batch.problem and batch.kind in (CLUSTER, BROKER, TOPIC):
                 fail(batch.problem)
             problems += [batch.problem] if batch.problem else []
     shown = [line.name for line in select_page(object_index.lines.values(), query).lines]
@@ -137,10 +137,16 @@ def look(
     )
 
 
+def _readers(kube: KubeClient) -> list[ObjectReader | LeaseReader]:
+    # The Lease comes first: a new object's age is compared with the time at which it was read.
+    return [LeaseReader(kube), *(ObjectReader(kube, kind) for kind in KINDS)]
+
+
 def _follow(
     kube: KubeClient, query: Query, interval_s: int, listener: str, query_offsets: QueryOffsets
 ) -> None:
     from tidemark_cli.top.app import TopApp  # textual is 0.2 s of start-up
 
-    readers = [ObjectReader(kube, kind) for kind in KINDS]
-    TopApp(readers, query_offsets, interval_s=interval_s, query=query, listener=listener).run()
+    TopApp(
+        _readers(kube), query_offsets, interval_s=interval_s, query=query, listener=listener
+    ).run()

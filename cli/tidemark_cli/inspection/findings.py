@@ -2,7 +2,8 @@
 
 import datetime as dt
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,8 @@ _SPREAD = (OPERATOR, *_REPORTED)
 _SERVES_WITH_PROBLEM = frozenset({"ReplicasFailed", "RemoteStorageUnavailable"})
 #: An object without a status is new for this long. After that, no operator reconciles it.
 _NEW = dt.timedelta(seconds=60)
+#: Reason of an object that no operator has reconciled yet.
+PENDING = "Pending"
 #: Lease durations without a renewal after which no operator leads. Clocks may differ a little.
 _DURATIONS_MISSED = 3
 
@@ -99,55 +102,74 @@ def reason_entry(kind: str, reason: str) -> ReasonEntry | None:
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectCounts:
+    """Number of objects by kind, and of the brokers that are ready."""
+
+    by_kind: Mapping[str, int]
+    ready_brokers: int
+
+
 def findings(snapshot: ClusterSnapshot) -> list[HealthFinding]:
     """Return the findings of all objects: problems first, causes before consequences."""
-    found = [*_operator(snapshot)]
+    found = [*operator_findings(snapshot.lease, snapshot.read_at)]
     for kind, body in snapshot.objects():
-        found.extend(_of_object(kind, body, snapshot.read_at))
-    # Stable: findings of the same kind remain in the order of their objects.
+        found.extend(object_findings(kind, body, snapshot.read_at))
+    return in_order(found)
+
+
+def in_order(found: Iterable[HealthFinding]) -> list[HealthFinding]:
+    """Return findings with problems first, and causes before consequences.
+
+    Findings of the same kind remain in the order of their objects.
+    """
     return sorted(found, key=lambda item: (-item.severity, _SPREAD.index(item.kind)))
 
 
 def verdict(snapshot: ClusterSnapshot, found: Sequence[HealthFinding]) -> str:
+    """Return the line of :func:`verdict_line` for a snapshot."""
+    by_kind = Counter(kind for kind, _ in snapshot.objects())
+    ready = sum(condition(broker, "Ready").get("status") == "True" for broker in snapshot.brokers)
+    return verdict_line(ObjectCounts(by_kind=by_kind, ready_brokers=ready), found)
+
+
+def verdict_line(counts: ObjectCounts, found: Sequence[HealthFinding]) -> str:
     """Return one line: ``HEALTHY``, or ``NOT HEALTHY`` with the cause and the affected objects.
 
-    ``found``: the findings in the order of :func:`findings`.
+    ``found``: the findings in the order of :func:`in_order`.
     """
     problems = [item for item in found if item.severity is Severity.PROBLEM]
-    if not snapshot.clusters and not problems:
+    if not counts.by_kind.get("Cluster") and not problems:
         return "NOT HEALTHY: the namespace has no Cluster"
     # Without a problem, the line names changes in progress, which need no action.
     if not problems:
         changing = sorted({item.reference for item in found})
         if not changing:
-            return f"HEALTHY: {_live(snapshot)}"
+            return f"HEALTHY: {_live(counts)}"
         shown = ", ".join(changing[:3]) + (", …" if len(changing) > 3 else "")
-        return f"HEALTHY: {_live(snapshot)}; in progress: {shown}"
+        return f"HEALTHY: {_live(counts)}; in progress: {shown}"
     # The cause comes before the counts, so that a narrow terminal shows it in the first line.
     cause = problems[0]
     subject = "" if cause.kind == OPERATOR else f"{cause.reference}: "
-    affected = _affected(snapshot, problems)
+    affected = _affected(counts, problems)
     # Only the first sentence: the whole message is printed below the tables.
     sentence = cause.message.partition(". ")[0]
     return f"NOT HEALTHY: {subject}{sentence}" + (f" ({affected})" if affected else "")
 
 
-def _live(snapshot: ClusterSnapshot) -> str:
-    ready = sum(condition(broker, "Ready").get("status") == "True" for broker in snapshot.brokers)
-    return f"{_counted(ready, 'broker')}, {_counted(len(snapshot.topics), 'topic')}"
+def _live(counts: ObjectCounts) -> str:
+    topics = _counted(counts.by_kind.get("Topic", 0), "topic")
+    return f"{_counted(counts.ready_brokers, 'broker')}, {topics}"
 
 
-def _affected(snapshot: ClusterSnapshot, problems: Sequence[HealthFinding]) -> str:
+def _affected(counts: ObjectCounts, problems: Sequence[HealthFinding]) -> str:
     """Return such as "1 of 3 brokers, 2 of 19 topics", or "" if neither is affected."""
-    totals: dict[str, int] = {}
-    for kind, _ in snapshot.objects():
-        totals[kind] = totals.get(kind, 0) + 1
     parts = []
     for kind in _SPREAD:
         count = len({item.name for item in problems if item.kind == kind})
         # Of the operator and the Cluster there is only one, which the cause or a message names.
         if count and kind not in (OPERATOR, "Cluster"):
-            parts.append(f"{count} of {_counted(totals[kind], _NOUNS[kind])}")
+            parts.append(f"{count} of {_counted(counts.by_kind[kind], _NOUNS[kind])}")
     return ", ".join(parts)
 
 
@@ -164,16 +186,16 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _operator(snapshot: ClusterSnapshot) -> Iterator[HealthFinding]:
+def operator_findings(lease: Mapping[str, Any] | None, now: dt.datetime) -> Iterator[HealthFinding]:
     """Yield a finding if no operator holds the leader-election Lease.
 
-    The conditions of all other objects may be outdated then.
+    The conditions of all other objects may be outdated then. ``lease``: as in
+    :class:`ClusterSnapshot`.
     """
-    lease = snapshot.lease
     # The user may not read the Lease, so nothing is known about the operator.
     if lease == {}:
         return
-    problem = "" if lease is None else _lease_problem(lease, snapshot.read_at)
+    problem = "" if lease is None else _lease_problem(lease, now)
     if lease is None:
         problem = f"no operator has started: there is no Lease {LEASE_NAME}"
     if problem:
@@ -211,7 +233,9 @@ def _age(span: dt.timedelta) -> str:
     return f"{seconds} s"
 
 
-def _of_object(kind: str, body: Mapping[str, Any], now: dt.datetime) -> Iterator[HealthFinding]:
+def object_findings(
+    kind: str, body: Mapping[str, Any], now: dt.datetime
+) -> Iterator[HealthFinding]:
     """Yield the findings of one object: its conditions that report a problem or a change.
 
     ``now``: time of the snapshot.
@@ -220,13 +244,13 @@ def _of_object(kind: str, body: Mapping[str, Any], now: dt.datetime) -> Iterator
     conditions = (body.get("status") or {}).get("conditions") or []
     # The CRD's default status has one condition with status Unknown and reason Pending, so a new
     # object has it until an operator reconciles it.
-    if all(item.get("reason") == "Pending" for item in conditions):
+    if all(item.get("reason") == PENDING for item in conditions):
         age = now - dt.datetime.fromisoformat(str(body["metadata"]["creationTimestamp"]))
         yield HealthFinding(
             kind=kind,
             name=name,
             condition="Ready=Unknown",
-            reason="Pending",
+            reason=PENDING,
             message="No operator has reconciled the object yet.",
             severity=Severity.PROBLEM if age > _NEW else Severity.PROGRESS,
         )

@@ -17,6 +17,7 @@ from tidemark_cli.local.object_summaries import (
     both_names,
     figure,
     ready_of,
+    ready_text,
     tiering_text,
 )
 from tidemark_cli.local.topic_rows import TopicRows, condition
@@ -45,9 +46,7 @@ def print_screen(
     for all listed topics.
     """
     in_trouble = {item.name for item in found if item.kind == "Topic"}
-    is_well = not any(item.severity is Severity.PROBLEM for item in found)
-    style = "bold green" if is_well else "bold red"
-    out.print(Text(verdict(snapshot, found), style=style), soft_wrap=True)
+    print_verdict(out, verdict(snapshot, found))
     if snapshot.clusters:
         _print(out, _clusters(snapshot))
     if snapshot.brokers:
@@ -65,8 +64,7 @@ def print_screen(
         _print(out, _partitions(topic), title=f"Partitions of {topic.kafka_name}")
     if detailed:
         out.print(Text("\n".join(LEGEND), style="dim"))
-    for title, severity in (("Problems", Severity.PROBLEM), ("In progress", Severity.PROGRESS)):
-        _print_findings(out, title, [item for item in found if item.severity is severity])
+    print_by_severity(out, found)
 
 
 def ordered(topics: Sequence[TopicRows], found: Sequence[HealthFinding]) -> list[TopicRows]:
@@ -88,11 +86,24 @@ def print_findings(out: Console, found: Sequence[HealthFinding], indent: int = 2
         out.print(Padding(Text(item.message), (0, 0, 0, indent + 2)))
 
 
-def _print_findings(out: Console, title: str, found: Sequence[HealthFinding]) -> None:
-    if found:
-        out.print()
-        out.print(Text(title, style="bold"))
-        print_findings(out, found)
+def print_by_severity(out: Console, found: Sequence[HealthFinding]) -> None:
+    """Print the problems, then what is in progress, each with a title."""
+    for title, severity in (("Problems", Severity.PROBLEM), ("In progress", Severity.PROGRESS)):
+        of_severity = [item for item in found if item.severity is severity]
+        if of_severity:
+            out.print()
+            out.print(Text(title, style="bold"))
+            print_findings(out, of_severity)
+
+
+def print_verdict(out: Console, line: str) -> None:
+    """Print the first line; it is wrapped on a terminal only, so that a script reads all of it."""
+    out.print(Text(line, style=verdict_style(line)), soft_wrap=not out.is_terminal)
+
+
+def verdict_style(line: str) -> str:
+    """Return the style of a verdict: green only for a healthy cluster."""
+    return "bold green" if line.startswith("HEALTHY") else "bold red"
 
 
 def _print(out: Console, table: Table, title: str = "") -> None:
@@ -102,7 +113,7 @@ def _print(out: Console, table: Table, title: str = "") -> None:
     out.print(table)
 
 
-def _table(*columns: str | Column) -> Table:
+def plain_table(*columns: str | Column) -> Table:
     """Return an empty table without lines; only names are folded, so that they can be copied."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
@@ -119,14 +130,14 @@ def _right(name: str) -> Column:
 
 def _clusters(snapshot: ClusterSnapshot) -> Table:
     """Return the table of Clusters with their numbers of live brokers and topics."""
-    table = _table(Column("cluster"), "ready", "remote storage", "brokers", "topics")
+    table = plain_table(Column("cluster"), "ready", "remote storage", "brokers", "topics")
     live = sum(ready_of(broker) == "True" for broker in snapshot.brokers)
     internal = sum(topic.is_internal for topic in snapshot.topics)
     for body in snapshot.clusters:
         remote = condition(body, "RemoteStorageReady")
         table.add_row(
             body["metadata"]["name"],
-            _ready(body),
+            ready_text(body),
             # A Cluster without remote storage does not have the condition.
             str(remote.get("reason", "none")),
             f"{live}/{len(snapshot.brokers)}",
@@ -135,20 +146,13 @@ def _clusters(snapshot: ClusterSnapshot) -> Table:
     return table
 
 
-def _ready(body: dict[str, Any]) -> str:
-    """Return "True", or the reason why the object is not ready."""
-    ready = condition(body, "Ready")
-    status = str(ready.get("status", "Unknown"))
-    return status if status == "True" else str(ready.get("reason", status))
-
-
 def _brokers(brokers: Sequence[dict[str, Any]], rows: Sequence[PartitionRow]) -> Table:
     """Return the table of brokers.
 
     Leaders and replicas are counted from the partition rows, which are newer than a Broker's status
     (written once a minute). For brokers of Apache Kafka only the status has them.
     """
-    table = _table(
+    table = plain_table(
         Column("broker"),
         "node",
         "ready",
@@ -165,7 +169,7 @@ def _brokers(brokers: Sequence[dict[str, Any]], rows: Sequence[PartitionRow]) ->
         table.add_row(
             broker["metadata"]["name"],
             str(node_id),
-            _ready(broker),
+            ready_text(broker),
             figure(status.get("leaders") if is_observed else leaders),
             figure(status.get("replicas") if is_observed else replicas),
             figure(status.get("logBytes")),
@@ -182,12 +186,12 @@ def _topics(shown: Sequence[TopicRows], in_trouble: set[str], *, wide: bool) -> 
     has_placeholders = any(topic.placeholders() for topic in shown)
     optional = (_right("placeholders"),) if has_placeholders else ()
     columns = ("ready", _right("in sync"), "tiering", _right("segments"), _right("remote bytes"))
-    table = _table(Column("topic"), *columns, *optional)
+    table = plain_table(Column("topic"), *columns, *optional)
     for topic in shown:
         placeholders = (str(topic.placeholders()),) if has_placeholders else ()
         table.add_row(
             both_names(topic) if wide else topic.kafka_name,
-            _ready(topic.obj),
+            ready_text(topic.obj),
             in_sync_text(topic),
             tiering_text(topic).partition(",")[0],
             figure(topic.tiering.get("remoteSegments")),
@@ -207,11 +211,13 @@ def in_sync_text(topic: TopicRows) -> str:
 
 
 def _users(users: Sequence[dict[str, Any]]) -> Table:
-    table = _table(Column("user"), "ready", Column("principal"), Column("secret"))
+    table = plain_table(Column("user"), "ready", Column("principal"), Column("secret"))
     for user in users:
         status = user.get("status") or {}
         principal = f"User:{status['username']}" if "username" in status else ""
-        table.add_row(user["metadata"]["name"], _ready(user), principal, status.get("secret", ""))
+        table.add_row(
+            user["metadata"]["name"], ready_text(user), principal, status.get("secret", "")
+        )
     return table
 
 
@@ -222,7 +228,7 @@ def _exports(exports: Sequence[dict[str, Any]]) -> Table:
     minute old.
     """
     columns = ("ready", _right("lag"), _right("rows"), "as of")
-    table = _table(Column("export"), Column("topic"), Column("table"), *columns)
+    table = plain_table(Column("export"), Column("topic"), Column("table"), *columns)
     for export in exports:
         # A new export has no status.
         spec, status = export["spec"], export.get("status") or {}
@@ -230,7 +236,7 @@ def _exports(exports: Sequence[dict[str, Any]]) -> Table:
             export["metadata"]["name"],
             spec["topicRef"]["name"],
             spec["table"]["name"],
-            _ready(export),
+            ready_text(export),
             figure(status.get("lag")),
             figure(status.get("rows")),
             status.get("currentTime", "-"),
@@ -241,7 +247,7 @@ def _exports(exports: Sequence[dict[str, Any]]) -> Table:
 def _partitions(topic: TopicRows) -> Table:
     """Return the table of a topic's partitions; see :data:`LEGEND`."""
     names = (_right("partition"), _right("leader"), _right("leader epoch"))
-    table = _table(*names, Column("replicas"), Column("ISR"), Column("eligible"))
+    table = plain_table(*names, Column("replicas"), Column("ISR"), Column("eligible"))
     for row in topic.rows:
         table.add_row(
             str(row.partition),

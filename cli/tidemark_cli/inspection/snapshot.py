@@ -56,7 +56,7 @@ def read_snapshot(kube: KubeClient) -> ClusterSnapshot:
         # The definitions of an older version may lack these kinds.
         exports=_if_served(kube, "Export"),
         deletions=_if_served(kube, "RecordDeletion"),
-        lease=_lease(kube),
+        lease=read_lease(kube),
         read_at=dt.datetime.now(dt.UTC),
     )
 
@@ -70,7 +70,8 @@ def _if_served(kube: KubeClient, kind: str) -> list[Json]:
         raise
 
 
-def _lease(kube: KubeClient) -> Json | None:
+def read_lease(kube: KubeClient) -> Json | None:
+    """Return the operator's Lease, None if there is none, and {} if the user may not read it."""
     try:
         return kube.lease(LEASE_NAME)
     except KubeRequestError as error:

@@ -5,19 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from tidemark_cli.local.topic_rows import TopicRows, condition
-
-#: Conditions of a Topic that need attention apart from Ready, with the status that does.
-_NOT_WELL = {
-    "Stalled": "True",
-    "TierIntegrity": "False",
-    "RemoteIntegrity": "False",
-    "TieringSettled": "False",
-    "FullyReplicated": "False",
-}
-#: Reasons that are shown elsewhere: a disablement's progress, a damaged object's own condition.
-_SHOWN_OTHERWISE = ("Disabling", "TierIntegrity")
-#: All conditions that are shown.
-SHOWN_CONDITIONS = frozenset({"Ready", *_NOT_WELL})
+from tidemark_cli.sizes import size_text
 
 
 def cluster_line(cluster: dict[str, Any]) -> str:
@@ -45,38 +33,10 @@ def ready_of(obj: dict[str, Any]) -> str:
     return str(condition(obj, "Ready").get("status", "Unknown"))
 
 
-def why_not_ready(obj: dict[str, Any]) -> str:
-    """Return why a broker is fenced, or what is wrong with a user or a topic."""
-    ready = condition(obj, "Ready")
-    return "" if ready.get("status") == "True" else str(ready.get("message", ""))
-
-
-def messages(topic: TopicRows) -> list[str]:
-    """Return the message of Ready and those of other conditions that need attention."""
-    ready = str(topic.condition("Ready").get("message", ""))
-    return [ready, *_other_messages(topic, ready)]
-
-
-def troubles(topic: TopicRows) -> list[str]:
-    """Return the messages that need attention or are in progress; none for a topic that is well."""
-    ready = why_not_ready(topic.obj)
-    ready_message = str(topic.condition("Ready").get("message", ""))
-    return [*filter(None, [ready]), *_other_messages(topic, ready_message)]
-
-
-def _other_messages(topic: TopicRows, ready: str) -> list[str]:
-    texts = []
-    for kind, trouble in _NOT_WELL.items():
-        found_condition = topic.condition(kind)
-        text = str(found_condition.get("message", ""))
-        if found_condition.get("status") != trouble:
-            continue
-        if found_condition.get("reason") in _SHOWN_OTHERWISE:
-            continue
-        # Several conditions may repeat Ready's message.
-        if text != ready:
-            texts.append(f"{kind}: {text}")
-    return list(dict.fromkeys(texts))
+def ready_text(obj: dict[str, Any]) -> str:
+    """Return "True", or the reason why the object is not ready."""
+    status = ready_of(obj)
+    return status if status == "True" else str(condition(obj, "Ready").get("reason", status))
 
 
 def tiering_text(topic: TopicRows) -> str:
@@ -98,7 +58,7 @@ def remote_text(topic: TopicRows) -> str:
     tiering = topic.tiering
     if not tiering or tiering.get("remoteSegments") is None:
         return "-"
-    return f"{tiering['remoteSegments']} segments, {tiering.get('remoteBytes', 0):,} bytes"
+    return f"{tiering['remoteSegments']} segments, {size_text(tiering.get('remoteBytes', 0))}"
 
 
 def figure(value: int | None) -> str:

@@ -17,25 +17,30 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
 
+from tidemark_cli.inspection.screens import verdict_style
 from tidemark_cli.top import pages
 from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, addresses, queries_for
-from tidemark_cli.top.object_index import BROKER, ObjectIndex
+from tidemark_cli.top.object_index import BROKER, CLUSTER, TOPIC, ObjectIndex
 from tidemark_cli.top.query import Query
-from tidemark_cli.top.reader import ObjectBatch
-from tidemark_cli.top.text import LEGEND, cell_text
+from tidemark_cli.top.reader import LeaseBatch, ObjectBatch
+from tidemark_cli.top.text import BAR_WIDTH, BAR_WIDTH_MIN, LEGEND, cell_text
 
 QueryOffsets = Callable[[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]], BrokerOffsets]
+#: Result of a thread.
+Update = ObjectBatch | LeaseBatch | BrokerOffsets
 _TICK_S = 0.1
 #: Longest time that one tick spends on queued results; the rest waits for the next tick.
 _APPLY_S = 0.05
 #: Capacity of the queue of results; a thread blocks while it is full.
 _RESULTS_MAX = 16
+#: Findings on the screen at most.
+FINDINGS_SHOWN = 4
 
 
 class ObjectSource(Protocol):
     """Reader of one kind of objects, see :class:`reader.Reader`."""
 
-    def read(self, wait_s: int) -> Iterable[ObjectBatch]: ...
+    def read(self, wait_s: int) -> Iterable[ObjectBatch | LeaseBatch]: ...
 
 
 class TopApp(App[None]):
@@ -50,8 +55,11 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "tidemark top"
     CSS = """
-    #heading, #problems, #topics-note, #partitions-title, #legend { height: auto; padding: 0 1; }
+    #heading, #problems, #topics-note, #partitions-title, #legend, #findings {
+        height: auto; padding: 0 1;
+    }
     #problems { color: $error; max-height: 5; }
+    #findings { max-height: 8; }
     #brokers { height: auto; max-height: 9; }
     #topics { height: 2fr; }
     #partitions { height: 1fr; }
@@ -99,7 +107,9 @@ class TopApp(App[None]):
             (),
             {},
         )
-        self._results: queue.Queue[ObjectBatch | BrokerOffsets] = queue.Queue(_RESULTS_MAX)
+        self._results: queue.Queue[ObjectBatch | LeaseBatch | BrokerOffsets] = queue.Queue(
+            _RESULTS_MAX
+        )
         self._stopped, self._wake = threading.Event(), threading.Event()
 
     def compose(self) -> ComposeResult:
@@ -113,6 +123,7 @@ class TopApp(App[None]):
         yield Static("", id="partitions-title", markup=False)
         yield DataTable[Text](id="partitions", cursor_type="none")
         yield Static(LEGEND, id="legend", markup=False)
+        yield Static("", id="findings", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
@@ -172,7 +183,7 @@ class TopApp(App[None]):
         if is_changed:
             self._draw()
 
-    def _apply(self, update: ObjectBatch | BrokerOffsets) -> bool:
+    def _apply(self, update: Update) -> bool:
         if isinstance(update, BrokerOffsets):
             self._broker_offsets = update
             return True
@@ -184,16 +195,23 @@ class TopApp(App[None]):
 
     def _draw(self) -> None:
         """Compute a frame from the current state, and update the widgets whose content changed."""
-        problems = [text for text in self._problems.values() if text]
+        # An unreachable server is the same problem for each kind of objects.
+        problems = list(dict.fromkeys(text for text in self._problems.values() if text))
+        outdated = next(filter(None, map(self._problems.get, (CLUSTER, BROKER, TOPIC))), "")
         view = pages.view(
             self._objects,
             self._query,
             detailed=[self._selected] if self._selected else [],
             offsets=self._broker_offsets.offsets,
             problems=[*problems, *self._broker_offsets.problems],
+            outdated=outdated,
         )
         before, self.shown = self.shown, view
-        self._static("heading", "\n".join(view.heading))
+        heading = Text(view.verdict, verdict_style(view.verdict))
+        heading.append("".join(f"\n{line}" for line in view.heading), "not bold")
+        self._static("heading", heading)
+        self._static("findings", self._findings(view))
+        self.query_one("#findings", Static).display = bool(view.findings)
         self._static("problems", "\n".join(view.problems))
         self._static("topics-note", "\n".join(view.topics.notes))
         # Tables are refilled only if they differ: a refill costs time and moves the scroll
@@ -207,6 +225,21 @@ class TopApp(App[None]):
         # The visible partitions may have changed, and only these are queried.
         self._update_broker_query()
 
+    def _findings(self, view: pages.View) -> Text:
+        """Return the first findings, a line each, those of the selected topic before the others."""
+        ordered = sorted(
+            view.findings, key=lambda item: (item.kind, item.name) != (TOPIC, self._selected)
+        )
+        text = Text()
+        for item in ordered[:FINDINGS_SHOWN]:
+            text.append(" ".join(filter(None, (item.reference, item.reason))), "bold")
+            text.append(f": {item.message}\n")
+        hidden = len(view.findings) + view.more_findings - FINDINGS_SHOWN
+        if hidden > 0:
+            text.append(f"{hidden:,} more: tidemark status")
+        text.rstrip()
+        return text
+
     def _draw_partitions(self, view: pages.View) -> None:
         if not view.partitions:
             self._static("partitions-title", "")
@@ -219,15 +252,33 @@ class TopApp(App[None]):
     def _fill(self, name: str, shown: pages.ViewTable) -> None:
         """Refill a table; the cursor stays on its topic."""
         table = self._table(name)
-        table.clear()
+        # Columns of troubles appear with the first topic that has one.
+        is_changed = [str(column.label) for column in table.ordered_columns] != [*shown.columns]
+        table.clear(columns=is_changed)
+        if is_changed:
+            table.add_columns(*shown.columns)
+        bar_width = self._bar_width(shown)
         for number, row in enumerate(shown.rows):
-            cells = [cell_text(cell) for cell in row]
-            # Rows are one line high, so that the page fits the screen.
-            for cell in cells:
-                cell.plain = cell.plain.replace("\n", "; ") if "\n" in cell.plain else cell.plain
+            cells = [cell_text(cell, bar_width) for cell in row]
+            for cell, column in zip(cells, shown.columns, strict=True):
+                cell.justify = "right" if column in pages.NUMERIC else "left"
             table.add_row(*cells, key=shown.keys[number] if shown.keys else None)
         if self._selected in shown.keys:
             table.move_cursor(row=shown.keys.index(self._selected))
+
+    def _bar_width(self, shown: pages.ViewTable) -> int:
+        """Return the width that the other columns leave for the bars."""
+        others = 0
+        for column, name in enumerate(shown.columns[:-1]):
+            texts = [name, *(str(row[column]) for row in shown.rows)]
+            others += max(map(len, texts)) + 2
+        # The bar's own cell has a space on both sides, and the table may have a scrollbar.
+        return max(BAR_WIDTH_MIN, min(BAR_WIDTH, self.size.width - others - 4))
+
+    def on_resize(self) -> None:
+        """Fit the bars to the new width."""
+        if self.shown is not None:
+            self._draw_partitions(self.shown)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Show the partitions of the topic at the cursor, and query their offsets at once."""
@@ -297,5 +348,5 @@ class TopApp(App[None]):
     def _table(self, name: str) -> DataTable[Text]:
         return self.query_one(f"#{name}", DataTable)
 
-    def _static(self, name: str, text: str) -> None:
+    def _static(self, name: str, text: str | Text) -> None:
         self.query_one(f"#{name}", Static).update(text)

@@ -5,18 +5,31 @@ when the Topic or one of its rows changes; a frame sorts the lines and reads the
 Objects may arrive in any order, a slice before or after the Topics of its rows.
 """
 
+import datetime as dt
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark_cli.local.object_summaries import SHOWN_CONDITIONS, ready_of, troubles
+from tidemark_cli.inspection.findings import (
+    PENDING,
+    HealthFinding,
+    ObjectCounts,
+    Severity,
+    in_order,
+    object_findings,
+    operator_findings,
+)
+from tidemark_cli.local.object_summaries import ready_of, ready_text
 from tidemark_cli.local.topic_rows import TopicRows, topic_id_of
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import BadRow, decode_row
 
-CLUSTER, BROKER, TOPIC, SLICE = KINDS = ("Cluster", "Broker", "Topic", "PartitionSlice")
+CLUSTER, BROKER, TOPIC, SLICE = ("Cluster", "Broker", "Topic", "PartitionSlice")
+#: Kinds that are not shown themselves, only their findings.
+OTHERS = ("User", "Export", "RecordDeletion")
+KINDS = (CLUSTER, BROKER, TOPIC, SLICE, *OTHERS)
 #: Characters kept of an object's message, as ten thousand objects may have one.
 _MESSAGE_MAX = 1_000
 
@@ -25,12 +38,14 @@ _MESSAGE_MAX = 1_000
 class TopicLine:
     """Line of the topic list with its sort keys.
 
-    ``behind``: partitions with replicas out of sync. ``leaderless``: partitions without a leader.
-    ``troubles``: messages of conditions that need attention.
+    ``ready``: True, or the reason why not. ``behind``: partitions with replicas out of sync.
+    ``leaderless``: partitions without a leader. ``severity``: that of the worst finding, 0 without
+    one.
     """
 
     name: str
     kafka_name: str
+    is_internal: bool
     ready: str
     partitions: int
     leaderless: int
@@ -38,12 +53,12 @@ class TopicLine:
     placeholders: int
     remote_bytes: int
     disabling: bool
-    troubles: tuple[str, ...]
+    severity: int
 
     @property
     def is_well(self) -> bool:
         """Return whether nothing of the topic needs attention or is in progress."""
-        return not (self.troubles or self.leaderless or self.behind or self.disabling)
+        return not (self.severity or self.leaderless or self.behind or self.disabling)
 
 
 class ObjectIndex:
@@ -55,6 +70,13 @@ class ObjectIndex:
         #: Problems of slices with unreadable rows, by slice.
         self.unreadable: dict[str, str] = {}
         self._objects: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
+        # Findings of each object that has any, by kind and name; and the new objects without a
+        # status, whose finding becomes a problem with time.
+        self._findings: dict[tuple[str, str], tuple[HealthFinding, ...]] = {}
+        self._pending: dict[tuple[str, str], dict[str, Any]] = {}
+        # Findings about the operator, and the time of the last read of its Lease.
+        self._of_operator: tuple[HealthFinding, ...] = ()
+        self._now = dt.datetime.now(dt.UTC)
         # Decoded rows by their encoded text, by slice; and by topic ID and partition.
         self._slices: dict[str, dict[str, PartitionRow]] = {}
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
@@ -74,8 +96,20 @@ class ObjectIndex:
             name = str(body["metadata"]["name"])
             if kind == SLICE:
                 self._put_rows(name, body.get("partitions") or ())
-            else:
-                self._objects[kind][name] = _shown(body) if kind == TOPIC else body
+                continue
+            self._put_findings(kind, name, body)
+            self._objects[kind][name] = body if kind in (CLUSTER, BROKER) else _shown(body)
+            if kind == TOPIC:
+                self._put_line(name)
+        self.version += 1
+
+    def put_lease(self, lease: dict[str, Any] | None, now: dt.datetime) -> None:
+        """Set the operator's Lease (see :class:`ClusterSnapshot`) as of ``now``."""
+        self._now = now
+        self._of_operator = tuple(operator_findings(lease, now))
+        # Nothing of a pending object changes when it has been pending for too long.
+        for (kind, name), body in list(self._pending.items()):
+            self._put_findings(kind, name, body)
             if kind == TOPIC:
                 self._put_line(name)
         self.version += 1
@@ -90,6 +124,8 @@ class ObjectIndex:
             if kind == TOPIC and name in self.lines:
                 self._forget_topic(name)
             self._objects[kind].pop(name, None)
+            self._findings.pop((kind, name), None)
+            self._pending.pop((kind, name), None)
         self.version += 1
 
     def keep(self, kind: str, names: Collection[str]) -> None:
@@ -112,6 +148,22 @@ class ObjectIndex:
         """Return the number of replicas on a broker."""
         return self._replicas[node_id]
 
+    def findings(self) -> list[HealthFinding]:
+        """Return the findings of all objects in the order of ``tidemark status``."""
+        by_name = sorted(self._findings.items())
+        return in_order([*self._of_operator, *(item for _, own in by_name for item in own)])
+
+    def findings_of(self, kind: str, name: str) -> Sequence[HealthFinding]:
+        """Return the findings of one object."""
+        return self._findings.get((kind, name), ())
+
+    def counts(self) -> ObjectCounts:
+        """Return the numbers of objects for the verdict."""
+        return ObjectCounts(
+            by_kind={kind: len(objects) for kind, objects in self._objects.items()},
+            ready_brokers=sum(ready_of(body) == "True" for body in self._objects[BROKER].values()),
+        )
+
     @property
     def partitions(self) -> int:
         """Return the number of partitions of all topics."""
@@ -128,6 +180,20 @@ class ObjectIndex:
         return TopicRows(name, obj, tuple(own[number] for number in sorted(own)))
 
     # ------------------------------------------------------------ updates
+
+    def _put_findings(self, kind: str, name: str, body: dict[str, Any]) -> None:
+        """Set the findings of one object, which are made from its conditions."""
+        own = tuple(
+            # Messages of users' tools may be arbitrarily long.
+            replace(item, message=item.message[:_MESSAGE_MAX])
+            for item in object_findings(kind, body, self._now)
+        )
+        self._pending.pop((kind, name), None)
+        self._findings.pop((kind, name), None)
+        if own:
+            self._findings[kind, name] = own
+        if any(item.reason == PENDING and item.severity is Severity.PROGRESS for item in own):
+            self._pending[kind, name] = body
 
     def _put_rows(self, name: str, texts: Collection[str]) -> None:
         """Replace the partition rows of a PartitionSlice; only changed rows are decoded.
@@ -181,7 +247,9 @@ class ObjectIndex:
         topic_id = topic_id_of(view, self._ids)
         if topic_id is not None:
             self._topic_of[topic_id] = name
-        self.lines[name] = topic_line(view)
+        own = self._findings.get((TOPIC, name), ())
+        severity = max((item.severity for item in own), default=0)
+        self.lines[name] = topic_line(view, severity)
 
     def _forget_topic(self, name: str) -> None:
         view = self.topic(name)
@@ -201,9 +269,10 @@ class ObjectIndex:
             self._replicas[replica] += step
 
 
-def topic_line(topic: TopicRows) -> TopicLine:
+def topic_line(topic: TopicRows, severity: int) -> TopicLine:
     """Return a topic's line of the list, with the values it is sorted by.
 
+    ``severity``: that of its worst finding, 0 without one.
     Without partition rows, as with Apache Kafka, the counts are those of the Topic's status.
     """
     tiering = topic.tiering
@@ -211,24 +280,24 @@ def topic_line(topic: TopicRows) -> TopicLine:
     return TopicLine(
         name=topic.name,
         kafka_name=topic.kafka_name,
-        ready=ready_of(topic.obj),
+        is_internal=topic.is_internal,
+        ready=ready_text(topic.obj),
         partitions=len(topic.rows) or int(topic.status.get("partitionsPlaced") or 0),
         leaderless=sum(row.leader < 0 for row in topic.rows),
         behind=behind,
         placeholders=topic.placeholders(),
         remote_bytes=int(tiering.get("remoteBytes") or 0),
         disabling=tiering.get("state") == "Disabling",
-        troubles=tuple(troubles(topic)),
+        severity=severity,
     )
 
 
 def _shown(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a Topic object reduced to the fields that are shown.
+    """Return an object reduced to the fields that are shown of a Topic.
 
     These are few of its fields, and thousands of Topics stay in memory.
     """
     metadata, status = body["metadata"], body.get("status") or {}
-    # Thousands of topics stay in memory, so only the fields of the view are kept.
     return {
         "metadata": {"name": metadata["name"], "labels": metadata.get("labels") or {}},
         "spec": {"topicName": body["spec"].get("topicName")},
@@ -238,16 +307,11 @@ def _shown(body: dict[str, Any]) -> dict[str, Any]:
                 for key in ("topicId", "tiering", "replicas", "partitionsPlaced")
                 if key in status
             },
+            # The other conditions are only needed for the findings.
             "conditions": [
-                {
-                    "type": condition["type"],
-                    "status": condition["status"],
-                    "reason": condition.get("reason", ""),
-                    # Messages of users' tools may be arbitrarily long.
-                    "message": str(condition.get("message", ""))[:_MESSAGE_MAX],
-                }
+                {key: condition.get(key, "") for key in ("type", "status", "reason")}
                 for condition in status.get("conditions") or ()
-                if condition["type"] in SHOWN_CONDITIONS
+                if condition["type"] == "Ready"
             ],
         },
     }

@@ -6,20 +6,18 @@ values are shown as unknown, never as zero.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from tidemark_cli.inspection.findings import HealthFinding, verdict_line
 from tidemark_cli.local.object_summaries import (
-    both_names,
     cluster_line,
     figure,
-    ready_of,
+    ready_text,
     remote_text,
     tiering_text,
-    troubles,
-    why_not_ready,
 )
-from tidemark_cli.local.topic_rows import TopicRows, condition
-from tidemark_cli.top.object_index import BROKER, CLUSTER, ObjectIndex, TopicLine
+from tidemark_cli.local.topic_rows import TopicRows
+from tidemark_cli.sizes import size_text
+from tidemark_cli.top.object_index import BROKER, CLUSTER, TOPIC, ObjectIndex, TopicLine
 from tidemark_cli.top.query import Query, TopicPage, select_page
 from tidemark_cli.top.ranges import PartitionOffsets, Range, lag, ranges
 from tidemark_operator.controller.model import PartitionRow
@@ -29,12 +27,17 @@ OffsetsByPartition = Mapping[tuple[str, int], PartitionOffsets]
 #: Most partitions of one topic that are shown and queried at once.
 PARTITIONS_SHOWN = 50
 BROKERS_SHOWN = 100
-TOPIC_COLUMNS = (
-    "topic", "ready", "tiering", "remote", "partitions", "no leader", "behind", "placeholders",
-    "not well",
-)  # fmt: skip
-BROKER_COLUMNS = ("broker", "node", "ready", "leaders", "replicas", "log bytes", "not well")
-PARTITION_COLUMNS = ("partition", "leader", "ISR", "followers' lag", "offsets", "where they are")
+#: Findings that are shown at most.
+FINDINGS_SHOWN = 20
+TOPIC_COLUMNS = ("topic", "ready", "tiering", "remote", "partitions")
+#: Columns of troubles that most clusters do not have, shown if a topic of the page has one.
+TROUBLE_COLUMNS = ("no leader", "behind", "placeholders")
+BROKER_COLUMNS = ("broker", "node", "ready", "leaders", "replicas", "log bytes")
+PARTITION_COLUMNS = ("partition", "leader", "ISR", "lag", "offsets", "stored")
+#: Columns of numbers.
+NUMERIC = frozenset(
+    {"remote", "partitions", *TROUBLE_COLUMNS, "leaders", "replicas", "log bytes", "partition"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +61,21 @@ class ViewTable:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """Whole frame.
 
-    ``heading``: a line for each cluster. ``problems``: objects or brokers that could not be read.
-    ``pages``: number of pages of the topic list.
+    ``verdict``: the first line, as that of ``tidemark status``. ``heading``: a line for each
+    cluster. ``problems``: objects or brokers that could not be read. ``findings``: the first
+    findings, problems before changes in progress; ``more_findings`` are not shown. ``pages``:
+    number of pages of the topic list.
     """
 
+    verdict: str
     heading: tuple[str, ...]
     problems: tuple[str, ...]
+    findings: tuple[HealthFinding, ...]
+    more_findings: int
     brokers: ViewTable
     topics: ViewTable
     partitions: tuple[ViewTable, ...] = ()
@@ -86,22 +94,32 @@ def view(
     detailed: Sequence[str] = (),
     offsets: OffsetsByPartition | None = None,
     problems: Iterable[str] = (),
+    outdated: str = "",
 ) -> View:
     """Return one frame of the screen.
 
-    ``detailed``: object names of the Topics whose partitions are shown. ``offsets``: answers of the
-    brokers, None without any. ``problems``: lines about failed reads.
+    ``detailed``: object names of the Topics whose partitions are shown; their findings come first
+    if there are many. ``offsets``: answers of the brokers, None without any. ``problems``: lines
+    about failed reads. ``outdated``: why nothing is known about the present health, else "".
     """
     topics = [topic for name in detailed if (topic := object_index.topic(name)) is not None]
     # The list shows one page, and partitions are shown only of the detailed topics.
     topic_page = select_page(object_index.lines.values(), query)
+    found = object_index.findings()
+    line = verdict_line(object_index.counts(), found)
+    # Without this, a long list would leave out the findings of the topic that the user selected.
+    if len(found) > FINDINGS_SHOWN:
+        found.sort(key=lambda item: item.kind != TOPIC or item.name not in detailed)
     return View(
-        tuple(cluster_line(body) for body in object_index.of_kind(CLUSTER)) or ("no Cluster",),
-        (*problems, *sorted(object_index.unreadable.values())),
-        broker_table(object_index),
-        topic_table(object_index, topic_page, query),
-        tuple(partition_table(topic, offsets or {}) for topic in topics if topic.rows),
-        topic_page.pages,
+        verdict=f"UNKNOWN: {outdated}" if outdated else line,
+        heading=tuple(map(cluster_line, object_index.of_kind(CLUSTER))),
+        problems=(*problems, *sorted(object_index.unreadable.values())),
+        findings=tuple(found[:FINDINGS_SHOWN]),
+        more_findings=max(0, len(found) - FINDINGS_SHOWN),
+        brokers=broker_table(object_index),
+        topics=topic_table(object_index, topic_page, query),
+        partitions=tuple(partition_table(topic, offsets or {}) for topic in topics if topic.rows),
+        pages=topic_page.pages,
     )
 
 
@@ -119,11 +137,10 @@ def broker_table(object_index: ObjectIndex) -> ViewTable:
             (
                 str(body["metadata"]["name"]),
                 str(node_id),
-                ready_of(body),
+                ready_text(body),
                 figure(object_index.leaders(node_id)),
                 figure(object_index.replicas(node_id)),
                 figure((body.get("status") or {}).get("logBytes")),
-                _broker_trouble(body),
             )
         )
     # The note says where the rest is.
@@ -132,48 +149,49 @@ def broker_table(object_index: ObjectIndex) -> ViewTable:
     return ViewTable("brokers", BROKER_COLUMNS, tuple(rows), notes=notes)
 
 
-def _broker_trouble(body: dict[str, Any]) -> str:
-    troubles = [why_not_ready(body)]
-    draining = condition(body, "Draining")
-    if draining.get("status") == "True":
-        troubles.append(f"Draining: {draining.get('message', '')}")
-    return "; ".join(filter(None, troubles))
-
-
 def topic_table(object_index: ObjectIndex, topic_page: TopicPage, query: Query) -> ViewTable:
     """Return the table with one page of the topic list.
 
     ``query``: filter and order of the list, for the note below the table.
     """
+    lines = topic_page.lines
+    # Columns that are zero for every topic only make the table too wide for 80 columns.
+    counts = {
+        "no leader": [line.leaderless for line in lines],
+        "behind": [line.behind for line in lines],
+        "placeholders": [line.placeholders for line in lines],
+    }
+    troubles = tuple(name for name in TROUBLE_COLUMNS if any(counts[name]))
     rows = []
-    for line in topic_page.lines:
+    for number, line in enumerate(lines):
         topic = object_index.topic(line.name)
         if topic is not None:
-            rows.append(_topic_row(topic, line))
+            figures = (figure(counts[name][number]) for name in troubles)
+            rows.append((*_topic_cells(topic, line), *figures))
     # The list shows only a part of the topics, and the note says which part.
-    notes = [f"{topic_page.matching:,} of {topic_page.total:,} topics, by {query.sort}"]
+    noun = "topic" if topic_page.total == 1 else "topics"
+    notes = [f"{topic_page.matching:,} of {topic_page.total:,} {noun}, by {query.sort}"]
     if topic_page.pages > 1:
         notes[0] += f"; page {topic_page.page + 1} of {topic_page.pages}"
+    if "behind" in troubles:
+        notes[0] += "; BEHIND: partitions with replicas out of sync"
     return ViewTable(
         "topics",
-        TOPIC_COLUMNS,
+        (*TOPIC_COLUMNS, *troubles),
         tuple(rows),
-        keys=tuple(line.name for line in topic_page.lines),
+        keys=tuple(line.name for line in lines),
         notes=tuple(notes),
     )
 
 
-def _topic_row(topic: TopicRows, line: TopicLine) -> tuple[str, ...]:
+def _topic_cells(topic: TopicRows, line: TopicLine) -> tuple[str, ...]:
+    remote_bytes = topic.tiering.get("remoteBytes")
     return (
-        both_names(topic),
+        line.kafka_name,
         line.ready,
-        tiering_text(topic),
-        remote_text(topic),
-        str(line.partitions),
-        str(line.leaderless),
-        str(line.behind),
-        str(line.placeholders),
-        "\n".join(troubles(topic)),
+        str(topic.tiering.get("state", "never")),
+        "-" if remote_bytes is None else size_text(remote_bytes),
+        figure(line.partitions),
     )
 
 
@@ -189,7 +207,11 @@ def shown_rows(topic: TopicRows) -> tuple[PartitionRow, ...]:
 
 
 def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
-    """Return the table of a topic's partitions: leader, ISR, lag and location of the offsets."""
+    """Return the table of a topic's partitions: leader, ISR, lag and location of the offsets.
+
+    The title has what the list has no room for: the object's name, the progress of a disablement,
+    and the content of the tier.
+    """
     shown = shown_rows(topic)
     rows = []
     for row in shown:
@@ -210,13 +232,19 @@ def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
     # The table is bounded, and the note says how to see the rest.
     hidden = len(topic.rows) - len(shown)
     notes = (f"{hidden} more partitions: tidemark status {topic.kafka_name}",) if hidden else ()
-    return ViewTable(
-        f"{topic.kafka_name}: {tiering_text(topic)}", PARTITION_COLUMNS, tuple(rows), notes=notes
-    )
+    same = topic.kafka_name == topic.name
+    title = f"Partitions of {topic.kafka_name}" + ("" if same else f" (object {topic.name})")
+    title += f": tiering {tiering_text(topic)}" if topic.tiering else ""
+    if topic.tiering.get("remoteSegments") is not None:
+        title += f"; remote: {remote_text(topic)}"
+    return ViewTable(title, PARTITION_COLUMNS, tuple(rows), notes=notes)
 
 
 def _lags(row: PartitionRow, offsets: PartitionOffsets | None) -> str:
-    """Return the lag of each follower as text; unknown lags are question marks."""
+    """Return the lag of each follower, such as ``2:0 3:?``; unknown lags are question marks.
+
+    An item has no space, so that a narrow cell is wrapped between items.
+    """
     lags = []
     for replica in row.replicas:
         if replica == row.leader:
@@ -225,5 +253,5 @@ def _lags(row: PartitionRow, offsets: PartitionOffsets | None) -> str:
             lags.append("placeholder")
             continue
         behind = None if offsets is None else lag(offsets, row.leader, replica)
-        lags.append(f"{replica}: {'?' if behind is None else format(behind, ',')}")
-    return "  ".join(lags)
+        lags.append(f"{replica}:{'?' if behind is None else format(behind, ',')}")
+    return " ".join(lags)

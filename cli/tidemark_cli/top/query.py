@@ -47,7 +47,14 @@ class TopicPage:
 
 #: Sort keys by name. Numbers descend, names ascend.
 SORTS = {
-    "trouble": lambda line: (line.is_well, -line.leaderless, line.ready == "True", line.kafka_name),
+    # As in ``tidemark status``, internal topics are last among those with equal trouble.
+    "trouble": lambda line: (
+        line.is_well,
+        -line.severity,
+        -line.leaderless,
+        line.is_internal,
+        line.kafka_name,
+    ),
     "name": lambda line: line.kafka_name,
     "remote": lambda line: (-line.remote_bytes, line.kafka_name),
     "partitions": lambda line: (-line.partitions, line.kafka_name),

@@ -5,15 +5,21 @@ the API server's load. A watch of a few seconds returns only changes. If the res
 old for a watch, everything is listed again.
 """
 
+import datetime as dt
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidemark_cli.inspection.snapshot import read_lease
 from tidemark_cli.local.kube import GONE, KubeClient, KubeRequestError
-from tidemark_cli.top.object_index import ObjectIndex
+from tidemark_cli.top.object_index import OTHERS, ObjectIndex
 
 #: Objects per batch, so that the screen can draw in between; a slice has many rows.
 _AT_ONCE = 10
+#: HTTP status for a resource that the API server does not serve.
+_NOT_SERVED = 404
+LEASE = "Lease"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,43 @@ class ObjectBatch:
             object_index.keep(self.kind, self.all_names)
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseBatch:
+    """The operator's Lease at one time, see :class:`ClusterSnapshot`; or a problem."""
+
+    lease: dict[str, Any] | None
+    read_at: dt.datetime
+    problem: str = ""
+    kind: str = LEASE
+
+    def apply_to(self, object_index: ObjectIndex) -> None:
+        """Set the Lease in the index."""
+        if not self.problem:
+            object_index.put_lease(self.lease, self.read_at)
+
+
+class LeaseReader:
+    """Reader of the operator's Lease.
+
+    It is read again and again: a Lease that is no longer renewed does not change, but its age does.
+    """
+
+    def __init__(self, kube: KubeClient) -> None:
+        self._kube = kube
+        self._is_first = True
+
+    def read(self, wait_s: int) -> Iterator[LeaseBatch]:
+        """Yield the Lease, at once on the first call, else after ``wait_s`` seconds."""
+        if not self._is_first:
+            time.sleep(wait_s)
+        self._is_first = False
+        now = dt.datetime.now(dt.UTC)
+        try:
+            yield LeaseBatch(read_lease(self._kube), now)
+        except KubeRequestError as error:
+            yield LeaseBatch({}, now, problem=_problem("Lease", error))
+
+
 class ObjectReader:
     """Reader of one kind of objects."""
 
@@ -64,8 +107,11 @@ class ObjectReader:
             # again.
             if error.status == GONE:
                 self._version = ""
+            # The definitions of an older version may lack these kinds.
+            elif error.status == _NOT_SERVED and self._kind in OTHERS:
+                time.sleep(wait_s)
             else:
-                yield ObjectBatch(self._kind, problem=f"{self._kind} objects: {error}")
+                yield ObjectBatch(self._kind, problem=_problem(f"{self._kind} objects", error))
 
     def _listed(self) -> Iterator[ObjectBatch]:
         names: set[str] = set()
@@ -90,3 +136,8 @@ class ObjectReader:
             [body for event_type, body in latest.values() if event_type != "DELETED"],
             [name for name, (event_type, _) in latest.items() if event_type == "DELETED"],
         )
+
+
+def _problem(subject: str, error: KubeRequestError) -> str:
+    """Return the text of a failed read; that of an unreachable server is the same for all kinds."""
+    return f"{subject}: {error}" if error.status else str(error)

@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from tidemark_cli.inspection.screens import plain_table, print_by_severity, print_verdict
 from tidemark_cli.top import pages
 from tidemark_cli.top.pages import Bar, Cell, View
 from tidemark_cli.top.ranges import Range, RangePlace, cells
 
 BAR_WIDTH = 40
+#: Narrowest bar, on a narrow terminal.
+BAR_WIDTH_MIN = 8
 #: Distinct without colours too.
 GLYPHS = {
     RangePlace.REMOTE: "░",
@@ -24,37 +28,79 @@ STYLES = {
     RangePlace.LOCAL: "yellow",
     RangePlace.NOWHERE: "red",
 }
-LEGEND = "░ remote only  ▒ both  █ local only"
-
-
-def frame(view: View) -> RenderableType:
-    """Return the frame as one renderable."""
-    parts: list[RenderableType] = [*map(Text, view.heading)]
-    parts += [Text(f"! {problem}", "red") for problem in view.problems]
-    for table in view.tables:
-        parts += [_table(table), *map(Text, table.notes)]
-    if view.partitions:
-        parts.append(Text(LEGEND))
-    return Group(*parts)
+LEGEND = "░ remote only  ▒ both  █ local only.  LAG: records that each follower lacks"
 
 
 def print_frame(out: Console, view: View) -> None:
-    """Print a frame; without a terminal lines are not wrapped, so that a script reads whole
-    rows.
+    """Print a frame in the order of ``tidemark status``: verdict, tables, findings.
+
+    Lines outside the tables are wrapped only by the terminal, so that a script reads whole lines.
     """
-    out.print(frame(view), soft_wrap=not out.is_terminal)
+    print_verdict(out, view.verdict)
+    for line in view.heading:
+        out.print(Text(line), soft_wrap=True)
+    for problem in view.problems:
+        out.print(Text(f"! {problem}", "red"), soft_wrap=True)
+    for table in (view.brokers, view.topics):
+        if table.rows:
+            out.print()
+            out.print(_table(table))
+        for note in table.notes:
+            out.print(Text(note, "dim"))
+    for table in view.partitions:
+        out.print()
+        out.print(Text(table.title, "bold"))
+        out.print(_table(table))
+        for note in table.notes:
+            out.print(Text(note, "dim"))
+    if view.partitions:
+        out.print(Text(LEGEND, "dim"))
+    print_by_severity(out, view.findings)
+    if view.more_findings:
+        out.print(Text(more_text(view)), soft_wrap=True)
+
+
+def more_text(view: View) -> str:
+    """Return where the findings are that the frame does not show."""
+    return f"{view.more_findings:,} more: tidemark status --limit 0"
 
 
 def _table(shown: pages.ViewTable) -> Table:
-    table = Table(*(Column(name, overflow="fold") for name in shown.columns), title=shown.title)
+    # Only the names of objects, lags and bars adapt to a narrow terminal.
+    columns = [
+        Column(name, justify="right" if name in pages.NUMERIC else "left")
+        if name in ("broker", "topic", "lag", "stored")
+        else name
+        for name in shown.columns
+    ]
+    table = plain_table(*columns)
+    for column, name in zip(table.columns, shown.columns, strict=True):
+        column.justify = "right" if name in pages.NUMERIC else "left"
     for row in shown.rows:
-        table.add_row(*map(cell_text, row))
+        table.add_row(*map(_renderable, row))
     return table
 
 
-def cell_text(cell: Cell) -> Text:
+class _Bar:
+    """Bar that takes the width that the table's other columns leave."""
+
+    def __init__(self, spans: Sequence[Range]) -> None:
+        self._spans = spans
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield bar(self._spans, min(BAR_WIDTH, options.max_width))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(BAR_WIDTH_MIN, min(BAR_WIDTH, options.max_width))
+
+
+def _renderable(cell: Cell) -> RenderableType:
+    return _Bar(cell.ranges) if isinstance(cell, Bar) and cell.ranges else cell_text(cell)
+
+
+def cell_text(cell: Cell, bar_width: int = BAR_WIDTH) -> Text:
     """Return one cell; names and messages are not parsed as markup."""
-    return bar(cell.ranges) if isinstance(cell, Bar) else Text(cell)
+    return bar(cell.ranges, bar_width) if isinstance(cell, Bar) else Text(cell)
 
 
 def bar(spans: Sequence[Range], width: int = BAR_WIDTH) -> Text:
@@ -62,6 +108,6 @@ def bar(spans: Sequence[Range], width: int = BAR_WIDTH) -> Text:
     if not spans:
         return Text("no records")
     drawn = Text()
-    for place, count in cells(spans, width):
+    for place, count in cells(spans, max(width, 3)):
         drawn.append(GLYPHS[place] * count, STYLES[place])
     return drawn

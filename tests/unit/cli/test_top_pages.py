@@ -156,7 +156,7 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
         tiering=DISABLING,
     )
     object_index = holding([obj], pieces([row(0, replicas=(1, 2, 3, -1), isr=(1, 2))]), brokers=0)
-    late = [condition("Ready", "False", "no heartbeat")]
+    late = [condition("Ready", "False", "no heartbeat", "Fenced")]
     leaving = [condition("Ready", "True"), condition("Draining", "True", "3 replicas left")]
     object_index.put(
         BROKER, [broker(1, conditions=late), broker(2, conditions=leaving, logBytes=9000)]
@@ -167,19 +167,26 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
     assert view.heading == ("cluster main: 2 brokers live",)
     assert view.problems == ("broker 3 ...",)
     assert view.brokers.rows == (
-        ("broker-1", "1", "False", "1", "1", "-", "no heartbeat"),
-        ("broker-2", "2", "True", "0", "1", "9,000", "Draining: 3 replicas left"),
+        ("broker-1", "1", "Fenced", "1", "1", "-"),
+        ("broker-2", "2", "True", "0", "1", "9,000"),
     )
     disabling = "Disabling (epoch 3), Delete; waiting for brokers 2; 14 segments left"
-    assert view.topics.rows == (
-        ("orders", "True", disabling, "14 segments, 4,096 bytes", "1", "0", "1", "1",
-         "FullyReplicated: 1 waits for a broker"),
-    )  # fmt: skip
+    assert view.topics.columns[-2:] == ("behind", "placeholders")
+    assert view.topics.rows == (("orders", "True", "Disabling", "4.1 kB", "1", "1", "1"),)
+    found = [(item.reference, item.condition, item.message) for item in view.findings]
+    assert found == [
+        ("broker/broker-1", "Ready=False", "no heartbeat"),
+        ("broker/broker-2", "Draining=True", "3 replicas left"),
+        ("topic/orders", "FullyReplicated=False", "1 waits for a broker"),
+        ("topic/orders", "TieringSettled=False", "waits for broker 2"),
+    ]
     (table,) = view.partitions
-    assert table.title == f"orders: {disabling}"
+    assert table.title == (
+        f"Partitions of orders: tiering {disabling}; remote: 14 segments, 4.1 kB"
+    )
     # Broker 2 lags by 12 offsets, broker 3 has not reported, and one replica has no broker.
     assert table.rows[0][:5] == (
-        "0", "1 (epoch 4)", "1 2", "2: 12  3: ?  placeholder", "0 to 1,000",
+        "0", "1 (epoch 4)", "1 2", "2:12 3:? placeholder", "0 to 1,000",
     )  # fmt: skip
     output = as_text(view)
     assert "░" * 24 + "▒" * 8 + "█" * 8 in output
@@ -189,7 +196,7 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
 def test_unknown_offsets_are_not_shown_as_zero() -> None:
     object_index = holding([topic("orders")], pieces([row(0)]))
     (table,) = pages.view(object_index, Query(), detailed=["orders", "unknown"]).partitions
-    assert table.rows == (("0", "1 (epoch 4)", "1 2", "2: ?", "?", "?"),)
+    assert table.rows == (("0", "1 (epoch 4)", "1 2", "2:?", "?", "?"),)
 
 
 def test_partitions_that_need_attention_are_shown_first() -> None:
@@ -271,9 +278,11 @@ def test_a_frame_costs_the_same_with_ten_thousand_topics() -> None:
 
 def test_only_shown_fields_of_a_topic_are_kept() -> None:
     obj = topic("orders", conditions=[condition("Ready", "False", "x" * 5000), condition("Z", "T")])
-    stored = holding([obj], []).topic("orders")
+    held = holding([obj], [])
+    stored = held.topic("orders")
     assert stored is not None
     assert "managedFields" not in stored.obj["metadata"]
-    assert [item["type"] for item in stored.status["conditions"]] == ["Ready"]
-    assert len(stored.condition("Ready")["message"]) == 1000
+    assert stored.condition("Ready") == {"type": "Ready", "status": "False", "reason": "R"}
+    (finding,) = held.findings()
+    assert len(finding.message) == 1000
     assert stored.status["topicId"] == id_text(topic_id(0))
