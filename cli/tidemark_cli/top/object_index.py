@@ -276,6 +276,7 @@ def topic_line(topic: TopicRows, severity: int) -> TopicLine:
     Without partition rows, as with Apache Kafka, the counts are those of the Topic's status.
     """
     tiering = topic.tiering
+    # Placeholders count as out of sync: a partition with one is behind until a broker fills it.
     behind = sum(len(row.isr) < len(row.replicas) for row in topic.rows)
     return TopicLine(
         name=topic.name,

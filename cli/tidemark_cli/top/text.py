@@ -41,12 +41,14 @@ def print_frame(out: Console, view: View) -> None:
         out.print(Text(line), soft_wrap=True)
     for problem in view.problems:
         out.print(Text(f"! {problem}", "red"), soft_wrap=True)
+    # A namespace without brokers has no headers without rows either.
     for table in (view.brokers, view.topics):
         if table.rows:
             out.print()
             out.print(_table(table))
         for note in table.notes:
             out.print(Text(note, "dim"))
+    # The tables of partitions have the same columns, so each needs a title.
     for table in view.partitions:
         out.print()
         out.print(Text(table.title, "bold"))
@@ -55,6 +57,7 @@ def print_frame(out: Console, view: View) -> None:
             out.print(Text(note, "dim"))
     if view.partitions:
         out.print(Text(LEGEND, "dim"))
+    # Sentences are last, at the full width, and so next to the prompt.
     print_by_severity(out, view.findings)
     if view.more_findings:
         out.print(Text(more_text(view)), soft_wrap=True)
