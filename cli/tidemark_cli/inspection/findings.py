@@ -103,7 +103,7 @@ def reason_entry(kind: str, reason: str) -> ReasonEntry | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectCounts:
+class HealthCounts:
     """Number of objects by kind, and of the brokers that are ready."""
 
     by_kind: Mapping[str, int]
@@ -130,10 +130,10 @@ def verdict(snapshot: ClusterSnapshot, found: Sequence[HealthFinding]) -> str:
     """Return the line of :func:`verdict_line` for a snapshot."""
     by_kind = Counter(kind for kind, _ in snapshot.objects())
     ready = sum(condition(broker, "Ready").get("status") == "True" for broker in snapshot.brokers)
-    return verdict_line(ObjectCounts(by_kind=by_kind, ready_brokers=ready), found)
+    return verdict_line(HealthCounts(by_kind=by_kind, ready_brokers=ready), found)
 
 
-def verdict_line(counts: ObjectCounts, found: Sequence[HealthFinding]) -> str:
+def verdict_line(counts: HealthCounts, found: Sequence[HealthFinding]) -> str:
     """Return one line: ``HEALTHY``, or ``NOT HEALTHY`` with the cause and the affected objects.
 
     ``found``: the findings in the order of :func:`in_order`.
@@ -157,12 +157,12 @@ def verdict_line(counts: ObjectCounts, found: Sequence[HealthFinding]) -> str:
     return f"NOT HEALTHY: {subject}{sentence}" + (f" ({affected})" if affected else "")
 
 
-def _live(counts: ObjectCounts) -> str:
+def _live(counts: HealthCounts) -> str:
     topics = _counted(counts.by_kind.get("Topic", 0), "topic")
     return f"{_counted(counts.ready_brokers, 'broker')}, {topics}"
 
 
-def _affected(counts: ObjectCounts, problems: Sequence[HealthFinding]) -> str:
+def _affected(counts: HealthCounts, problems: Sequence[HealthFinding]) -> str:
     """Return such as "1 of 3 brokers, 2 of 19 topics", or "" if neither is affected."""
     parts = []
     for kind in _SPREAD:

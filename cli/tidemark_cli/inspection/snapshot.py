@@ -19,8 +19,8 @@ _NOT_SERVED, _FORBIDDEN = 404, 403
 class ClusterSnapshot:
     """The objects that ``tidemark status`` and ``tidemark why`` evaluate.
 
-    ``lease`` is None if there is no Lease, and {} if the user may not read it. ``read_at`` is this
-    machine's time.
+    ``lease`` is None if there is no Lease, and {} if the user may not read it. ``read_at`` is the
+    API server's time, as the ages of objects are those of its clock.
     """
 
     clusters: list[Json]
@@ -57,7 +57,7 @@ def read_snapshot(kube: KubeClient) -> ClusterSnapshot:
         exports=_if_served(kube, "Export"),
         deletions=_if_served(kube, "RecordDeletion"),
         lease=read_lease(kube),
-        read_at=dt.datetime.now(dt.UTC),
+        read_at=kube.now(),
     )
 
 

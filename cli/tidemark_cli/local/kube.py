@@ -4,12 +4,17 @@ Objects are applied server-side under its own field manager, like ``kubectl appl
 second ``up`` changes nothing that is already right.
 """
 
+import contextlib
+import datetime as dt
 import json
 import time
 from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tidemark_cli.local.api_transport import ApiRequest, UnreachableError, connect
+from tidemark_cli.local.kubeconfig import KubeconfigError, load_context
 from tidemark_operator.resources.names import GROUP, OFFERED_ANNOTATION, PLURALS, VERSION
 
 FIELD_MANAGER = "tidemark-cli"
@@ -53,19 +58,7 @@ def namespace_of(kubeconfig: Path, context: str = "") -> str:
 
     Raises ValueError if the file has no such context.
     """
-    from kubernetes import config  # costs 0.3 s, which other commands do not pay
-
-    try:
-        every, active = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
-            config_file=str(kubeconfig)
-        )
-    except config.ConfigException as error:
-        raise ValueError(f"{kubeconfig} cannot be used: {error}") from error
-    if context:
-        active = next((entry for entry in every if entry["name"] == context), None)
-        if active is None:
-            raise ValueError(f"{kubeconfig} has no context {context!r}")
-    return str(active["context"].get("namespace") or "default")
+    return load_context(str(kubeconfig), context).namespace
 
 
 class KubeClient:
@@ -76,19 +69,27 @@ class KubeClient:
 
     def __init__(self, kubeconfig: Path, namespace: str, context: str = "") -> None:
         """Load a kubeconfig; ``context`` "" is its current context."""
-        from kubernetes import config
-
         self.namespace = namespace
+        # Time of the API server's latest answer, and that of the monotonic clock.
+        self._clock: tuple[dt.datetime, float] | None = None
         try:
-            self._api: Any = config.new_client_from_config(  # type: ignore[no-untyped-call]
-                config_file=str(kubeconfig), context=context or None
-            )
-        except config.ConfigException as error:
-            raise KubeRequestError(0, f"{kubeconfig} cannot be used: {error}") from error
+            self._transport = connect(str(kubeconfig), context)
+        except KubeconfigError as error:
+            raise KubeRequestError(0, str(error)) from error
 
     def close(self) -> None:
         """Release the connections to the API server."""
-        self._api.close()
+        self._transport.close()
+
+    def now(self) -> dt.datetime:
+        """Return the API server's time, or this machine's before the first answer.
+
+        The times in objects are those of the control plane, from which this machine's may differ.
+        """
+        if self._clock is None:
+            return dt.datetime.now(dt.UTC)
+        answered, monotonic_s = self._clock
+        return answered + dt.timedelta(seconds=time.monotonic() - monotonic_s)
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """Return all objects of one of our kinds in the namespace, by name."""
@@ -269,43 +270,31 @@ class KubeClient:
 
         Raises :class:`KubeRequestError` for a refusal, and with status 0 without a response.
         """
-        # Imported here, as the client takes long to load and most commands do not need it.
-        from kubernetes.client import ApiException
-        from urllib3.exceptions import HTTPError
-
-        # Serialised and called separately: the generated methods would decode the body into models.
-        request = self._api.param_serialize(
-            method,
-            path,
-            query_params=query or [],
-            header_params={"Accept": "application/json", "Content-Type": content_type},
-            body=dict(body) if body is not None else None,
-            auth_settings=["BearerToken"],
-        )
+        request = ApiRequest(method, path, query or [], body, content_type, timeout_s)
         try:
-            answer = self._api.call_api(*request, _request_timeout=timeout_s)
-            answer.read()
-        except (HTTPError, ApiException, OSError) as error:
-            host = self._api.configuration.host
+            answer = self._transport.send(request)
+        except UnreachableError as error:
             raise KubeRequestError(
-                0, f"the API server {host} is unreachable: {_cause(error)}"
+                0, f"the API server {self._transport.server} is unreachable: {error}"
             ) from error
-        # The API server explains refusals in a Status object.
-        if answer.status >= 400:
+        # The header of a watch is as old as the watch.
+        if timeout_s == CALL_TIMEOUT_S:
+            self._set_clock(answer.date)
+        # The API server explains refusals in a Status object. Redirections are not followed.
+        if answer.status >= 300:
             raise KubeRequestError(answer.status, _message_of(answer.data))
-        data: bytes = answer.data
-        return data
+        return answer.data
+
+    def _set_clock(self, date: str) -> None:
+        # A proxy may send an answer without a date, or with one that is none.
+        with contextlib.suppress(ValueError):
+            # HTTP dates are always GMT.
+            at = parsedate_to_datetime(date).replace(tzinfo=dt.UTC)
+            self._clock = at, time.monotonic()
 
 
 def _continued(continue_token: str) -> list[tuple[str, str]]:
     return [("continue", continue_token)] if continue_token else []
-
-
-def _cause(error: BaseException) -> str:
-    """Return the innermost reason; the outer ones only describe the libraries' retries."""
-    while isinstance(getattr(error, "reason", None), BaseException):
-        error = error.reason  # type: ignore[attr-defined]
-    return str(error)
 
 
 def _message_of(body: bytes) -> str:

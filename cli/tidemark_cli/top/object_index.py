@@ -14,8 +14,8 @@ from typing import Any
 
 from tidemark_cli.inspection.findings import (
     PENDING,
+    HealthCounts,
     HealthFinding,
-    ObjectCounts,
     Severity,
     in_order,
     object_findings,
@@ -157,9 +157,9 @@ class ObjectIndex:
         """Return the findings of one object."""
         return self._findings.get((kind, name), ())
 
-    def counts(self) -> ObjectCounts:
+    def counts(self) -> HealthCounts:
         """Return the numbers of objects for the verdict."""
-        return ObjectCounts(
+        return HealthCounts(
             by_kind={kind: len(objects) for kind, objects in self._objects.items()},
             ready_brokers=sum(ready_of(body) == "True" for body in self._objects[BROKER].values()),
         )

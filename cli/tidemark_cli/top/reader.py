@@ -76,11 +76,11 @@ class LeaseReader:
         if not self._is_first:
             time.sleep(wait_s)
         self._is_first = False
-        now = dt.datetime.now(dt.UTC)
         try:
-            yield LeaseBatch(read_lease(self._kube), now)
+            lease = read_lease(self._kube)
+            yield LeaseBatch(lease, self._kube.now())
         except KubeRequestError as error:
-            yield LeaseBatch({}, now, problem=_problem("Lease", error))
+            yield LeaseBatch({}, self._kube.now(), problem=_problem("Lease", error))
 
 
 class ObjectReader:
