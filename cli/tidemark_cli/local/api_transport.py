@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from tidemark_cli.local.kubeconfig import (
-    ConfigEntry,
     ContextEntry,
+    KubeconfigEntry,
     KubeconfigError,
     UnsupportedFeature,
     load_context,
@@ -103,7 +103,7 @@ def _require_no_proxy_variables(entry: ContextEntry) -> None:
             raise UnsupportedFeature(name)
 
 
-class Credential(NamedTuple):
+class ApiCredential(NamedTuple):
     """Authentication of requests: a header, or a client certificate with its key (PEM)."""
 
     authorization: str = ""
@@ -122,7 +122,7 @@ class DirectTransport:
             raise KubeconfigError(f"the server {self._server} has no http:// or https://")
         # The pool and the credential that it was made with; other threads wait for both.
         self._lock = threading.Lock()
-        self._credential: Credential | None = None
+        self._credential: ApiCredential | None = None
         self._pool: Any = None
         self._pool_certificate = b""
 
@@ -144,7 +144,7 @@ class DirectTransport:
         if self._pool is not None:
             self._pool.clear()
 
-    def _ready(self, refused: Credential | None) -> tuple[Any, Credential]:
+    def _ready(self, refused: ApiCredential | None) -> tuple[Any, ApiCredential]:
         """Return the connection pool and a credential other than the refused one."""
         with self._lock:
             try:
@@ -162,7 +162,7 @@ class DirectTransport:
                 self._credential = None
             return self._pool, credential
 
-    def _send(self, pool: Any, credential: Credential, request: ApiRequest) -> ApiResponse:
+    def _send(self, pool: Any, credential: ApiCredential, request: ApiRequest) -> ApiResponse:
         from urllib3.exceptions import HTTPError
         from urllib3.util import Retry, Timeout
 
@@ -200,7 +200,7 @@ def innermost(error: BaseException) -> str:
     return str(error)
 
 
-def _pool(cluster: ConfigEntry, server: str, credential: Credential) -> Any:
+def _pool(cluster: KubeconfigEntry, server: str, credential: ApiCredential) -> Any:
     """Return a pool of connections with the cluster's TLS settings and proxy."""
     import urllib3
 
@@ -224,7 +224,7 @@ def _pool(cluster: ConfigEntry, server: str, credential: Credential) -> Any:
     return urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
 
 
-def _tls(cluster: ConfigEntry, certificate: bytes) -> ssl.SSLContext:
+def _tls(cluster: KubeconfigEntry, certificate: bytes) -> ssl.SSLContext:
     """Return the TLS settings: the cluster's authority, else those of the system."""
     authority = cluster.pem("certificate-authority")
     try:
@@ -246,7 +246,7 @@ def _tls(cluster: ConfigEntry, certificate: bytes) -> ssl.SSLContext:
 # ---------------------------------------------------------------- credentials
 
 
-def credential_of(entry: ContextEntry) -> Credential:
+def credential_of(entry: ContextEntry) -> ApiCredential:
     """Return the credential of a context's user, with the precedence of kubectl.
 
     Raises KubeconfigError and OSError.
@@ -259,23 +259,23 @@ def credential_of(entry: ContextEntry) -> Credential:
     token_file = user.path("tokenFile")
     token = token_file.read_text("utf-8").strip() if token_file else user.fields.get("token")
     if token:
-        return Credential(f"Bearer {token}", pem)
+        return ApiCredential(f"Bearer {token}", pem)
     if user.fields.get("exec"):
         return _run_plugin(entry, pem)
     if user.fields.get("username"):
         from urllib3.util import make_headers
 
         login = f"{user.fields['username']}:{user.fields.get('password') or ''}"
-        return Credential(make_headers(basic_auth=login)["authorization"], pem)
-    return Credential("", pem)
+        return ApiCredential(make_headers(basic_auth=login)["authorization"], pem)
+    return ApiCredential("", pem)
 
 
-def _is_expired(credential: Credential) -> bool:
+def _is_expired(credential: ApiCredential) -> bool:
     expires_at = credential.expires_at
     return expires_at is not None and dt.datetime.now(dt.UTC) >= expires_at - _EXPIRY_MARGIN
 
 
-def _run_plugin(entry: ContextEntry, pem: bytes) -> Credential:
+def _run_plugin(entry: ContextEntry, pem: bytes) -> ApiCredential:
     """Run the user's credential plugin (client-go credential plugins, ``exec``).
 
     ``pem``: the user's own certificate, which the plugin's replaces. Raises KubeconfigError.
@@ -321,7 +321,7 @@ def _run_plugin(entry: ContextEntry, pem: bytes) -> Credential:
     return _credential_in(finished.stdout, command, pem)
 
 
-def _cluster_info(cluster: ConfigEntry) -> dict[str, Any]:
+def _cluster_info(cluster: KubeconfigEntry) -> dict[str, Any]:
     """Return the cluster as a plugin receives it, without paths."""
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
     info = {name: cluster.fields[name] for name in names if name in cluster.fields}
@@ -334,7 +334,7 @@ def _cluster_info(cluster: ConfigEntry) -> dict[str, Any]:
     return info
 
 
-def _credential_in(output: bytes, command: str, pem: bytes) -> Credential:
+def _credential_in(output: bytes, command: str, pem: bytes) -> ApiCredential:
     """Return the credential that a plugin printed."""
     try:
         status = json.loads(output)["status"]
@@ -350,7 +350,7 @@ def _credential_in(output: bytes, command: str, pem: bytes) -> Credential:
         pem = f"{certificate}\n{key}".encode()
     elif not token:
         raise KubeconfigError(f"credential plugin {command} returned neither token nor certificate")
-    return Credential(f"Bearer {token}" if token else "", pem, expires_at)
+    return ApiCredential(f"Bearer {token}" if token else "", pem, expires_at)
 
 
 # ---------------------------------------------------------------- the kubernetes package

@@ -52,7 +52,7 @@ class UnsupportedFeature(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class KubeconfigEntry:
     """A cluster or user, and the folder of its file, to which its paths are relative."""
 
     fields: Json
@@ -83,8 +83,8 @@ class ContextEntry:
     """Context with its cluster and user."""
 
     namespace: str
-    cluster: ConfigEntry
-    user: ConfigEntry
+    cluster: KubeconfigEntry
+    user: KubeconfigEntry
 
 
 def load_context(files: str, name: str = "") -> ContextEntry:
@@ -94,7 +94,7 @@ def load_context(files: str, name: str = "") -> ContextEntry:
     file that sets a name or the current context wins. Raises :class:`KubeconfigError`,
     :class:`UnsupportedFeature`, and OSError for a file that cannot be read.
     """
-    entries: dict[tuple[str, str], ConfigEntry] = {}
+    entries: dict[tuple[str, str], KubeconfigEntry] = {}
     current = ""
     paths = [Path(text).expanduser() for text in files.split(os.pathsep) if text]
     existing = [path for path in paths if path.exists()]
@@ -105,7 +105,7 @@ def load_context(files: str, name: str = "") -> ContextEntry:
         current = current or str(config.get("current-context") or "")
         for section, field in (("clusters", "cluster"), ("users", "user"), ("contexts", "context")):
             for item in config.get(section) or ():
-                entry = ConfigEntry(item.get(field) or {}, path.parent.absolute())
+                entry = KubeconfigEntry(item.get(field) or {}, path.parent.absolute())
                 entries.setdefault((section, str(item.get("name"))), entry)
     wanted = name or current
     if not wanted:
@@ -117,7 +117,7 @@ def load_context(files: str, name: str = "") -> ContextEntry:
     cluster = entries.get(("clusters", str(context.fields.get("cluster"))))
     if cluster is None or not cluster.fields.get("server"):
         raise KubeconfigError(f"{files} has no server for the context {wanted!r}")
-    nobody = ConfigEntry({}, cluster.folder)
+    nobody = KubeconfigEntry({}, cluster.folder)
     user = entries.get(("users", str(context.fields.get("user"))), nobody)
     namespace = str(context.fields.get("namespace") or "default")
     return ContextEntry(namespace, cluster, user)
