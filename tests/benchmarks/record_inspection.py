@@ -5,7 +5,7 @@ are read.
 
 Processor time of one thread, for each kind of batch: of the checks that every batch has (header and
 CRC), of reading its records, and the mean that this adds to a produced batch. Batches of few
-records are all read, of the others a sample (``tidemark_broker/log/batch_inspection.py``).
+records are all read, of the others a sample (``tidemark_broker/log/validation.py``).
 """
 
 import os
@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.log import LogConfig, batch_contents, is_quickly_read
-from tidemark_broker.log.batch_inspection import ONE_IN
-from tidemark_broker.log.validate import check_leader_batch, one_batch
+from tidemark_broker.log.validation import ONE_IN, check_leader_batch, one_batch
 
 _NOW_MS = 1_700_000_000_000
 _SECONDS = 0.5

@@ -2,7 +2,7 @@
 
 Supported from version 3 and advertised from 0. From version 13 a topic is identified by its id. The
 bytes from kio go to the log untouched. The log reads the batch header and the records of a few
-batches (:mod:`tidemark_broker.log.batch_inspection`), and checks the producer's sequence. Before
+batches (:mod:`tidemark_broker.log.validation`), and checks the producer's sequence. Before
 the first records of a transaction are appended, its coordinator is queried
 (:mod:`produce_verification`).
 """

@@ -3,17 +3,8 @@
 A log is complete after any crash: recovery checks every byte that may be in doubt.
 """
 
-from tidemark_broker.log.batch_inspection import (
-    FEW_RECORDS,
-    FIRST_BATCHES,
-    BatchContents,
-    RecordsInDoubt,
-    batch_contents,
-    is_quickly_read,
-    is_sampled,
-    unpack_limits,
-)
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.directory_files import read_state, write_state
 from tidemark_broker.log.errors import (
     BatchTooLarge,
     CorruptRecords,
@@ -29,13 +20,11 @@ from tidemark_broker.log.errors import (
     TooManyProducers,
     UnsupportedCompression,
 )
-from tidemark_broker.log.files import probe_room
+from tidemark_broker.log.files import NotCached, probe_room
 from tidemark_broker.log.log_manager import LogManager
 from tidemark_broker.log.open_logs import OpenFailure
 from tidemark_broker.log.opening import create_log
-from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
-from tidemark_broker.log.partition_state import read_state, write_state
 from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch, producer_batch
 from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
 from tidemark_broker.log.types import (
@@ -45,6 +34,16 @@ from tidemark_broker.log.types import (
     SegmentInfo,
     TieredRetention,
     TimestampOffset,
+)
+from tidemark_broker.log.validation import (
+    FEW_RECORDS,
+    FIRST_BATCHES,
+    BatchContents,
+    RecordsInDoubt,
+    batch_contents,
+    is_quickly_read,
+    is_sampled,
+    unpack_limits,
 )
 
 __all__ = [

@@ -23,7 +23,6 @@ from tidemark.records.batch import (
 )
 from tidemark.records.control import EndMarker, build_end_marker
 from tidemark.records.rewriting import Gap
-from tidemark_broker.log.batch_inspection import BatchContents
 from tidemark_broker.log.batch_walk import BatchAt
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import CorruptRecords, InvalidRecords
@@ -40,7 +39,8 @@ from tidemark_broker.log.producer_states import VerificationGuard
 from tidemark_broker.log.segment import Segment, wall_clock_ms
 from tidemark_broker.log.truncation import replace_segments
 from tidemark_broker.log.types import AppendInfo
-from tidemark_broker.log.validate import (
+from tidemark_broker.log.validation import (
+    BatchContents,
     check_follower_batches,
     check_leader_batch,
     one_batch,

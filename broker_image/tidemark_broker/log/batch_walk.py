@@ -18,7 +18,8 @@ from tidemark.records.batch import (
     BatchHeader,
     parse_header,
 )
-from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
+from tidemark_broker.log.errors import CorruptRecords
+from tidemark_broker.log.files import pread
 
 _CHUNK_BYTES = 8 * 1024
 #: base offset, length, leader epoch, magic, (crc, attributes), last delta, (base time), max time
@@ -103,26 +104,3 @@ def batch_at(chunk: bytes, offset: int, position: int) -> BatchAt:
     return BatchAt(
         position, length + LENGTH_OVERHEAD, base, base + last_delta, epoch, max_timestamp
     )
-
-
-def pread(descriptor: int, size: int, position: int) -> bytes:
-    """Call ``os.pread`` and raise :class:`StorageError` on failure.
-
-    Short only at the file's end.
-    """
-    with storage_errors("the log cannot be read"):
-        return os.pread(descriptor, size, position)
-
-
-def pread_exactly(descriptor: int, size: int, position: int) -> bytes:
-    """Read exactly ``size`` bytes.
-
-    Fewer mean that the file differs from the log's bookkeeping, a :class:`StorageError`.
-    """
-    try:
-        data = os.pread(descriptor, size, position)
-    except OSError as error:
-        raise StorageError(f"the log cannot be read: {error.strerror}") from error
-    if len(data) != size:
-        raise StorageError(f"{len(data)} of {size} bytes could be read at byte {position}")
-    return data

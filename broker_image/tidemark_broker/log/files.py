@@ -1,5 +1,13 @@
-"""Small files written as a whole: temporary name, fsync, rename, fsync of the directory."""
+"""File operations of a log: durable replacement, fsync, reads at a position, the page cache.
 
+A small file is written as a whole: temporary name, fsync, rename, fsync of the directory.
+:func:`check_cached` tells the loop whether a read would wait for the disk. A read with
+``RWF_NOWAIT`` (Linux 4.14) fails if a page is not in memory. A few bytes of a range represent the
+whole: pages that were written or read together are usually evicted together. A file system without
+support counts as uncached.
+"""
+
+import errno
 import logging
 import os
 import threading
@@ -7,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tidemark.logfiles import names
+from tidemark_broker.lock_order import LockRank, turn_of
 from tidemark_broker.log.errors import StorageError, storage_errors
 
 logger = logging.getLogger(__name__)
@@ -138,3 +148,116 @@ def remove_files(paths: list[Path]) -> None:
     with storage_errors("segment files cannot be removed"):
         for path in paths:
             path.unlink(missing_ok=True)
+
+
+#: Distance of the probed bytes: the kernel's default read-ahead.
+_STEP_BYTES = 128 * 1024
+_UNABLE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+#: Destination of the probed bytes, which are ignored.
+_NOWHERE = [bytearray(1)]
+
+
+class NotCached(Exception):
+    """The requested bytes are likely not in memory: repeat the read in a thread."""
+
+
+def check_cached(descriptor: int, start: int, end: int) -> None:
+    """Raise :class:`NotCached` if reading ``[start, end)`` would likely wait for the disk."""
+    try:
+        # From the end: the newest pages are the likeliest to be cached, older ones to be missing.
+        for position in range(end - 1, start - 1, -_STEP_BYTES):
+            os.preadv(descriptor, _NOWHERE, position, os.RWF_NOWAIT)
+    except BlockingIOError as error:
+        raise NotCached from error
+    except OSError as error:
+        if error.errno in _UNABLE:
+            raise NotCached from error
+        raise StorageError(f"the log cannot be read: {error.strerror}") from error
+
+
+def forget_cached_pages(directory: Path) -> None:
+    """Have the kernel drop cached pages of the logs (blocking).
+
+    After a failed fsync the kernel may cache pages as clean that are not on the disk, so a check of
+    cached data would prove nothing. Dirty pages stay.
+    """
+    with storage_errors(f"{directory} cannot be read"):
+        for path in directory.glob(f"*{names.LOG_SUFFIX}"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def pread(descriptor: int, size: int, position: int) -> bytes:
+    """Call ``os.pread`` and raise :class:`StorageError` on failure.
+
+    Short only at the file's end.
+    """
+    with storage_errors("the log cannot be read"):
+        return os.pread(descriptor, size, position)
+
+
+def pread_exactly(descriptor: int, size: int, position: int) -> bytes:
+    """Read exactly ``size`` bytes.
+
+    Fewer mean that the file differs from the log's bookkeeping, a :class:`StorageError`.
+    """
+    try:
+        data = os.pread(descriptor, size, position)
+    except OSError as error:
+        raise StorageError(f"the log cannot be read: {error.strerror}") from error
+    if len(data) != size:
+        raise StorageError(f"{len(data)} of {size} bytes could be read at byte {position}")
+    return data
+
+
+class SharedWork:
+    """Run ``work``, which blocks, never twice at a time.
+
+    A caller may wait for the current run to end, as for a lock of that ``rank``.
+    """
+
+    def __init__(self, work: Callable[[], None], rank: LockRank) -> None:
+        self._work = work
+        self._turn = turn_of(rank)
+        self._changed = threading.Condition()
+        self._requests = 0
+        self._done = 0
+        self._running = False
+
+    def run(self) -> None:
+        """On return a run of ``work`` that started after this call has succeeded. Blocks.
+
+        An exception is raised in the thread that ran it; the others retry.
+        """
+        with self._turn:
+            self._run()
+
+    def _run(self) -> None:
+        """Run the work, or wait for a run by another thread that began after this request. Blocks.
+
+        If that run fails, this thread runs the work itself.
+        """
+        with self._changed:
+            self._requests += 1
+            request = self._requests
+            # A run that is already in progress may have missed this caller's changes: wait for the
+            # next.
+            self._changed.wait_for(lambda: self._done >= request or not self._running)
+            # Another thread's run, which began after this request, has succeeded.
+            if self._done >= request:
+                return
+            self._running, covers = True, self._requests
+        # ``covers``: number of requests that this run satisfies; after a failure none.
+        try:
+            self._work()
+        except BaseException:
+            covers = 0
+            raise
+        finally:
+            with self._changed:
+                self._running = False
+                self._done = max(self._done, covers)
+                self._changed.notify_all()

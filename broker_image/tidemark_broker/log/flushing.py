@@ -81,6 +81,28 @@ def close(log: PartitionLog) -> None:
         log.close_files()
 
 
+def sync_below_announced(log: PartitionLog) -> None:
+    """Fsync everything below an announced log start, so that it may be persisted. Blocks.
+
+    Otherwise a crash could leave a log that ends below its log start. Indexes and checkpoints are
+    left to :func:`flush`, because they need disk space, which a deletion is to free.
+    """
+    if log.start_record.target(log.bounds) <= log.start_record.recordable(log.bounds):
+        return
+    with log.shaping:
+        with log.lock:
+            log.check_usable()
+            target, truncations = log.start_record.target(log.bounds), log.truncations
+        if target > log.bounds.recovery_point:
+            with log.lock:
+                due = _due(log, target)
+            _sync(log, due)
+        # After a truncation the synced bytes may be other records.
+        with log.lock:
+            if truncations == log.truncations:
+                log.start_record = log.start_record.synced(target)
+
+
 def segment_files(log: PartitionLog, base_offset: int) -> SegmentFiles:
     """Return a closed segment's files, with complete indexes, for a copy to the tier. Blocks.
 
@@ -126,13 +148,6 @@ def _save_indexes(log: PartitionLog, *, closing: bool = False) -> None:
         for segment, _ in unsaved[:-1]:
             segments.finished(segment)
     segments.trim()
-
-
-def sync_segments(log: PartitionLog, target: int) -> None:
-    """Fsync everything below ``target``, and nothing else. Blocks. The caller holds ``shaping``."""
-    with log.lock:
-        due = _due(log, target)
-    _sync(log, due)
 
 
 def _due(log: PartitionLog, target: int) -> list[Segment]:

@@ -1,7 +1,9 @@
 """All logs of one log directory: found, opened, created, removed and closed.
 
 Absence never deletes: data in the directory stays until its deletion is requested. A partition that
-cannot be opened is reported and left unchanged, checkpoints included.
+cannot be opened is reported and left unchanged, checkpoints included. A directory is renamed, which
+deletes it durably, and then removed. A crash in between leaves a directory whose name marks it as
+deleted; the next start removes it.
 """
 
 import asyncio
@@ -18,17 +20,13 @@ from tidemark.logfiles.checkpoints import TopicPartition
 from tidemark_broker.lock_order import LockRank
 from tidemark_broker.log import flushing
 from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.deletion import (
-    remove_renamed,
-    rename_aside,
-    rename_log,
-    rename_out_of_the_way,
-)
-from tidemark_broker.log.directory_lock import (
+from tidemark_broker.log.directory_files import (
     UNKNOWN_BROKER_EPOCH,
+    encode_state,
     ensure_identity,
     lock_directory,
     mark_clean_shutdown,
+    read_topic_id,
     take_clean_shutdown,
 )
 from tidemark_broker.log.errors import (
@@ -38,16 +36,13 @@ from tidemark_broker.log.errors import (
     StorageError,
     storage_errors,
 )
-from tidemark_broker.log.files import TEMPORARY_SUFFIX, sync_directory
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, SharedWork, sync_directory
 from tidemark_broker.log.log_checkpoints import LogCheckpoints
 from tidemark_broker.log.open_logs import OpenFailure, OpenLogs
-from tidemark_broker.log.open_segments import OpenSegments
-from tidemark_broker.log.opening import create_log, open_log
+from tidemark_broker.log.opening import create_log, open_log, sync_parent_of
 from tidemark_broker.log.partition_log import PartitionLog
-from tidemark_broker.log.partition_state import encode_state
 from tidemark_broker.log.producer_states import ALL_PRODUCERS_MAX, ProducerLimit
-from tidemark_broker.log.shared_work import SharedWork
-from tidemark_broker.log.topic_id_file import read_topic_id
+from tidemark_broker.log.segment_list import OpenSegments
 
 logger = logging.getLogger(__name__)
 
@@ -456,3 +451,39 @@ def _close(log: PartitionLog) -> bool:
         logger.warning("%s: %s", log.directory, error)
         return False
     return True
+
+
+# -- removal of a directory ------------------------------------------------------------------------
+
+
+def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
+    """Rename a directory as deleted; return the new name, which is not synced yet. Blocks."""
+    target = directory.with_name(names.deleted_directory_name(topic, partition, uuid.uuid4()))
+    with storage_errors(f"{directory} cannot be removed"):
+        directory.rename(target)
+    return target
+
+
+def rename_aside(directory: Path, topic: str, partition: int) -> Path:
+    """Rename a directory that another one replaces; return the new name, not yet synced. Blocks."""
+    target = directory.with_name(names.stray_directory_name(topic, partition, uuid.uuid4()))
+    with storage_errors(f"{directory} cannot be set aside"):
+        directory.rename(target)
+    return target
+
+
+def rename_log(log: PartitionLog, sync_parent: Callable[[], None] | None) -> Path:
+    """Close a log and rename its directory as deleted; return the new path. Blocks.
+
+    The new name is durable on return. After a failure the call may be repeated.
+    """
+    log.close_files()
+    log.directory = rename_out_of_the_way(log.directory, log.topic, log.partition)
+    sync_parent_of(log.directory, sync_parent)
+    return log.directory
+
+
+def remove_renamed(directory: Path) -> None:
+    """Remove a directory that was renamed. Blocks."""
+    with storage_errors(f"{directory} cannot be removed"):
+        shutil.rmtree(directory)

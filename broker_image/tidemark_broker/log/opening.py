@@ -1,30 +1,42 @@
 """Opening of a log: a new one, one of a former run, or one whose disk failed.
 
-A log may open with an end below its known start or below its former high watermark. Then it
-restarts empty at its known start, and the loss is recorded for replication.
+A new directory is made under a temporary name, synced, then renamed. A crash leaves either no log
+or a complete one; the next start removes temporary names. Only ``partition.metadata`` and
+``partition.state`` cannot be derived again, so only they are synced. Files whose absence means the
+same as their empty content (indexes, epochs) are not written.
+
+An existing log may open with an end below its known start or below its former high watermark. Then
+it restarts empty at its known start, and the loss is recorded for replication.
 """
 
+import errno
 import logging
 import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from tidemark.logfiles import names
+from tidemark.logfiles.checkpoints import write_partition_metadata
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.creation import make_directory
-from tidemark_broker.log.deletion import sync_parent_of
+from tidemark_broker.log.directory_files import PARTITION_STATE, check_topic_id
 from tidemark_broker.log.epoch_file import EpochFile
-from tidemark_broker.log.errors import RESTORE_OR_COPY, LogError, RecordsMissing
-from tidemark_broker.log.open_segments import OpenSegments
-from tidemark_broker.log.page_cache import forget_cached_pages
+from tidemark_broker.log.errors import (
+    RESTORE_OR_COPY,
+    LogError,
+    RecordsMissing,
+    StorageError,
+    storage_errors,
+)
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, forget_cached_pages, put, sync_directory
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.producer_states import ProducerLimit
 from tidemark_broker.log.recovery import LoadedSegments, load_segments
-from tidemark_broker.log.segment import wall_clock_ms
+from tidemark_broker.log.segment import Segment, wall_clock_ms
+from tidemark_broker.log.segment_list import OpenSegments
 from tidemark_broker.log.start_offsets import starts_of
-from tidemark_broker.log.topic_id_file import check_topic_id
 from tidemark_broker.log.truncation import truncate_fully_and_start_at
 
 logger = logging.getLogger(__name__)
@@ -244,7 +256,7 @@ def _load_epochs(
 ) -> tuple[EpochFile, LeaderEpochs]:
     """Return the epochs from ``start``, merged from file and batches, and save them to the file."""
     epoch_file = EpochFile(directory)
-    epochs = epoch_file.load(loaded, start)
+    epochs = epoch_file.load(loaded.epochs, loaded.extent[1], start)
     epoch_file.try_to_save(epochs)
     return epoch_file, epochs
 
@@ -278,3 +290,51 @@ def _check_first_segment(loaded: LoadedSegments, local_start: int) -> None:
         f"{first.directory}: offsets {local_start} to {first.base_offset - 1} are missing at the "
         f"start of the log, and no deletion of them is recorded; {RESTORE_OR_COPY}"
     )
+
+
+def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) -> Segment:
+    """Create ``directory`` with an empty log and return its open segment. Blocks.
+
+    ``state``: content of ``partition.state``, None for no such file. Everything but the name
+    ``directory`` itself is durable: the caller syncs its parent.
+    """
+    # The random name keeps concurrent attempts and remains of a crash apart.
+    making = directory.with_name(uuid.uuid4().hex + TEMPORARY_SUFFIX)
+    segment: Segment | None = None
+    try:
+        with storage_errors(f"{directory} cannot be created"):
+            making.mkdir(parents=True)
+            put(making / names.PARTITION_METADATA, write_partition_metadata(topic_id).encode())
+            if state is not None:
+                put(making / PARTITION_STATE, state)
+        segment = Segment.create(making, 0, created_ms=wall_clock_ms())
+        # Sync the entries before the rename, so that the final name never shows a partial log.
+        with storage_errors(f"{directory} cannot be created"):
+            sync_directory(making)
+        _rename(making, directory)
+    except BaseException:
+        if segment is not None:
+            segment.unload()
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+    segment.moved_to(directory)
+    return segment
+
+
+def _rename(making: Path, directory: Path) -> None:
+    """Rename to the final name. An empty directory of that name is replaced."""
+    try:
+        making.rename(directory)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise StorageError(f"{directory} is not empty: open it, or remove it first") from error
+        raise StorageError(f"{directory} cannot be created: {error.strerror}") from error
+
+
+def sync_parent_of(directory: Path, sync_parent: Callable[[], None] | None) -> None:
+    """Make a new name durable; ``sync_parent`` does it for several at once. Blocks."""
+    if sync_parent is not None:
+        sync_parent()
+        return
+    with storage_errors(f"{directory.parent} cannot be synced"):
+        sync_directory(directory.parent)

@@ -23,17 +23,14 @@ from pathlib import Path
 from tidemark.logfiles.checkpoints import TopicPartition
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.lock_order import LockRank, ordered_rlock
-from tidemark_broker.log.bounds import LogBounds
+from tidemark_broker.log.bounds import LogBounds, StartRecord, Starts
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import StorageError
-from tidemark_broker.log.log_starts import Starts
-from tidemark_broker.log.open_segments import OpenSegments
-from tidemark_broker.log.producer_replay import rebuild
+from tidemark_broker.log.producer_snapshots import rebuild
 from tidemark_broker.log.producer_states import ActiveProducer, ProducerLimit, ProducerStates
 from tidemark_broker.log.segment import Segment
-from tidemark_broker.log.segment_list import SegmentList
-from tidemark_broker.log.start_record import StartRecord
+from tidemark_broker.log.segment_list import OpenSegments, SegmentList
 from tidemark_broker.log.types import SegmentInfo
 
 

@@ -1,24 +1,37 @@
-"""Log reads: on the loop for data in memory, in a thread for data that may be on disk.
+"""Log reads and look-ups by time: on the loop for data in memory, in a thread for data on disk.
 
 A thread pins the segment it reads (a copy of its figures, a descriptor of its own) under the log's
 lock, then reads without the lock. So appends never wait for a read, and no file is closed during
 one. If the segment is cut, removed or replaced meanwhile, the thread retries.
+
+A look-up by time (ListOffsets) uses the time index and the offset index of a segment, then decodes
+one batch. A client wrote that batch and the header by which it was selected. If the records do not
+match the header, the look-up continues after it. There is a limit on what one look-up unpacks and
+skips. Beyond it, and for unreadable records, the headers are trusted, and the result may be a
+little too early but never too late. So no client's data prevents the look-ups of others.
+
+The record with the largest timestamp (ListOffsets -3) is found by look-ups by time. A segment knows
+the largest timestamp in its file. That record may be deleted: the log start may be within the
+segment, or another segment may serve the part that contains it. Then the largest remaining
+timestamp is found by bisection, with one look-up per step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
+from tidemark.logfiles.offset_index import IndexFormatError
 from tidemark.logfiles.transaction_index import AbortedTxn
-from tidemark.records.batch import HEADER_BYTES
-from tidemark_broker.log.batch_inspection import unpack_limits
+from tidemark.records.batch import HEADER_BYTES, CorruptBatch, TimestampType, parse_header
+from tidemark.records.decode import UnpackLimits, decode_timestamps
+from tidemark_broker.log.batch_walk import BatchAt, walk_batches
 from tidemark_broker.log.errors import LogError
-from tidemark_broker.log.page_cache import NotCached
+from tidemark_broker.log.files import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.segment import Segment
-from tidemark_broker.log.timestamp_lookup import first_at_or_after
 from tidemark_broker.log.transaction_index import TransactionIndex, aborted_between
 from tidemark_broker.log.types import ReadResult, TimestampOffset
-from tidemark_broker.log.validate import check_read_range
+from tidemark_broker.log.validation import check_read_range, unpack_limits
 
 #: Bound of the consecutive empty segments that one read skips.
 _EMPTY_BATCHES_MAX = 100
@@ -230,3 +243,109 @@ def _read(
     # A damaged index is rebuilt once; damaged records fail again.
     begin, end, next_offset = segment.with_good_index(extent)
     return ReadResult(segment.bytes_of(begin, end), next_offset), end
+
+
+def first_at_or_after(
+    segment: Segment, timestamp_ms: int, start_offset: int, limits: UnpackLimits
+) -> TimestampOffset | None:
+    """Return a segment's first record from ``start_offset`` at or after a time, or None.
+
+    The segment must be loaded. ``limits`` bounds the work; each batch that is passed counts as a
+    record. When it is exhausted, the result is the start of the batch reached so far, which is not
+    after the requested record.
+    """
+    assert segment.descriptor is not None
+    position = _position_for(segment, timestamp_ms, start_offset)
+    for batch in walk_batches(segment.descriptor, position, segment.size_bytes):
+        # Headers come from clients: a walk without a limit could be made arbitrarily long.
+        limits.records_left -= 1
+        if limits.records_left < 0:
+            return _begin_of(batch, start_offset)
+        if batch.max_timestamp < timestamp_ms or batch.last_offset < start_offset:
+            continue
+        found = _first_in_batch(segment, batch, timestamp_ms, start_offset, limits)
+        if found is not None:
+            return found
+    return None
+
+
+def _begin_of(batch: BatchAt, start_offset: int) -> TimestampOffset:
+    """Return the start of a batch: the requested record is not before it."""
+    offset = max(batch.base_offset, start_offset)
+    return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
+
+
+def _position_for(segment: Segment, timestamp_ms: int, start_offset: int) -> int:
+    """Return the position to walk from; every record before it is older or below
+    ``start_offset``.
+    """
+    try:
+        # Entries strictly below: the offset of an equal one need not be the first of that time.
+        indexed = segment.read_times().lookup(timestamp_ms - 1).offset
+    except (IndexFormatError, OSError):
+        indexed = segment.base_offset
+    offset = max(indexed, start_offset, segment.base_offset)
+    # An entry of records that were appended since the segment was pinned.
+    if offset >= segment.next_offset:
+        return segment.size_bytes
+    return segment.find(offset).position
+
+
+def _first_in_batch(
+    segment: Segment,
+    batch: BatchAt,
+    timestamp_ms: int,
+    start_offset: int,
+    limits: UnpackLimits,
+) -> TimestampOffset | None:
+    """Return the batch's first record from ``start_offset`` at or after a time, or None.
+
+    If the records cannot be unpacked, the result is the start of the batch.
+    """
+    data = segment.bytes_of(batch.position, batch.end_position)
+    header = parse_header(data)
+    # LogAppendTime gives all records of the batch the header's timestamp.
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return _begin_of(batch, start_offset)
+    try:
+        for offset, record_ms in decode_timestamps(data, limits):
+            if offset >= start_offset and record_ms >= timestamp_ms:
+                return TimestampOffset(offset, record_ms, batch.leader_epoch)
+    except CorruptBatch:
+        # The record is in this batch: a read from the batch's start returns it, or the error.
+        return _begin_of(batch, start_offset)
+    return None
+
+
+class _Dated(Protocol):
+    @property
+    def timestamp_ms(self) -> int:
+        """Timestamp of the record in ms."""
+
+
+_Found = TypeVar("_Found", bound=_Dated)
+
+
+def newest(find: Callable[[int], _Found | None], largest_ms: int) -> _Found | None:
+    """Return the first record with the largest timestamp, None if no record has one.
+
+    ``find`` returns the first record at or after a time in milliseconds, or None. ``largest_ms`` is
+    an upper bound of the timestamps: the record that had it may be deleted.
+    """
+    if largest_ms < 0:
+        return None
+    found = find(largest_ms) or find(0)
+    if found is None:
+        return None
+    # Bisection: a record at or after ``low_ms`` is known, none exists at or after ``none_ms``.
+    # If the first look-up has found a record with the upper bound itself, the loop does not run.
+    low_ms, none_ms = found.timestamp_ms, largest_ms
+    while low_ms + 1 < none_ms:
+        middle_ms = (low_ms + none_ms) // 2
+        newer = find(middle_ms)
+        if newer is None:
+            none_ms = middle_ms
+        else:
+            # A look-up that reached its limit returns a batch, which may be older than requested.
+            found, low_ms = newer, max(middle_ms, newer.timestamp_ms)
+    return found

@@ -23,8 +23,8 @@ from tidemark.records.batch import (
     CorruptBatch,
     parse_header,
 )
-from tidemark_broker.log.batch_epochs import SegmentEpochs
-from tidemark_broker.log.batch_walk import BatchAt, pread, walk_batches
+from tidemark_broker.log.batch_walk import BatchAt, walk_batches
+from tidemark_broker.log.epoch_file import SegmentEpochs
 from tidemark_broker.log.errors import (
     RESTORE_OR_COPY,
     CorruptRecords,
@@ -32,7 +32,7 @@ from tidemark_broker.log.errors import (
     StorageError,
     storage_errors,
 )
-from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_files, rename_files
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, pread, remove_files, rename_files
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.swap_files import finish_swaps
 from tidemark_broker.log.transaction_index import TransactionIndex

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark_broker.log.bounds import Starts
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.files import remove_files
-from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.start_offsets import recorded_ahead, starts_recorded
 from tidemark_broker.log.types import SegmentInfo, TieredRetention

@@ -1,7 +1,10 @@
-"""One segment: a log file with its two indexes.
+"""One segment: a log file with its two indexes, and an index of aborted transactions.
 
 The active segment has its file open and its indexes in memory. A closed segment keeps only its
-figures; file and offset index are opened when it is read. The log does the locking.
+figures; file and offset index are opened when it is read. Index entries stay in memory and are
+written to the files at flush and close; after a crash they are rebuilt from the log. An empty
+segment has no index files, because creating files is the main cost of a new log. The log does the
+locking.
 """
 
 import logging
@@ -9,16 +12,21 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from tidemark.configuration.values import INT32_MAX
-from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
+from tidemark.logfiles import names
+from tidemark.logfiles.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from tidemark.logfiles.offset_index import RELATIVE_OFFSET_MAX, IndexFormatError, OffsetIndex
+from tidemark.logfiles.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import NO_TIMESTAMP, Buffer
-from tidemark_broker.log.batch_walk import BatchAt, pread_exactly, walk_batches
+from tidemark_broker.log.batch_walk import BatchAt, walk_batches
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
-from tidemark_broker.log.index_files import IndexedSegment
+from tidemark_broker.log.files import pread_exactly, put_at
+from tidemark_broker.log.transaction_index import TransactionIndex
 from tidemark_broker.log.types import SegmentInfo
 
 logger = logging.getLogger(__name__)
@@ -28,8 +36,18 @@ _REBUILT_INTERVAL_BYTES = 4096
 R = TypeVar("R")
 
 
-class Segment(IndexedSegment):
-    """Figures, descriptor and indexes of one segment.
+@dataclass(frozen=True, slots=True)
+class UnsavedEntries:
+    """Index entries as bytes, and the number of entries that each file already has."""
+
+    index_saved: int
+    index: bytes
+    times_saved: int
+    times: bytes
+
+
+class Segment:
+    """Figures, descriptor, indexes and file names of one segment.
 
     Only ``size_bytes`` decides where the log file ends: bytes after it were never appended.
     """
@@ -37,13 +55,21 @@ class Segment(IndexedSegment):
     __slots__ = (
         "_bytes_since_entry",
         "_cut_due",
+        "_index_saved",
+        "_times_saved",
+        "aborted",
+        "base_offset",
         "created_ms",
         "descriptor",
+        "directory",
         "first_timestamp_ms",
+        "index",
         "largest_timestamp_ms",
         "modified_ms",
         "next_offset",
         "offset_of_largest",
+        "size_bytes",
+        "times",
     )
 
     def __init__(self, directory: Path, base_offset: int, *, created_ms: int) -> None:
@@ -51,7 +77,15 @@ class Segment(IndexedSegment):
 
         ``created_ms``: wall clock, from which the age of a segment without timestamps is computed.
         """
-        super().__init__(directory, base_offset)
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size_bytes = 0
+        self.index: OffsetIndex | None = None
+        self.times: TimeIndex | None = None
+        #: Number of entries that each index file already has.
+        self._index_saved = 0
+        self._times_saved = 0
+        self.aborted = TransactionIndex(self.path(names.TRANSACTION_INDEX_SUFFIX))
         self.created_ms = created_ms
         #: Time of the last append.
         self.modified_ms = created_ms
@@ -91,6 +125,134 @@ class Segment(IndexedSegment):
             is_active=is_active,
             first_timestamp_ms=self.first_timestamp_ms,
         )
+
+    # -- files and indexes ---------------------------------------------------------------------
+
+    def moved_to(self, directory: Path) -> None:
+        """Follow a rename of the directory, while the files have no entries yet."""
+        self.directory = directory
+        self.aborted = TransactionIndex(self.path(names.TRANSACTION_INDEX_SUFFIX))
+
+    @property
+    def log_path(self) -> Path:
+        return self.path(names.LOG_SUFFIX)
+
+    @property
+    def index_path(self) -> Path:
+        return self.path(names.OFFSET_INDEX_SUFFIX)
+
+    @property
+    def time_index_path(self) -> Path:
+        return self.path(names.TIME_INDEX_SUFFIX)
+
+    def path(self, suffix: str) -> Path:
+        """Return the path of the segment's file with that suffix."""
+        return self.directory / names.segment_file_name(self.base_offset, suffix)
+
+    def paths(self) -> list[Path]:
+        """Return every file of the segment, the log first."""
+        return [
+            self.path(suffix)
+            for suffix in (
+                names.LOG_SUFFIX,
+                names.OFFSET_INDEX_SUFFIX,
+                names.TIME_INDEX_SUFFIX,
+                names.PRODUCER_SNAPSHOT_SUFFIX,
+                names.TRANSACTION_INDEX_SUFFIX,
+            )
+        ]
+
+    def has_room_for(self, last_offset: int, index_bytes_max: int) -> bool:
+        """Return whether the indexes can address ``last_offset``.
+
+        The time index reserves a slot.
+        """
+        assert self.index is not None
+        assert self.times is not None
+        return (
+            last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and len(self.index) < index_bytes_max // 8
+            and len(self.times) < index_bytes_max // 12 - 1
+        )
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory that the offset index occupies."""
+        return 0 if self.index is None else len(self.index) * INDEX_ENTRY_BYTES
+
+    def read_index(self) -> OffsetIndex:
+        """Read the offset index from its file.
+
+        Raises ``IndexFormatError`` or ``OSError`` if it is unusable.
+        """
+        index = OffsetIndex.from_bytes(self.base_offset, self.index_path.read_bytes())
+        self._check_within(index)
+        self.index, self._index_saved = index, len(index)
+        return index
+
+    def index_ends(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Read the first and the last entry of each index file, which suffice to open a log.
+
+        Raises ``IndexFormatError`` or ``OSError`` if they are unusable.
+        """
+        index = OffsetIndex.from_bytes(self.base_offset, _ends(self.index_path, INDEX_ENTRY_BYTES))
+        self._check_within(index)
+        times = TimeIndex.from_bytes(
+            self.base_offset, _ends(self.time_index_path, TIME_ENTRY_BYTES)
+        )
+        return index, times
+
+    def _check_within(self, index: OffsetIndex) -> None:
+        if len(index) and index.last()[1] >= self.size_bytes:
+            raise IndexFormatError(f"an entry points behind the log's {self.size_bytes} bytes")
+
+    def read_times(self) -> TimeIndex:
+        """Return the time index from memory, else from its file.
+
+        It is rarely needed, so it is not cached.
+        """
+        if self.times is not None:
+            return self.times
+        return TimeIndex.from_bytes(self.base_offset, self.time_index_path.read_bytes())
+
+    def adopt_times(self, times: TimeIndex) -> None:
+        """Continue with a time index that was read from its file (the active segment at start)."""
+        self.times, self._times_saved = times, len(times)
+
+    def unsaved(self) -> UnsavedEntries:
+        """Return the index entries that are not in their files yet."""
+        assert self.index is not None
+        assert self.times is not None
+        return UnsavedEntries(
+            self._index_saved,
+            self.index.to_bytes(self._index_saved),
+            self._times_saved,
+            self.times.to_bytes(self._times_saved),
+        )
+
+    def save(self, entries: UnsavedEntries, *, is_final: bool) -> None:
+        """Append ``entries`` to the index files (blocking); one thread at a time.
+
+        ``is_final``: these are the last entries, so the files must exist even without entries.
+        """
+        with storage_errors(f"the indexes of {self.log_path} cannot be written"):
+            if entries.index or (is_final and self.size_bytes):
+                put_at(self.index_path, entries.index, entries.index_saved * INDEX_ENTRY_BYTES)
+                self._index_saved = entries.index_saved + len(entries.index) // INDEX_ENTRY_BYTES
+            if entries.times or (is_final and self.size_bytes):
+                put_at(self.time_index_path, entries.times, entries.times_saved * TIME_ENTRY_BYTES)
+                self._times_saved = entries.times_saved + len(entries.times) // TIME_ENTRY_BYTES
+
+    def rewrite_indexes(self) -> None:
+        """Replace both index files by the entries in memory."""
+        with storage_errors(f"the indexes of {self.log_path} cannot be written"):
+            for path in (self.index_path, self.time_index_path):
+                if self.size_bytes:
+                    path.write_bytes(b"")
+                else:
+                    path.unlink(missing_ok=True)
+        self._index_saved = self._times_saved = 0
+        self.save(self.unsaved(), is_final=False)
 
     # -- appending ---------------------------------------------------------------------------
 
@@ -339,6 +501,20 @@ class Segment(IndexedSegment):
             return b""
         assert self.descriptor is not None
         return pread_exactly(self.descriptor, end - start, start)
+
+
+def _ends(path: Path, entry_bytes: int) -> bytes:
+    """Return the first and the last entry of an index file of any size."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size % entry_bytes:
+            raise IndexFormatError(f"{size} bytes are no multiple of {entry_bytes}")
+        first = os.pread(descriptor, entry_bytes, 0)
+        last = os.pread(descriptor, entry_bytes, size - entry_bytes) if size > entry_bytes else b""
+    finally:
+        os.close(descriptor)
+    return first + last
 
 
 def wall_clock_ms() -> int:

@@ -1,26 +1,74 @@
 """Segments of one log: lookup by offset, open files, rolls and removals.
 
 The last segment is active and always open. A closed one is opened when it is read, which costs a
-small read of its index, and stays open while :class:`OpenSegments` has room. A roll leaves
-deferrable work to a thread (:meth:`SegmentList.unfinished`). The log does the locking.
+small read of its index, and stays open while :class:`OpenSegments` has room. Each costs a
+descriptor and its offset index in memory (2 MiB for a full segment of 1 GiB), so one limit applies
+to all logs. The least recently read segment is closed first. A roll leaves deferrable work to a
+thread (:attr:`SegmentList.unfinished`). The log does the locking.
 """
 
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tidemark.logfiles import names
+from tidemark.lru import Lru
+from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.log.errors import CorruptRecords, OffsetOutOfRange
-from tidemark_broker.log.files import rename_files
-from tidemark_broker.log.open_segments import LogLock, OpenSegments
-from tidemark_broker.log.page_cache import NotCached, check_cached
+from tidemark_broker.log.files import NotCached, check_cached, rename_files
 from tidemark_broker.log.producer_snapshots import ProducerSnapshots
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.swap_files import put_in_place
 from tidemark_broker.log.types import ReadResult, SegmentFiles, SegmentInfo
 
 logger = logging.getLogger(__name__)
+
+#: Weight of a descriptor, in addition to the bytes of its index.
+_DESCRIPTOR_BYTES = 32 * 1024
+LIMIT_BYTES = 64 * 1024 * 1024
+
+LogLock = AbstractContextManager[bool]
+
+
+class OpenSegments:
+    """LRU of open segments, for any thread. A segment is closed only under the lock of its log."""
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._lock = ordered_lock(LockRank.OPEN_SEGMENTS)
+        #: Segments, with the locks of their logs.
+        self._kept: Lru[Segment, LogLock] = Lru(limit_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Total weight of the cached segments."""
+        return self._kept.weight
+
+    def used(self, segment: Segment, log_lock: LogLock) -> None:
+        """Add an open segment, or mark it as recently read."""
+        with self._lock:
+            if self._kept.get(segment) is None:
+                self._kept.put(segment, log_lock, _DESCRIPTOR_BYTES + segment.index_bytes)
+
+    def forget(self, segment: Segment) -> None:
+        """Drop a segment that its log has closed."""
+        with self._lock:
+            self._kept.pop(segment)
+
+    def trim(self) -> None:
+        """Close what is above the limit. The caller holds no log's lock."""
+        with self._lock:
+            gone = self._kept.evict(least=1)
+        for segment, log_lock in gone:
+            # Lock order is log before cache, so the log's lock is taken after releasing the
+            # cache's. A reader may have used the segment again in between.
+            with log_lock:
+                with self._lock:
+                    used_again = segment in self._kept
+                if not used_again:
+                    segment.unload()
+
 
 #: Ends of recent reads whose file position is remembered, so that a reader continues without a
 #: search.

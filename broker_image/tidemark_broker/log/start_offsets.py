@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from tidemark_broker.log.bounds import Starts
 from tidemark_broker.log.errors import OffsetOutOfRange
-from tidemark_broker.log.flushing import sync_segments
-from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.partition_log import PartitionLog
 
 
@@ -85,26 +84,6 @@ def _check_committed(log: PartitionLog, name: str, offset: int) -> None:
         raise OffsetOutOfRange(
             f"{name} {offset} is above the high watermark {log.bounds.high_watermark}"
         )
-
-
-def sync_below_announced(log: PartitionLog) -> None:
-    """Fsync everything below an announced log start, so that it may be persisted. Blocks.
-
-    Otherwise a crash could leave a log that ends below its log start. Indexes and checkpoints are
-    left to :func:`flushing.flush`, because they need disk space, which a deletion is to free.
-    """
-    if log.start_record.target(log.bounds) <= log.start_record.recordable(log.bounds):
-        return
-    with log.shaping:
-        with log.lock:
-            log.check_usable()
-            target, truncations = log.start_record.target(log.bounds), log.truncations
-        if target > log.bounds.recovery_point:
-            sync_segments(log, target)
-        # After a truncation the synced bytes may be other records.
-        with log.lock:
-            if truncations == log.truncations:
-                log.start_record = log.start_record.synced(target)
 
 
 def starts_of(log: PartitionLog) -> Starts:

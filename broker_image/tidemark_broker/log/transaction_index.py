@@ -18,9 +18,8 @@ from tidemark.logfiles.transaction_index import (
     decode_aborted,
     encode_aborted,
 )
-from tidemark_broker.log.batch_walk import pread_exactly
 from tidemark_broker.log.errors import StorageError, storage_errors
-from tidemark_broker.log.files import put_at
+from tidemark_broker.log.files import pread_exactly, put_at
 
 _READ_ENTRIES = 1000
 

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
-from tidemark_broker.log.bounds import LogBounds
+from tidemark_broker.log.bounds import LogBounds, Starts
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.files import remove_files
-from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.producer_entry import ProducerBatch
 from tidemark_broker.log.segment import wall_clock_ms

@@ -22,7 +22,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.log import unpack_limits
-from tidemark_broker.log.max_timestamp import newest
+from tidemark_broker.log.reading import newest
 from tidemark_broker.remote_log.damaged_objects import Damages
 from tidemark_broker.remote_log.disablement import fetch_key
 from tidemark_broker.remote_log.manager_state import ManagerState

@@ -144,7 +144,7 @@ class SegmentReader:
 
         None if the segment has no such record. ``limits`` bounds how much is unpacked. When it is
         exhausted the result is the start of the current batch, which is not after the requested
-        record, as in a local segment (``log.timestamp_lookup``).
+        record, as in a local segment (``log.reading``).
         """
         # Entries strictly below: an equal one need not be the first record of that time.
         indexed = self._indexes().times.lookup(timestamp_ms - 1).offset

@@ -19,7 +19,7 @@ from tidemark_broker.log import (
     read_state,
     write_state,
 )
-from tidemark_broker.log.log_starts import Starts
+from tidemark_broker.log.bounds import Starts
 from tidemark_broker.log.start_offsets import starts_recorded
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import fetch_responses

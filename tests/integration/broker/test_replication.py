@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
 from tests.integration.broker.kafka_clients import consume_async, produce_async
 from tests.integration.broker.scripted_controller import ScriptedController
-from tidemark_broker.log.log_starts import LogStarts
+from tidemark_broker.log.log_checkpoints import LogStarts
 
 TOPIC = "flights"
 MIN_ISR_2 = {"min.insync.replicas": "2"}

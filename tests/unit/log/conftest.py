@@ -24,8 +24,8 @@ from tidemark_broker.log import (
     flushing,
     reading,
 )
-from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.opening import create_log, open_log
+from tidemark_broker.log.segment_list import OpenSegments
 
 TOPIC_ID = uuid.UUID(int=0x1234)
 T0 = 1_700_000_000_000

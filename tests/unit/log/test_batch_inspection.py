@@ -19,9 +19,9 @@ from tidemark_broker.log import (
     RecordTooLarge,
     appending,
     batch_contents,
-    batch_inspection,
     is_quickly_read,
     is_sampled,
+    validation,
 )
 
 Bench = Any  # the LogBench of conftest.py
@@ -121,7 +121,7 @@ def test_keyless_records_are_listed_up_to_a_limit() -> None:
     # An empty key is a key. Only a null key is missing.
     assert of(b"k", b"") == ()
     assert of(None, b"k", None) == (0, 2)
-    assert len(of(*[None] * 150)) == batch_inspection.KEYLESS_MAX
+    assert len(of(*[None] * 150)) == validation.KEYLESS_MAX
 
 
 def test_a_compacted_topic_rejects_records_without_a_key(bench: Bench) -> None:

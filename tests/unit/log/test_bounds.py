@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark_broker.log.bounds import LogBounds
-from tidemark_broker.log.start_record import StartRecord
+from tidemark_broker.log.bounds import LogBounds, StartRecord
 
 _OFFSETS = st.integers(min_value=0, max_value=60)
 #: Events of a log. Each clamps the drawn offset into the range that the event allows.

@@ -42,7 +42,7 @@ from tidemark_broker.log.compaction import (
     dirtiness_of,
 )
 from tidemark_broker.log.compaction import clean as clean_log
-from tidemark_broker.log.deletion import rename_log
+from tidemark_broker.log.log_manager import rename_log
 from tidemark_broker.log.segment import Segment
 
 CONFIG = LogConfig(

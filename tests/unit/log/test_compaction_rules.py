@@ -17,17 +17,16 @@ from tidemark.records.rewriting import delete_horizon_ms, without_records
 from tidemark_broker.log import LogConfig, SegmentInfo
 from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.compaction import batch_filter, candidate_selection
-from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch
+from tidemark_broker.log.compaction.batch_filter import BatchFilter, CleanedTransactions, LastBatch
 from tidemark_broker.log.compaction.candidate_selection import (
     Dirtiness,
     IndexedBytes,
     dirtiness,
     fits_into_group,
 )
+from tidemark_broker.log.compaction.cleaned_segment import RewrittenBatches
 from tidemark_broker.log.compaction.cleaning_pace import CleaningPace
-from tidemark_broker.log.compaction.compacted_batches import RewrittenBatches
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
-from tidemark_broker.log.compaction.transactions import CleanedTransactions
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000

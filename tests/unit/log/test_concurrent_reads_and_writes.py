@@ -16,14 +16,13 @@ from tidemark_broker.log import (
     StorageError,
     TieredRetention,
     appending,
+    files,
     flushing,
-    page_cache,
     reading,
     retention,
-    timestamp_lookup,
     truncation,
 )
-from tidemark_broker.log.open_segments import OpenSegments
+from tidemark_broker.log.segment_list import OpenSegments
 
 T0 = 1_700_000_000_000
 Bench = Any  # the LogBench of conftest.py
@@ -69,7 +68,7 @@ def test_an_append_does_not_wait_for_a_lookup_by_time(
     # The append runs while the lookup decodes records.
     _once(
         monkeypatch,
-        timestamp_lookup,
+        reading,
         "decode_timestamps",
         lambda: _in_another_thread(lambda: bench.fill(log, [1])),
     )
@@ -99,7 +98,7 @@ def test_a_lookup_survives_retention_and_truncation_of_the_segment_it_reads(
     # First, retention deletes the segment while the lookup decodes it.
     _once(
         monkeypatch,
-        timestamp_lookup,
+        reading,
         "decode_timestamps",
         lambda: _in_another_thread(lambda: retention.apply_retention(log, T0, tiered=None)),
     )
@@ -113,7 +112,7 @@ def test_a_lookup_survives_retention_and_truncation_of_the_segment_it_reads(
         end = log.next_offset - 2
         _once(
             patch,
-            timestamp_lookup,
+            reading,
             "_first_in_batch",
             lambda: _in_another_thread(lambda: truncation.truncate_to(log, end)),
         )
@@ -284,7 +283,7 @@ def test_a_file_that_was_just_read_is_cached(tmp_path: Path) -> None:
     path.read_bytes()
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        page_cache.check_cached(descriptor, 0, 1 << 20)
+        files.check_cached(descriptor, 0, 1 << 20)
     finally:
         os.close(descriptor)
 

@@ -173,7 +173,7 @@ def test_a_recreated_log_ignores_the_checkpoints_of_the_former_one(
     # The deletion cannot rewrite the checkpoints, so they still have the offsets of the deleted
     # log.
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_broker.log.checkpoint_file.replace_file", _refuse)
+        patch.setattr("tidemark_broker.log.log_checkpoints.replace_file", _refuse)
         with pytest.raises(StorageError, match="full"):
             manager.delete("t", 0)
     assert folders(manager) == []  # the files went all the same: that makes room

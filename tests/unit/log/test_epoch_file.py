@@ -13,7 +13,7 @@ from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark_broker.log import (
     StorageError,
     TieredRetention,
-    batch_epochs,
+    epoch_file,
     flushing,
     retention,
     truncation,
@@ -102,13 +102,13 @@ def test_only_segments_in_which_the_epoch_changes_are_walked(
     end = _closed(bench)
     _file(bench).write_text("")
     walked = []
-    real = batch_epochs.walk_batches
+    real = epoch_file.walk_batches
 
     def record_walk(descriptor: int, position: int, end: int) -> Iterator[BatchAt]:
         walked.append(next(real(descriptor, position, end)).base_offset)
         return real(descriptor, position, end)
 
-    monkeypatch.setattr(batch_epochs, "walk_batches", record_walk)
+    monkeypatch.setattr(epoch_file, "walk_batches", record_walk)
     log = bench.open(recovery_point=end, clean_shutdown=True)
     assert log.epochs.latest_epoch == 5
     # A segment whose first batch has the epoch of the next segment's first batch cannot contain a

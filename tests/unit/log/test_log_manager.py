@@ -29,7 +29,7 @@ from tidemark_broker.log import (
     truncation,
     write_state,
 )
-from tidemark_broker.log.deletion import rename_log
+from tidemark_broker.log.log_manager import rename_log
 
 T0 = 1_700_000_000_000
 ID = uuid.UUID(int=7)

@@ -25,14 +25,15 @@ from tidemark_broker.log import (
     TieredRetention,
     appending,
     flushing,
-    log_starts,
+    log_checkpoints,
     opening,
     reading,
     retention,
     start_offsets,
     truncation,
 )
-from tidemark_broker.log.log_starts import JOURNAL, LOCAL_LOG_START_CHECKPOINT, LogStarts, Starts
+from tidemark_broker.log.bounds import Starts
+from tidemark_broker.log.log_checkpoints import JOURNAL, LOCAL_LOG_START_CHECKPOINT, LogStarts
 from tidemark_broker.log.start_offsets import starts_of
 
 T0 = 1_700_000_000_000
@@ -206,7 +207,7 @@ def test_a_power_failure_during_a_journal_restart_restores_no_former_start(
 
 def test_a_full_journal_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # About 11 lines: 50 records restart the journal several times.
-    monkeypatch.setattr(log_starts, "JOURNAL_BYTES", 200)
+    monkeypatch.setattr(log_checkpoints, "JOURNAL_BYTES", 200)
     starts = _loaded(tmp_path)
     for number in range(50):
         starts.record({A: Starts(number, number), B: Starts(0, number)})
@@ -226,7 +227,7 @@ def test_recording_a_start_costs_one_short_write_for_any_number_of_logs(
     starts.record({("t", number): Starts(0, 0) for number in range(1000)})
     starts.compact()
     monkeypatch.setattr(os, "pwrite", record_pwrite)
-    monkeypatch.setattr(log_starts.OffsetCheckpoint, "save", _refuse)
+    monkeypatch.setattr(log_checkpoints.OffsetCheckpoint, "save", _refuse)
     starts.record({("t", 7): Starts(5, 5)})
     assert len(written) == 1
     assert written[0] < 50
@@ -504,7 +505,7 @@ def test_retention_works_on_a_full_disk(
     manager.checkpoint()
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
     # No file can be written as a whole. The journal's space is reserved, so its line still fits.
-    monkeypatch.setattr("tidemark_broker.log.checkpoint_file.replace_file", _refuse)
+    monkeypatch.setattr("tidemark_broker.log.log_checkpoints.replace_file", _refuse)
     size = (manager.directory / JOURNAL).stat().st_size
     assert retention.apply_retention(log, T0, tiered=None)
     assert (manager.directory / JOURNAL).stat().st_size == size
@@ -574,7 +575,7 @@ def test_an_awaited_log_start_is_recorded_without_a_checkpoint(
     log = _filled(manager)
     start_offsets.raise_log_start(log, 7)
     assert log.durable_log_start_offset == 0
-    monkeypatch.setattr("tidemark_broker.log.checkpoint_file.replace_file", _refuse)
+    monkeypatch.setattr("tidemark_broker.log.log_checkpoints.replace_file", _refuse)
     manager.record_log_starts([log])
     assert log.durable_log_start_offset == 7
     [log_after_restart] = start().logs()
@@ -642,7 +643,7 @@ def test_the_journal_reserves_its_blocks_at_startup(tmp_path: Path) -> None:
     """A disk that fills up before the first start is raised must not stop retention."""
     _loaded(tmp_path)
     status = (tmp_path / JOURNAL).stat()
-    assert status.st_size == log_starts.JOURNAL_BYTES <= 512 * status.st_blocks
+    assert status.st_size == log_checkpoints.JOURNAL_BYTES <= 512 * status.st_blocks
 
 
 def test_a_journal_line_whose_fsync_failed_is_overruled_by_the_next_record(

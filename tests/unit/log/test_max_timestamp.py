@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark_broker.log.max_timestamp import newest
+from tidemark_broker.log.reading import newest
 
 
 @dataclass(frozen=True)

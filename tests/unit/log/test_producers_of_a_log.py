@@ -19,7 +19,7 @@ from tidemark_broker.log import (
     appending,
     errors,
     flushing,
-    producer_replay,
+    producer_snapshots,
     reading,
     retention,
     start_offsets,
@@ -376,7 +376,7 @@ def test_the_last_stable_offset_is_constant_while_producers_are_rebuilt(
             seen.append(log.last_stable_offset)
             yield item
 
-    monkeypatch.setattr(producer_replay, "walk_produced", spied)
+    monkeypatch.setattr(producer_snapshots, "walk_produced", spied)
     flushing.flush(log)
     # Without snapshots the truncation must replay every batch.
     for path in bench.directory.glob("*.snapshot"):

@@ -16,7 +16,7 @@ from tidemark_broker.log import (
     retention,
     start_offsets,
 )
-from tidemark_broker.log.log_starts import Starts
+from tidemark_broker.log.bounds import Starts
 from tidemark_broker.log.retention import RetentionInput, RetentionPlan, plan_retention
 
 T0 = 1_700_000_000_000

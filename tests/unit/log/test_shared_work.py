@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tidemark_broker.lock_order import LockRank
-from tidemark_broker.log.shared_work import SharedWork
+from tidemark_broker.log.files import SharedWork
 
 
 class GatedWork:

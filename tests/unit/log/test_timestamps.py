@@ -22,12 +22,11 @@ from tidemark_broker.log import (
     TimestampOffset,
     appending,
     batch_contents,
-    batch_inspection,
     flushing,
     reading,
     retention,
     start_offsets,
-    timestamp_lookup,
+    validation,
 )
 
 T0 = 1_700_000_000_000
@@ -160,9 +159,7 @@ def test_truncated_records_are_rejected(cut: int) -> None:
 def _bomb(codec: int, value_bytes: int, *, largest: int = T0) -> bytes:
     """Return a small batch that decompresses to more than a broker inspects."""
     record = build_batch([Record(None, bytes(value_bytes), (), T0)])[61:]
-    count = (
-        min(batch_inspection.UNPACKED_BYTES_MAX // len(record), batch_inspection.RECORDS_MAX) + 1
-    )
+    count = min(validation.UNPACKED_BYTES_MAX // len(record), validation.RECORDS_MAX) + 1
     payload = compress(codec, record * count)
     front = bytearray(_batch(T0, codec=codec)[:61])
     struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
@@ -196,14 +193,14 @@ def test_a_batch_above_the_decompression_limit_is_not_decompressed(
 def _record_decoded_offsets(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that collects the offset of each record that lookups decode from now on."""
     decoded: list[int] = []
-    real = timestamp_lookup.decode_timestamps
+    real = reading.decode_timestamps
 
     def counting(*args: Any, **kwargs: Any) -> Iterator[tuple[int, int]]:
         for offset, time_ms in real(*args, **kwargs):
             decoded.append(offset)
             yield offset, time_ms
 
-    monkeypatch.setattr(timestamp_lookup, "decode_timestamps", counting)
+    monkeypatch.setattr(reading, "decode_timestamps", counting)
     return decoded
 
 
@@ -216,7 +213,7 @@ def test_a_lookup_decodes_a_limited_number_of_records(
     log = bench.create()
     record = build_batch([Record(None, bytes(value_bytes), (), T0)])[61:]
     # Four batches are just within the limit of bytes or records.
-    count = 1000 if value_bytes else batch_inspection.RECORDS_MAX // 4 - 1
+    count = 1000 if value_bytes else validation.RECORDS_MAX // 4 - 1
     payload = compress(4, record * count)
     front = bytearray(_batch(T0, codec=4)[:61])
     struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
@@ -233,7 +230,7 @@ def test_a_lookup_with_a_wrong_header_walks_a_limited_number_of_records(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lookup may return an offset that is too early, but never one that is too late."""
-    monkeypatch.setattr(batch_inspection, "RECORDS_MAX", 50)
+    monkeypatch.setattr(validation, "RECORDS_MAX", 50)
     bench.config = LogConfig(segment_bytes=100_000)
     log = bench.create()
     appending.append_as_leader(
@@ -298,4 +295,4 @@ def test_the_cost_of_a_decompression_bomb_does_not_grow_with_it(codec: int, mebi
     assert batch_contents(bomb).unread
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 2 * batch_inspection.UNPACKED_BYTES_MAX + 2 * len(bomb) + 1_000_000
+    assert peak < 2 * validation.UNPACKED_BYTES_MAX + 2 * len(bomb) + 1_000_000

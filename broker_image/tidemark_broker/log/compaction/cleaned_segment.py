@@ -2,6 +2,18 @@
 
 Indexes are built as for any segment. It takes over the age of its last source, so that retention is
 unaffected.
+
+Kafka leaves gaps where records were compacted. Here a log has no gaps (invariant 4): a hole means
+that records were lost, and recovery, followers and the tier check every batch for it. So the
+offsets of dropped records stay part of a batch. The last offset of the batch before is raised, or
+an empty batch covers them. The former is not possible if that batch has a producer id (its last
+offset determines its last sequence number), nor beyond the end of a leader epoch (batches determine
+the start of each epoch). Both forms are Kafka's own, and are what clients see of a log that Kafka
+compacted.
+
+The complete segment replaces its sources by renames; :mod:`tidemark_broker.log.swap_files` has the
+file names. Readers that have the old files open continue. A reader that opens them by name at that
+moment retries (``log/reading.py``).
 """
 
 import os
@@ -14,13 +26,80 @@ from tidemark.logfiles import names
 from tidemark.logfiles.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from tidemark.logfiles.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from tidemark.logfiles.transaction_index import AbortedTxn, encode_aborted
+from tidemark.records.batch import BatchHeader
+from tidemark.records.rewriting import Gap, reaching_to
 from tidemark_broker.log.batch_walk import batch_at
 from tidemark_broker.log.compaction.candidate_selection import IndexedBytes
-from tidemark_broker.log.errors import StorageError, storage_errors
-from tidemark_broker.log.files import put
+from tidemark_broker.log.errors import LogError, StorageError, storage_errors
+from tidemark_broker.log.files import put, remove_files, sync_directory
+from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.segment import Segment
-from tidemark_broker.log.swap_files import cleaned_path, discard_cleaned
+from tidemark_broker.log.swap_files import begin_swap, cleaned_path, discard_cleaned, has_begun
 from tidemark_broker.log.transaction_index import TransactionIndex
+
+
+class RewrittenBatches:
+    """Sequence of output batches: takes the fate of each input batch, and yields the batches to
+    write.
+    """
+
+    def __init__(self) -> None:
+        #: Pending output: a batch, the offset it is to cover, and then a gap after it.
+        self._batch: bytes | None = None
+        self._header: BatchHeader | None = None
+        self._reaches = 0
+        self._gap: Gap | None = None
+
+    def kept(self, header: BatchHeader, batch: bytes) -> Iterator[bytes]:
+        """Keep a batch.
+
+        ``header`` is its original one, of which offsets, epoch and producer id still apply.
+        """
+        yield from self.rest()
+        self._batch, self._header, self._reaches = batch, header, header.last_offset
+
+    def gone(self, header: BatchHeader) -> Iterator[bytes]:
+        """Drop a batch completely."""
+        if self._gap is None and self._may_reach(header):
+            self._reaches = header.last_offset
+            return
+        if self._gap is not None and _is_one(self._gap, header):
+            self._gap = Gap(self._gap.base_offset, header.last_offset, self._gap.leader_epoch)
+            return
+        yield from self.rest()
+        self._gap = Gap(header.base_offset, header.last_offset, header.partition_leader_epoch)
+
+    def rest(self) -> Iterator[bytes]:
+        """Yield the pending output at the end."""
+        if self._batch is not None and self._header is not None:
+            reaches_further = self._reaches > self._header.last_offset
+            yield reaching_to(self._batch, self._reaches) if reaches_further else self._batch
+        if self._gap is not None:
+            yield self._gap.batch()
+        self._batch = self._header = self._gap = None
+
+    def _may_reach(self, header: BatchHeader) -> bool:
+        front = self._header
+        return (
+            front is not None
+            and front.producer_id < 0
+            and not front.is_control
+            and front.partition_leader_epoch == header.partition_leader_epoch
+            and header.last_offset - front.base_offset <= INT32_MAX
+        )
+
+
+def _is_one(gap: Gap, header: BatchHeader) -> bool:
+    return (
+        gap.leader_epoch == header.partition_leader_epoch
+        and header.last_offset - gap.base_offset <= INT32_MAX
+    )
+
+
+def is_filler(header: BatchHeader) -> bool:
+    """Return whether a batch is an empty one of a former cleaning that only covers offsets."""
+    return not header.count and header.producer_id < 0 and not header.is_control
+
 
 _WRITE_BYTES = 1024 * 1024
 
@@ -117,3 +196,58 @@ def cleaned_segment(directory: Path, first_source: Segment) -> Iterator[CleanedS
         cleaned.close()
         with storage_errors(f"{directory} cannot be written"):
             discard_cleaned(directory, first_source.base_offset)
+
+
+def swap_in(log: PartitionLog, sources: Sequence[Segment], cleaned: Segment) -> bool:
+    """Replace ``sources`` in the log by ``cleaned``, the compacted segment made from them. Blocks.
+
+    Return False, with nothing changed, if the log does not have all sources any more. A swap that
+    fails halfway leaves a log that must be reopened, which completes the swap.
+    """
+    with log.shaping:
+        with log.lock:
+            log.check_usable()
+            # Retention or a truncation may have removed a source since the cleaning began.
+            if not _has_all(log, sources):
+                return False
+        # From here the swap is on disk: a crash completes it at the next start.
+        _begin(log, cleaned)
+        with log.lock:
+            log.check_usable()
+            try:
+                renamed = log.segments.swap(sources, cleaned)
+            except LogError as error:
+                raise _in_doubt(log, error) from error
+        with storage_errors(f"{log.directory} cannot be synced"):
+            sync_directory(log.directory)
+    remove_files(renamed)
+    return True
+
+
+def _has_all(log: PartitionLog, sources: Sequence[Segment]) -> bool:
+    first = log.segments.number_of(sources[0].base_offset)
+    return log.segments.items[first : first + len(sources)] == list(sources)
+
+
+def _begin(log: PartitionLog, cleaned: Segment) -> None:
+    try:
+        begin_swap(log.directory, cleaned.base_offset)
+    except OSError as error:
+        with log.lock:
+            # Once the .swap log exists, the next opening completes the swap.
+            if not log.closed and has_begun(log.directory, cleaned.base_offset):
+                raise _in_doubt(log, error) from error
+        raise StorageError(f"{cleaned.log_path} cannot be replaced: {error.strerror}") from error
+
+
+def _in_doubt(log: PartitionLog, error: Exception) -> StorageError:
+    """Mark the log as failed until it is reopened.
+
+    A swap that completes much later would restore records that were cut off meanwhile.
+    """
+    log.failure = (
+        f"{log.directory}: a compacted segment could not replace its sources ({error}); the log "
+        "takes nothing more until it was opened again"
+    )
+    log.close_files()
+    return StorageError(log.failure)

@@ -7,25 +7,41 @@ group. The log is locked only for a few renames. A thread that cuts, closes or r
 meanwhile need not wait: the cleaning detects it and stops.
 """
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tidemark.logfiles.producer_snapshot import decode_snapshot
 from tidemark.logfiles.transaction_index import AbortedTxn
-from tidemark.records.batch import BatchHeader, CorruptBatch
+from tidemark.records.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    check_crc,
+    parse_header,
+)
 from tidemark.records.control import read_end_marker
 from tidemark.records.record_keys import keyed_records
 from tidemark_broker.log import flushing
-from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch, unpacked
+from tidemark_broker.log.compaction.batch_filter import (
+    BatchFilter,
+    CleanedTransactions,
+    LastBatch,
+    unpacked,
+)
 from tidemark_broker.log.compaction.candidate_selection import Dirtiness, dirtiness, fits_into_group
-from tidemark_broker.log.compaction.cleaned_segment import CleanedSegment, cleaned_segment
+from tidemark_broker.log.compaction.cleaned_segment import (
+    CleanedSegment,
+    RewrittenBatches,
+    cleaned_segment,
+    is_filler,
+    swap_in,
+)
 from tidemark_broker.log.compaction.cleaning_pace import CleaningAborted, CleaningPace
-from tidemark_broker.log.compaction.compacted_batches import RewrittenBatches, is_filler
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
-from tidemark_broker.log.compaction.segment_batches import batches_of
-from tidemark_broker.log.compaction.segment_swap import swap_in
-from tidemark_broker.log.compaction.transactions import CleanedTransactions
-from tidemark_broker.log.errors import LogError
+from tidemark_broker.log.errors import CorruptRecords, LogError, storage_errors
+from tidemark_broker.log.files import pread, pread_exactly
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.reading import aborted_transactions
 from tidemark_broker.log.segment import Segment
@@ -331,3 +347,52 @@ def _index_bytes(segment: Segment) -> int:
         except OSError:
             continue  # a missing index is rebuilt when it is needed
     return max(sizes)
+
+
+def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yield header and bytes of each batch, read ``buffer_bytes`` at a time. Blocks.
+
+    Raises :class:`CorruptRecords` for a damaged batch.
+    """
+    position, end = 0, segment.size_bytes
+    with _opened(segment) as descriptor:
+        # ``begin``: position of the buffer in the file.
+        buffer, begin = b"", 0
+        while position < end:
+            at = position - begin
+            if len(buffer) - at < HEADER_BYTES:
+                buffer, begin, at = pread(descriptor, buffer_bytes, position), position, 0
+            try:
+                header = parse_header(buffer, at)
+                size = header.size_bytes
+                _check_complete(size, end - position)
+                # A batch that exceeds the rest of the buffer is read again as a whole.
+                if at + size > len(buffer):
+                    read_bytes = min(max(buffer_bytes, size), end - position)
+                    buffer, begin, at = pread_exactly(descriptor, read_bytes, position), position, 0
+                batch = buffer[at : at + size]
+                check_crc(batch, 0, header)
+            except CorruptBatch as error:
+                raise _corrupt(segment, position, error) from error
+            yield header, batch
+            position += size
+
+
+def _check_complete(size: int, left: int) -> None:
+    if size > left:
+        raise CorruptBatch(f"a batch of {size} bytes, {left} are there")
+
+
+def _corrupt(segment: Segment, position: int, error: Exception) -> CorruptRecords:
+    return CorruptRecords(f"{segment.log_path} at byte {position}: {error}; it is not compacted")
+
+
+@contextmanager
+def _opened(segment: Segment) -> Iterator[int]:
+    """Yield a descriptor of the log file. It is not the segment's own, which its log may close."""
+    with storage_errors(f"{segment.log_path} cannot be read"):
+        descriptor = os.open(segment.log_path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -23,7 +23,7 @@ from tidemark_broker.log import (
     TimestampOffset,
     reading,
 )
-from tidemark_broker.log.max_timestamp import newest
+from tidemark_broker.log.reading import newest
 from tidemark_broker.replication.partition import divergence
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.remote import RemoteUnavailable

@@ -1,13 +1,22 @@
-"""Pure checks of batch headers before an append, for leaders and for followers.
+"""Checks of batches before an append, for leaders and for followers.
 
 A leader rejects what Kafka's ``LogValidator``, ``UnifiedLog`` and ``ProduceRequest`` reject, with
-their error codes, as far as the header shows it. Most records are not parsed (see
-:mod:`tidemark_broker.log.batch_inspection`). Clients retry CORRUPT_MESSAGE, so it is used only for
-damage that can happen in transit.
+their error codes, as far as the header shows it. Clients retry CORRUPT_MESSAGE, so it is used only
+for damage that can happen in transit.
+
+Kafka's ``LogValidator`` reads the records of every batch. This broker passes them through unread,
+since reading all of them would halve its throughput. It reads the records of a batch in three
+cases. The header's timestamps cannot be right (:func:`check_timestamps`). The topic is compacted,
+which requires keys. Or the records may be *poison*: unreadable, though the CRC is correct, so that
+every consumer would stop there silently. A client produces poison always or never. So the first
+batches of a connection are read, all batches of few records, and a sample of the others, selected
+by CRC. Reading is done in a thread, unless the records are few.
+``tests/benchmarks/record_inspection.py`` measures the cost.
 """
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
@@ -15,22 +24,25 @@ from tidemark.records.batch import (
     LENGTH_OVERHEAD,
     MAGIC,
     NO_PRODUCER_ID,
+    NO_TIMESTAMP,
     BatchHeader,
     Buffer,
     CorruptBatch,
+    TimestampType,
     check_crc,
+    codec_of,
     iter_headers,
     read_header,
 )
-from tidemark.records.codecs import Codec, most_unpacked
-from tidemark.records.decode import RECORD_BYTES_MIN
-from tidemark_broker.log.batch_inspection import BatchContents, RecordsInDoubt
+from tidemark.records.codecs import Codec, UnpackedTooLarge, most_unpacked
+from tidemark.records.decode import RECORD_BYTES_MIN, UnpackLimits, scan_records
 from tidemark_broker.log.batch_walk import BatchAt
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import (
     BatchTooLarge,
     CorruptRecords,
     InvalidRecords,
+    InvalidTimestamp,
     NoBatch,
     OffsetOutOfRange,
     RecordError,
@@ -38,7 +50,102 @@ from tidemark_broker.log.errors import (
     UnsupportedCompression,
 )
 from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch, producer_batch
-from tidemark_broker.log.timestamps import check_timestamps
+
+#: Bytes that a broker unpacks of one batch, or for one look-up, at most: a few KiB may unpack to
+#: gigabytes.
+UNPACKED_BYTES_MAX = 16 * 1024 * 1024
+#: Records that are examined within that limit: about a quarter of a second's work.
+RECORDS_MAX = 250_000
+#: Batches of a connection that are always read.
+FIRST_BATCHES = 8
+#: Limits below which an uncompressed batch is always read, on the loop.
+FEW_RECORDS = 8
+FEW_BYTES = 16 * 1024
+#: Sampling rate: one of this number of other batches is read.
+ONE_IN = 64
+#: Records without a key that are reported at most.
+KEYLESS_MAX = 100
+_CRC_AND_COUNT = struct.Struct(">17xI36xi")
+
+
+class RecordsInDoubt(Exception):
+    """The header is not sufficient: repeat the append with :func:`batch_contents`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchContents:
+    """Smallest and largest timestamp (ms, -1 for none) with the numbers of their records.
+
+    ``keyless`` has the numbers of the first records without a key. ``unread`` is the reason why the
+    records were not read.
+    """
+
+    smallest_ms: int = NO_TIMESTAMP
+    largest_ms: int = NO_TIMESTAMP
+    smallest_at: int = 0
+    largest_at: int = 0
+    keyless: tuple[int, ...] = ()
+    unread: str = ""
+
+
+def unpack_limits() -> UnpackLimits:
+    """Return new limits for one batch that is appended, or one look-up by time."""
+    return UnpackLimits(UNPACKED_BYTES_MAX, RECORDS_MAX)
+
+
+def is_sampled(data: Buffer, *, is_early: bool) -> bool:
+    """Return whether a batch is read on suspicion, though that takes time.
+
+    ``is_early``: it is one of the first of its connection.
+    """
+    if len(data) < HEADER_BYTES:
+        return False
+    crc, _ = _CRC_AND_COUNT.unpack_from(data)
+    return is_early or crc % ONE_IN == 0
+
+
+def is_quickly_read(data: Buffer) -> bool:
+    """Return whether the batch is small enough to be read on the loop."""
+    if not HEADER_BYTES <= len(data) <= FEW_BYTES:
+        return False
+    _, count = _CRC_AND_COUNT.unpack_from(data)
+    return count <= FEW_RECORDS and codec_of(data) == Codec.NONE
+
+
+def batch_contents(data: Buffer) -> BatchContents:
+    """Read the records of a batch whose CRC is correct; return their timestamps and missing keys.
+
+    It may take a quarter of a second: call it in a thread unless :func:`is_quickly_read`. Raises
+    :class:`InvalidRecords` if the records cannot be decoded. If they would unpack to too much,
+    ``unread`` of the result has the reason.
+    """
+    smallest = largest = NO_TIMESTAMP
+    smallest_at = largest_at = 0
+    keyless: list[int] = []
+    try:
+        for number, (timestamp_ms, has_key) in enumerate(scan_records(data, unpack_limits())):
+            # Compacted topics reject records without a key; the answer names the first ones.
+            if not has_key and len(keyless) < KEYLESS_MAX:
+                keyless.append(number)
+            if timestamp_ms == NO_TIMESTAMP:
+                continue
+            if smallest == NO_TIMESTAMP or timestamp_ms < smallest:
+                smallest, smallest_at = timestamp_ms, number
+            if timestamp_ms > largest:
+                largest, largest_at = timestamp_ms, number
+    # An oversized batch is not an error here: the caller knows whether the records must be read.
+    except UnpackedTooLarge as error:
+        return BatchContents(unread=str(error))
+    except CorruptBatch as error:
+        raise InvalidRecords(f"the records cannot be read: {error}") from error
+    return BatchContents(
+        smallest_ms=smallest,
+        largest_ms=largest,
+        smallest_at=smallest_at,
+        largest_at=largest_at,
+        keyless=tuple(keyless),
+    )
+
 
 _MAGIC_POSITION = 16
 _LENGTH = struct.Struct(">i")
@@ -260,3 +367,63 @@ def runs_for_segments(
         used += batch.size_bytes
     if batches:
         yield first, len(batches)
+
+
+def check_timestamps(
+    header: BatchHeader, config: LogConfig, now_ms: int, contents: BatchContents | None
+) -> None:
+    """Check a client batch's timestamps against the topic's ``message.timestamp.*`` settings.
+
+    ``contents``: the records' timestamps, None if they were not read. Raises
+    :class:`InvalidTimestamp`, :class:`RecordsInDoubt` if only the records can decide, or
+    :class:`RecordTooLarge` if the header is wrong and the records are too large to be read.
+    """
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        message = "a client may not set the timestamp type LogAppendTime"
+        raise InvalidTimestamp(message, (RecordError(0, message),))
+    # The broker overwrites the timestamps, so the client's do not matter.
+    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return
+    if contents is not None and not contents.unread:
+        _check_times(contents, config, now_ms)
+    elif not _is_plausible(header, config, now_ms):
+        if contents is None:
+            raise RecordsInDoubt
+        raise RecordTooLarge(
+            f"the batch's header has no plausible timestamps, and {contents.unread}: configure "
+            "the client to set timestamps, or to send smaller batches"
+        )
+
+
+def _is_plausible(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
+    first, largest = header.base_timestamp, header.max_timestamp
+    return (
+        0 <= first <= largest
+        and now_ms - first <= config.message_timestamp_before_max_ms
+        and largest - now_ms <= config.message_timestamp_after_max_ms
+        and not (config.deletes and 0 <= config.retention_ms < now_ms - largest)
+    )
+
+
+def _check_times(contents: BatchContents, config: LogConfig, now_ms: int) -> None:
+    """Check the smallest and the largest timestamp of a batch's records."""
+    smallest_ms, largest_ms = contents.smallest_ms, contents.largest_ms
+    # Records without timestamps are allowed, as in Kafka.
+    if smallest_ms == NO_TIMESTAMP:
+        return
+    if now_ms - smallest_ms > config.message_timestamp_before_max_ms:
+        raise _invalid(
+            contents.smallest_at,
+            f"timestamp {smallest_ms} is older than message.timestamp.before.max.ms="
+            f"{config.message_timestamp_before_max_ms} allows",
+        )
+    if largest_ms - now_ms > config.message_timestamp_after_max_ms:
+        raise _invalid(
+            contents.largest_at,
+            f"timestamp {largest_ms} is further ahead than message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms} allows",
+        )
+
+
+def _invalid(batch_index: int, message: str) -> InvalidTimestamp:
+    return InvalidTimestamp(message, (RecordError(batch_index, message),))

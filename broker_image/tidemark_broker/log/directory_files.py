@@ -1,8 +1,12 @@
-"""Ownership of a log directory: the lock, ``tidemark.properties``, and the clean shutdown marker.
+"""Small files of a log directory and of a partition's directory.
 
-The directory id is generated when the directory is first used. A broker that returns with another
-id has lost its disk. The marker contains the broker epoch of the run that ended cleanly. It is
-removed as soon as it is read, so that it never vouches for a later run.
+The log directory has the lock, ``tidemark.properties`` and the clean shutdown marker. The directory
+id is generated when the directory is first used. A broker that returns with another id has lost its
+disk. The marker contains the broker epoch of the run that ended cleanly. It is removed as soon as
+it is read, so that it never vouches for a later run.
+
+A partition's directory has ``partition.metadata`` with the topic id, and ``partition.state``: the
+controller's last state of the replica, as JSON.
 """
 
 import fcntl
@@ -12,8 +16,10 @@ import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidemark.logfiles import names
+from tidemark.logfiles.checkpoints import CheckpointFormatError, read_partition_metadata
 from tidemark_broker.log.errors import StorageError, storage_errors
 from tidemark_broker.log.files import replace_file, sync_directory
 
@@ -139,3 +145,59 @@ def mark_clean_shutdown(directory: Path, broker_epoch: int) -> None:
     """Record that everything was flushed and checkpointed; the last write of a run."""
     data = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
     replace_file(directory / names.CLEAN_SHUTDOWN_MARKER, data)
+
+
+def read_topic_id(directory: Path) -> uuid.UUID:
+    """Return the topic id. Blocks. Raises :class:`StorageError` if it cannot be read."""
+    path = directory / names.PARTITION_METADATA
+    with storage_errors(f"{path} cannot be read"):
+        text = path.read_text()
+    try:
+        return read_partition_metadata(text)
+    except CheckpointFormatError as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error
+
+
+def check_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
+    """Raise :class:`StorageError` if the directory is another topic's. Blocks."""
+    stored = read_topic_id(directory)
+    if stored != topic_id:
+        raise StorageError(f"{directory} belongs to topic id {stored}, not to {topic_id}")
+
+
+PARTITION_STATE = "partition.state"
+_STATE_BYTES_MAX = 1024 * 1024
+
+
+def read_state(directory: Path) -> dict[str, Any] | None:
+    """Return the replica state stored in a log directory, None if none was ever written. Blocks.
+
+    Raises StorageError if it is damaged.
+    """
+    path = directory / PARTITION_STATE
+    with storage_errors(f"{path} cannot be read"):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    try:
+        state = json.loads(data)
+    # Unlike a missing file this is damage, which the caller must see.
+    except ValueError as error:
+        raise StorageError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(state, dict):
+        raise StorageError(f"{path} is not a JSON object")
+    return state
+
+
+def write_state(directory: Path, state: dict[str, Any]) -> None:
+    """Replace the stored state durably (blocking)."""
+    replace_file(directory / PARTITION_STATE, encode_state(state))
+
+
+def encode_state(state: dict[str, Any]) -> bytes:
+    """Return the state as bytes of the file. Raises :class:`StorageError` above 1 MiB."""
+    data = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
+    if len(data) > _STATE_BYTES_MAX:
+        raise StorageError(f"a partition state of {len(data)} bytes is above {_STATE_BYTES_MAX}")
+    return data
