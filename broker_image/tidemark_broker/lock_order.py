@@ -42,7 +42,7 @@ class LockRank(IntEnum):
     COPY_QUOTA = 60
 
     #: Locks of threads. Creation of the log of one name.
-    MAKING_LOG = 110
+    CREATING_LOG = 110
     #: Changes of one log's files (``LogState.shaping``).
     SHAPING = 120
     #: Checkpoint files of all logs. Several requests share one write.

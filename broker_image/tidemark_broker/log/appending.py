@@ -359,26 +359,20 @@ def _append(
     active.append(buffers, batches, log.config.index_interval_bytes)
     active.modified_ms = now_ms
     # Producers change only after the bytes are in the file.
-    for batch in produced:
-        aborted = log.producers.note(batch)
+    for item in produced:
+        aborted = log.producers.note(item)
         if aborted is not None:
             active.aborted.append(aborted)
             log.has_aborted = True
     # From here readers see the batches.
     log.bounds = log.bounds.appended(active.next_offset)
     if last.leader_epoch != log.epochs.latest_epoch:
-        _note_epochs(log, batches)
+        # New epochs are added in memory. The next flush writes them to their file; until then a
+        # recovery reads them from the batches.
+        for batch in batches:
+            if batch.leader_epoch > log.epochs.latest_epoch and batch.leader_epoch != UNKNOWN_EPOCH:
+                log.epochs = log.epochs.assign(batch.leader_epoch, batch.base_offset)
     return rolled
-
-
-def _note_epochs(log: PartitionLog, batches: Sequence[BatchAt]) -> None:
-    """Add new epochs in memory.
-
-    The next flush writes them to their file; until then a recovery reads them from the batches.
-    """
-    for batch in batches:
-        if batch.leader_epoch > log.epochs.latest_epoch and batch.leader_epoch != UNKNOWN_EPOCH:
-            log.epochs = log.epochs.assign(batch.leader_epoch, batch.base_offset)
 
 
 def _roll_if_due(log: PartitionLog, first: BatchAt, last: BatchAt, now_ms: int) -> bool:

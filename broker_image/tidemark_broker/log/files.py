@@ -228,36 +228,30 @@ class SharedWork:
         self._running = False
 
     def run(self) -> None:
-        """On return a run of ``work`` that started after this call has succeeded. Blocks.
-
-        An exception is raised in the thread that ran it; the others retry.
-        """
-        with self._turn:
-            self._run()
-
-    def _run(self) -> None:
         """Run the work, or wait for a run by another thread that began after this request. Blocks.
 
-        If that run fails, this thread runs the work itself.
+        On return a run that started after this call has succeeded. An exception is raised in the
+        thread that ran it; the others retry.
         """
-        with self._changed:
-            self._requests += 1
-            request = self._requests
-            # A run that is already in progress may have missed this caller's changes: wait for the
-            # next.
-            self._changed.wait_for(lambda: self._done >= request or not self._running)
-            # Another thread's run, which began after this request, has succeeded.
-            if self._done >= request:
-                return
-            self._running, covers = True, self._requests
-        # ``covers``: number of requests that this run satisfies; after a failure none.
-        try:
-            self._work()
-        except BaseException:
-            covers = 0
-            raise
-        finally:
+        with self._turn:
             with self._changed:
-                self._running = False
-                self._done = max(self._done, covers)
-                self._changed.notify_all()
+                self._requests += 1
+                request = self._requests
+                # A run that is already in progress may have missed this caller's changes: wait for
+                # the next.
+                self._changed.wait_for(lambda: self._done >= request or not self._running)
+                # Another thread's run, which began after this request, has succeeded.
+                if self._done >= request:
+                    return
+                self._running, covers = True, self._requests
+            # ``covers``: number of requests that this run satisfies; after a failure none.
+            try:
+                self._work()
+            except BaseException:
+                covers = 0
+                raise
+            finally:
+                with self._changed:
+                    self._running = False
+                    self._done = max(self._done, covers)
+                    self._changed.notify_all()

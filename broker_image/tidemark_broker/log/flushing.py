@@ -127,7 +127,7 @@ def _save_indexes(log: PartitionLog, *, closing: bool = False) -> None:
         active = segments.active
         # A failed append may have left bytes after the last batch.
         for segment in (*segments.unfinished, active):
-            segment.cut_torn_tail()
+            segment.cut_failed_append()
         if closing:
             active.seal()
         unsaved = [(item, item.unsaved()) for item in (*segments.unfinished, active)]

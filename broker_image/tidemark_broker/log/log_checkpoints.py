@@ -40,7 +40,7 @@ from tidemark_broker.log.files import SharedWork, replace_file, sync_directory
 from tidemark_broker.log.flushing import sync_below_announced
 from tidemark_broker.log.open_logs import OpenLogs
 from tidemark_broker.log.partition_log import PartitionLog
-from tidemark_broker.log.start_offsets import starts_of, starts_recorded
+from tidemark_broker.log.start_offsets import note_recorded_starts, starts_of
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class LogStarts:
         """
         # Reserve now: retention must be able to persist new starts when the disk is full.
         try:
-            self._put(b"", 0)
+            self._write_journal(b"", 0)
         except StorageError as error:
             logger.warning("%s (it grows as it is written)", error)
         self._complete = self._local_starts.exists
@@ -133,7 +133,7 @@ class LogStarts:
         with storage_errors(f"{self._journal} cannot be read"):
             data = self._journal.read_bytes() if self._journal.exists() else b""
         for line in data.split(b"\n")[:-1]:
-            change = _parse(line)
+            change = _parse_journal_line(line)
             if change is None:  # a torn line, or the end mark
                 break
             self.recorded[change[0]] = change[1]
@@ -165,11 +165,11 @@ class LogStarts:
             if not changes:
                 return
             self.changes += 1
-            lines = b"".join(_line(key, starts) for key, starts in changes.items())
+            lines = b"".join(_journal_line(key, starts) for key, starts in changes.items())
             self._in_doubt.update(changes)
             # A full journal is folded into the checkpoints, which empties it.
             if self._used_bytes + len(lines) + len(_END) > JOURNAL_BYTES:
-                self._write({**self.recorded, **changes})
+                self._rewrite_checkpoints({**self.recorded, **changes})
             else:
                 self._append(lines)
             self.recorded.update(changes)
@@ -184,10 +184,10 @@ class LogStarts:
         """Rewrite the checkpoints ``without`` deleted logs, and restart the journal. Blocks."""
         with self._lock:
             kept = {key: starts for key, starts in self.recorded.items() if key not in without}
-            self._write(kept)
+            self._rewrite_checkpoints(kept)
             self.recorded = kept
 
-    def _write(self, recorded: Mapping[TopicPartition, Starts]) -> None:
+    def _rewrite_checkpoints(self, recorded: Mapping[TopicPartition, Starts]) -> None:
         self._log_starts.save({key: starts.log_start_offset for key, starts in recorded.items()})
         self._local_starts.save(
             {
@@ -197,9 +197,9 @@ class LogStarts:
             }
         )
         self._stale_end, self._used_bytes = max(self._stale_end, self._used_bytes), 0
-        self._erase()
+        self._erase_stale_lines()
 
-    def _erase(self) -> None:
+    def _erase_stale_lines(self) -> None:
         """Erase former lines before anything is appended.
 
         A failed write may be on the disk nevertheless, and lines after an end mark are hidden only
@@ -207,19 +207,20 @@ class LogStarts:
         """
         begin, end = self._used_bytes, self._stale_end
         if begin < end:
-            self._put(_END, begin)  # the end mark first: without it the journal is unchanged
-            self._put(b"\0" * (end - begin), begin)
+            # The end mark first: without it the journal is unchanged.
+            self._write_journal(_END, begin)
+            self._write_journal(b"\0" * (end - begin), begin)
         self._stale_end = 0
 
     def _append(self, lines: bytes) -> None:
-        self._erase()
+        self._erase_stale_lines()
         # Assume remains up to the end of the write, until it has succeeded.
         self._stale_end = self._used_bytes + len(lines) + len(_END)
-        self._put(lines + _END, self._used_bytes)
+        self._write_journal(lines + _END, self._used_bytes)
         self._used_bytes += len(lines)
         self._stale_end = 0
 
-    def _put(self, data: bytes, position: int) -> None:
+    def _write_journal(self, data: bytes, position: int) -> None:
         """Write bytes to the journal file at a position, and fsync it. Blocks.
 
         The first call creates the file and reserves its space.
@@ -243,12 +244,12 @@ class LogStarts:
                 self._is_named = True
 
 
-def _line(key: TopicPartition, starts: Starts) -> bytes:
+def _journal_line(key: TopicPartition, starts: Starts) -> bytes:
     text = f"{key[0]} {key[1]} {starts.log_start_offset} {starts.local_log_start_offset}".encode()
     return b"%s %08x\n" % (text, zlib.crc32(text))
 
 
-def _parse(line: bytes) -> tuple[TopicPartition, Starts] | None:
+def _parse_journal_line(line: bytes) -> tuple[TopicPartition, Starts] | None:
     text, _, crc = line.rpartition(b" ")
     if crc != b"%08x" % zlib.crc32(text):
         return None
@@ -257,7 +258,7 @@ def _parse(line: bytes) -> tuple[TopicPartition, Starts] | None:
 
 
 #: Number of recorded changes of starts, failed logs, and the bounds and starts of open ones.
-_Moment: TypeAlias = tuple[
+_CheckpointedState: TypeAlias = tuple[
     int,
     tuple[TopicPartition, ...],
     list[tuple[PartitionLog, LogBounds, StartRecord, Starts | None, int | None, int | None]],
@@ -276,7 +277,7 @@ class LogCheckpoints:
         #: Starts that are not persisted yet; guarded by ``OpenLogs.changed``.
         self._starts_due: dict[TopicPartition, Starts] = {}
         #: State that the files contain; None during a write and after a failed one.
-        self._saved: _Moment | None = None
+        self._saved: _CheckpointedState | None = None
         self._shared_record = SharedWork(self._write_starts, LockRank.LOG_STARTS_DUE).run
         self._shared_save = SharedWork(self._write_all, LockRank.CHECKPOINTS).run
 
@@ -289,7 +290,7 @@ class LogCheckpoints:
     def attach(self, log: PartitionLog) -> None:
         """Connect a log, so that it can persist its starts before its files change."""
         log.persist_checkpoints = self._shared_save
-        log.record_starts = partial(self._record_ahead, log)
+        log.record_starts = partial(self._record_pending_starts, log)
 
     def has_entry(self, key: TopicPartition) -> bool:
         """Return whether any of the files has an entry of that name."""
@@ -304,12 +305,12 @@ class LogCheckpoints:
 
         Unchanged files are not rewritten. If no log has moved, their content is not even assembled.
         """
-        if self._moment() == self._saved and not self._starts_due and self._exist():
+        if self._current_state() == self._saved and not self._starts_due and self._exist():
             return
         _sync_announced(self._logs.all())
         self._shared_save()
 
-    def _moment(self) -> "_Moment":
+    def _current_state(self) -> "_CheckpointedState":
         """Return everything that the files are derived from.
 
         A value that moves is replaced as a whole, so idle logs compare by identity.
@@ -317,7 +318,14 @@ class LogCheckpoints:
         with self._logs.changed:
             failures, logs = tuple(self._logs.failures), self._logs.all()
         of_logs = [
-            (log, log.bounds, log.start_record, log.starts_ahead, log.cut_ahead, log.first_dirty)
+            (
+                log,
+                log.bounds,
+                log.start_record,
+                log.pending_starts,
+                log.pending_end,
+                log.first_dirty,
+            )
             for log in logs
         ]
         return self.starts.changes, failures, of_logs
@@ -337,7 +345,7 @@ class LogCheckpoints:
     def _write_all(self) -> None:
         """Write all checkpoint files from the current state of the logs. Blocks."""
         # Forget the saved state first: a change during the write is not part of it.
-        self._saved, moment = None, self._moment()
+        self._saved, state = None, self._current_state()
         # Read the recorded names before the logs: a log created meanwhile must not be dropped.
         recorded = self.starts.known()
         with self._logs.changed:
@@ -351,21 +359,21 @@ class LogCheckpoints:
         self.high_watermarks.save({key: of.high_watermark for key, of in bounds.items()}, kept)
         dirty = {key: log.checkpoint_first_dirty for key, log in logs.items()}
         self.first_dirty.save({key: at for key, at in dirty.items() if at is not None}, kept)
-        self._saved = moment
+        self._saved = state
 
     def _record(self, logs: Iterable[PartitionLog]) -> None:
         """Persist starts by name. A deleted log must not overwrite the entry of its successor."""
         # Under the condition: an older state must not replace one recorded by a removal.
         with self._logs.changed:
-            due = [(log, starts_of(log)) for log in logs if self._logs.is_here(log)]
+            due = [(log, starts_of(log)) for log in logs if self._logs.is_registered(log)]
             self._starts_due.update({log.key: starts for log, starts in due})
         self._shared_record()
         for log, starts in due:
-            starts_recorded(log, starts)
+            note_recorded_starts(log, starts)
 
-    def _record_ahead(self, log: PartitionLog, starts: Starts) -> None:
+    def _record_pending_starts(self, log: PartitionLog, starts: Starts) -> None:
         with self._logs.changed:
-            if not self._logs.is_here(log):
+            if not self._logs.is_registered(log):
                 raise StorageError(f"{log.directory} is deleted; its starts cannot be recorded")
             self._starts_due[log.key] = starts
         self._shared_record()

@@ -267,7 +267,7 @@ class LogManager:
         """
         key = (topic, partition)
         # One thread at a time for each name; a second one finds the log that the first has created.
-        with self._open.making(key):
+        with self._open.creating(key):
             existing = self._existing(key, topic_id)
             if existing is not None:
                 return existing
@@ -315,7 +315,7 @@ class LogManager:
     def discard(self, failure: OpenFailure) -> None:
         """Remove a directory that could not be opened. Blocks."""
         key = (failure.topic, failure.partition)
-        renamed = rename_out_of_the_way(failure.directory, *key)
+        renamed = rename_as_deleted(failure.directory, *key)
         self._sync_names()
         self._open.remove(key)
         self._remove_renamed(renamed)
@@ -346,7 +346,7 @@ class LogManager:
         created in its place. Blocks. The directory is kept until :meth:`remove_strays`."""
         topic, partition, directory = failure.topic, failure.partition, failure.directory
         topic_id = read_topic_id(directory)
-        stray = rename_aside(directory, topic, partition)
+        stray = rename_as_stray(directory, topic, partition)
         self._sync_names()
         self._open.remove((topic, partition))
         former = self._strays.get((topic_id, partition), [])
@@ -456,7 +456,7 @@ def _close(log: PartitionLog) -> bool:
 # -- removal of a directory ------------------------------------------------------------------------
 
 
-def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
+def rename_as_deleted(directory: Path, topic: str, partition: int) -> Path:
     """Rename a directory as deleted; return the new name, which is not synced yet. Blocks."""
     target = directory.with_name(names.deleted_directory_name(topic, partition, uuid.uuid4()))
     with storage_errors(f"{directory} cannot be removed"):
@@ -464,7 +464,7 @@ def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
     return target
 
 
-def rename_aside(directory: Path, topic: str, partition: int) -> Path:
+def rename_as_stray(directory: Path, topic: str, partition: int) -> Path:
     """Rename a directory that another one replaces; return the new name, not yet synced. Blocks."""
     target = directory.with_name(names.stray_directory_name(topic, partition, uuid.uuid4()))
     with storage_errors(f"{directory} cannot be set aside"):
@@ -478,7 +478,7 @@ def rename_log(log: PartitionLog, sync_parent: Callable[[], None] | None) -> Pat
     The new name is durable on return. After a failure the call may be repeated.
     """
     log.close_files()
-    log.directory = rename_out_of_the_way(log.directory, log.topic, log.partition)
+    log.directory = rename_as_deleted(log.directory, log.topic, log.partition)
     sync_parent_of(log.directory, sync_parent)
     return log.directory
 

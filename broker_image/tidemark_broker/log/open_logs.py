@@ -38,14 +38,14 @@ class OpenLogs:
         self.by_key: dict[TopicPartition, PartitionLog] = {}
         self.failures: dict[TopicPartition, OpenFailure] = {}
         #: Logs that a thread is creating; the condition signals the end.
-        self._making: set[TopicPartition] = set()
-        self._making_turn = turn_of(LockRank.MAKING_LOG)
+        self._creating: set[TopicPartition] = set()
+        self._creating_turn = turn_of(LockRank.CREATING_LOG)
 
     def all(self) -> tuple[PartitionLog, ...]:
         """Return every open log."""
         return tuple(self.by_key.values())
 
-    def is_here(self, log: PartitionLog) -> bool:
+    def is_registered(self, log: PartitionLog) -> bool:
         """Return whether ``log`` is still the log of its name."""
         return self.by_key.get(log.key) is log
 
@@ -62,15 +62,15 @@ class OpenLogs:
             self.failures.pop(key, None)
 
     @contextmanager
-    def making(self, key: TopicPartition) -> Iterator[None]:
+    def creating(self, key: TopicPartition) -> Iterator[None]:
         """Hold the right to create the log of a name; other threads that want it wait."""
-        with self._making_turn:
+        with self._creating_turn:
             with self.changed:
-                self.changed.wait_for(lambda: key not in self._making)
-                self._making.add(key)
+                self.changed.wait_for(lambda: key not in self._creating)
+                self._creating.add(key)
             try:
                 yield
             finally:
                 with self.changed:
-                    self._making.discard(key)
+                    self._creating.discard(key)
                     self.changed.notify_all()

@@ -66,7 +66,7 @@ def create_log(
         topic_id=topic_id,
         partition=partition,
         config=config,
-        segments=[make_directory(directory, topic_id, state)],
+        segments=[create_directory(directory, topic_id, state)],
         epochs=LeaderEpochs(),
         epoch_file=EpochFile(directory),
         bounds=LogBounds.empty(0, log_start=0),
@@ -166,59 +166,57 @@ def reopen(log: PartitionLog) -> bool:
     are still there. Until then the log refuses everything. Bounds that clients saw do not fall.
     """
     with log.shaping:
-        return _reopen(log)
-
-
-def _reopen(log: PartitionLog) -> bool:
-    """Do the work of :func:`reopen`. The caller holds ``shaping``."""
-    with log.lock:
-        # Close first: the files must be opened again and nothing may append meanwhile.
-        log.close_files()
-        former, record, truncations = log.bounds, log.start_record, log.truncations
-        failure = log.failure
-        # Records that a failed truncation was to remove are not missed.
-        expected_end = former.end if log.required_end is None else min(former.end, log.required_end)
-    # After a failed fsync the page cache may show bytes that never reached the disk.
-    forget_cached_pages(log.directory)
-    # A truncation that failed halfway leaves either the old or the new first segment. The persisted
-    # starts match both, the bounds in memory may not.
-    start, local_start = former.log_start, starts_of(log).local_log_start_offset
-    loaded = _load(
-        log.directory,
-        log.topic_id,
-        log.config,
-        former.recovery_point,
-        start,
-        local_start,
-        clean_shutdown=False,
-    )
-    epoch_file, epochs = _load_epochs(log.directory, loaded, start)
-    bounds = LogBounds.opened(
-        *loaded.extent,
-        log_start=start,
-        recovery_point=former.recovery_point,
-        high_watermark=former.high_watermark,
-    )
-    end = bounds.end
-    with log.lock:
-        # Committed records are lost: replication must know, because this replica may be in the ISR.
-        if end < former.high_watermark:
-            log.lost_at_open = (end, former.high_watermark)
-        log.use_files(loaded.segments, epochs, epoch_file, bounds)
-        log.starts_ahead = log.cut_ahead = None
-        try:
-            _load_producers(log, loaded)
-        except LogError:
-            log.failure = failure  # keep it marked as failed, so that the reopening is retried
-            raise
-        log.start_record = log.start_record.not_durable_above(record.durable)
-        # Readers that began before the failure must retry.
-        log.truncations = truncations + 1
-    # As in open_log: an end below the log start leaves no usable record.
-    if start > end:
-        _restart_empty(log, start, epochs)
-    logger.info("%s is open again, its end is %d (was %d)", log.directory, end, expected_end)
-    return end >= expected_end
+        with log.lock:
+            # Close first: the files must be opened again and nothing may append meanwhile.
+            log.close_files()
+            former, record, truncations = log.bounds, log.start_record, log.truncations
+            failure = log.failure
+            # Records that a failed truncation was to remove are not missed.
+            expected_end = (
+                former.end if log.required_end is None else min(former.end, log.required_end)
+            )
+        # After a failed fsync the page cache may show bytes that never reached the disk.
+        forget_cached_pages(log.directory)
+        # A truncation that failed halfway leaves either the old or the new first segment. The
+        # persisted starts match both, the bounds in memory may not.
+        start, local_start = former.log_start, starts_of(log).local_log_start_offset
+        loaded = _load(
+            log.directory,
+            log.topic_id,
+            log.config,
+            former.recovery_point,
+            start,
+            local_start,
+            clean_shutdown=False,
+        )
+        epoch_file, epochs = _load_epochs(log.directory, loaded, start)
+        bounds = LogBounds.opened(
+            *loaded.extent,
+            log_start=start,
+            recovery_point=former.recovery_point,
+            high_watermark=former.high_watermark,
+        )
+        end = bounds.end
+        with log.lock:
+            # Committed records are lost: replication must know, because this replica may be in the
+            # ISR.
+            if end < former.high_watermark:
+                log.lost_at_open = (end, former.high_watermark)
+            log.use_files(loaded.segments, epochs, epoch_file, bounds)
+            log.pending_starts = log.pending_end = None
+            try:
+                _load_producers(log, loaded)
+            except LogError:
+                log.failure = failure  # keep it marked as failed, so that the reopening is retried
+                raise
+            log.start_record = log.start_record.not_durable_above(record.durable)
+            # Readers that began before the failure must retry.
+            log.truncations = truncations + 1
+        # As in open_log: an end below the log start leaves no usable record.
+        if start > end:
+            _restart_empty(log, start, epochs)
+        logger.info("%s is open again, its end is %d (was %d)", log.directory, end, expected_end)
+        return end >= expected_end
 
 
 def _load(
@@ -292,39 +290,39 @@ def _check_first_segment(loaded: LoadedSegments, local_start: int) -> None:
     )
 
 
-def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) -> Segment:
+def create_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) -> Segment:
     """Create ``directory`` with an empty log and return its open segment. Blocks.
 
     ``state``: content of ``partition.state``, None for no such file. Everything but the name
     ``directory`` itself is durable: the caller syncs its parent.
     """
     # The random name keeps concurrent attempts and remains of a crash apart.
-    making = directory.with_name(uuid.uuid4().hex + TEMPORARY_SUFFIX)
+    temporary = directory.with_name(uuid.uuid4().hex + TEMPORARY_SUFFIX)
     segment: Segment | None = None
     try:
         with storage_errors(f"{directory} cannot be created"):
-            making.mkdir(parents=True)
-            put(making / names.PARTITION_METADATA, write_partition_metadata(topic_id).encode())
+            temporary.mkdir(parents=True)
+            put(temporary / names.PARTITION_METADATA, write_partition_metadata(topic_id).encode())
             if state is not None:
-                put(making / PARTITION_STATE, state)
-        segment = Segment.create(making, 0, created_ms=wall_clock_ms())
+                put(temporary / PARTITION_STATE, state)
+        segment = Segment.create(temporary, 0, created_ms=wall_clock_ms())
         # Sync the entries before the rename, so that the final name never shows a partial log.
         with storage_errors(f"{directory} cannot be created"):
-            sync_directory(making)
-        _rename(making, directory)
+            sync_directory(temporary)
+        _rename(temporary, directory)
     except BaseException:
         if segment is not None:
             segment.unload()
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     segment.moved_to(directory)
     return segment
 
 
-def _rename(making: Path, directory: Path) -> None:
+def _rename(temporary: Path, directory: Path) -> None:
     """Rename to the final name. An empty directory of that name is replaced."""
     try:
-        making.rename(directory)
+        temporary.rename(directory)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise StorageError(f"{directory} is not empty: open it, or remove it first") from error

@@ -82,8 +82,8 @@ class PartitionLog:
         #: none. From before the first file changes until the last one has, the checkpoints are
         #: written so that both the old and the new files match them. If the operation fails
         #: halfway, this continues until the log is open again.
-        self.starts_ahead: Starts | None = None
-        self.cut_ahead: int | None = None
+        self.pending_starts: Starts | None = None
+        self.pending_end: int | None = None
         #: Everything below was compacted at least once; None: nothing was.
         self.first_dirty = first_dirty
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
@@ -271,8 +271,10 @@ class PartitionLog:
         self.epochs = self.epochs.truncate_from_start(bounds.log_start)
 
     def lower_bounds(self, offset: int) -> None:
-        """Lower all bounds but the end to ``offset``, as ``cut_ahead`` recorded. The caller holds
-        both locks."""
+        """Lower all bounds but the end to ``offset``, as ``pending_end`` recorded.
+
+        The caller holds both locks.
+        """
         self.truncations += 1
         self.bounds = self.bounds.lowered(offset)
         self.start_record = self.start_record.lowered(offset)
@@ -288,14 +290,14 @@ class PartitionLog:
     @property
     def checkpoint_bounds(self) -> LogBounds:
         """Bounds for the checkpoints: a truncation in progress counts as done."""
-        bounds, cut_ahead = self.bounds, self.cut_ahead
-        return bounds if cut_ahead is None else bounds.lowered(cut_ahead)
+        bounds, pending_end = self.bounds, self.pending_end
+        return bounds if pending_end is None else bounds.lowered(pending_end)
 
     @property
     def checkpoint_first_dirty(self) -> int | None:
         """``first_dirty`` for its checkpoint: a truncation in progress counts as done."""
-        dirty, cut_ahead = self.first_dirty, self.cut_ahead
-        return dirty if dirty is None or cut_ahead is None else min(dirty, cut_ahead)
+        dirty, pending_end = self.first_dirty, self.pending_end
+        return dirty if dirty is None or pending_end is None else min(dirty, pending_end)
 
     def checkpoint(self) -> None:
         """Make the checkpoints match the log. Blocks."""

@@ -144,58 +144,47 @@ def rebuild(
 ) -> None:
     """Rebuild the producers' state at the log end from the last snapshot and the batches. Blocks.
 
-    ``segments``: all segments of the log. The transaction indexes of those at or above
-    ``indexed_below`` are empty and are filled. Raises :class:`CorruptRecords` for an unreadable
-    transaction marker.
+    Until it returns, ``first_unstable_offset`` keeps its former value for readers. ``segments``:
+    all segments of the log. The transaction indexes of those at or above ``indexed_below`` are
+    empty and are filled. Raises :class:`CorruptRecords` for an unreadable transaction marker.
     """
     with producers.replaying():
-        _rebuild(producers, snapshots, segments, indexed_below, high_watermark)
+        end = segments[-1].next_offset
+        # A snapshot omits transactions that ended by markers not committed yet, so one above the
+        # high watermark is not usable. The snapshot of a clean shutdown omits none.
+        incomplete = {item.base_offset for item in segments if item.base_offset > high_watermark}
+        found = snapshots.latest(min(indexed_below, end), incomplete)
+        begin, entries = (segments[0].base_offset, ()) if found is None else found
+        # A snapshot has only the last batch of each producer. Batches before it restore the others,
+        # so that retries of a producer's last five batches are recognised.
+        producers.load(entries)
+        if entries:
+            producers.add_recent_batches(_recent_batches_before(segments, begin))
+        snapshots.remove_above(max(begin, indexed_below))
+        # Apply the batches after the snapshot; where the transaction index is empty, fill it as
+        # well.
+        for segment in segments:
+            if segment.next_offset <= begin:
+                continue
+            is_replayed = segment.base_offset >= indexed_below
+            if is_replayed and segment.base_offset > begin:
+                snapshots.take(segment.base_offset, producers.snapshot())
+                try:
+                    snapshots.save(segment.base_offset)
+                except StorageError as error:  # a full disk must not prevent that a log opens
+                    logger.warning(
+                        "%s (kept in memory; a crash replays from an earlier one)", error
+                    )
+            for batch in _produced(segment, begin):
+                aborted = producers.note(batch)
+                if aborted is not None and is_replayed:
+                    segment.aborted.append(aborted)
+            if is_replayed and segment is not segments[-1]:
+                segment.aborted.saved(segment.aborted.save())
+        producers.on_high_watermark(high_watermark)
 
 
-def _rebuild(
-    producers: ProducerStates,
-    snapshots: ProducerSnapshots,
-    segments: Sequence[Segment],
-    indexed_below: int,
-    high_watermark: int,
-) -> None:
-    """Rebuild the producers' state for :func:`rebuild`.
-
-    Until it returns, ``first_unstable_offset`` keeps its former value for readers.
-    """
-    end = segments[-1].next_offset
-    # A snapshot omits transactions that ended by markers not committed yet, so one above the high
-    # watermark is not usable. The snapshot of a clean shutdown omits none.
-    incomplete = {item.base_offset for item in segments if item.base_offset > high_watermark}
-    found = snapshots.latest(min(indexed_below, end), incomplete)
-    begin, entries = (segments[0].base_offset, ()) if found is None else found
-    # A snapshot has only the last batch of each producer. Batches before it restore the others, so
-    # that retries of a producer's last five batches are recognised.
-    producers.load(entries)
-    if entries:
-        producers.recall(_lately_before(segments, begin))
-    snapshots.remove_above(max(begin, indexed_below))
-    # Apply the batches after the snapshot; where the transaction index is empty, fill it as well.
-    for segment in segments:
-        if segment.next_offset <= begin:
-            continue
-        is_replayed = segment.base_offset >= indexed_below
-        if is_replayed and segment.base_offset > begin:
-            snapshots.take(segment.base_offset, producers.snapshot())
-            try:
-                snapshots.save(segment.base_offset)
-            except StorageError as error:  # a full disk must not prevent that a log opens
-                logger.warning("%s (kept in memory; a crash replays from an earlier one)", error)
-        for batch in _produced(segment, begin):
-            aborted = producers.note(batch)
-            if aborted is not None and is_replayed:
-                segment.aborted.append(aborted)
-        if is_replayed and segment is not segments[-1]:
-            segment.aborted.saved(segment.aborted.save())
-    producers.on_high_watermark(high_watermark)
-
-
-def _lately_before(segments: Sequence[Segment], offset: int) -> Iterator[ProducerBatch]:
+def _recent_batches_before(segments: Sequence[Segment], offset: int) -> Iterator[ProducerBatch]:
     """Yield the last idempotent producers' batches below ``offset``, if they are recent.
 
     Their clients may still retry them, and a snapshot has only one batch of each producer.

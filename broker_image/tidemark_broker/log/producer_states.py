@@ -281,7 +281,7 @@ class ProducerStates:
             if entry.txn_first_offset == NO_OFFSET:
                 entry.txn_first_offset = batch.base_offset
                 self._ongoing[batch.base_offset] = batch.producer_id
-                self._settle()
+                self._update_first_unstable_offset()
         return None
 
     def _end(self, entry: ProducerStateEntry, batch: ProducerBatch) -> AbortedTxn | None:
@@ -298,7 +298,7 @@ class ProducerStates:
             batch.producer_id, first_offset, batch.last_offset, not batch.marker.is_commit
         )
         self._unreplicated.append(ended)
-        self._settle()
+        self._update_first_unstable_offset()
         if not ended.is_aborted:
             return None
         # Readers stop their search for aborted transactions at this offset.
@@ -382,7 +382,7 @@ class ProducerStates:
             return
         while unreplicated and unreplicated[0].last_offset < high_watermark:
             unreplicated.popleft()
-        self._settle()
+        self._update_first_unstable_offset()
 
     @contextmanager
     def replaying(self) -> Iterator[None]:
@@ -394,9 +394,9 @@ class ProducerStates:
         self._is_replaying = True
         yield
         self._is_replaying = False
-        self._settle()
+        self._update_first_unstable_offset()
 
-    def _settle(self) -> None:
+    def _update_first_unstable_offset(self) -> None:
         if self._is_replaying:
             return
         # The first unstable offset is the lowest of open and of unreplicated transactions.
@@ -479,9 +479,9 @@ class ProducerStates:
                 ongoing[entry.current_txn_first_offset] = entry.producer_id
         self._limit.count += len(self)
         self._ongoing = dict(sorted(ongoing.items()))
-        self._settle()
+        self._update_first_unstable_offset()
 
-    def recall(self, batches: Iterable[ProducerBatch]) -> None:
+    def add_recent_batches(self, batches: Iterable[ProducerBatch]) -> None:
         """Add the last batches before a snapshot to its producers, so that retries are recognised.
 
         The snapshot itself has only the last batch of each producer.
@@ -511,4 +511,4 @@ class ProducerStates:
         self.forget()
         self._ongoing.clear()
         self._unreplicated.clear()
-        self._settle()
+        self._update_first_unstable_offset()

@@ -87,7 +87,7 @@ def _read_segment(
             segment = log.segments.items[log.segments.number_of(offset)]
             # The hint is the position of a recent read's end; it is valid only for these
             # truncations.
-            start, truncations = log.segments.hint(offset), log.truncations
+            start, truncations = log.segments.read_hint(offset), log.truncations
             pinned = segment.pinned()
         with _released(pinned):
             try:
@@ -102,8 +102,8 @@ def _read_segment(
                     continue  # the pinned files may have been swapped halfway through
                 if not _has_changed(log, segment, truncations):
                     # Adopt position and descriptor only if they still describe the segment.
-                    log.segments.remember(segment, result.next_offset, end)
-                    log.segments.adopt(segment, pinned)
+                    log.segments.remember_read_end(segment, result.next_offset, end)
+                    log.segments.keep_open(segment, pinned)
         log.segments.trim()
         return result
 
@@ -155,13 +155,13 @@ def offset_by_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset
 
     The search is repeated if the log is cut or compacted meanwhile.
     """
-    behind, limits = -1, unpack_limits()
+    searched_to, limits = -1, unpack_limits()
     while True:
         with log.lock:
             log.check_usable()
             start, truncations = log.bounds.local_start, log.truncations
-            # Segments before ``behind`` were searched without a match.
-            segment = _first_segment(log, timestamp_ms, max(start, behind))
+            # Segments before ``searched_to`` were searched without a match.
+            segment = _first_segment(log, timestamp_ms, max(start, searched_to))
             if segment is None:
                 return None
             pinned = segment.pinned()
@@ -181,7 +181,7 @@ def offset_by_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset
         if found is not None:
             return found
         # The largest timestamp may be of a record below the log start; try the next segment.
-        behind = pinned.next_offset
+        searched_to = pinned.next_offset
 
 
 def _is_at_end(log: PartitionLog, offset: int, up_to: int) -> bool:
@@ -202,7 +202,7 @@ def _has_changed(log: PartitionLog, segment: Segment, truncations: int) -> bool:
 def _was_replaced(log: PartitionLog, segment: Segment) -> bool:
     """Return whether a compacted segment replaced this one."""
     with log.lock:
-        return not log.closed and log.segments.has_another_for(segment)
+        return not log.closed and log.segments.has_replaced(segment)
 
 
 def _first_segment(log: PartitionLog, timestamp_ms: int, offset: int) -> Segment | None:
@@ -260,7 +260,7 @@ def first_at_or_after(
         # Headers come from clients: a walk without a limit could be made arbitrarily long.
         limits.records_left -= 1
         if limits.records_left < 0:
-            return _begin_of(batch, start_offset)
+            return _batch_start(batch, start_offset)
         if batch.max_timestamp < timestamp_ms or batch.last_offset < start_offset:
             continue
         found = _first_in_batch(segment, batch, timestamp_ms, start_offset, limits)
@@ -269,7 +269,7 @@ def first_at_or_after(
     return None
 
 
-def _begin_of(batch: BatchAt, start_offset: int) -> TimestampOffset:
+def _batch_start(batch: BatchAt, start_offset: int) -> TimestampOffset:
     """Return the start of a batch: the requested record is not before it."""
     offset = max(batch.base_offset, start_offset)
     return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
@@ -306,14 +306,14 @@ def _first_in_batch(
     header = parse_header(data)
     # LogAppendTime gives all records of the batch the header's timestamp.
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        return _begin_of(batch, start_offset)
+        return _batch_start(batch, start_offset)
     try:
         for offset, record_ms in decode_timestamps(data, limits):
             if offset >= start_offset and record_ms >= timestamp_ms:
                 return TimestampOffset(offset, record_ms, batch.leader_epoch)
     except CorruptBatch:
         # The record is in this batch: a read from the batch's start returns it, or the error.
-        return _begin_of(batch, start_offset)
+        return _batch_start(batch, start_offset)
     return None
 
 
@@ -326,7 +326,7 @@ class _Dated(Protocol):
 _Found = TypeVar("_Found", bound=_Dated)
 
 
-def newest(find: Callable[[int], _Found | None], largest_ms: int) -> _Found | None:
+def offset_of_max_timestamp(find: Callable[[int], _Found | None], largest_ms: int) -> _Found | None:
     """Return the first record with the largest timestamp, None if no record has one.
 
     ``find`` returns the first record at or after a time in milliseconds, or None. ``largest_ms`` is

@@ -92,7 +92,17 @@ def load_segments(
         return loaded
     # After a clean shutdown the ends of the files are checked, otherwise all that was not synced.
     try:
-        _settle(loaded, recovery_point, clean_shutdown, index_interval_bytes)
+        # After a clean shutdown only the active segment is checked in detail.
+        checked_from = len(loaded.segments) - 1
+        if not clean_shutdown:
+            checked_from = _number_of(loaded.segments, recovery_point)
+        # Closed segments below the recovery point were synced: the ends of their indexes suffice.
+        for segment, following in zip(
+            loaded.segments[:checked_from], loaded.segments[1 : checked_from + 1], strict=True
+        ):
+            _load_closed_segment(loaded, segment, following.base_offset, index_interval_bytes)
+        if not (clean_shutdown and _load_active_segment(loaded, loaded.segments[-1])):
+            _recover_from(loaded, checked_from, index_interval_bytes)
         # A damaged transaction index makes all later ones doubtful: producers are replayed from
         # there.
         if damaged is not None:
@@ -102,23 +112,6 @@ def load_segments(
             segment.unload()
         raise
     return loaded
-
-
-def _settle(
-    loaded: LoadedSegments, recovery_point: int, clean_shutdown: bool, index_interval_bytes: int
-) -> None:
-    """Check all segments: the ends of those that were synced, every batch of the others."""
-    # After a clean shutdown only the active segment is checked in detail.
-    checked_from = len(loaded.segments) - 1
-    if not clean_shutdown:
-        checked_from = _floor(loaded.segments, recovery_point)
-    # Closed segments below the recovery point were synced: the ends of their indexes suffice.
-    for segment, following in zip(
-        loaded.segments[:checked_from], loaded.segments[1 : checked_from + 1], strict=True
-    ):
-        _settle_closed(loaded, segment, following.base_offset, index_interval_bytes)
-    if not (clean_shutdown and _settle_active(loaded, loaded.segments[-1])):
-        _recover_from(loaded, checked_from, index_interval_bytes)
 
 
 def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
@@ -141,7 +134,9 @@ def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
     for offset, suffixes in sorted(files.items()):
         # Only the end of a transaction index is checked here; a damaged one is rebuilt later.
         if names.LOG_SUFFIX in suffixes:
-            segment = _segment_at(directory, offset)
+            stat = (directory / names.segment_file_name(offset, names.LOG_SUFFIX)).stat()
+            segment = Segment(directory, offset, created_ms=stat.st_mtime_ns // 1_000_000)
+            segment.size_bytes = stat.st_size
             if names.TRANSACTION_INDEX_SUFFIX in suffixes:
                 index = TransactionIndex.opened(segment.aborted.path)
                 if index is None:
@@ -157,15 +152,7 @@ def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
     return segments, damaged
 
 
-def _segment_at(directory: Path, base_offset: int) -> Segment:
-    path = directory / names.segment_file_name(base_offset, names.LOG_SUFFIX)
-    stat = path.stat()
-    segment = Segment(directory, base_offset, created_ms=stat.st_mtime_ns // 1_000_000)
-    segment.size_bytes = stat.st_size
-    return segment
-
-
-def _floor(segments: Sequence[Segment], offset: int) -> int:
+def _number_of(segments: Sequence[Segment], offset: int) -> int:
     """Return the number of the segment that contains ``offset``, or 0 if it is below all."""
     found = 0
     for number, segment in enumerate(segments):
@@ -174,7 +161,7 @@ def _floor(segments: Sequence[Segment], offset: int) -> int:
     return found
 
 
-def _settle_closed(
+def _load_closed_segment(
     loaded: LoadedSegments, segment: Segment, next_base: int, index_interval_bytes: int
 ) -> None:
     """Set a closed segment's offsets and timestamps from its index files; rebuild wrong indexes.
@@ -182,7 +169,7 @@ def _settle_closed(
     ``next_base``: base offset of the following segment. Raises RecordsMissing if the segment ends
     below it.
     """
-    epochs = _try_figures(segment)
+    epochs = _try_index_ends(segment)
     # An index that does not reach the next segment was not saved completely: rebuild it.
     if epochs is None or segment.next_offset != next_base:
         logger.warning("the indexes of %s do not fit its log and are rebuilt", segment.log_path)
@@ -216,7 +203,7 @@ def _repeat_cut(segment: Segment, next_base: int) -> None:
             return
 
 
-def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
+def _load_active_segment(loaded: LoadedSegments, segment: Segment) -> bool:
     """Set the active segment's offsets and timestamps after a clean shutdown, and load its indexes.
 
     Return False if the files do not match, so that every batch must be checked.
@@ -225,7 +212,7 @@ def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
         segment.open_for_recovery()
         return True
     segment.open_file(writable=True)
-    epochs = _try_figures(segment)
+    epochs = _try_index_ends(segment)
     if epochs is None:
         return False
     # Unlike closed segments, the active one needs its indexes in memory.
@@ -239,16 +226,16 @@ def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
     return True
 
 
-def _try_figures(segment: Segment) -> SegmentEpochs | None:
-    """Call :func:`_figures_from_ends`; return None also if index or log are unreadable."""
+def _try_index_ends(segment: Segment) -> SegmentEpochs | None:
+    """Call :func:`_read_index_ends`; return None also if index or log are unreadable."""
     try:
-        return _figures_from_ends(segment)
+        return _read_index_ends(segment)
     except (CorruptRecords, IndexFormatError, OSError) as error:
         logger.warning("%s: %s", segment.log_path, error)
         return None
 
 
-def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
+def _read_index_ends(segment: Segment) -> SegmentEpochs | None:
     """Set a segment's offsets and timestamps from the ends of its indexes and of its log.
 
     Return the leader epochs of its first and last batches. None if the indexes do not suffice, so
@@ -293,27 +280,21 @@ def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int
         if following is not None and (
             not is_intact or following.base_offset != segment.next_offset
         ):
-            _remove_behind(loaded, number)
+            _remove_after(loaded, number)
         if number + 1 < len(segments):
             segment.seal_rebuilt()
             segment.unload()
         else:
-            _try_to_write_indexes(segment)
+            # On a full disk the indexes of the active segment stay in memory until the next flush
+            # or roll, so that the log is readable.
+            try:
+                segment.rewrite_indexes()
+            except StorageError as error:
+                logger.warning("%s (retried at the next flush)", error)
         number += 1
 
 
-def _try_to_write_indexes(segment: Segment) -> None:
-    """Write the indexes of the active segment.
-
-    On a full disk they stay in memory until the next flush or roll, so that the log is readable.
-    """
-    try:
-        segment.rewrite_indexes()
-    except StorageError as error:
-        logger.warning("%s (retried at the next flush)", error)
-
-
-def _remove_behind(loaded: LoadedSegments, number: int) -> None:
+def _remove_after(loaded: LoadedSegments, number: int) -> None:
     """Remove every segment after ``number``, newest first, so that the rest is always a prefix."""
     loaded.truncated = True
     for segment in reversed(loaded.segments[number + 1 :]):

@@ -20,7 +20,7 @@ from tidemark_broker.log.bounds import Starts
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.partition_log import PartitionLog
-from tidemark_broker.log.start_offsets import recorded_ahead, starts_recorded
+from tidemark_broker.log.start_offsets import note_recorded_starts, recorded_before_removal
 from tidemark_broker.log.types import SegmentInfo, TieredRetention
 
 
@@ -61,40 +61,40 @@ def plan_retention(log: RetentionInput) -> RetentionPlan:
     if tiered is not None and tiered.suspended:
         return _NOTHING
     keeps_remote = tiered is not None and tiered.copy_enabled
-    # ``goes``: number of oldest segments to delete so far.
+    # ``count``: number of oldest segments to delete so far.
     by_time = _time_breached(log, keeps_remote=keeps_remote)
-    goes, active_by_time = _run_length(log, 0, by_time)
-    by_size = _size_breached(log, goes, keeps_remote=keeps_remote)
-    goes, active_by_size = _run_length(log, goes, by_size)
-    goes, _ = _run_length(log, goes, _start_breached(log, tiered=tiered is not None))
+    count, active_by_time = _run_length(log, 0, by_time)
+    by_size = _size_breached(log, count, keeps_remote=keeps_remote)
+    count, active_by_size = _run_length(log, count, by_size)
+    count, _ = _run_length(log, count, _start_breached(log, tiered=tiered is not None))
     roll = active_by_time or active_by_size
     # With a tier only the local log start moves. The active segment is rolled but stays until it is
     # copied.
     if keeps_remote:
-        return _local_plan(log, min(goes, len(log.segments) - 1), roll_active=roll)
+        return _local_plan(log, min(count, len(log.segments) - 1), roll_active=roll)
     # Without a tier a deletion moves the log start offset itself.
-    if not goes:
+    if not count:
         return _NOTHING
-    new_start = _start_behind(log, goes)
+    new_start = _start_after(log, count)
     return RetentionPlan(
-        delete=goes, roll_active=roll, log_start_offset=max(new_start, log.log_start_offset)
+        delete=count, roll_active=roll, log_start_offset=max(new_start, log.log_start_offset)
     )
 
 
-def _local_plan(log: RetentionInput, goes: int, *, roll_active: bool) -> RetentionPlan:
-    if not goes:
+def _local_plan(log: RetentionInput, count: int, *, roll_active: bool) -> RetentionPlan:
+    if not count:
         return RetentionPlan(roll_active=roll_active)
-    new_start = _start_behind(log, goes)
+    new_start = _start_after(log, count)
     return RetentionPlan(
-        delete=goes,
+        delete=count,
         roll_active=roll_active,
         local_log_start_offset=max(new_start, log.local_log_start_offset),
     )
 
 
-def _start_behind(log: RetentionInput, goes: int) -> int:
-    """Return the log start after a deletion of ``goes`` segments, which are all committed."""
-    start = log.segments[goes - 1].next_base_offset
+def _start_after(log: RetentionInput, count: int) -> int:
+    """Return the log start after a deletion of ``count`` segments, which are all committed."""
+    start = log.segments[count - 1].next_base_offset
     assert start <= log.high_watermark, (start, log.high_watermark)
     return start
 
@@ -193,39 +193,28 @@ def apply_retention(
     renamed: list[Path] = []
     try:
         with log.shaping:
-            return _retain(log, now_ms, tiered, renamed)
+            with log.lock:
+                log.check_usable()
+                plan = _plan(log, now_ms, tiered)
+                starts = _starts_after(log, plan)
+                # Nothing to delete yet: roll, so that the closed segment can be copied.
+                if plan.roll_active and not plan.delete:
+                    log.start_segment(log.bounds.end, now_ms)
+            if not plan.delete:
+                return []
+            # Persist the new log starts before anything is deleted: otherwise a crash would leave a
+            # log whose first segments seem to be lost.
+            with recorded_before_removal(log, starts):
+                _save_epochs_below(log, starts)
+                with log.lock:
+                    log.check_usable()
+                    if plan != _plan(log, now_ms, tiered):
+                        return []  # the log changed meanwhile: the next run decides again
+                    _move_starts(log, plan, now_ms)
+                    note_recorded_starts(log, starts)
+                return [_take_oldest(log, renamed) for _ in range(plan.delete)]
     finally:
         remove_files(renamed)
-
-
-def _retain(
-    log: PartitionLog, now_ms: int, tiered: TieredRetention | None, renamed: list[Path]
-) -> list[SegmentInfo]:
-    """Delete the oldest segments as retention decides; return them.
-
-    Their files are only renamed and added to ``renamed``, for the caller to delete. The caller
-    holds ``shaping``.
-    """
-    with log.lock:
-        log.check_usable()
-        plan = _plan(log, now_ms, tiered)
-        starts = _starts_after(log, plan)
-        # Nothing to delete yet: roll, so that the closed segment can be copied.
-        if plan.roll_active and not plan.delete:
-            log.start_segment(log.bounds.end, now_ms)
-    if not plan.delete:
-        return []
-    # Persist the new log starts before anything is deleted: otherwise a crash would leave a log
-    # whose first segments seem to be lost.
-    with recorded_ahead(log, starts):
-        _save_epochs_below(log, starts)
-        with log.lock:
-            log.check_usable()
-            if plan != _plan(log, now_ms, tiered):
-                return []  # the log changed meanwhile: the next run decides again
-            _move_starts(log, plan, now_ms)
-            starts_recorded(log, starts)
-        return [_take_oldest(log, renamed) for _ in range(plan.delete)]
 
 
 def _plan(log: PartitionLog, now_ms: int, tiered: TieredRetention | None) -> RetentionPlan:

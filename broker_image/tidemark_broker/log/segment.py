@@ -327,7 +327,7 @@ class Segment:
         assert self.times is not None
         self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
 
-    def cut_torn_tail(self) -> None:
+    def cut_failed_append(self) -> None:
         """Cut the remains of a failed append, if that was not possible then."""
         if self._cut_due:
             self._try_to_cut()

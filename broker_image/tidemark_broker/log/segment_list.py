@@ -124,7 +124,7 @@ class SegmentList:
         chosen = self.items[first:] if count is None else self.items[first : first + count]
         return tuple(segment.info(is_active=segment is active) for segment in chosen)
 
-    def has_another_for(self, segment: Segment) -> bool:
+    def has_replaced(self, segment: Segment) -> bool:
         """Return whether another segment has replaced ``segment`` for its offsets."""
         number = self.number_of(segment.base_offset)
         there = self.items[number]
@@ -165,17 +165,17 @@ class SegmentList:
         if not in_tail and end > low + max_bytes:
             _check(segment, start, end)
         if not is_active:
-            self.opened(segment)
-        self.remember(segment, next_offset, end)
+            self.note_read(segment)
+        self.remember_read_end(segment, next_offset, end)
         return ReadResult(segment.bytes_of(start, end), next_offset)
 
-    def hint(self, offset: int) -> int | None:
+    def read_hint(self, offset: int) -> int | None:
         """Return the position of the batch that starts at ``offset``, if a recent read ended
         there.
         """
         return self._read_hints.get(offset)
 
-    def remember(self, segment: Segment, offset: int, position: int) -> None:
+    def remember_read_end(self, segment: Segment, offset: int, position: int) -> None:
         """Note that a read ended at ``position``: the reader continues at ``offset``."""
         if offset >= segment.next_offset and segment is not self.active:
             return
@@ -183,7 +183,7 @@ class SegmentList:
         if len(self._read_hints) > _READ_HINTS_MAX:
             del self._read_hints[next(iter(self._read_hints))]
 
-    def opened(self, segment: Segment) -> None:
+    def note_read(self, segment: Segment) -> None:
         """Note a read of ``segment``.
 
         Active and unfinished segments stay open regardless of the limit.
@@ -192,7 +192,7 @@ class SegmentList:
         if segment.descriptor is not None and not kept_anyway:
             self._open.used(segment, self._log_lock)
 
-    def adopt(self, segment: Segment, reader: Segment) -> None:
+    def keep_open(self, segment: Segment, reader: Segment) -> None:
         """Keep the files that a reader opened, if its segment is still part of the log."""
         number = self.number_of(segment.base_offset)
         if self.items[number] is not segment or segment is self.active:
@@ -200,7 +200,7 @@ class SegmentList:
         if segment.descriptor is None:
             segment.descriptor, reader.descriptor = reader.descriptor, None
         segment.index = reader.index
-        self.opened(segment)
+        self.note_read(segment)
 
     def trim(self) -> None:
         """Close the least recently read segments of any log (blocking, without the log's lock)."""
@@ -224,7 +224,7 @@ class SegmentList:
             size_bytes=segment.size_bytes,
         )
 
-    # -- coming and going --------------------------------------------------------------------
+    # -- rolls, removals and truncations ---------------------------------------------------
 
     def roll(self, base_offset: int, now_ms: int, snapshot: bytes) -> None:
         """Close the active segment and start a new one at ``base_offset``, the log end.
@@ -246,7 +246,7 @@ class SegmentList:
     def finished(self, segment: Segment) -> None:
         """Note that everything of a closed segment is in its files."""
         self.unfinished.remove(segment)
-        self.opened(segment)
+        self.note_read(segment)
 
     def take_oldest(self) -> list[Path]:
         """Remove the oldest segment; return its renamed files, which the caller deletes.
@@ -291,7 +291,7 @@ class SegmentList:
         if offset >= segment.next_offset:
             return segment.next_offset
         segment.load()
-        self.opened(segment)
+        self.note_read(segment)
         return segment.with_good_index(lambda: segment.find(offset)).base_offset
 
     def cut_to(self, offset: int, index_interval_bytes: int) -> list[Path]:

@@ -93,7 +93,7 @@ def starts_of(log: PartitionLog) -> Starts:
     moves meanwhile is persisted the next time.
     """
     # During a truncation the log counts as truncated, during a removal as shortened.
-    bounds, ahead, cut = log.checkpoint_bounds, log.starts_ahead, log.cut_ahead
+    bounds, ahead, cut = log.checkpoint_bounds, log.pending_starts, log.pending_end
     record = log.start_record if cut is None else log.start_record.lowered(cut)
     log_start = record.recordable(bounds)
     local_start = max(bounds.local_start, log_start)
@@ -105,14 +105,14 @@ def starts_of(log: PartitionLog) -> Starts:
     )
 
 
-def starts_recorded(log: PartitionLog, starts: Starts) -> None:
+def note_recorded_starts(log: PartitionLog, starts: Starts) -> None:
     """Note that ``starts``, or later ones, are durable in the checkpoint."""
     with log.lock:
         log.start_record = log.start_record.recorded(starts.log_start_offset, log.bounds)
 
 
 @contextmanager
-def recorded_ahead(
+def recorded_before_removal(
     log: PartitionLog, starts: Starts | None = None, *, cut_to: int | None = None
 ) -> Iterator[None]:
     """Persist the effect of a removal before the block removes the files. Blocks.
@@ -128,7 +128,7 @@ def recorded_ahead(
     again.
     """
     # Set first: a checkpoint by another thread must not write the former values in between.
-    log.starts_ahead, log.cut_ahead = starts, cut_to
+    log.pending_starts, log.pending_end = starts, cut_to
     try:
         if starts is not None and log.record_starts is not None:
             log.record_starts(starts)
@@ -138,4 +138,4 @@ def recorded_ahead(
         yield
     finally:
         if log.failure is None:
-            log.starts_ahead = log.cut_ahead = None
+            log.pending_starts = log.pending_end = None

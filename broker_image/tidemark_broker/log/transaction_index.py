@@ -103,7 +103,7 @@ class TransactionIndex:
             with storage_errors(f"{self.path} cannot be cut"):
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
                 try:
-                    saved = _first_behind(descriptor, saved, offset)
+                    saved = _first_ended_from(descriptor, saved, offset)
                     os.ftruncate(descriptor, saved * ENTRY_BYTES)
                 finally:
                     os.close(descriptor)
@@ -139,7 +139,7 @@ class TransactionIndex:
             except FileNotFoundError:
                 return  # the segment was removed meanwhile, and its records too
             try:
-                number = _first_behind(descriptor, saved, offset)
+                number = _first_ended_from(descriptor, saved, offset)
                 while number < saved:
                     count = min(_READ_ENTRIES, saved - number)
                     yield from decode_aborted(_entries(descriptor, number, count))
@@ -157,7 +157,7 @@ def _last_offset(transaction: AbortedTxn) -> int:
     return transaction.last_offset
 
 
-def _first_behind(descriptor: int, count: int, offset: int) -> int:
+def _first_ended_from(descriptor: int, count: int, offset: int) -> int:
     """Return the number of the first entry whose transaction ended at or above ``offset``."""
 
     def ended(number: int) -> int:

@@ -15,7 +15,7 @@ from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.producer_entry import ProducerBatch
 from tidemark_broker.log.segment import wall_clock_ms
-from tidemark_broker.log.start_offsets import recorded_ahead
+from tidemark_broker.log.start_offsets import recorded_before_removal
 
 
 def truncate_to(log: PartitionLog, offset: int) -> bool:
@@ -46,7 +46,7 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
                 )
                 return True
             # Record the cut first, without the lock, so that appends and checkpoints continue.
-            with recorded_ahead(log, cut_to=end), log.lock:
+            with recorded_before_removal(log, cut_to=end), log.lock:
                 log.check_usable()
                 log.lower_bounds(end)
                 with _unusable_on_failure(log, end):
@@ -101,7 +101,7 @@ def truncate_fully_and_start_at(
             new_epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
             cut_to = min(offset, former.log_start)
             with (
-                recorded_ahead(log, ahead, cut_to=cut_to),
+                recorded_before_removal(log, ahead, cut_to=cut_to),
                 log.epoch_file.replaced_by(new_epochs),
                 log.lock,
             ):
@@ -111,7 +111,7 @@ def truncate_fully_and_start_at(
                 log.bounds = LogBounds.empty(offset, log_start=log_start_offset)
                 if producer_snapshot is not None:
                     log.reload_producers()
-                    log.producers.recall(recent_batches)
+                    log.producers.add_recent_batches(recent_batches)
                 log.start_record = log.start_record.not_durable_above(log_start_offset)
                 log.epochs = new_epochs
     finally:

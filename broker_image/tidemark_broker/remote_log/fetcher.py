@@ -22,7 +22,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.log import unpack_limits
-from tidemark_broker.log.reading import newest
+from tidemark_broker.log.reading import offset_of_max_timestamp
 from tidemark_broker.remote_log.damaged_objects import Damages
 from tidemark_broker.remote_log.disablement import fetch_key
 from tidemark_broker.remote_log.manager_state import ManagerState
@@ -456,7 +456,7 @@ class _Ahead:
 
 
 def _newest_of(reader: SegmentReader, *, largest_ms: int, start_offset: int) -> RemoteOffset | None:
-    return newest(
+    return offset_of_max_timestamp(
         lambda timestamp_ms: reader.first_at_or_after(timestamp_ms, start_offset, unpack_limits()),
         largest_ms,
     )

@@ -20,7 +20,7 @@ from tidemark_broker.log import (
     write_state,
 )
 from tidemark_broker.log.bounds import Starts
-from tidemark_broker.log.start_offsets import starts_recorded
+from tidemark_broker.log.start_offsets import note_recorded_starts
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import fetch_responses
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
@@ -304,7 +304,7 @@ async def test_low_watermark_counts_live_followers_and_durable_starts(host: Host
         )
     assert log_start.low_watermark(partition) == 0  # the leader's own start is not on disk yet
     # The checkpoint is complete: the leader's start is on disk.
-    starts_recorded(partition.log, Starts(10, 10))
+    note_recorded_starts(partition.log, Starts(10, 10))
     log_start.after_checkpoint(partition)
     assert log_start.low_watermark(partition) == 10
     assert log_start.delete_records(partition, 11).error is ErrorCode.offset_out_of_range

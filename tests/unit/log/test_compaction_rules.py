@@ -308,8 +308,8 @@ def _rewritten(steps: list[tuple[bytes, bool]]) -> list[tuple[int, int, int, int
     batches, written = RewrittenBatches(), list[bytes]()
     for batch, stays in steps:
         header = parse_header(batch)
-        written += batches.kept(header, batch) if stays else batches.gone(header)
-    written += batches.rest()
+        written += batches.keep(header, batch) if stays else batches.drop(header)
+    written += batches.finish()
     headers = [parse_header(item) for item in written]
     # Every offset belongs to exactly one batch, so that followers find no gap.
     for before, after in pairwise(headers):
@@ -352,10 +352,10 @@ def test_no_batch_covers_more_offsets_than_its_delta_can_express() -> None:
     steps = [(_plain(0), True), (_plain(far - 1), False), (_plain(far), False)]
     assert [item[:2] for item in _rewritten([*steps[:2]])] == [(0, far - 1)]
     batches = RewrittenBatches()
-    written = [*batches.kept(parse_header(steps[0][0]), steps[0][0])]
+    written = [*batches.keep(parse_header(steps[0][0]), steps[0][0])]
     for batch, _ in steps[1:]:
-        written += batches.gone(parse_header(batch))
-    written += batches.rest()
+        written += batches.drop(parse_header(batch))
+    written += batches.finish()
     assert [parse_header(item).last_offset for item in written] == [far - 1, far]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark_broker.log.reading import newest
+from tidemark_broker.log.reading import offset_of_max_timestamp
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,6 @@ def test_the_first_record_with_the_largest_timestamp_is_found_although_a_larger_
     # Segments still report a timestamp up to ``more_ms`` above any that remains.
     largest_ms = max((record.timestamp_ms for record in records), default=-1) + more_ms
     expected = min(dated, key=lambda item: (-item.timestamp_ms, item.offset), default=None)
-    assert newest(find, largest_ms) == expected
+    assert offset_of_max_timestamp(find, largest_ms) == expected
     # A binary search over 63 bits, not a scan.
     assert lookups < 70

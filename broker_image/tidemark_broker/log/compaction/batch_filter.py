@@ -153,7 +153,7 @@ class BatchFilter:
             if header.is_control:
                 return self._marker(header, batch)
             if self._transactions.may_drop_data(header):
-                return self._nothing_of(header)
+                return self._empty_batch(header)
             if header.base_offset > self._offsets.latest_offset:
                 return batch  # only a later cleaning knows the later records of its keys
             return self._data(header, batch)
@@ -171,7 +171,7 @@ class BatchFilter:
             return batch
         horizon_ms = delete_horizon_ms(header)
         if not header.count or (horizon_ms is not None and horizon_ms <= self._now_ms):
-            return self._nothing_of(header)
+            return self._empty_batch(header)
         # The transaction's data has just become empty: the delete horizon starts now.
         if horizon_ms is not None:
             return batch
@@ -206,7 +206,7 @@ class BatchFilter:
                 tombstones = tombstones or not has_value
         self.keyless += keyless
         if not kept:
-            return self._nothing_of(header)
+            return self._empty_batch(header)
         # The first cleaning of a tombstone starts its delete retention.
         if tombstones and horizon_ms is None:
             return with_records(header, payload, kept, self._new_horizon_ms)
@@ -216,7 +216,7 @@ class BatchFilter:
     def _new_horizon_ms(self) -> int:
         return self._now_ms + self._delete_retention_ms
 
-    def _nothing_of(self, header: BatchHeader) -> bytes | None:
+    def _empty_batch(self, header: BatchHeader) -> bytes | None:
         """Return None, or an empty batch if it is the last one of a producer."""
         last = self._last_batches.get(header.producer_id)
         return None if last is None or not last.is_in(header) else without_records(header)

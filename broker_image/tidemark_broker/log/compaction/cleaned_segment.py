@@ -47,38 +47,38 @@ class RewrittenBatches:
         #: Pending output: a batch, the offset it is to cover, and then a gap after it.
         self._batch: bytes | None = None
         self._header: BatchHeader | None = None
-        self._reaches = 0
+        self._covered_to = 0
         self._gap: Gap | None = None
 
-    def kept(self, header: BatchHeader, batch: bytes) -> Iterator[bytes]:
+    def keep(self, header: BatchHeader, batch: bytes) -> Iterator[bytes]:
         """Keep a batch.
 
         ``header`` is its original one, of which offsets, epoch and producer id still apply.
         """
-        yield from self.rest()
-        self._batch, self._header, self._reaches = batch, header, header.last_offset
+        yield from self.finish()
+        self._batch, self._header, self._covered_to = batch, header, header.last_offset
 
-    def gone(self, header: BatchHeader) -> Iterator[bytes]:
+    def drop(self, header: BatchHeader) -> Iterator[bytes]:
         """Drop a batch completely."""
-        if self._gap is None and self._may_reach(header):
-            self._reaches = header.last_offset
+        if self._gap is None and self._can_cover(header):
+            self._covered_to = header.last_offset
             return
-        if self._gap is not None and _is_one(self._gap, header):
+        if self._gap is not None and _continues(self._gap, header):
             self._gap = Gap(self._gap.base_offset, header.last_offset, self._gap.leader_epoch)
             return
-        yield from self.rest()
+        yield from self.finish()
         self._gap = Gap(header.base_offset, header.last_offset, header.partition_leader_epoch)
 
-    def rest(self) -> Iterator[bytes]:
+    def finish(self) -> Iterator[bytes]:
         """Yield the pending output at the end."""
         if self._batch is not None and self._header is not None:
-            reaches_further = self._reaches > self._header.last_offset
-            yield reaching_to(self._batch, self._reaches) if reaches_further else self._batch
+            reaches_further = self._covered_to > self._header.last_offset
+            yield reaching_to(self._batch, self._covered_to) if reaches_further else self._batch
         if self._gap is not None:
             yield self._gap.batch()
         self._batch = self._header = self._gap = None
 
-    def _may_reach(self, header: BatchHeader) -> bool:
+    def _can_cover(self, header: BatchHeader) -> bool:
         front = self._header
         return (
             front is not None
@@ -89,7 +89,7 @@ class RewrittenBatches:
         )
 
 
-def _is_one(gap: Gap, header: BatchHeader) -> bool:
+def _continues(gap: Gap, header: BatchHeader) -> bool:
     return (
         gap.leader_epoch == header.partition_leader_epoch
         and header.last_offset - gap.base_offset <= INT32_MAX

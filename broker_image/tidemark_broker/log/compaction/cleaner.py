@@ -122,7 +122,7 @@ class _Cleaning:
         self._stopping = stopping
         # Truncations, and base of the first segment, when the cleaning began. If either changes,
         # an error of the cleaning is a consequence.
-        self._truncations, self._begin = log.truncations, _begin_of(log)
+        self._truncations, self._first_base = log.truncations, _first_base_offset(log)
         self._pace = CleaningPace(self._is_over, moved)
         self.stats = CleaningStats()
 
@@ -148,7 +148,9 @@ class _Cleaning:
             self._clean(offsets)
         except LogError as error:
             # An error after a change of the log is a consequence of that change, not a defect.
-            if log.failure is None and (self._is_over() or self._begin != _begin_of(log)):
+            if log.failure is None and (
+                self._is_over() or self._first_base != _first_base_offset(log)
+            ):
                 raise CleaningAborted from error
             raise
         finally:
@@ -278,7 +280,7 @@ class _Cleaning:
                 sources.append(segments.pop())
                 transactions.add_aborted(self._aborted(sources[-1:]))
                 changed |= self._write(sources[-1], cleaned, rewritten, keep)
-            for item in rewritten.rest():
+            for item in rewritten.finish():
                 self._append(cleaned, item)
             aborted = transactions.take_kept()
             # An unchanged single segment is left alone, which saves the sync and the swap.
@@ -313,7 +315,7 @@ class _Cleaning:
             # Dropping a filler alone is no change worth a rewrite.
             left = keep.filtered(header, batch)
             changed |= left is not batch and not is_filler(header)
-            ready = rewritten.gone(header) if left is None else rewritten.kept(header, left)
+            ready = rewritten.drop(header) if left is None else rewritten.keep(header, left)
             for item in ready:
                 self._append(cleaned, item)
         return changed
@@ -324,7 +326,7 @@ class _Cleaning:
         self._pace.step(len(batch))
 
 
-def _begin_of(log: PartitionLog) -> int:
+def _first_base_offset(log: PartitionLog) -> int:
     """Return the base of the first segment, which changes if retention removes segments."""
     return log.segments.items[0].base_offset
 
@@ -365,7 +367,10 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
             try:
                 header = parse_header(buffer, at)
                 size = header.size_bytes
-                _check_complete(size, end - position)
+                if size > end - position:
+                    raise CorruptBatch(  # noqa: TRY301 - one way out below
+                        f"a batch of {size} bytes, {end - position} are there"
+                    )
                 # A batch that exceeds the rest of the buffer is read again as a whole.
                 if at + size > len(buffer):
                     read_bytes = min(max(buffer_bytes, size), end - position)
@@ -373,18 +378,11 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
                 batch = buffer[at : at + size]
                 check_crc(batch, 0, header)
             except CorruptBatch as error:
-                raise _corrupt(segment, position, error) from error
+                raise CorruptRecords(
+                    f"{segment.log_path} at byte {position}: {error}; it is not compacted"
+                ) from error
             yield header, batch
             position += size
-
-
-def _check_complete(size: int, left: int) -> None:
-    if size > left:
-        raise CorruptBatch(f"a batch of {size} bytes, {left} are there")
-
-
-def _corrupt(segment: Segment, position: int, error: Exception) -> CorruptRecords:
-    return CorruptRecords(f"{segment.log_path} at byte {position}: {error}; it is not compacted")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 #: Length of a turn, and of a pause.
 _TURN_S = 0.001
-_REST_S = 0.0001
+_PAUSE_S = 0.0001
 _TURN_RECORDS = 256
 #: Longest sleep between two checks for an abort.
 _SLEEP_S = 0.5
@@ -59,7 +59,7 @@ class CleaningPace:
             return
         moved, self._bytes = self._bytes, 0
         # A pause of the throttle may be long, so aborts are checked within it.
-        pause_s = max(_REST_S, self._moved(moved))
+        pause_s = max(_PAUSE_S, self._moved(moved))
         while pause_s > 0:
             self._sleep(min(pause_s, _SLEEP_S))
             if self._aborted():

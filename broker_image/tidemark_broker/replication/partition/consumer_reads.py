@@ -23,7 +23,7 @@ from tidemark_broker.log import (
     TimestampOffset,
     reading,
 )
-from tidemark_broker.log.reading import newest
+from tidemark_broker.log.reading import offset_of_max_timestamp
 from tidemark_broker.replication.partition import divergence
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.remote import RemoteUnavailable
@@ -423,7 +423,7 @@ async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool
 def _newest(log: PartitionLog) -> TimestampOffset | None:
     """Return the first local record with the largest timestamp (blocking)."""
     largest_ms = max(segment.largest_timestamp_ms for segment in log.segment_infos())
-    return newest(partial(reading.offset_by_timestamp, log), largest_ms)
+    return offset_of_max_timestamp(partial(reading.offset_by_timestamp, log), largest_ms)
 
 
 async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult | None:
