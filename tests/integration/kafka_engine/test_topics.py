@@ -55,6 +55,8 @@ async def test_only_configuration_of_the_manifest_is_managed(
     await has(admin, name, retention_ms="3600000", segment_ms="60000", flush_ms="7")
     await world.patch(TOPIC, name, config={"retention.ms": "7200000", "flush.ms": None})
     await has(admin, name, retention_ms="7200000", segment_ms="60000", flush_ms=None)
+    changes = await world.event("ConfigChanged")
+    assert "flush.ms: '007' -> not set; retention.ms: '3600000' -> '7200000'" in changes
 
 
 async def test_configuration_refused_by_kafka_is_reported(world: KafkaWorld, name: str) -> None:

@@ -96,6 +96,27 @@ async def test_disablement_continues_under_the_next_controller(world: ClusterWor
     assert tiering_of(status)["epoch"] == 1
 
 
+async def test_grace_period_of_a_deletion_ends_under_the_next_controller(
+    world: ClusterWorld,
+) -> None:
+    operator, peers = await tiered(world, deletionGracePeriod="1h")
+    await world.status_where(TOPIC, "t", lambda found: "topicId" in found)
+    await world.delete(TOPIC, "t")
+    note = await world.event("DeletionPending")
+    assert f"kubectl --namespace {world.namespace} patch topics.tidemark.dev t" in note
+    due = (await world.get(TOPIC, "t"))["status"]["deletion"]["due"]
+    await operator.kill()
+    successor = await world.start_operator()
+    for peer in peers:
+        await peer.close()
+        await peer.start(successor.control)
+    # The successor serves the topic, and knows the same end.
+    await world.until(lambda: all(("t", 1) in peer.rows for peer in peers), "still served")
+    assert (await world.get(TOPIC, "t"))["status"]["deletion"] == {"due": due}
+    await world.patch(TOPIC, "t", deletionGracePeriod="1s")
+    await world.until(lambda: world.is_deleted(TOPIC, "t"), "the period is over")
+
+
 async def test_store_of_another_cluster_is_refused(world: ClusterWorld) -> None:
     # The identity file of another cluster.
     (world.tier / "tidemark.json").write_text(
