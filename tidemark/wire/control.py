@@ -18,7 +18,6 @@ are -1 when unknown. Every command has the controller epoch; a broker that has r
 answers ``STALE_CONTROLLER_EPOCH`` (Kafka's code 11).
 """
 
-import enum
 import uuid
 
 from kio.static.constants import EntityType
@@ -45,17 +44,6 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 TIER_INTEGRITY = Reason.TIER_INTEGRITY
 #: Reason of a manifest's page that is missing.
 PAGE_NOT_FOUND = Reason.MANIFEST_PAGE_NOT_FOUND
-
-
-class LeaderRecoveryState(enum.IntEnum):
-    """Recovery state of a leader (KIP-704).
-
-    ``RECOVERING``: the leader was elected uncleanly and has not reported yet that the tier's
-    records are a prefix of its log.
-    """
-
-    RECOVERED = 0
-    RECOVERING = 1
 
 
 _nested = EntityType.nested
@@ -363,13 +351,14 @@ class PartitionState:
     """Row of the slices.
 
     ``leader`` -1: offline. Negative ids in ``replicas`` are placeholders (KIP-409). ``manifest``:
-    the head object exists in the tier. ``leader_recovery_state``: a :class:`LeaderRecoveryState`.
-    ``has_eligible_leaders`` (KIP-966): replicas outside the ISR have every committed record, so the
-    leader does not advance its high watermark, whatever its own min.insync.replicas is. ``adding``,
-    ``removing``: replicas of a reassignment in progress. ``elr``, ``last_known_elr``: these
-    replicas, for clients that query them; a leader uses only the flag. ``has_all_records``, in
-    ``ReplicaStates`` only: the log has lost nothing since the sender received this state, because
-    its process has run since then or was shut down cleanly.
+    the head object exists in the tier. ``leader_recovery_state``: a
+    :class:`~tidemark.leader_recovery.LeaderRecoveryState`. ``has_eligible_leaders`` (KIP-966):
+    replicas outside the ISR have every committed record, so the leader does not advance its high
+    watermark, whatever its own min.insync.replicas is. ``adding``, ``removing``: replicas of a
+    reassignment in progress. ``elr``, ``last_known_elr``: these replicas, for clients that query
+    them; a leader uses only the flag. ``has_all_records``, in ``ReplicaStates`` only: the log has
+    lost nothing since the sender received this state, because its process has run since then or was
+    shut down cleanly.
     """
 
     partition: int = wire("int32")

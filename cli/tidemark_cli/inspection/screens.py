@@ -21,7 +21,7 @@ from tidemark_cli.local.object_summaries import (
     tiering_text,
 )
 from tidemark_cli.local.topic_rows import TopicRows, condition
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.partition_rows import PartitionRow
 from tidemark_operator.resources.names import Workload
 
 #: Legend of the partition tables.

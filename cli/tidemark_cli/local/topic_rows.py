@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemark.ids import parse_id
 from tidemark_cli.local.kube import KubeClient
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.partition_rows import PartitionRow
 from tidemark_operator.controller.rows import decode_row
 from tidemark_operator.resources.names import INTERNAL_LABEL
 

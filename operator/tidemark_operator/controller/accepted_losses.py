@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 
 from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
 from tidemark.ids import id_text
-from tidemark.wire.control import LeaderRecoveryState
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState

@@ -17,8 +17,8 @@ must check whether it lacks records that are in the tier (the prefix rule).
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.reasons import Reason
-from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller import eligible_leaders
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal, numbers, warning

@@ -16,12 +16,12 @@ import dataclasses
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.wire.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     IsrChange,
     IsrResult,
-    LeaderRecoveryState,
 )
 from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.commit import Draft

@@ -12,9 +12,10 @@ import uuid
 from collections.abc import Collection, Iterable, KeysView, Mapping
 
 from tidemark.leader_epochs import GENERATION
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.logfiles.names import parse_partition_directory, partition_directory_name
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
-from tidemark.wire.control import LeaderRecoveryState, PartitionState, TopicState
+from tidemark.wire.control import PartitionState, TopicState
 from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, PartitionRow, RowKey
 
 #: Limits as in the resources.

@@ -20,8 +20,8 @@ import uuid
 from collections.abc import Mapping
 
 from tidemark.ids import id_text, parse_id
-from tidemark.wire.control import LeaderRecoveryState
-from tidemark_operator.controller.model import PartitionRow, Tombstone
+from tidemark.leader_recovery import LeaderRecoveryState
+from tidemark_operator.controller.partition_rows import PartitionRow, Tombstone
 
 _ROW_VERSION = "3"
 _TOMBSTONE_VERSION = "1"

@@ -10,8 +10,8 @@ import dataclasses
 import uuid
 
 from tidemark.annotations import RESTORE_FROM_TIER
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.tier.topic_restore import TierOrigin
-from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import (
     NO_LEADER,

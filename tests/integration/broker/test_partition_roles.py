@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.records.builder import Record, build_batch
 from tidemark.tiering import NEVER_TIERED, Tiering, TieringState
 from tidemark.wire import control
@@ -377,14 +378,14 @@ async def test_unclean_leader_adds_no_replica_before_its_recovery_is_recorded(
 ) -> None:
     """KIP-704: the proposal is lost once and repeated."""
     partition = host.partition()
-    recovering = replace(ROW, leader_recovery_state=int(control.LeaderRecoveryState.RECOVERING))
+    recovering = replace(ROW, leader_recovery_state=int(LeaderRecoveryState.RECOVERING))
     assert await roles.apply(partition, VIEW, recovering, 3)
     assert partition.is_leader
     assert partition.recovering
     # The proposal has the leader alone and RECOVERED: it ends the recovery.
     (change,) = host.proposals
     assert change.new_isr == (1,)
-    assert change.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
+    assert change.leader_recovery_state == LeaderRecoveryState.RECOVERED
     isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
     isr_maintenance.shrink_isr(partition)
     # Neither the follower nor the shrink changes the proposal, which is repeated.
@@ -403,7 +404,7 @@ async def test_unclean_leader_adds_no_replica_before_its_recovery_is_recorded(
 
 async def test_leader_adopts_a_newer_recovering_row(host: Host) -> None:
     partition = host.partition()
-    recovering = replace(ROW, leader_recovery_state=int(control.LeaderRecoveryState.RECOVERING))
+    recovering = replace(ROW, leader_recovery_state=int(LeaderRecoveryState.RECOVERING))
     await roles.apply(partition, VIEW, recovering, 3)
     (change,) = host.proposals
     newer = replace(recovering, partition_epoch=11)

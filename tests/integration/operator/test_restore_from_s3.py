@@ -11,8 +11,8 @@ from tests.integration.remote_log.tiered_host import CLUSTER as LOST
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
 from tests.s3 import fresh_bucket
 from tidemark.ids import id_text
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.tier.identity import read_identity
-from tidemark.wire.control import LeaderRecoveryState
 from tidemark_broker.log import appending
 from tidemark_cli.main import app
 from tidemark_operator.kube import kinds

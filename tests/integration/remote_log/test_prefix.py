@@ -6,8 +6,8 @@ from typing import Any
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TieredHost
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.tiering import DisablePolicy, TieringState
-from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.replication.partition import Role, log_start, remote_end
 from tidemark_broker.replication.partition.prefix_rule import RemoteEnd
@@ -18,7 +18,7 @@ UNCLEAN: dict[str, Any] = {
     "leader_epoch": 7,
     "replicas": (3,),
     "isr": (3,),
-    "leader_recovery_state": int(control.LeaderRecoveryState.RECOVERING),
+    "leader_recovery_state": int(LeaderRecoveryState.RECOVERING),
 }
 
 
@@ -188,7 +188,7 @@ async def test_unclean_leader_with_a_longer_log_adopts_the_tiers_history(
     assert host.partition.remote_end == RemoteEnd(end, 2)
     # Recovery is recorded only after the takeover (KIP-704).
     await host.until(lambda: not host.partition.recovering)
-    assert host.row.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
+    assert host.row.leader_recovery_state == LeaderRecoveryState.RECOVERED
     await host.produce(200)
     await host.copied()
     assert is_contiguous(host)
@@ -272,7 +272,7 @@ async def test_takeover_reports_a_missing_tier_and_completes_later(cluster: Tier
     assert str(host.tier_path) in status.error_message
     # Nothing was truncated while the store was away.
     assert host.partition.next_offset == own_end
-    assert host.row.leader_recovery_state == control.LeaderRecoveryState.RECOVERING
+    assert host.row.leader_recovery_state == LeaderRecoveryState.RECOVERING
     moved.rename(host.tier_path)
     await host.until(lambda: host.partition.is_leader)
     # The log ends at the tier's end, and the status has no error any more.
@@ -362,7 +362,7 @@ async def test_delete_disablement_waits_for_the_takeover(cluster: TieredCluster)
 async def test_untiered_partition_recovers_at_once(cluster: TieredCluster) -> None:
     await cluster.apply(1, tiering_state=int(TieringState.NONE))
     host = cluster.hosts[1]
-    recovering = int(control.LeaderRecoveryState.RECOVERING)
+    recovering = int(LeaderRecoveryState.RECOVERING)
     # An unclean election (KIP-704) of a partition that has no tier.
     await cluster.apply(1, leader_epoch=9, leader_recovery_state=recovering)
     assert host.partition.is_leader

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller.controller_world import ControllerWorld, broker, cluster, row, topic
-from tidemark.wire.control import LeaderRecoveryState
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.elections import elect

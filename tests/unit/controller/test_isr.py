@@ -12,11 +12,11 @@ from tests.unit.controller.controller_world import (
     row,
     topic,
 )
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.wire.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     IsrChange,
-    LeaderRecoveryState,
 )
 from tidemark_operator.controller.isr import alter_partition
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.controller.controller_world import numbered_uuid, row
 from tidemark.ids import id_text, parse_id
-from tidemark.wire.control import LeaderRecoveryState
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark_operator.controller.model import PartitionRow, Tombstone
 from tidemark_operator.controller.rows import (
     BadRow,

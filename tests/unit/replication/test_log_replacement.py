@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, newer, row
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError, flushing
 from tidemark_broker.replication.partition import Role
@@ -75,7 +76,7 @@ async def test_a_follower_that_lacks_records_copies_them_from_its_leader(node: N
         {"leader": 2, "isr": (2,)},
         {
             "isr": (1,),
-            "leader_recovery_state": int(control.LeaderRecoveryState.RECOVERING),
+            "leader_recovery_state": int(LeaderRecoveryState.RECOVERING),
         },
     ],
     ids=["in the ISR", "eligible leader", "no leader", "it leads", "unclean leader"],

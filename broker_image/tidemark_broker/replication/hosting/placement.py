@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from tidemark.configuration.layers import effective
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
 from tidemark_broker.replication.following.fetchers import Fetchers
@@ -142,7 +143,7 @@ class Placement:
         return (
             row.leader >= 0
             and row.leader != node_id
-            and row.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
+            and row.leader_recovery_state == LeaderRecoveryState.RECOVERED
             and node_id not in row.isr
             and node_id not in row.elr
         )

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.wire import control
 from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.partition import isr
@@ -146,7 +147,7 @@ def _change(
         partition_epoch=leader.row.partition_epoch,
         new_isr=new_isr,
         remote_manifest=partition.manifest_created or leader.row.manifest,
-        leader_recovery_state=int(control.LeaderRecoveryState.RECOVERED),
+        leader_recovery_state=int(LeaderRecoveryState.RECOVERED),
     )
 
 

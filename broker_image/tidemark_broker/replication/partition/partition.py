@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tier.head import HeadPosition
 from tidemark.tiering import NEVER_TIERED, Tiering
@@ -191,7 +192,7 @@ class Partition:
     @property
     def recovering(self) -> bool:
         """Whether the leader was elected uncleanly and has not reported its recovery yet."""
-        state = control.LeaderRecoveryState.RECOVERED
+        state = LeaderRecoveryState.RECOVERED
         return self.row is not None and self.row.leader_recovery_state != state
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
+from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.tier.head import HeadPosition
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
@@ -166,8 +167,8 @@ def _row_from_json(data: Mapping[str, object]) -> control.PartitionState:
 def _recovery_state(value: object) -> int:
     """Return the recovery state; files written without it mean RECOVERED."""
     if value is None:
-        return int(control.LeaderRecoveryState.RECOVERED)
-    return int(control.LeaderRecoveryState(_integer(value)))
+        return int(LeaderRecoveryState.RECOVERED)
+    return int(LeaderRecoveryState(_integer(value)))
 
 
 def _end_from_json(data: Mapping[str, object]) -> RemoteEnd:
