@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from tidemark.lean_start import leave_out_hypothesis
+from tidemark.lean_start import importing, leave_out_hypothesis
 
 #: The context object of a command where kubectl started the program.
 OF_KUBECTL = "kubectl"
@@ -37,6 +37,10 @@ class LazyCommand(NamedTuple):
 
     def command(self, name: str) -> Any:
         """Import the row's command or group, ready to be invoked as ``name``."""
+        with importing():
+            return self._command(name)
+
+    def _command(self, name: str) -> Any:
         loaded = self.load()
         if not isinstance(loaded, typer.Typer):
             app = typer.Typer(pretty_exceptions_show_locals=False)

@@ -1,6 +1,5 @@
 """``tidemark``: run a cluster on this machine, inspect it, and use the tools around it."""
 
-from importlib.metadata import version
 from typing import Annotated, ClassVar
 
 import typer
@@ -88,6 +87,8 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_show_loc
 
 def _print_version(is_given: bool) -> None:
     if is_given:
+        from importlib.metadata import version  # parsers of mail headers, a tenth of the start
+
         print(f"tidemark {version('tidemark')}")
         raise typer.Exit
 

@@ -42,6 +42,7 @@ def test_a_server_that_still_imports_ends_on_a_signal(server: str, number: int) 
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
+CONTROL = "tidemark.wire.control"
 SPEC = "tidemark_operator.resources.schema"
 BUILD = "tidemark_cli.toolchain.build"
 #: Packages and modules that slow a command's start: Spark, Kafka's schema and nodes, the importers,
@@ -54,10 +55,14 @@ HEAVY = {
     "pyarrow",
     "pyspark",
     "textual",
+    "urllib3",
+    "yaml",
     "tidemark_cli.imports",
     "tidemark_cli.local.kafka_nodes",
+    "tidemark_operator.controller.model",
     "tidemark_pipeline.session",
     BUILD,
+    CONTROL,
     SPEC,
 }
 #: Each command, as its help starts it, and the slow modules that it needs all the same.
@@ -70,16 +75,16 @@ STARTS: dict[str, set[str]] = {
     "cache": set(),
     "broker": set(),
     "broker kill": set(),
-    "status": {"kio"},
-    "why": {"kio"},
-    "check": {"kio"},
-    "report": {"kio"},
-    "top": {"kio"},
+    "status": set(),
+    "why": set(),
+    "check": set(),
+    "report": set(),
+    "top": {"kio", CONTROL},
     "sweep": {SPEC},
     "restore": {SPEC},
-    "import": {"kio", SPEC, "tidemark_cli.imports"},
+    "import": {"kio", "yaml", CONTROL, SPEC, "tidemark_cli.imports"},
     "demo": {"kio", "pyarrow", BUILD, SPEC},
-    "spark": {"kio", SPEC},
+    "spark": {"kio", CONTROL, SPEC},
 }
 STARTED = """
 import sys, tidemark_cli.main

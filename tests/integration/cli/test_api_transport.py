@@ -5,6 +5,7 @@ import datetime as dt
 import json
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 
 from tests.integration.cli.api_double import ApiDouble, Json, api_double, write_kubeconfig
 from tests.security.client_certificates import ClientAuthority
+from tests.unit.test_lean_start import HEAVY, STARTED
 from tidemark_cli.inspection.findings import findings
 from tidemark_cli.inspection.snapshot import read_snapshot
 from tidemark_cli.local.api_transport import DirectTransport, LibraryTransport, connect
@@ -121,6 +123,22 @@ def test_an_unusable_kubeconfig_is_named(tmp_path: Path, content: str | None, me
     with pytest.raises(KubeRequestError, match=message) as caught:
         KubeClient(path, "apps")
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("command", ["status", "check", "why", "report"])
+def test_a_command_reads_a_cluster_without_the_package(
+    api: ApiDouble, tmp_path: Path, command: str
+) -> None:
+    """The package takes longer to import than the command takes for everything else."""
+    path = write_kubeconfig(tmp_path / "config", {"server": api.url}, {"token": "t"})
+    started = (sys.executable, "-c", STARTED, command, "--kubeconfig", str(path))
+    finished = subprocess.run(
+        started, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert api.requests, finished.stderr
+    imported = set(finished.stderr.split())
+    assert "urllib3" in imported
+    assert imported & HEAVY == {"urllib3"}
 
 
 # ------------------------------------------------------------------ credentials
