@@ -34,7 +34,7 @@ def to_arrow(
     """
     first = store.base[layout.slot]
     entries = slice(first, first + store.size[layout.slot])
-    valid = store.there[entries]
+    valid = store.present[entries]
     if isinstance(layout, Leaf):
         return _leaf(store, data, layout, entries, column_type)
     # Structs, lists and maps share the validity buffer, and differ in their children.
@@ -79,11 +79,11 @@ def _last_of_each_key(
     rows = np.repeat(np.arange(len(lengths)), lengths)
     codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
     of_map = rows * (int(codes.max()) + 1) + codes
-    _, behind_last = np.unique(of_map[::-1], return_index=True)
-    if len(behind_last) == len(keys):
+    _, last_reversed = np.unique(of_map[::-1], return_index=True)
+    if len(last_reversed) == len(keys):
         return pairs, lengths
     # Sorted into the original order, in which the entries of each map are consecutive.
-    kept = np.sort(len(keys) - 1 - behind_last)
+    kept = np.sort(len(keys) - 1 - last_reversed)
     counts = np.bincount(rows[kept], minlength=len(lengths)).astype(np.int64)
     return [keys.take(pa.array(kept)), values.take(pa.array(kept))], counts
 
@@ -98,7 +98,7 @@ def _leaf(
     low, high = store.low[entries], store.high[entries]
     # Each value has two words: position and length for texts and bytes, both halves for decimals,
     # otherwise the value in ``low``.
-    validity = _bits(store.there[entries])
+    validity = _bits(store.present[entries])
     match layout.type:
         case StringType() | BinaryType():
             # Texts are copied from the records into one buffer, as Arrow stores them without gaps.

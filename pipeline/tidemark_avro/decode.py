@@ -13,9 +13,9 @@ from tidemark_avro.schema import Schema
 
 #: Entries in all slots (17 bytes each) at which a piece ends.
 ENTRIES_MAX = 4_000_000
-_ROOM_LEAST = 64
-_WHY = {
-    kernel.ENDS: "the bytes end within it",
+_CAPACITY_MIN = 64
+_REASONS = {
+    kernel.TRUNCATED: "the bytes end within it",
     kernel.OVERLONG: "a number has more than 64 bits",
     kernel.RANGE: "a number is out of range",
     kernel.NO_BOOLEAN: "a boolean is neither 0 nor 1",
@@ -23,10 +23,10 @@ _WHY = {
     kernel.NO_BRANCH: "the union has no such branch",
     kernel.NO_SYMBOL: "the enum has no such symbol",
     kernel.NO_COUNT: "there are more items than bytes",
-    kernel.DEEP: "nested too deep",
-    kernel.LARGE: "the record unpacks to too many values",
+    kernel.TOO_DEEP: "nested too deep",
+    kernel.TOO_LARGE: "the record unpacks to too many values",
     kernel.DIGITS: "a decimal has too many digits",
-    kernel.LEFT: "bytes are left over behind it",
+    kernel.LEFTOVER: "bytes are left over behind it",
 }
 
 
@@ -41,7 +41,7 @@ class AvroDecoder:
         self._compiled: Compiled = compile_program(writer, columns, reader)
         self._arrow_type = arrow_type(columns)
         #: Estimated entries per record in each slot, from the records decoded so far.
-        self._each = np.full(len(self._compiled.in_list), 2.0)
+        self._entries_per_record = np.full(len(self._compiled.in_list), 2.0)
 
     def decode(
         self, data: kernel.Bytes, starts: kernel.Longs, ends: kernel.Longs
@@ -52,13 +52,10 @@ class AvroDecoder:
         """
         compiled = self._compiled
         # Defaults and enum symbols are appended to the records, so that the kernel reads them from
-        # the same buffer. ``place`` is where they start.
-        if compiled.behind:
-            behind = np.frombuffer(compiled.behind, dtype=np.uint8)
-            data, place = np.concatenate((data, behind)), len(data)
-        else:
-            place = len(data)
-        program = compiled.at(place)
+        # the same buffer.
+        program = compiled.at(len(data))
+        if compiled.trailer:
+            data = np.concatenate((data, np.frombuffer(compiled.trailer, dtype=np.uint8)))
         failures = np.zeros((len(starts), 2), dtype=np.int64)
         first = 0
         while first < len(starts):
@@ -75,52 +72,54 @@ class AvroDecoder:
                 # The slot ``full`` is full: enlarge it and continue. Later stores start
                 # larger.
                 store = _larger(store, full)
-                self._each = np.maximum(self._each, store.room / (len(starts) - first))
+                self._entries_per_record = np.maximum(
+                    self._entries_per_record, store.capacity / (len(starts) - first)
+                )
             values = to_arrow(store, data, compiled.layout, self._arrow_type)
             # Records that failed are null. Their codes become messages with the field's path.
             codes = failures[first:done]
             failed = np.flatnonzero(codes[:, 0]).tolist()
-            why = {place: self._why(*codes[place].tolist()) for place in failed}
-            yield Piece(values, reasons(done - first, why))
+            reason_of = {row: self._reason(*codes[row].tolist()) for row in failed}
+            yield Piece(values, reasons(done - first, reason_of))
             first = done
 
     def _store(self, records: int) -> kernel.Store:
-        within = np.array(self._compiled.in_list)
+        in_list = np.array(self._compiled.in_list)
         # A slot outside lists has one entry per record at most.
-        room = np.where(within, records * self._each + _ROOM_LEAST, records)
-        return _with_room(room.astype(np.int64))
+        capacity = np.where(in_list, records * self._entries_per_record + _CAPACITY_MIN, records)
+        return _store_of(capacity.astype(np.int64))
 
-    def _why(self, code: int, node: int) -> str:
+    def _reason(self, code: int, node: int) -> str:
         if code == kernel.UNFIT:
             return self._compiled.unfit[node]
         path = self._compiled.paths[node]
-        return f"{path}: {_WHY[code]}" if path else _WHY[code]
+        return f"{path}: {_REASONS[code]}" if path else _REASONS[code]
 
 
-def _with_room(room: kernel.Longs) -> kernel.Store:
-    total = int(room.sum())
+def _store_of(capacity: kernel.Longs) -> kernel.Store:
+    total = int(capacity.sum())
     return kernel.Store(
         np.empty(total, dtype=np.int64),
         np.empty(total, dtype=np.int64),
         np.empty(total, dtype=np.uint8),
-        np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(room)[:-1])),
-        room,
-        np.zeros(len(room), dtype=np.int64),
-        np.zeros(len(room), dtype=np.int64),
+        np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(capacity)[:-1])),
+        capacity,
+        np.zeros(len(capacity), dtype=np.int64),
+        np.zeros(len(capacity), dtype=np.int64),
         np.empty((kernel.DEPTH_MAX, kernel.FRAME), dtype=np.int64),
     )
 
 
 def _larger(store: kernel.Store, slot: int) -> kernel.Store:
-    """Return a copy of the store with more room in this slot, and in all that are half full."""
-    room = np.where(store.reached * 2 > store.room, store.room * 2, store.room)
+    """Return a copy of the store with more capacity in this slot, and in all that are half full."""
+    capacity = np.where(store.reached * 2 > store.capacity, store.capacity * 2, store.capacity)
     # Doubling limits the number of copies to the logarithm of the size.
-    room[slot] = store.room[slot] * 2
-    larger = _with_room(room)
-    for stack in range(len(room)):
+    capacity[slot] = store.capacity[slot] * 2
+    larger = _store_of(capacity)
+    for stack in range(len(capacity)):
         size = store.size[stack]
         old, new = store.base[stack], larger.base[stack]
-        for name in ("low", "high", "there"):
+        for name in ("low", "high", "present"):
             getattr(larger, name)[new : new + size] = getattr(store, name)[old : old + size]
     larger.size[:] = store.size
     return larger

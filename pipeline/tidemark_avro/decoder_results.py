@@ -10,7 +10,7 @@ import pyarrow as pa
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 #: Length of a reason in characters. A longer one is cut.
-LETTERS_MAX = 500
+REASON_LENGTH_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +31,7 @@ def reasons(count: int, reason_of: Mapping[int, str]) -> pa.Array:
         return pa.nulls(count, pa.string())
     texts: list[str | None] = [None] * count
     for place, text in reason_of.items():
-        texts[place] = text if len(text) <= LETTERS_MAX else text[: LETTERS_MAX - 1] + "…"
+        texts[place] = (
+            text if len(text) <= REASON_LENGTH_MAX else text[: REASON_LENGTH_MAX - 1] + "…"
+        )
     return pa.array(texts, pa.string())

@@ -23,10 +23,10 @@ Longs = npt.NDArray[np.int64]
 #: which take no bytes; values with parts, and defaults, which follow the records; then the others.
 (LONG, INT, ENUM, STRING, BYTES, UNION, NULL, MISSING, ARRAY, MAP, RECORD, DEFAULT, REFUSED,
  BOOLEAN, FIXED, FLOAT, DOUBLE) = range(17)  # fmt: skip
-#: Columns of a node. ``KIDS``, ``COUNT``: a range of ``KernelProgram.kids``. ``NULLS``,
+#: Columns of a node. ``CHILDREN``, ``COUNT``: a range of ``KernelProgram.children``. ``NULLS``,
 #: ``NULLS_COUNT``: a range of ``KernelProgram.nulls``, the slots that a null goes to. ``SIZE``:
 #: size of a fixed, or position of a default.
-OP, SLOT, KIDS, COUNT, NULLS, NULLS_COUNT, SIZE, CONVERT = range(8)
+OP, SLOT, CHILDREN, COUNT, NULLS, NULLS_COUNT, SIZE, CONVERT = range(8)
 NODE = 8
 #: Conversion of a value for its slot. A decimal's number of digits is added to ``TO_DECIMAL``.
 AS_IS, TO_DOUBLE, DAYS, MICROS, MILLIS, TEXT, TO_DECIMAL = range(7)
@@ -35,52 +35,52 @@ ROOT = 0
 
 #: Reasons for the end of a record: negative, in place of the next position.
 FULL = -1
-(ENDS, OVERLONG, RANGE, NO_BOOLEAN, NO_TEXT, NO_BRANCH, NO_SYMBOL, NO_COUNT, DEEP, UNFIT, LARGE,
- DIGITS, LEFT) = range(-2, -15, -1)  # fmt: skip
+(TRUNCATED, OVERLONG, RANGE, NO_BOOLEAN, NO_TEXT, NO_BRANCH, NO_SYMBOL, NO_COUNT, TOO_DEEP, UNFIT,
+ TOO_LARGE, DIGITS, LEFTOVER) = range(-2, -15, -1)  # fmt: skip
 DEPTH_MAX = 100
 #: Limit of a record's entries: a base, and a number for each byte.
-ENTRIES_LEAST, ENTRIES_PER_BYTE = 65_536, 16
+ENTRIES_MIN, ENTRIES_PER_BYTE = 65_536, 16
 
 
 class KernelProgram(NamedTuple):
     """Program in the form that the kernel runs.
 
-    ``nodes``: a row per value of the writer's schema, with the columns OP to CONVERT. ``kids``:
+    ``nodes``: a row per value of the writer's schema, with the columns OP to CONVERT. ``children``:
     indexes of child nodes, and positions of enum symbols. ``nulls``: slots that a null goes to.
-    ``limits``: by number of digits the two words (high, low) of a decimal's bound. ``behind``:
+    ``limits``: by number of digits the two words (high, low) of a decimal's bound. ``trailer``:
     position in the buffer of the defaults and symbols, which follow the records.
     """
 
     nodes: Longs
-    kids: Longs
+    children: Longs
     nulls: Longs
     limits: npt.NDArray[np.uint64]
-    behind: int
+    trailer: int
 
 
 class Store(NamedTuple):
     """Memory that the kernel fills: for each column a slot, which is a range of the arrays.
 
-    ``low``, ``high``: two words of each entry. ``there``: 1 if the entry is not null. ``base``:
-    start of each slot. ``room``: its capacity in entries. ``size``: its number of entries.
+    ``low``, ``high``: two words of each entry. ``present``: 1 if the entry is not null. ``base``:
+    start of each slot. ``capacity``: of each slot, in entries. ``size``: its number of entries.
     ``reached``: the sizes when a slot was full. ``frames``: the stack of nested values.
     """
 
     low: Longs
     high: Longs
-    there: Bytes
+    present: Bytes
     base: Longs
-    room: Longs
+    capacity: Longs
     size: Longs
     reached: Longs
     frames: Longs
 
 
 #: Columns of a frame.
-NODE_OF, NEXT, LEFT_OF, ITEMS = range(4)
+FRAME_NODE, NEXT, ITEMS_LEFT, ITEMS = range(4)
 FRAME = 4
 #: Years 1 to 9999 in days since 1970, the range of Spark's dates and times.
-_DAYS_LEAST, _DAYS_END = -719_162, 2_932_897
+_DAYS_MIN, _DAYS_END = -719_162, 2_932_897
 _DAY_MS = 86_400_000
 
 
@@ -88,13 +88,13 @@ _DAY_MS = 86_400_000
 def _long(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """Read a zigzag varint of 64 bits and return (value, next position).
 
-    The position is negative, ENDS or OVERLONG, if the varint is invalid.
+    The position is negative, TRUNCATED or OVERLONG, if the varint is invalid.
     """
     raw = np.uint64(0)
     shift = np.uint64(0)
     while True:
         if position >= end:
-            return 0, ENDS
+            return 0, TRUNCATED
         byte = np.uint64(data[position])
         position += 1
         # The tenth byte has one bit left of the 64.
@@ -173,34 +173,34 @@ def _decimal(
 
 @numba.njit(cache=True, nogil=True)
 def _read(  # noqa: PLR0912, PLR0915
-    program: KernelProgram, store: Store, data: Bytes, position: int, end: int, most: int
+    program: KernelProgram, store: Store, data: Bytes, position: int, end: int, budget: int
 ) -> tuple[int, int]:
     """Read one record into the store and return (next position, node).
 
     The position is one of the negative reasons if the record is invalid or a slot is full. The node
-    is then the failed one, or the full slot. ``most``: limit of entries that the record may add.
+    is then the failed one, or the full slot. ``budget``: limit of entries that the record may add.
 
     The loop replaces recursion by a stack of frames. A frame is a node with parts that are still to
-    read: its next kid, and for arrays and maps the number of items left in the block and the total.
-    The frame of a default contains the position at which the record continues.
+    read: its next child, and for arrays and maps the number of items left in the block and the
+    total. The frame of a default contains the position at which the record continues.
     """
-    nodes, kids, nulls = program.nodes, program.kids, program.nulls
-    low, high, there = store.low, store.high, store.there
-    base, room, sizes = store.base, store.room, store.size
+    nodes, children, nulls = program.nodes, program.children, program.nulls
+    low, high, present = store.low, store.high, store.present
+    base, capacity, sizes = store.base, store.capacity, store.size
     frames = store.frames
     entries = 0
     depth = -1
     node = ROOT
-    first_end = end
+    record_end = end
     while True:
         # Read one value. The varint is inlined, as it is the most frequent operation.
         op, slot = nodes[node, OP], nodes[node, SLOT]
-        one, two, is_there = 0, 0, 1
+        one, two = 0, 0
         if op <= UNION:  # what begins with a varint: LONG, INT, UNION, ENUM, STRING, BYTES
             raw, shift = np.uint64(0), np.uint64(0)
             while True:
                 if position >= end:
-                    return ENDS, node
+                    return TRUNCATED, node
                 byte = np.uint64(data[position])
                 position += 1
                 if shift == np.uint64(63) and byte > np.uint64(1):
@@ -214,7 +214,7 @@ def _read(  # noqa: PLR0912, PLR0915
             if op == UNION:
                 if one < 0 or one >= nodes[node, COUNT]:
                     return NO_BRANCH, node
-                node = kids[nodes[node, KIDS] + one]
+                node = children[nodes[node, CHILDREN] + one]
                 continue
             convert = nodes[node, CONVERT]
             # Whole numbers are checked against the ranges of the writer's type and of the column.
@@ -224,28 +224,28 @@ def _read(  # noqa: PLR0912, PLR0915
                 if convert == TO_DOUBLE:
                     one = int(np.float64(one).view(np.int64))
                 elif convert == DAYS:
-                    if one < _DAYS_LEAST or one >= _DAYS_END:
+                    if one < _DAYS_MIN or one >= _DAYS_END:
                         return RANGE, node
                 elif convert == MILLIS:
-                    if one < _DAYS_LEAST * _DAY_MS or one >= _DAYS_END * _DAY_MS:
+                    if one < _DAYS_MIN * _DAY_MS or one >= _DAYS_END * _DAY_MS:
                         return RANGE, node
                     one *= 1000
                 elif convert == MICROS and (
-                    one < _DAYS_LEAST * _DAY_MS * 1000 or one >= _DAYS_END * _DAY_MS * 1000
+                    one < _DAYS_MIN * _DAY_MS * 1000 or one >= _DAYS_END * _DAY_MS * 1000
                 ):
                     return RANGE, node
-            # An enum's text is among the symbols behind the records.
+            # An enum's text is among the symbols in the trailer.
             elif op == ENUM:
                 if one < 0 or one >= nodes[node, COUNT]:
                     return NO_SYMBOL, node
-                at = nodes[node, KIDS] + 2 * one
+                at = nodes[node, CHILDREN] + 2 * one
                 if slot >= 0:
-                    one, two = program.behind + kids[at], kids[at + 1]
+                    one, two = program.trailer + children[at], children[at + 1]
             else:
                 # Bytes and strings keep their position. The text is copied when the column is
                 # built.
                 if one < 0 or one > end - position:
-                    return ENDS, node
+                    return TRUNCATED, node
                 two, one = one, position
                 position += two
                 if convert == TEXT and not _is_text(data, one, position):
@@ -259,25 +259,25 @@ def _read(  # noqa: PLR0912, PLR0915
         elif op <= MISSING:  # NULL, MISSING: an entry without a value in all slots of the column.
             for at in range(nodes[node, NULLS], nodes[node, NULLS] + nodes[node, NULLS_COUNT]):
                 into = nulls[at]
-                if sizes[into] >= room[into]:
+                if sizes[into] >= capacity[into]:
                     return FULL, into
                 place = base[into] + sizes[into]
-                low[place], high[place], there[place] = 0, 0, 0
+                low[place], high[place], present[place] = 0, 0, 0
                 sizes[into] += 1
                 entries += 1
             slot = -1
         elif op <= DEFAULT:  # ARRAY, MAP, RECORD, DEFAULT: push a frame for the parts.
             if depth + 1 >= DEPTH_MAX:
-                return DEEP, node
+                return TOO_DEEP, node
             depth += 1
-            frames[depth, NODE_OF] = node
-            frames[depth, NEXT] = nodes[node, KIDS]
-            frames[depth, LEFT_OF] = 0
+            frames[depth, FRAME_NODE] = node
+            frames[depth, NEXT] = nodes[node, CHILDREN]
+            frames[depth, ITEMS_LEFT] = 0
             frames[depth, ITEMS] = 0
-            # A default is read from its position behind the records, and then the record continues.
+            # A default is read from its position in the trailer, and then the record continues.
             if op == DEFAULT:
-                frames[depth, LEFT_OF] = position
-                position, end = program.behind + nodes[node, SIZE], len(data)
+                frames[depth, ITEMS_LEFT] = position
+                position, end = program.trailer + nodes[node, SIZE], len(data)
             # A record's own entry is written now, that of a list after its items are counted.
             if op != RECORD:
                 slot = -1
@@ -286,7 +286,7 @@ def _read(  # noqa: PLR0912, PLR0915
             return UNFIT, node
         elif op == BOOLEAN:
             if position >= end:
-                return ENDS, node
+                return TRUNCATED, node
             one = data[position]
             if one > 1:
                 return NO_BOOLEAN, node
@@ -294,7 +294,7 @@ def _read(  # noqa: PLR0912, PLR0915
         elif op == FIXED:
             one, two = position, nodes[node, SIZE]
             if two > end - position:
-                return ENDS, node
+                return TRUNCATED, node
             position += two
             convert = nodes[node, CONVERT]
             if convert >= TO_DECIMAL and slot >= 0:
@@ -305,7 +305,7 @@ def _read(  # noqa: PLR0912, PLR0915
         else:  # FLOAT, DOUBLE
             size = 8 if op == DOUBLE else 4
             if size > end - position:
-                return ENDS, node
+                return TRUNCATED, node
             # Avro encodes floating-point numbers in little-endian order.
             raw = np.uint64(0)
             for at in range(size):
@@ -316,36 +316,36 @@ def _read(  # noqa: PLR0912, PLR0915
             one = int(np.int64(raw))
         # Append the value to its slot.
         if slot >= 0:
-            if sizes[slot] >= room[slot]:
+            if sizes[slot] >= capacity[slot]:
                 return FULL, slot
             place = base[slot] + sizes[slot]
-            low[place], high[place], there[place] = one, two, is_there
+            low[place], high[place], present[place] = one, two, 1
             sizes[slot] += 1
             entries += 1
         # Find the next node: a further part of the innermost frame, or of those around it.
         while True:
-            # The record is complete. Bytes behind it mean that the schema does not match.
+            # The record is complete. Further bytes mean that the schema does not match.
             if depth < 0:
-                return (position, node) if position == first_end else (LEFT, ROOT)
-            node = frames[depth, NODE_OF]
+                return (position, node) if position == record_end else (LEFTOVER, ROOT)
+            node = frames[depth, FRAME_NODE]
             op = nodes[node, OP]
             at = frames[depth, NEXT]
-            if at < nodes[node, KIDS] + nodes[node, COUNT] and (
-                op in (RECORD, DEFAULT) or frames[depth, LEFT_OF] > 0
+            if at < nodes[node, CHILDREN] + nodes[node, COUNT] and (
+                op in (RECORD, DEFAULT) or frames[depth, ITEMS_LEFT] > 0
             ):
                 frames[depth, NEXT] = at + 1
-                node = kids[at]
+                node = children[at]
                 break
             # Return from a default to the record, or repeat the parts for the next item.
             if op == DEFAULT:
-                position, end = frames[depth, LEFT_OF], first_end
+                position, end = frames[depth, ITEMS_LEFT], record_end
             elif op != RECORD:
-                frames[depth, NEXT] = nodes[node, KIDS]
+                frames[depth, NEXT] = nodes[node, CHILDREN]
                 # Items with entries but few bytes are limited by the record's budget.
-                if entries > most:
-                    return LARGE, node
-                if frames[depth, LEFT_OF] > 1:
-                    frames[depth, LEFT_OF] -= 1
+                if entries > budget:
+                    return TOO_LARGE, node
+                if frames[depth, ITEMS_LEFT] > 1:
+                    frames[depth, ITEMS_LEFT] -= 1
                     continue
                 # Next block of items. A negative count is followed by the block's size in bytes.
                 block, position = _long(data, position, end)
@@ -360,16 +360,16 @@ def _read(  # noqa: PLR0912, PLR0915
                 if block > end - position:
                     return NO_COUNT, node
                 if block > 0:
-                    frames[depth, LEFT_OF] = block
+                    frames[depth, ITEMS_LEFT] = block
                     frames[depth, ITEMS] += block
                     continue
                 # A block of size zero ends the items: append their number to the list's slot.
                 into = nodes[node, SLOT]
                 if into >= 0:
-                    if sizes[into] >= room[into]:
+                    if sizes[into] >= capacity[into]:
                         return FULL, into
                     place = base[into] + sizes[into]
-                    low[place], high[place], there[place] = frames[depth, ITEMS], 0, 1
+                    low[place], high[place], present[place] = frames[depth, ITEMS], 0, 1
                     sizes[into] += 1
                     entries += 1
             depth -= 1
@@ -401,8 +401,8 @@ def read_records(
         if record > first and sizes.sum() > entries_max:
             return record, -1
         before[:] = sizes
-        most = ENTRIES_LEAST + ENTRIES_PER_BYTE * (ends[record] - starts[record])
-        code, node = _read(program, store, data, starts[record], ends[record], most)
+        budget = ENTRIES_MIN + ENTRIES_PER_BYTE * (ends[record] - starts[record])
+        code, node = _read(program, store, data, starts[record], ends[record], budget)
         if code >= 0:
             continue
         # A full slot ends the call. The caller enlarges the store and repeats the record.
@@ -413,12 +413,12 @@ def read_records(
             return record, node
         # An invalid record is rolled back, and all columns get a null in its place.
         for slot in root_nulls:
-            if sizes[slot] >= store.room[slot]:
+            if sizes[slot] >= store.capacity[slot]:
                 store.reached[:] = sizes
                 sizes[:] = before
                 return record, slot
             place = store.base[slot] + sizes[slot]
-            store.low[place], store.high[place], store.there[place] = 0, 0, 0
+            store.low[place], store.high[place], store.present[place] = 0, 0, 0
             sizes[slot] += 1
         failures[record, 0], failures[record, 1] = code, node
     return len(starts), -1

@@ -52,24 +52,24 @@ _OPS = {
 class Compiled:
     """Program that reads a writer's records into the columns of a table.
 
-    ``nodes``, ``kids``, ``nulls``: as in the kernel's program. ``behind``: bytes that follow the
-    records: defaults and enum symbols. ``layout``: slots of the columns. ``in_list``: for each
+    ``nodes``, ``children``, ``nulls``: as in the kernel's program. ``trailer``: bytes that follow
+    the records: defaults and enum symbols. ``layout``: slots of the columns. ``in_list``: for each
     slot, whether one record may have several entries. ``paths``: path of each node, for messages.
     ``unfit``: for each node that refuses its records, the reason.
     """
 
     nodes: kernel.Longs
-    kids: kernel.Longs
+    children: kernel.Longs
     nulls: kernel.Longs
-    behind: bytes
+    trailer: bytes
     layout: StructOf
     in_list: Sequence[bool]
     paths: Sequence[str]
     unfit: dict[int, str]
 
-    def at(self, behind: int) -> kernel.KernelProgram:
-        """Return the program for a buffer in which ``behind`` starts at this position."""
-        return kernel.KernelProgram(self.nodes, self.kids, self.nulls, _LIMITS, behind)
+    def at(self, trailer: int) -> kernel.KernelProgram:
+        """Return the program for a buffer in which the trailer starts at this position."""
+        return kernel.KernelProgram(self.nodes, self.children, self.nulls, _LIMITS, trailer)
 
 
 def _limits() -> "np.ndarray[Any, np.dtype[np.uint64]]":
@@ -96,9 +96,9 @@ class _Compiler:
     """
 
     nodes: list[list[int]] = field(default_factory=list)
-    kids: list[int] = field(default_factory=list)
+    children: list[int] = field(default_factory=list)
     nulls: list[int] = field(default_factory=list)
-    behind: bytearray = field(default_factory=bytearray)
+    trailer: bytearray = field(default_factory=bytearray)
     paths: list[str] = field(default_factory=list)
     unfit: dict[int, str] = field(default_factory=dict)
     skipped_nodes: dict[int, int] = field(default_factory=dict)
@@ -117,9 +117,9 @@ class _Compiler:
         assert root == kernel.ROOT
         return Compiled(
             np.array(self.nodes, dtype=np.int64).reshape(-1, kernel.NODE),
-            np.array(self.kids, dtype=np.int64),
+            np.array(self.children, dtype=np.int64),
             np.array(self.nulls, dtype=np.int64),
-            bytes(self.behind),
+            bytes(self.trailer),
             layout,
             slots.in_list,
             self.paths,
@@ -138,7 +138,7 @@ class _Compiler:
         if is_record:
             return self._read(writer, layout, reader, "")
         node = self._node(kernel.RECORD, layout, "")
-        kids = [
+        children = [
             self._read(writer, child, reader, VALUE)
             if name == VALUE
             else self._missing(child, name)
@@ -147,7 +147,7 @@ class _Compiler:
         # Without this column all records would become rows of nulls.
         if VALUE not in dict(layout.fields):
             raise SchemaRefused(f"the record's schema is {writer.name}, and no record")
-        self._kids(node, kids)
+        self._set_children(node, children)
         return node
 
     def _node(self, op: int, layout: Layout | None, path: str) -> int:
@@ -169,9 +169,12 @@ class _Compiler:
         self.paths.append(path)
         return len(self.nodes) - 1
 
-    def _kids(self, node: int, kids: list[int]) -> None:
-        self.nodes[node][kernel.KIDS], self.nodes[node][kernel.COUNT] = len(self.kids), len(kids)
-        self.kids += kids
+    def _set_children(self, node: int, children: list[int]) -> None:
+        self.nodes[node][kernel.CHILDREN], self.nodes[node][kernel.COUNT] = (
+            len(self.children),
+            len(children),
+        )
+        self.children += children
 
     def _missing(self, layout: Layout, path: str) -> int:
         return self._node(kernel.MISSING, layout, path)
@@ -195,7 +198,9 @@ class _Compiler:
         if writer.kind == "array" and isinstance(layout, ListOf) and writer.items is not None:
             node = self._node(kernel.ARRAY, layout, path)
             inner = reader.items if reader is not None else None
-            self._kids(node, [self._read(writer.items, layout.item, inner, f"{path}.element")])
+            self._set_children(
+                node, [self._read(writer.items, layout.item, inner, f"{path}.element")]
+            )
             return node
         if writer.kind == "map" and isinstance(layout, MapOf) and writer.items is not None:
             node = self._node(kernel.MAP, layout, path)
@@ -203,8 +208,8 @@ class _Compiler:
             key = self._node(kernel.STRING, layout.key, f"{path}.key")
             # A map's keys are always strings, and Arrow requires UTF-8.
             self.nodes[key][kernel.CONVERT] = kernel.TEXT
-            kids = [key, self._read(writer.items, layout.value, inner, f"{path}.value")]
-            self._kids(node, kids)
+            children = [key, self._read(writer.items, layout.value, inner, f"{path}.value")]
+            self._set_children(node, children)
             return node
         # A single value in a single column.
         if isinstance(layout, Leaf):
@@ -226,14 +231,13 @@ class _Compiler:
         return node
 
     def _symbols(self, node: int, writer: Schema) -> None:
-        self.nodes[node][kernel.KIDS] = len(self.kids)
+        self.nodes[node][kernel.CHILDREN] = len(self.children)
         self.nodes[node][kernel.COUNT] = len(writer.symbols)
         for symbol in writer.symbols:
             text = symbol.encode("utf-8", "replace")
-            # Symbols are part of the bytes behind the records, so an enum's text is copied like a
-            # string.
-            self.kids += [len(self.behind), len(text)]
-            self.behind += text
+            # Symbols are part of the trailer, so an enum's text is copied like a string.
+            self.children += [len(self.trailer), len(text)]
+            self.trailer += text
 
     def _union(self, writer: Schema, layout: Layout, reader: Schema | None, path: str) -> int:
         """Compile a union, with one child node for each branch of the writer's schema."""
@@ -241,7 +245,7 @@ class _Compiler:
         # Null is a branch too, so only the other branches are counted.
         has_several = len(_present(writer)) > 1
         names = member_names(writer)
-        kids = []
+        children = []
         for place, branch in enumerate(writer.branches):
             counterpart = _counterpart(reader, branch)
             fields = dict(layout.fields) if isinstance(layout, StructOf) else {}
@@ -249,17 +253,17 @@ class _Compiler:
                 # Each branch of a union of several types has its own column. Nullable types, and
                 # unions of numbers only, have one column.
                 if has_several and names.get(place) in fields:
-                    kid = self._member(branch, names[place], layout, counterpart, path)
+                    child = self._member(branch, names[place], layout, counterpart, path)
                 else:
-                    kid = self._read(branch, layout, counterpart, path)
+                    child = self._read(branch, layout, counterpart, path)
             except SchemaRefused as error:
                 # A type that does not fit refuses the schema, unless other branches may fit.
                 if not has_several:
                     raise
-                kid = self._node(kernel.REFUSED, layout, path)
-                self.unfit[kid] = str(error)
-            kids.append(kid)
-        self._kids(node, kids)
+                child = self._node(kernel.REFUSED, layout, path)
+                self.unfit[child] = str(error)
+            children.append(child)
+        self._set_children(node, children)
         return node
 
     def _member(
@@ -268,13 +272,13 @@ class _Compiler:
         """Compile a branch that has its own column; the columns of the other branches are null."""
         assert isinstance(layout, StructOf)
         node = self._node(kernel.RECORD, layout, path)
-        kids = [
+        children = [
             self._read(writer, child, reader, f"{path}.{column}")
             if column == name
             else self._missing(child, f"{path}.{column}")
             for column, child in layout.fields
         ]
-        self._kids(node, kids)
+        self._set_children(node, children)
         return node
 
     def _record(self, writer: Schema, layout: StructOf, reader: Schema | None, path: str) -> int:
@@ -286,24 +290,24 @@ class _Compiler:
         # The reader's fields give aliases and defaults.
         known = {read.name: read for read in reader.fields} if reader is not None else {}
         goes_to = _matched(writer, layout, known)
-        kids = []
+        children = []
         # Nodes follow the order in which the writer encodes the fields.
         for written in writer.fields:
             where = f"{path}.{written.name}" if path else written.name
             column = goes_to.get(written.name)
             if column is None:
-                kids.append(self._skip(written.schema, where))
+                children.append(self._skip(written.schema, where))
             else:
                 name, place = column
                 inner = known[name].schema if name in known else None
-                kids.append(self._read(written.schema, place, inner, where))
+                children.append(self._read(written.schema, place, inner, where))
         # Columns without a field are filled with their defaults after the record's last field.
         filled = {name for name, _ in goes_to.values()}
         for name, place in layout.fields:
             if name not in filled:
                 where = f"{path}.{name}" if path else name
-                kids.append(self._default(known.get(name), place, where))
-        self._kids(node, kids)
+                children.append(self._default(known.get(name), place, where))
+        self._set_children(node, children)
         return node
 
     def _default(self, reader_field: Field | None, layout: Layout, path: str) -> int:
@@ -330,13 +334,13 @@ class _Compiler:
             RecursionError,
         ) as error:
             raise SchemaRefused(f"{path}: the default does not fit its type") from error
-        if len(self.behind) + len(encoded) > _DEFAULT_BYTES_MAX:
+        if len(self.trailer) + len(encoded) > _DEFAULT_BYTES_MAX:
             raise SchemaRefused(f"{path}: the defaults have more than {_DEFAULT_BYTES_MAX} bytes")
         node = self._node(kernel.DEFAULT, None, path)
-        self.nodes[node][kernel.SIZE] = len(self.behind)
-        self.behind += encoded
+        self.nodes[node][kernel.SIZE] = len(self.trailer)
+        self.trailer += encoded
         # The default is read with its own schema as writer's schema.
-        self._kids(node, [self._read(schema, layout, schema, path)])
+        self._set_children(node, [self._read(schema, layout, schema, path)])
         return node
 
     def _skip(self, writer: Schema, path: str) -> int:
@@ -355,11 +359,11 @@ class _Compiler:
         if writer.kind == "enum":
             self.nodes[node][kernel.COUNT] = len(writer.symbols)
         else:
-            kids = [self._skip(part, path) for part in writer.parts()]
+            children = [self._skip(part, path) for part in writer.parts()]
             # The parts of a map omit its key, which is encoded before each value.
             if writer.kind == "map":
-                kids.insert(0, self._node(kernel.STRING, None, path))
-            self._kids(node, kids)
+                children.insert(0, self._node(kernel.STRING, None, path))
+            self._set_children(node, children)
         return node
 
 

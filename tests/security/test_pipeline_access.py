@@ -15,8 +15,8 @@ from tidemark.kafka_client.blocking_client import BlockingKafkaClient
 from tidemark.kafka_client.errors import ClusterRefused
 from tidemark.kafka_client.values import LATEST
 from tidemark.records.decode import decode_records
-from tidemark_pipeline.read import tail
 from tidemark_pipeline.read.options import parse
+from tidemark_pipeline.read.task_execution import read_tail
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def read(how: KafkaAccess) -> list[bytes | None]:
     """All of the topic, through one connection."""
     with BlockingKafkaClient(how) as client:
         end = client.list_offsets("orders", {0: LATEST})[0]
-        fetched = list(tail.read(client, "orders", 0, 0, end))
+        fetched = list(read_tail(client, "orders", 0, 0, end))
         assert client.connections == 1
     return [record.value for item in fetched for record in decode_records(item.data)]
 

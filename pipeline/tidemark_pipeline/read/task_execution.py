@@ -1,12 +1,18 @@
-"""Execution of one task on an executor, the same for a batch and for a stream."""
+"""Execution of one task on an executor, the same for a batch and for a stream.
+
+Raw batches of brokers go through the same decoder as segments of the tier.
+"""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemark.kafka_client.errors import Unreachable
+from tidemark.records.batch import CorruptBatch, iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier.open import open_tier
-from tidemark_pipeline.errors import DataLoss
+from tidemark_pipeline.errors import CorruptData, DataLoss
 from tidemark_pipeline.read import columns, segment_reader
 from tidemark_pipeline.read.decode import ByteSource, DecodeThreads, decode
 from tidemark_pipeline.read.options import Options
@@ -14,6 +20,12 @@ from tidemark_pipeline.read.plan import PlannedTask
 from tidemark_pipeline.read.tasks import RemoteTask, TailTask
 from tidemark_pipeline.read.topic_survey import Part
 from tidemark_pipeline.read.workers import freeze_loaded_objects
+
+if TYPE_CHECKING:
+    from tidemark.kafka_client.blocking_client import BlockingKafkaClient, FetchedBatches
+
+#: Most consecutive responses without a batch; the broker delays each for two seconds.
+_EMPTY_MAX = 10
 
 
 def read_planned(
@@ -26,7 +38,7 @@ def read_planned(
     """
     with DecodeThreads(options.threads) as threads:
         if isinstance(planned.task, TailTask):
-            yield from _read_tail(options, planned.part, planned.task, since_ms, threads)
+            yield from _read_tail_task(options, planned.part, planned.task, since_ms, threads)
         else:
             yield from _read_remote(options, planned.part, planned.task, since_ms, threads)
     freeze_loaded_objects()
@@ -60,13 +72,12 @@ def _read_remote(
     )
 
 
-def _read_tail(
+def _read_tail_task(
     options: Options, part: Part, task: TailTask, since_ms: int | None, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task's offsets that are on brokers only."""
     # Imported here, as loading Kafka's protocol takes a quarter of a second.
     from tidemark.kafka_client.blocking_client import BlockingKafkaClient, OutOfRange
-    from tidemark_pipeline.read import tail
 
     assert options.access is not None
     source = ByteSource(
@@ -80,7 +91,7 @@ def _read_tail(
     )
     try:
         with BlockingKafkaClient(options.access) as brokers:
-            for data, aborted in tail.read(
+            for data, aborted in read_tail(
                 brokers, part.topic, part.partition, task.start_offset, task.end_offset
             ):
                 yield from decode(data, source, aborted, threads)
@@ -89,3 +100,44 @@ def _read_tail(
     except OutOfRange as error:
         if options.fail_on_data_loss:
             raise DataLoss(str(error)) from error
+
+
+def read_tail(
+    brokers: "BlockingKafkaClient", topic: str, partition: int, start: int, end: int
+) -> "Iterator[FetchedBatches]":
+    """Yield raw record batches from brokers for the offsets from ``start`` to ``end``.
+
+    ``end`` is exclusive and at most the last stable offset. Raises :class:`OutOfRange` if ``start``
+    is no longer in the log, and :class:`CorruptData` if the response is not record batches or
+    leaves offsets out.
+    """
+    position, empty = start, 0
+    while position < end:
+        fetched = brokers.fetch(topic, partition, position)
+        # After an election the new leader's high watermark may be below ``end`` until followers
+        # fetch, so an empty response is retried.
+        if not fetched.data and empty < _EMPTY_MAX:
+            empty += 1
+            continue
+        position, empty = next_position(fetched.data, f"{topic}-{partition}", position), 0
+        yield fetched
+
+
+def next_position(data: bytes, name: str, position: int) -> int:
+    """Return the next offset to fetch, after the batches returned for offset ``position``.
+
+    ``name``: topic and partition for errors. Raises :class:`CorruptData` for a gap between batches,
+    :class:`Unreachable` if the response does not advance.
+    """
+    following = position
+    try:
+        for _, header in iter_headers(data):
+            # The first batch may start before the requested offset, but not after it.
+            if header.base_offset > max(following, position):
+                raise CorruptBatch(f"offset {header.base_offset} follows {following}")  # noqa: TRY301
+            following = header.next_offset
+    except CorruptBatch as error:
+        raise CorruptData(f"{name}, fetched at offset {position} (local): {error}") from error
+    if following <= position:
+        raise Unreachable(f"{name}: the leader returned nothing at offset {position}")
+    return following

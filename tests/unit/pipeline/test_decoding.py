@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from tidemark_avro.decoder_results import LETTERS_MAX
+from tidemark_avro.decoder_results import REASON_LENGTH_MAX
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled
 from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType, columns_of
@@ -116,7 +116,7 @@ def test_types_of_other_schemas_are_known() -> None:
 
 def test_length_of_a_reason_is_limited() -> None:
     found = run(Decoding(COLUMNS, known={1: "x" * 10_000}), [framed(1, b"")])
-    assert len(found[0][1]) == LETTERS_MAX
+    assert len(found[0][1]) == REASON_LENGTH_MAX
 
 
 def test_a_schema_that_fits_no_column_ends_the_batch_with_an_error() -> None:

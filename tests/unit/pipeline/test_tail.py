@@ -11,7 +11,7 @@ from tidemark.kafka_client.errors import Unreachable
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import decode
 from tidemark_pipeline.errors import CorruptData
-from tidemark_pipeline.read.tail import position_behind
+from tidemark_pipeline.read.task_execution import next_position
 
 
 def _batches(*base_offsets: int) -> bytes:
@@ -19,13 +19,13 @@ def _batches(*base_offsets: int) -> bytes:
 
 
 def test_a_read_continues_after_the_last_complete_batch() -> None:
-    assert position_behind(_batches(4, 5, 6)[:-1], "t-0", 4) == 6
+    assert next_position(_batches(4, 5, 6)[:-1], "t-0", 4) == 6
 
 
 @pytest.mark.parametrize("data", [b"", _batches(6)[:-1], _batches(6), _batches(6, 2)])
 def test_a_read_always_advances(data: bytes) -> None:
     with pytest.raises(Unreachable, match="t-0: the leader returned nothing at offset 7"):
-        position_behind(data, "t-0", 7)
+        next_position(data, "t-0", 7)
 
 
 def test_malformed_batch_is_reported_with_its_place() -> None:
@@ -33,7 +33,7 @@ def test_malformed_batch_is_reported_with_its_place() -> None:
     # Byte 16 is the magic, of which only 2 is known.
     data[16] = 1
     with pytest.raises(CorruptData, match=r"t-0, fetched at offset 4 .*magic 1"):
-        position_behind(bytes(data), "t-0", 4)
+        next_position(bytes(data), "t-0", 4)
 
 
 @pytest.mark.parametrize("topics", [b"\x01", b"\x02\x02t\x01\x00"], ids=["topics", "partitions"])
@@ -44,8 +44,10 @@ def test_an_answer_without_the_partition_is_an_error_with_its_name(topics: bytes
         only_partition(answer.responses, "t-0")
 
 
-def test_the_tail_is_read_without_sparks_libraries() -> None:
+def test_client_runs_without_sparks_libraries() -> None:
     """The demo and the tests of stock clients run where these are not installed."""
     heavy = "{'numba', 'numpy', 'pyarrow', 'pyspark'}"
-    code = f"import sys, tidemark_pipeline.read.tail; assert not {heavy} & set(sys.modules)"
+    code = (
+        f"import sys, tidemark.kafka_client.blocking_client; assert not {heavy} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
