@@ -5,10 +5,11 @@ VENV   ?= .venv
 TIER   ?= directory
 ENGINE ?= tidemark
 BIN    := $(VENV)/bin
-# Installed packages, by purpose: demo and `up`; Spark; plots; all, for tests and lint.
+# Installed packages, by purpose: demo and `up`; Spark; plots; readers of tables; all, for tests and lint.
 RUN    := $(VENV)/.run
 SPARK  := $(VENV)/.spark
 PLOTS  := $(VENV)/.plots
+READERS := $(VENV)/.readers
 ALL    := $(VENV)/.all
 # The site of docs/: its own environment, and scripts beside its theme. ADDRESS: where `make docs` serves it.
 DOCS    := .venv-docs
@@ -18,7 +19,7 @@ ADDRESS ?= localhost:8000
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up cli spark plots test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up cli spark plots readers test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -39,8 +40,12 @@ $(PLOTS): requirements/plots.txt $(RUN)
 	@$(PIP) --no-deps --require-hashes -r requirements/plots.txt
 	@touch $@
 
+$(READERS): requirements/readers.txt $(RUN)
+	@$(PIP) --no-deps --require-hashes -r requirements/readers.txt
+	@touch $@
+
 $(ALL): requirements.txt $(SPARK)
-	@echo "installing the packages of tests and lint (about 250 MB on disk, once)"
+	@echo "installing the packages of tests and lint (about 450 MB on disk, once)"
 	@$(PIP) --no-deps --require-hashes -r requirements.txt
 	@touch $@
 
@@ -58,6 +63,9 @@ spark: $(SPARK)
 
 # Packages that draw the plots of examples/12-delays-by-hour and of examples/notebooks (about 100 MB on disk).
 plots: $(PLOTS)
+
+# PyIceberg, delta-rs and DuckDB, which read the tables of examples/10-export (about 400 MB on disk).
+readers: $(READERS)
 
 # A run starts hundreds of processes: compile their imports once, whatever the environment says.
 test test-long retest coverage: export PYTHONDONTWRITEBYTECODE :=

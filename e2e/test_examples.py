@@ -123,7 +123,7 @@ EXPECTED = {
     "06-gitops-folder": "topic.tidemark.dev/searches condition met",
     "07-failure-drill": "2000 records",
     "08-stock-clients": "900 records: {",
-    "10-export": "3,000 rows",
+    "10-export": "UA\t1000\t30.5",
     "11-export-resource": "db.departures",
     "12-delays-by-hour": "hours of 30000 flights",
 }

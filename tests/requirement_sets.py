@@ -26,6 +26,7 @@ SETS = {
     "broker.txt": ("tidemark[broker]",),
     "operator.txt": ("tidemark[operator]",),
     "plots.txt": ("tidemark[plots]",),
+    "readers.txt": ("tidemark[readers]",),
     "run.txt": ("tidemark[operator,broker,cli,demo]", "hatchling"),
     "spark.txt": ("tidemark[pipeline]",),
 }

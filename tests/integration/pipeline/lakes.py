@@ -1,5 +1,6 @@
 """Tables that tests export into, and jobs that are killed at a chosen step."""
 
+import runpy
 import tempfile
 import threading
 import time
@@ -26,6 +27,8 @@ from tidemark_pipeline.export.table_options import delta_name
 from tidemark_pipeline.jobs.export import ExportProgress, export
 
 RAW_LAYOUT = TableLayout(columns=RAW_DDL)
+#: The script that users run to query a table without Spark.
+_QUERY = Path(__file__).parents[3] / "examples" / "10-export" / "query.py"
 _CLASSES: dict[Format, Any] = {Format.ICEBERG: IcebergTable, Format.DELTA: DeltaTable}
 
 
@@ -93,6 +96,13 @@ class Lake:
             self.session.sql(
                 f"ALTER TABLE {self.name} SET TBLPROPERTIES ('touched'='{time.time()}')"
             )
+
+    def query_without_spark(self, statement: str, table: str = "events") -> list[tuple[Any, ...]]:
+        """Return the rows that PyIceberg or delta-rs and DuckDB find."""
+        warehouse = self.catalog
+        if self.kind is Format.ICEBERG:
+            warehouse = self.session.conf.get(f"spark.sql.catalog.{self.catalog}.warehouse")
+        return runpy.run_path(str(_QUERY))["query"](Path(warehouse) / "db" / table, statement)[1]
 
     def loaded(self) -> Any:
         """Load Iceberg's table, as another client does."""

@@ -3,6 +3,7 @@ rollback (invariant 26).
 """
 
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,8 @@ def test_upsert_is_repeated_after_a_concurrent_compaction(lake: Lake, tmp_path: 
         written = table.commit(pause.of(again), at.reaching({0: 5}))
     assert (written.rows, written.deleted) == (1, 1)
     assert offsets(lake) == [2, 3]
+    # A reader without Spark applies the deletion vectors, too.
+    assert lake.query_without_spark('SELECT "offset" FROM events ORDER BY ALL') == [(2,), (3,)]
     assert table.counts().rows == 2
 
 
@@ -139,6 +142,9 @@ def test_json_and_dead_letters_by_day_and_hour(lake: Lake) -> None:
     assert (written.rows, written.letters) == (1, 1)
     (row,) = lake.session.table(lake.name).collect()
     assert (row["n"], row["kafka"]["offset"], row["kafka_hour"]) == (7, 0, "1970-01-02-00")
+    statement = "SELECT n, kafka.timestamp, kafka_hour FROM events"
+    at_that_time = datetime.fromtimestamp(late / 1000, UTC)
+    assert lake.query_without_spark(statement) == [(7, at_that_time, "1970-01-02-00")]
     (letter,) = lake.session.table(lake.named("dlq")).collect()
     assert (letter["error"], str(letter["kafka_day"])) == ("not JSON", "1970-01-02")
 

@@ -5,6 +5,7 @@ commits, and one job at a time (invariant 26).
 import json
 import sys
 import uuid
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,18 @@ def test_unparseable_json_becomes_dead_letters(lake: Lake, tmp_path: Path) -> No
     ]
     assert [(row["id"], row["name"]) for row in rows[-2:]] == [("28", "n28"), ("29", "n29")]
     assert rows[-1]["price"] == Decimal("1.50")
+    # A reader without Spark returns the same rows and dead letters.
+    found = lake.query_without_spark(
+        'SELECT kafka."offset", kafka.timestamp, decode(kafka.key), id, name, price FROM events '
+        "ORDER BY ALL"
+    )
+    values = {n: (str(n), f"n{n}", Decimal("1.50")) for n in range(30) if n not in BAD}
+    values[7] = ("seven", None, None)
+    assert found == [
+        (n, datetime.fromtimestamp(n / 1000, UTC), "k", *values[n]) for n in sorted(values)
+    ]
+    found = lake.query_without_spark('SELECT "offset", value FROM dlq ORDER BY ALL', "dlq")
+    assert found == list(BAD.items())
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from tests.integration.pipeline.lakes import OthersCommitMeanwhile, new_lake
@@ -58,6 +59,17 @@ def test_one_job_at_a_time_writes_an_iceberg_table_in_s3(
         assert [row["offset"] for row in rows] == (
             [0, 1, 2, 3] if mode is WriteMode.APPEND else [2]
         )
+        # A reader without Spark finds the same rows by the same catalog.
+        s3_files = {
+            "s3.endpoint": s3["endpoint"],
+            "s3.region": s3["region"],
+            "s3.access-key-id": s3["accessKeyId"],
+            "s3.secret-access-key": s3["secretAccessKey"],
+        }
+        catalog = load_catalog("lake", type="rest", uri=address, **s3_files)
+        connection = catalog.load_table("db.events").scan().to_duckdb("events")
+        found = connection.sql('SELECT "offset", decode(value) FROM events ORDER BY ALL').fetchall()
+        assert found == [(row["offset"], row["value"] and row["value"].decode()) for row in rows]
         # Files were written by Iceberg's S3 client, not by a local file system.
         files_of = session.table(f"{lake.name}.files").collect()
         assert all(item["file_path"].startswith("s3://") for item in files_of)

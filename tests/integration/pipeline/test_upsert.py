@@ -216,6 +216,9 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
     assert (written.rows, written.deleted, written.letters) == (1, 1, 2)
     kept = session.table(lake.name).orderBy("kafka.key").collect()
     assert [(bytes(row["kafka"]["key"]), row["n"]) for row in kept] == [(b"a", 2), (b"c", 4)]
+    # A reader without Spark applies the position deletes, too.
+    by_key = lake.query_without_spark("SELECT kafka.key, n FROM events ORDER BY ALL")
+    assert by_key == [(b"a", 2), (b"c", 4)]
     errors = session.table(letters.name).orderBy("offset").collect()
     assert [row["error"] for row in errors] == ["no key", "not JSON", "not JSON"]
     tables.close()
