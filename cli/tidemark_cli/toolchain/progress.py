@@ -4,6 +4,7 @@ Progress is the number of packages that the compiler names, relative to the numb
 was pinned. Packages in Go's cache are not named, so such a build ends early.
 """
 
+import math
 import sys
 import time
 from types import TracebackType
@@ -15,23 +16,56 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 PLAIN_INTERVAL_S = 15.0
 # A full bar while the linker still works would look stuck or done.
 FRACTION_MAX = 0.97
-# Below this fraction an estimate is a guess.
+# Below this progress, and before this time, an estimate is a guess.
 FRACTION_ESTIMATED = 0.05
+ESTIMATED_AFTER_S = 10.0
+# An estimate follows a change of the pace within about this time.
+SMOOTHING_S = 20.0
 
 
-def remaining_s(elapsed_s: float, fraction: float) -> float | None:
-    """Return the seconds left at the pace so far; None while too little is known."""
-    if fraction < FRACTION_ESTIMATED:
-        return None
-    return elapsed_s * (1 - fraction) / fraction
+class TimeLeft:
+    """Estimate of the time that a step still takes.
 
+    It counts from the first progress: downloads before the first compiled package say nothing about
+    the pace of the compiler. It is smoothed, as packages differ much in size.
+    """
 
-def estimate(elapsed_s: float, fraction: float) -> str:
-    """Return the time left as text, or ""."""
-    left_s = remaining_s(elapsed_s, fraction)
-    if left_s is None:
-        return ""
-    return f"about {left_s:.0f} s left" if left_s < 90 else f"about {left_s / 60:.0f} min left"
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+        self._left_s = self._at_s = 0.0
+        self._is_known = False
+
+    def after(self, now_s: float, fraction: float) -> float | None:
+        """Return the seconds left at a progress from 0 to 1; None while too little is known.
+
+        ``now_s``: monotonic time, not before that of the last call.
+        """
+        if fraction <= 0:
+            return None
+        if self._first is None:
+            self._first = (now_s, fraction)
+        # The pace so far: progress and time since the first progress.
+        elapsed_s, done = now_s - self._first[0], fraction - self._first[1]
+        if elapsed_s < ESTIMATED_AFTER_S or done < FRACTION_ESTIMATED:
+            return None
+        left_s = elapsed_s * (1 - min(fraction, FRACTION_MAX)) / done
+        # The former estimate has become shorter by itself; the new one changes it gradually.
+        if self._is_known:
+            passed_s = now_s - self._at_s
+            expected_s = max(0.0, self._left_s - passed_s)
+            left_s = expected_s + (left_s - expected_s) * -math.expm1(-passed_s / SMOOTHING_S)
+        self._left_s, self._at_s, self._is_known = left_s, now_s, True
+        return left_s
+
+    def text(self, now_s: float, fraction: float) -> str:
+        """Return the time left as text, or "" while it is unknown."""
+        left_s = self.after(now_s, fraction)
+        if left_s is None:
+            return ""
+        # The number of packages is approximate, and the linker works after the last one.
+        if fraction >= FRACTION_MAX:
+            return "almost done"
+        return f"about {left_s:.0f} s left" if left_s < 90 else f"about {left_s / 60:.0f} min left"
 
 
 class BuildProgress(Protocol):
@@ -63,6 +97,7 @@ class PlainProgress:
         self._stream = stream
         self._step = ""
         self._started_s = self._step_s = self._printed_s = time.monotonic()
+        self._left = TimeLeft()
 
     def __enter__(self) -> Self:
         return self
@@ -81,16 +116,17 @@ class PlainProgress:
 
     def step(self, text: str) -> None:
         self._step, self._step_s = text, time.monotonic()
-        self._printed_s = self._step_s
+        self._printed_s, self._left = self._step_s, TimeLeft()
         self._say(text)
 
     def advance(self, detail: str, fraction: float) -> None:
         now_s = time.monotonic()
+        left = self._left.text(now_s, fraction)
         if now_s - self._printed_s < PLAIN_INTERVAL_S:
             return
         self._printed_s = now_s
         elapsed_s = now_s - self._step_s
-        parts = [f"{self._step}: {elapsed_s:.0f} s", detail, estimate(elapsed_s, fraction)]
+        parts = [f"{self._step}: {elapsed_s:.0f} s", detail, left]
         self._say(", ".join(part for part in parts if part))
 
     def _say(self, text: str) -> None:
@@ -110,9 +146,9 @@ class LiveProgress:
             console=console,
         )
         self._task = self._progress.add_task("", total=1.0, left="")
-        # Start (monotonic clock) and text of the current step.
-        self._step_s = time.monotonic()
+        # Text of the current step, and the estimate of its end.
         self._step = ""
+        self._left = TimeLeft()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -132,11 +168,11 @@ class LiveProgress:
         self._progress.console.print(text, highlight=False, markup=False)
 
     def step(self, text: str) -> None:
-        self._step, self._step_s = text, time.monotonic()
+        self._step, self._left = text, TimeLeft()
         self._progress.update(self._task, description=text, completed=0.0, left="")
 
     def advance(self, detail: str, fraction: float) -> None:
-        left = estimate(time.monotonic() - self._step_s, fraction)
+        left = self._left.text(time.monotonic(), fraction)
         description = f"{self._step} ({detail})" if detail else self._step
         self._progress.update(
             self._task, description=description, completed=min(fraction, FRACTION_MAX), left=left

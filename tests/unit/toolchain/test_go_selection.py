@@ -7,7 +7,7 @@ import pytest
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.golang import Go, build_environment, find_go
 from tidemark_cli.toolchain.programs import ensure_minio
-from tidemark_cli.toolchain.progress import PlainProgress, estimate, remaining_s
+from tidemark_cli.toolchain.progress import PlainProgress
 from tidemark_cli.toolchain.versions import GoVersion
 
 REQUIRED = GoVersion(1, 26, 0)
@@ -100,12 +100,3 @@ def test_a_named_minio_is_used_as_it_is(tmp_path: Path) -> None:
         ensure_minio(environ={"TIDEMARK_MINIO": str(tmp_path)})
     with pytest.raises(ToolchainError, match="not an executable file"):
         ensure_minio(environ={"TIDEMARK_MINIO": str(tmp_path / "absent")})
-
-
-def test_estimate_requires_enough_progress() -> None:
-    # 3 s and 1 % are too little for an estimate.
-    assert remaining_s(3.0, 0.01) is None
-    assert remaining_s(60.0, 0.25) == 180.0
-    assert estimate(60.0, 0.25) == "about 3 min left"
-    assert estimate(60.0, 0.75) == "about 20 s left"
-    assert not estimate(1.0, 0.0)
