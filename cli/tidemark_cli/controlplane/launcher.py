@@ -5,18 +5,29 @@ the same kubeconfig. The process creates the credentials and reports in ``contro
 it is ready.
 """
 
+import fcntl
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tidemark_cli.controlplane.process import Server, ServerProcess, private_dir
+from tidemark_cli.controlplane.process import (
+    POLL_S,
+    Server,
+    ServerProcess,
+    ServerStartError,
+    private_dir,
+)
 from tidemark_cli.controlplane.programs import find_programs
 
 READY_FILE = "controlplane.json"
 LOG_FOLDER = "log"
 START_TIMEOUT_S = 120.0
+#: Time for a killed control plane, or its programs, to end.
+ENDING_TIMEOUT_S = 60.0
+_LOCK = "lock"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +57,7 @@ class ControlPlane(Server):
         programs = find_programs()
         folder = private_dir(data_dir)
         logs = private_dir(folder / LOG_FOLDER)
+        await_end_of_killed(folder)
         # The same arguments for both kinds of programs, see :mod:`.programs`.
         command = [*programs.serve, "--data-dir", str(folder)]
         command += ["--log-file", str(logs / "controlplane.log")]
@@ -69,6 +81,45 @@ class ControlPlane(Server):
             server=ready["server"],
             process=process,
         )
+
+
+def await_end_of_killed(folder: Path, timeout_s: float = ENDING_TIMEOUT_S) -> None:
+    """Wait while a control plane that was killed still has the lock of its folder.
+
+    The lock is free when its process and programs have ended. On a busy machine they need seconds
+    for that after a SIGKILL, for example while etcd waits for the disk. A new control plane does
+    not wait that long, as it cannot know whether another one still runs. Returns at once if one
+    does: the new one names it. Raises ServerStartError.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            with (folder / _LOCK).open(encoding="utf-8") as file:
+                holder = file.read().strip()
+                # Closing the file frees the lock again.
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+        except FileNotFoundError:
+            return
+        except BlockingIOError:
+            if _is_running(holder):
+                return
+        if time.monotonic() > deadline_s:
+            raise ServerStartError(
+                f"a killed control plane (process {holder}) still uses {folder} after "
+                f"{timeout_s:.0f} s: end its programs etcd and kube-apiserver"
+            )
+        time.sleep(POLL_S)
+
+
+def _is_running(holder: str) -> bool:
+    """Return whether a process runs. One that was killed may be a zombie while it ends."""
+    try:
+        stat = Path(f"/proc/{int(holder)}/stat").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return False
+    # The command's name before ")" may contain spaces and parentheses.
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def _read_ready(path: Path, pid: int) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -58,7 +59,7 @@ class Supervisor:
                 stdout=sink,
                 stderr=sink,
                 pass_fds=keep_open,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - this process has one thread
+                preexec_fn=partial(_die_with, os.getpid()) if sys.platform == "linux" else None,  # noqa: PLW1509 - this process has one thread
             )
         # The child has a copy of the descriptor.
         finally:
@@ -99,8 +100,11 @@ class Supervisor:
         self._stopping = True
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The kernel sends nothing for a parent that died before the call.
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def main(command: Sequence[str]) -> int:
