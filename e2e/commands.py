@@ -64,6 +64,10 @@ class Up:
         finally:
             self.close()
 
+    def ended(self) -> int:
+        """Wait until the command ends by itself; return its exit status."""
+        return self._process.wait(60)
+
     def close(self) -> None:
         """Leave nothing behind, whatever happened."""
         if self._process.poll() is None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import stat
 import urllib.request
 from collections.abc import Iterator
@@ -110,3 +111,19 @@ def test_existing_cluster_is_used_in_the_context_namespace(folder: Path, tmp_pat
         assert "broker-1" in run(guest, "status")
     finally:
         run(guest, "down")
+
+
+@pytest.mark.slow
+def test_a_waiting_up_ends_when_the_cluster_is_stopped_elsewhere(folder: Path) -> None:
+    up = Up(folder, "--brokers", "1")
+    try:
+        first = up.addresses()
+        # The next operator does not wait until the Lease of a killed one expires.
+        os.kill(first["processes"]["operator"], signal.SIGKILL)
+        run(folder, "up", "--brokers", "1", "--detach")
+        assert "standing by" not in (folder / "logs" / "operator.log").read_text()
+        run(folder, "down")
+        assert up.ended() == 0
+    finally:
+        up.close()
+    assert "was stopped by another command" in folder.with_suffix(".err").read_text()

@@ -43,6 +43,7 @@ def test_a_server_that_still_imports_ends_on_a_signal(server: str, number: int) 
 
 
 CONTROL = "tidemark.wire.control"
+MODEL = "tidemark_operator.controller.model"
 SPEC = "tidemark_operator.resources.schema"
 BUILD = "tidemark_cli.toolchain.build"
 #: Packages and modules that slow a command's start: Spark, Kafka's schema and nodes, the importers,
@@ -59,10 +60,10 @@ HEAVY = {
     "yaml",
     "tidemark_cli.imports",
     "tidemark_cli.local.kafka_nodes",
-    "tidemark_operator.controller.model",
     "tidemark_pipeline.session",
     BUILD,
     CONTROL,
+    MODEL,
     SPEC,
 }
 #: Each command, as its help starts it, and the slow modules that it needs all the same.
@@ -82,7 +83,7 @@ STARTS: dict[str, set[str]] = {
     "top": {"kio", CONTROL},
     "sweep": {SPEC},
     "restore": {SPEC},
-    "import": {"kio", "yaml", CONTROL, SPEC, "tidemark_cli.imports"},
+    "import": {"kio", "yaml", CONTROL, MODEL, SPEC, "tidemark_cli.imports"},
     "demo": {"kio", "pyarrow", BUILD, SPEC},
     "spark": {"kio", CONTROL, SPEC},
 }

@@ -3,6 +3,7 @@
 import shlex
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +16,7 @@ from tidemark_cli.local.cluster import Addresses, LocalCluster
 from tidemark_cli.local.kube import KubeRequestError, namespace_of
 from tidemark_cli.local.layout import Layout, LayoutError, nearest
 from tidemark_cli.local.listeners import described
-from tidemark_cli.local.processes import ProcessStartError
+from tidemark_cli.local.processes import ProcessRecord, ProcessStartError
 from tidemark_cli.sizes import bytes_of, size_text
 from tidemark_cli.toolchain.errors import ToolchainError
 
@@ -65,17 +66,22 @@ def up(
     # Installed before the start, so that Ctrl-C during it stops the new processes too.
     stop = _catch_signals()
     try:
-        ran_already = cluster.running()
-        addresses = _start(cluster, brokers, ran_already)
+        addresses = _start(cluster, brokers)
+        started = cluster.running()
     except LayoutError as error:  # without readable records nothing can be stopped safely
         fail(str(error))
     _print(addresses, output, authorize=cluster.authorizes())
     if not detach:
         out.print("Press Ctrl-C to stop everything.", highlight=False)
-        stop.wait()
-        cluster.stop()
+        if await_interrupt(stop, started):
+            cluster.stop()
+        else:
+            line = f"The cluster in {layout.root} was stopped by another command."
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+#: Interval at which a waiting ``tidemark up`` looks whether its processes still run.
+WATCH_S = 0.5
 #: First commands of a new user, with what they show.
 _NEXT = (
     ("tidemark status", "the health of the cluster, its brokers and topics"),
@@ -93,12 +99,23 @@ _FAILURES = (
 )
 
 
-def _start(cluster: LocalCluster, brokers: int, ran_already: frozenset[str]) -> Addresses:
+def await_interrupt(stop: threading.Event, started: Sequence[ProcessRecord]) -> bool:
+    """Wait for Ctrl-C; return False if all these processes have ended before.
+
+    Others that run then belong to a newer ``tidemark up``, which this command must not stop.
+    """
+    is_interrupted = False
+    while not is_interrupted and any(record.alive() for record in started):
+        is_interrupted = stop.wait(WATCH_S)
+    return any(record.alive() for record in started)
+
+
+def _start(cluster: LocalCluster, brokers: int) -> Addresses:
     """Start the cluster; on failure, stop again only the processes that this call started."""
     try:
         return cluster.start(brokers=brokers)
     except _FAILURES as error:
-        cluster.stop(keep=ran_already)
+        cluster.stop(only_own=True)
         fail(str(error))
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.reason_table import TABLE, ReasonEntry
-from tidemark_cli.inspection.snapshot import LEASE_NAME, ClusterSnapshot
+from tidemark_cli.inspection.snapshot import ClusterSnapshot
+from tidemark_cli.local.kube import LEASE_NAME
 from tidemark_cli.local.topic_rows import condition
 
 #: Kind of the findings about the operator itself, which has no object.

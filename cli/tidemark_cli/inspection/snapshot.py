@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark_cli.local.kube import KubeClient, KubeRequestError
+from tidemark_cli.local.kube import LEASE_NAME, KubeClient, KubeRequestError
 from tidemark_cli.local.topic_rows import TopicRows, topics
 
 Json = dict[str, Any]
-#: Name of the operator's Lease, unless the operator was started with another ``--lease-name``.
-LEASE_NAME = "tidemark-operator"
 #: HTTP statuses for a resource that the API server does not serve or does not let the user read.
 _NOT_SERVED, _FORBIDDEN = 404, 403
 

@@ -6,14 +6,14 @@ left alone, so ``up`` after a crash starts only what is missing.
 
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from tidemark_cli.local import processes
-from tidemark_cli.local.kube import KubeClient, KubeRequestError
+from tidemark_cli.local.kube import LEASE_NAME, KubeClient, KubeRequestError
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.listeners import ListenerAddresses, listeners_of
 from tidemark_cli.local.own_brokers import READY_TIMEOUT_S, STARTS_AT_ONCE, LocalOwnBrokers
@@ -24,8 +24,10 @@ from tidemark_cli.ports import HOST
 Say = Callable[[str], None]
 BUCKET = "tidemark"
 SECRET = "tidemark-s3"
-#: Short, so that ``up`` after a kill -9 soon gets the lease of the dead operator.
-LEASE_DURATION_S = 4
+#: Longer than an operator's default: a laptop compiles, sleeps or swaps for seconds, in which an
+#: operator that cannot renew its Lease would stop leading, and every broker would lose its
+#: controller. No start waits for it: ``up`` frees the Lease of an operator that was killed.
+LEASE_DURATION_S = 15
 
 
 #: Order of processes that stop after the brokers, which hand over leaderships through them.
@@ -227,6 +229,11 @@ class LocalCluster:
         """Start the operator unless it runs, and wait until it holds the leader-election Lease."""
         # A running operator is left alone, and then nothing is printed.
         former = processes.find(self.layout, "operator")
+        if former is None and not self.settings.kubeconfig:
+            # The only operator of this control plane is dead. It had no time to free its Lease.
+            kube = self.kube()
+            kube.free_lease(LEASE_NAME)
+            kube.close()
         record = processes.ensure(
             self.layout,
             "operator",
@@ -281,13 +288,20 @@ class LocalCluster:
         processes.kill(self.layout, record)
         return True
 
-    def running(self) -> frozenset[str]:
-        """Return the names of the running processes."""
-        return frozenset(record.name for record in processes.running(self.layout))
+    def running(self) -> list[ProcessRecord]:
+        """Return the records of the running processes."""
+        return processes.running(self.layout)
 
-    def stop(self, *, keep: Collection[str] = ()) -> list[str]:
-        """Stop the running processes except ``keep``, brokers first, and return their names."""
-        records = [record for record in processes.running(self.layout) if record.name not in keep]
+    def stop(self, *, only_own: bool = False) -> list[str]:
+        """Stop the running processes, brokers first, and return their names.
+
+        ``only_own``: only those that this object's process has started.
+        """
+        records = [
+            record
+            for record in processes.running(self.layout)
+            if not only_own or processes.is_child(record)
+        ]
         # Brokers first: a clean shutdown needs the operator to move leaderships.
         brokers = [record for record in records if record.name.startswith("broker-")]
         with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:

@@ -18,11 +18,15 @@ from tidemark_cli.local.kubeconfig import KubeconfigError, load_context
 from tidemark_operator.resources.names import GROUP, OFFERED_ANNOTATION, PLURALS, VERSION
 
 FIELD_MANAGER = "tidemark-cli"
+#: Name of the operator's Lease, unless the operator was started with another ``--lease-name``.
+LEASE_NAME = "tidemark-operator"
 CALL_TIMEOUT_S = 10
 #: Objects per page of a list.
 PAGE = 500
 #: HTTP status for a resource version that the API server has already compacted.
 GONE = 410
+#: HTTP status for a write to an object that has changed since it was read.
+CONFLICT = 409
 
 
 class KubeRequestError(RuntimeError):
@@ -224,6 +228,24 @@ class KubeClient:
             if error.status == 404:
                 return None
             raise
+
+    def free_lease(self, name: str) -> None:
+        """Remove the holder of a Lease, so that the next operator leads without waiting.
+
+        Only for a holder that has ended: a live one stops leading.
+        """
+        lease = self.lease(name)
+        if lease is None or not (lease.get("spec") or {}).get("holderIdentity"):
+            return
+        # The version makes the write fail if another operator has taken the Lease meanwhile.
+        version = lease["metadata"]["resourceVersion"]
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{name}"
+        body = {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}}
+        try:
+            self._call("PATCH", path, body=body, content_type="application/merge-patch+json")
+        except KubeRequestError as error:
+            if error.status != CONFLICT:
+                raise
 
     def read_json(self, path: str, query: list[tuple[str, str]] | None = None) -> dict[str, Any]:
         """Return the JSON object at a path of the API server."""

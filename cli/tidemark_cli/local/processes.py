@@ -184,6 +184,11 @@ def running(layout: Layout) -> list[ProcessRecord]:
     return [r for r in (find(layout, p.stem) for p in paths) if r]
 
 
+def is_child(record: ProcessRecord) -> bool:
+    """Return whether this process started the other one, which is not reaped yet."""
+    return record.pid in _children
+
+
 def stop(layout: Layout, record: ProcessRecord, *, timeout_s: float) -> bool:
     """Send SIGTERM, and SIGKILL after ``timeout_s``; return True if the process ended by itself."""
     record.signal(signal.SIGTERM)

@@ -129,3 +129,27 @@ def contents(path: Path) -> dict[str, str]:
             for name, stream in read.items()
             if stream is not None
         }
+
+
+def test_the_lease_of_a_killed_operator_is_freed(
+    kube: KubeClient, control_plane: ControlPlane
+) -> None:
+    """The next operator takes a Lease without a holder at once."""
+    kube.free_lease("killed")  # there is none yet
+    spec = {"holderIdentity": "operator-0", "leaseDurationSeconds": 15, "leaseTransitions": 3}
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "killed", "namespace": kube.namespace},
+        "spec": spec,
+    }
+    made = run_kubectl(
+        ["create", "-f", "-"], kubeconfig=control_plane.kubeconfig, stdin=json.dumps(lease)
+    )
+    assert made.returncode == 0, made.stderr
+    kube.free_lease("killed")
+    freed = kube.lease("killed")
+    assert freed is not None
+    assert freed["spec"] == {**spec, "holderIdentity": ""}
+    kube.free_lease("killed")
+    assert kube.lease("killed") == freed

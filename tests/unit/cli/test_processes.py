@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemark_cli.commands.up import await_interrupt
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout
@@ -117,6 +119,7 @@ WAITS = (
 )
 OTHER = """
 import pathlib, sys
+from tidemark_cli.commands.up import await_interrupt
 from tidemark_cli.local import processes
 from tidemark_cli.local.layout import Layout
 command = [sys.executable, "-c", sys.argv[2]]
@@ -175,3 +178,33 @@ def test_a_process_that_is_not_ready_yet_has_no_address(
     found = LocalCluster(layout, SETTINGS, print).addresses()
     assert found.processes == {"broker-1": not_ready.pid}
     assert found.bootstrap == ""
+
+
+def test_a_waiting_up_ends_when_another_command_stops_its_processes(layout: Layout) -> None:
+    started = [start(layout, SLEEPS)]
+    stopping = threading.Timer(0.3, processes.stop, (layout, started[0]), {"timeout_s": 20})
+    stopping.start()
+    assert not await_interrupt(threading.Event(), started)
+    stopping.join()
+
+
+def test_an_interrupt_stops_only_the_processes_of_its_own_start(layout: Layout) -> None:
+    """A newer cluster in the same folder has processes of the same names."""
+    interrupted = threading.Event()
+    interrupted.set()
+    started = [start(layout, SLEEPS)]
+    assert await_interrupt(interrupted, started)
+    processes.stop(layout, started[0], timeout_s=20)
+    newer = start(layout, SLEEPS)
+    assert not await_interrupt(interrupted, started)
+    assert newer.alive()
+
+
+def test_a_failed_start_stops_only_processes_that_it_started(
+    layout: Layout, not_ready: processes.ProcessRecord
+) -> None:
+    """Another command may start the same cluster at the same time."""
+    own = processes.spawn(layout, "two", [sys.executable, "-c", SLEEPS], timeout_s=20)
+    assert LocalCluster(layout, SETTINGS, print).stop(only_own=True) == ["two"]
+    assert not_ready.alive()
+    assert not own.alive()
