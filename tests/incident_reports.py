@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     incidents = [item for item in INCIDENTS if options.only in (None, item.name)]
     if not incidents:
         sys.exit(f"--only {options.only}: use one of {', '.join(item.name for item in INCIDENTS)}")
+    # Shuffled, so that the numbers say nothing to a reader.
     random.Random(options.seed).shuffle(incidents)
     (options.folder / "reports").mkdir(parents=True)
     named, key = 0, []
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _apply(cluster, "orders", config=_SMALL, tiering={"enabled": True})
         _apply(cluster, "clicks", config=_SMALL)
         for number, incident in enumerate(incidents, 1):
+            # The former incident must be over before the next one.
             _verdict(cluster, "^HEALTHY")
             started_s = time.monotonic()
             with incident.cause(cluster):
@@ -73,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 time.sleep(SETTLE_S)
                 report = options.folder / "reports" / f"{number}.tar.gz"
                 _tidemark(cluster, "report", "--output", str(report))
+            # The last line that was seen counts if none names the cause in time.
             fits = bool(re.search(incident.verdict, line))
             named += fits
             key.append(f"{number}. **{incident.name}**: {incident.truth}\n\n   `{line}`\n")
