@@ -52,7 +52,7 @@ async def test_top_authenticates_by_password(cluster: Secured, mechanism: str) -
         ("OPEN", sasl("SASL_PLAINTEXT", mechanism)),
     ):
         found = await asked(cluster, listener, *lines)
-        assert found.problems == ()
+        assert found.problems == {}
         assert found.offsets[("orders", 0)].end == 0
 
 
@@ -66,7 +66,7 @@ async def test_top_authenticates_by_certificate(cluster: Secured) -> None:
         f"ssl.certificate.location={leaf.folder / 'tls.crt'}",
         f"ssl.key.location={leaf.folder / 'tls.key'}",
     )
-    assert found.problems == ()
+    assert found.problems == {}
     assert found.offsets[("orders", 0)].end == 0
 
 
@@ -78,6 +78,6 @@ async def test_rejected_user_receives_the_reason(cluster: Secured) -> None:
         (["security.protocol=SSL"], "--client-config"),
     ):
         found = await asked(cluster, "OPEN", *lines)
-        (problem,) = found.problems
+        (problem,) = found.problems.values()
         assert said in problem
         assert found.offsets == {}

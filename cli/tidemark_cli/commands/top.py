@@ -133,7 +133,8 @@ def look(
         query,
         detailed=[topic.name for topic in detailed],
         offsets=figures.offsets,
-        problems=[*problems, *figures.problems],
+        problems=problems,
+        unanswered=figures.problems,
     )
 
 

@@ -84,9 +84,9 @@ def up(
 WATCH_S = 0.5
 #: First commands of a new user, with what they show.
 _NEXT = (
-    ("tidemark status", "the health of the cluster, its brokers and topics"),
-    ("tidemark kubectl apply -f topic.yaml", "create a topic: see examples/01-first-topic"),
-    ('eval "$(tidemark env)"', "the addresses for kubectl and Kafka clients"),
+    ("tidemark status", "health of brokers and topics"),
+    ("tidemark kubectl apply -f topic.yaml", "create a topic (examples/01-first-topic)"),
+    ('eval "$(tidemark env)"', "addresses for kubectl and Kafka clients"),
 )
 
 _FAILURES = (

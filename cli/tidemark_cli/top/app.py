@@ -203,7 +203,8 @@ class TopApp(App[None]):
             self._query,
             detailed=[self._selected] if self._selected else [],
             offsets=self._broker_offsets.offsets,
-            problems=[*problems, *self._broker_offsets.problems],
+            problems=problems,
+            unanswered=self._broker_offsets.problems,
             outdated=outdated,
         )
         before, self.shown = self.shown, view

@@ -7,7 +7,7 @@ If a broker does not answer, the result has a line of text for it, and its offse
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -58,7 +58,7 @@ class BrokerOffsets:
     """Offsets from the brokers, and the problems of brokers that did not answer."""
 
     offsets: Mapping[Partition, PartitionOffsets]
-    problems: tuple[str, ...] = ()
+    problems: Mapping[int, str] = field(default_factory=dict)
 
 
 def queries_for(topics: Iterable[TopicRows]) -> list[PartitionQuery]:
@@ -119,7 +119,7 @@ def query_offsets(
                 partition in answer for answer in answers
             ):
                 offsets[partition] = _offsets(node, partition, answers, ends[partition])
-    return BrokerOffsets(offsets, tuple(problems[node] for node in sorted(problems)))
+    return BrokerOffsets(offsets, problems)
 
 
 _OffsetQuery = tuple[int, int]

@@ -11,6 +11,7 @@ from tidemark_cli.inspection.findings import HealthFinding, verdict_line
 from tidemark_cli.local.object_summaries import (
     cluster_line,
     figure,
+    ready_of,
     ready_text,
     remote_text,
     tiering_text,
@@ -94,13 +95,15 @@ def view(
     detailed: Sequence[str] = (),
     offsets: OffsetsByPartition | None = None,
     problems: Iterable[str] = (),
+    unanswered: Mapping[int, str] | None = None,
     outdated: str = "",
 ) -> View:
     """Return one frame of the screen.
 
     ``detailed``: object names of the Topics whose partitions are shown; their findings come first
     if there are many. ``offsets``: answers of the brokers, None without any. ``problems``: lines
-    about failed reads. ``outdated``: why nothing is known about the present health, else "".
+    about failed reads. ``unanswered``: why brokers did not answer, by node ID. ``outdated``: why
+    nothing is known about the present health, else "".
     """
     topics = [topic for name in detailed if (topic := object_index.topic(name)) is not None]
     # The list shows one page, and partitions are shown only of the detailed topics.
@@ -110,10 +113,19 @@ def view(
     # Without this, a long list would leave out the findings of the topic that the user selected.
     if len(found) > FINDINGS_SHOWN:
         found.sort(key=lambda item: item.kind != TOPIC or item.name not in detailed)
+    # Of a broker that is not ready, its finding says more than that it is unreachable.
+    not_ready = {
+        int(body["spec"]["nodeId"])
+        for body in object_index.of_kind(BROKER)
+        if ready_of(body) != "True"
+    }
+    unexpected = [
+        text for node, text in sorted((unanswered or {}).items()) if node not in not_ready
+    ]
     return View(
         verdict=f"UNKNOWN: {outdated}" if outdated else line,
         heading=tuple(map(cluster_line, object_index.of_kind(CLUSTER))),
-        problems=(*problems, *sorted(object_index.unreadable.values())),
+        problems=(*problems, *unexpected, *sorted(object_index.unreadable.values())),
         findings=tuple(found[:FINDINGS_SHOWN]),
         more_findings=max(0, len(found) - FINDINGS_SHOWN),
         brokers=broker_table(object_index),

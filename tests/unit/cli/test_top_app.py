@@ -40,7 +40,7 @@ def ask(
     )
     assert reached_at == {1: ("h", 9092)}
     return BrokerOffsets(
-        {item.partition: offsets for item in queries}, ("broker 2 is not reached",)
+        {item.partition: offsets for item in queries}, {2: "broker 2 is not reached"}
     )
 
 

@@ -224,10 +224,10 @@ def test_brokers_are_queried_only_for_shown_partitions() -> None:
     assert broker_offsets.addresses(brokers, "TEAM") == {1: ("h", 2)}
     reported = broker_offsets.query_offsets(queries[:1], {})
     assert reported.offsets == {}
-    assert reported.problems == (
-        "broker 1 has no known address",
-        "broker 2 has no known address",
-    )
+    assert reported.problems == {
+        1: "broker 1 has no known address",
+        2: "broker 2 has no known address",
+    }
 
 
 def test_a_page_of_html_is_one_file_and_names_are_text() -> None:

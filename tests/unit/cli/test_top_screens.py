@@ -116,6 +116,13 @@ def test_many_findings_are_bounded_and_those_of_the_selected_topic_are_shown() -
     assert "280 more: tidemark status --limit 0" in text(shown)
 
 
+def test_an_unreachable_broker_is_reported_unless_a_finding_explains_it() -> None:
+    object_index = held(CLUSTERS["broker-down"])
+    unanswered = {1: "broker 1 is unreachable", 3: "broker 3 is unreachable"}
+    shown = pages.view(object_index, Query(), unanswered=unanswered)
+    assert shown.problems == ("broker 1 is unreachable",)
+
+
 def test_nothing_is_said_about_health_while_objects_cannot_be_read() -> None:
     shown = pages.view(held(changed()), Query(), outdated="the API server is unreachable")
     assert shown.verdict == "UNKNOWN: the API server is unreachable"
