@@ -12,7 +12,7 @@ from tidemark.tier.open import open_tier
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.commands.common import fail, open_cluster
 from tidemark_cli.local.tier import read_options
-from tidemark_pipeline.read.options import OptionError, is_kafkas, names_brokers
+from tidemark_pipeline.read.options import OptionError, is_kafka_topic, names_brokers
 
 #: Errors that leave unknown what there is to read.
 UNREADABLE = (OptionError, TopicNotFound, TopicAmbiguous, ManifestError, StoreError)
@@ -43,7 +43,7 @@ def is_local(given: Mapping[str, str], extra: Mapping[str, str]) -> bool:
     named = {name for name, value in given.items() if value}
     if named - {"bootstrap"}:
         return False
-    return not (is_kafkas(extra) and (named or names_brokers(extra)))
+    return not (is_kafka_topic(extra) and (named or names_brokers(extra)))
 
 
 def list_topic_names(options: Mapping[str, str]) -> set[str]:

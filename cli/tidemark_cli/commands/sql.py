@@ -54,7 +54,7 @@ from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table_options import CATALOG, TableOptions, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.jobs.sql_text import SameNames, cell, csv_text, json_text
+from tidemark_pipeline.jobs.sql_text import DuplicateColumns, cell, csv_text, json_text
 from tidemark_pipeline.read.options import OptionError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def sql(
         ToolchainError,
         ExportError,
         OptionError,
-        SameNames,
+        DuplicateColumns,
         LookupError,
     ) as error:
         fail(str(error))

@@ -11,7 +11,7 @@ from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import BUCKET, LocalCluster
 from tidemark_cli.local.settings import KAFKA
 from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
-from tidemark_pipeline.read.options import ENGINE, is_kafkas
+from tidemark_pipeline.read.options import ENGINE, is_kafka_topic
 
 
 class TierOfKafka(LookupError):
@@ -30,7 +30,7 @@ def kafka_jars(options: Mapping[str, str]) -> list[str]:
 
     Raises ToolchainError.
     """
-    if not is_kafkas(options):
+    if not is_kafka_topic(options):
         return []
     import pyspark
 

@@ -27,7 +27,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export import quoting
-from tidemark_pipeline.export.delta_history import APPLICATION, History
+from tidemark_pipeline.export.delta_history import APPLICATION, DeltaHistory
 from tidemark_pipeline.export.delta_log import export_metadata
 from tidemark_pipeline.export.export_progress import (
     Exported,
@@ -40,7 +40,7 @@ from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
     PERIOD_COLUMNS,
-    Added,
+    AddedColumn,
     PartitionPeriod,
     RowCounts,
     TableLayout,
@@ -80,7 +80,7 @@ class DeltaTable:
         self._session = session
         self._layout = layout
         self._job = uuid.uuid4().hex
-        self._loaded_history: History | None = None
+        self._loaded_history: DeltaHistory | None = None
         # Progress of this job's last commit, None before it has claimed the table.
         self._own_progress: Exported | None = None
         #: Table version that the job has read, and the job's own last transaction.
@@ -90,7 +90,7 @@ class DeltaTable:
         self._counted = -1, 0
 
     @property
-    def _history(self) -> History:
+    def _history(self) -> DeltaHistory:
         if self._loaded_history is None:
             raise ExportError("claim the table first")
         return self._loaded_history
@@ -196,14 +196,14 @@ class DeltaTable:
         columns = self._session.table(self.name).schema
         return StructType([column for column in columns if column.name not in of_periods])
 
-    def grow(self, needed: Sequence[Added | Widened]) -> bool:
+    def grow(self, needed: Sequence[AddedColumn | Widened]) -> bool:
         """Add and widen columns; return False after a conflict with another commit."""
         self._check_not_superseded()
         # All new columns are one statement, so a reader sees all of them or none.
         added = [
             f"{quoting.path_of(*change.path)} {quoting.type_of(change.type)}"
             for change in needed
-            if isinstance(change, Added)
+            if isinstance(change, AddedColumn)
         ]
         widened = [change for change in needed if isinstance(change, Widened)]
         changes = [f"ADD COLUMNS ({', '.join(added)})"] if added else []
@@ -267,7 +267,7 @@ class DeltaTable:
         self._period = next(
             (p for p, c in PERIOD_COLUMNS.items() if c in existing_columns), PartitionPeriod.NONE
         )
-        self._loaded_history = History(self._session, self.name)
+        self._loaded_history = DeltaHistory(self._session, self.name)
 
     def _append(self, frame: DataFrame, metadata: str, transaction: int) -> None:
         writer = frame.writeTo(self.name).option("userMetadata", metadata)

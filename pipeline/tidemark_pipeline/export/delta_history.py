@@ -18,7 +18,7 @@ APPLICATION = "tidemark"
 _FIRST, _MORE = 20, 10
 
 
-class History:
+class DeltaHistory:
     """History of the table ``name``, as of the last :meth:`refresh`."""
 
     def __init__(self, session: SparkSession, name: str) -> None:

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from pyspark.sql import SparkSession
 
-from tidemark_pipeline.export.delta_history import History
+from tidemark_pipeline.export.delta_history import DeltaHistory
 from tidemark_pipeline.export.delta_log import carried_metadata
 from tidemark_pipeline.export.maintenance import Maintained, Say, TableMaintenance
 from tidemark_pipeline.export.upsert import configured
@@ -31,7 +31,7 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
 
     ``name``: name in Spark's SQL, such as ``delta.`/srv/lake/db/orders```.
     """
-    history = History(session, name)
+    history = DeltaHistory(session, name)
     compacted = into = removed = 0
     if upkeep.compact:
         say("small files are compacted")
@@ -46,7 +46,7 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
     return Maintained(compacted=compacted, into=into, removed=removed)
 
 
-def vacuum(session: SparkSession, name: str, history: History, kind: str, hours: float) -> int:
+def vacuum(session: SparkSession, name: str, history: DeltaHistory, kind: str, hours: float) -> int:
     """Delete old files of a Delta table with ``VACUUM`` and return their number.
 
     ``kind``: ``FULL``, or ``LITE`` to delete only files that the table's log records as removed.
@@ -68,7 +68,7 @@ def vacuum(session: SparkSession, name: str, history: History, kind: str, hours:
 
 
 @contextmanager
-def carrying(session: SparkSession, history: History) -> Iterator[None]:
+def carrying(session: SparkSession, history: DeltaHistory) -> Iterator[None]:
     """Make commits in this context repeat the table's progress, if an export has recorded any."""
     base = history.refresh()
     exported = history.progress()

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.delta import CONFLICT
-from tidemark_pipeline.export.delta_history import History
+from tidemark_pipeline.export.delta_history import DeltaHistory
 from tidemark_pipeline.export.delta_maintenance import carrying, vacuum
 from tidemark_pipeline.export.export_progress import Exported, ExportError
 from tidemark_pipeline.export.maintenance import Say
@@ -37,7 +37,7 @@ class DeltaPropagation:
 
     def __init__(self, session: SparkSession, name: str) -> None:
         self._session, self._name = session, name
-        self._history = History(session, name)
+        self._history = DeltaHistory(session, name)
 
     def progress(self) -> Exported | None:
         self._history.refresh()

@@ -25,9 +25,9 @@ from pyspark.sql.types import (
 from tidemark_avro.column_rules import ALIASES, folded
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.export_progress import ExportError
-from tidemark_pipeline.export.table import Added, Evolution, Widened
+from tidemark_pipeline.export.table import AddedColumn, Evolution, Widened
 
-Change = Added | Widened
+Change = AddedColumn | Widened
 
 
 def changes(table: StructType, schema: StructType) -> list[Change]:
@@ -58,7 +58,7 @@ def check_allowed(needed: list[Change], evolution: Evolution) -> None:
 def text(change: Change) -> str:
     """Describe a change in a log line or an error."""
     path = ".".join(change.path)
-    if isinstance(change, Added):
+    if isinstance(change, AddedColumn):
         return f"{path} {quoting.type_of(change.type)} is added"
     before, after = quoting.type_of(change.before), quoting.type_of(change.type)
     return f"{path} is widened from {before} to {after}"
@@ -92,7 +92,7 @@ def _struct_changes(
                     f"rename the column (ALTER TABLE … RENAME COLUMN {'.'.join((*path, old))} TO "
                     f"{field.name}), and start again"
                 )
-            yield Added(where, field.dataType)
+            yield AddedColumn(where, field.dataType)
 
 
 def _type_changes(path: tuple[str, ...], table: DataType, schema: DataType) -> Iterator[Change]:

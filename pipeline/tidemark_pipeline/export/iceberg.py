@@ -26,7 +26,7 @@ from tidemark_pipeline.export.iceberg_branch import BRANCH, JAVA_ERRORS, Branch,
 from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
-    Added,
+    AddedColumn,
     PartitionPeriod,
     RowCounts,
     TableLayout,
@@ -230,7 +230,7 @@ def _change_of(session: Any, change: Change) -> ColumnChange:
     schema_json = StructType([StructField("c", change.type)]).json()
     java = session._jsparkSession.parseDataType(schema_json)
     schema = session._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java)
-    return change.path, isinstance(change, Added), schema.columns().get(0).type()
+    return change.path, isinstance(change, AddedColumn), schema.columns().get(0).type()
 
 
 def _transforms(layout: TableLayout) -> list[str]:

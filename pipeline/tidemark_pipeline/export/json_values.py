@@ -18,7 +18,7 @@ from tidemark_pipeline.schemas.json.record_check import (
     CAUSE,
     HAS_NEW_FIELDS,
     NEW_MAX,
-    Checking,
+    WorkerRecordCheck,
     checked_schema,
 )
 from tidemark_pipeline.schemas.json.text import DOES_NOT_FIT
@@ -65,7 +65,7 @@ class JsonValues:
         self._columns, self._frame = columns, frame
         # Spark fails on a repeated key of a map by default.
         frame.sparkSession.conf.set(*LAST_WINS)
-        checking = Checking(columns.json(), self._names, self._grows)
+        checking = WorkerRecordCheck(columns.json(), self._names, self._grows)
         checked = map_in_workers(frame, checking, checked_schema(frame.schema))
         # The parser marks text that does not fit in a column whose name no field of the values may
         # have.
@@ -101,7 +101,7 @@ class JsonValues:
         if not self._grows or room <= 0 or self._extended_frame is self._frame:
             return False
         new = read.where(f.col(HAS_NEW_FIELDS))
-        checking = Checking(self._columns.json(), self._names, grows=True)
+        checking = WorkerRecordCheck(self._columns.json(), self._names, grows=True)
         extended, added = grown(self._columns, summary(new, checking), room)
         if added:
             self._schema_columns, self._extended_frame = extended, self._frame

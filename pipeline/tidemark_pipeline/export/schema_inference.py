@@ -16,7 +16,7 @@ from tidemark_pipeline.export.row_shapes import ANY_FORMAT
 from tidemark_pipeline.read.topic_source import read_topic, topic_options
 from tidemark_pipeline.read.topic_survey import Survey
 from tidemark_pipeline.schemas.json.inference import RecordShape, grown
-from tidemark_pipeline.schemas.json.record_check import SHAPE, Checking, Summary, merged
+from tidemark_pipeline.schemas.json.record_check import SHAPE, Summary, WorkerRecordCheck, merged
 from tidemark_pipeline.schemas.values.column_limits import ColumnNames
 from tidemark_pipeline.schemas.values.value_format import map_in_workers
 
@@ -82,11 +82,11 @@ def inferred(values: DataFrame, names: ColumnNames = ANY_FORMAT) -> StructType:
     ``names`` refuses."""
     short = f.coalesce(f.octet_length("value") <= _VALUE_BYTES_MAX, f.lit(False))
     nothing = StructType([])
-    checking = Checking(nothing.json(), names, grows=True, new_max=COLUMNS_MAX)
+    checking = WorkerRecordCheck(nothing.json(), names, grows=True, new_max=COLUMNS_MAX)
     return grown(nothing, summary(values.where(short), checking), COLUMNS_MAX)[0]
 
 
-def summary(values: DataFrame, checking: Checking) -> RecordShape:
+def summary(values: DataFrame, checking: WorkerRecordCheck) -> RecordShape:
     """Return the shape of the fields that the columns do not have yet."""
     schema = StructType([StructField(SHAPE, StringType())])
     rows = map_in_workers(values.select("value"), Summary(checking), schema).collect()

@@ -55,7 +55,7 @@ class Evolution(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedColumn:
     """Column to add.
 
     ``path``: as in Spark's DDL, with ``element`` for items of lists and ``value`` for those of
@@ -199,7 +199,7 @@ class NamedTable(TargetTable, Protocol):
     def columns(self) -> "StructType | None":
         """Return the columns without :data:`PERIOD_COLUMNS`; None if the table is missing."""
 
-    def grow(self, needed: Sequence[Added | Widened]) -> bool:
+    def grow(self, needed: Sequence[AddedColumn | Widened]) -> bool:
         """Add and widen columns of a claimed table; return False if it changed at the same time.
 
         Raises :class:`~tidemark_pipeline.export.export_progress.Superseded`.

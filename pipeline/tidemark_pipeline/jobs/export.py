@@ -35,7 +35,7 @@ from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.record_deletion import Deleter, points
 from tidemark_pipeline.export.row_shapes import RAW, raw
 from tidemark_pipeline.export.table import RowCounts, TargetTable, Written
-from tidemark_pipeline.read.options import ONLY_LOCAL, Options, is_kafkas
+from tidemark_pipeline.read.options import ONLY_LOCAL, Options, is_kafka_topic
 from tidemark_pipeline.read.positions import Earliest
 from tidemark_pipeline.read.streaming import run_available
 from tidemark_pipeline.read.topic_source import stream_topic, topic_options
@@ -121,7 +121,7 @@ def export(
             check_log_lineage(survey, parts, claimed)
             given = stream_options(options, claimed, once=every_s is None)
             rules = StartRules(topic_options(given, streaming=True), claimed.topic)
-            if is_kafkas(options):
+            if is_kafka_topic(options):
                 # Spark's own Kafka source does not report records that expired before they were
                 # read, so the job compares the log starts with the table's end.
                 rules.check_not_expired(
@@ -418,7 +418,7 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
     limits = {"maxoffsetspertrigger", "maxbytespertrigger"}
     # Without a limit the first batch would contain the whole topic in one commit.
     if not limits & {name.lower() for name in given}:
-        given |= _DEFAULT_KAFKA_LIMITS if is_kafkas(options) else _DEFAULT_LIMITS
+        given |= _DEFAULT_KAFKA_LIMITS if is_kafka_topic(options) else _DEFAULT_LIMITS
     if claimed.offsets:
         # The table's offsets take precedence over all starting options.
         given = {n: v for n, v in given.items() if not n.lower().startswith("starting")}
@@ -427,7 +427,7 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
     elif not any(name.lower().startswith("starting") for name in given):
         given["startingOffsets"] = "earliest"
     # For Spark's own Kafka source, Trigger.AvailableNow fixes the end.
-    if is_kafkas(options):
+    if is_kafka_topic(options):
         return given
     # The end is fixed when the job starts. Otherwise producers could keep the job running forever.
     if once and not any(name.lower().startswith("ending") for name in given):
@@ -455,7 +455,9 @@ def _run_query(
             if every_s is not None:
                 query = writer.trigger(processingTime=f"{every_s} seconds").start()
                 _await_query(query, stop, batches.report_lag, every_s)
-            elif is_kafkas(options):  # Spark's own source supports a query up to the current end.
+            elif is_kafka_topic(
+                options
+            ):  # Spark's own source supports a query up to the current end.
                 query = writer.trigger(availableNow=True).start()
                 _await_query(query, stop, batches.report_lag, _LAG_INTERVAL_S)
             else:

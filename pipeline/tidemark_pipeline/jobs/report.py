@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from tidemark_pipeline.read.options import KAFKA, is_kafkas
+from tidemark_pipeline.read.options import KAFKA, is_kafka_topic
 from tidemark_pipeline.read.topic_source import read_topic
 from tidemark_pipeline.report.figures import ReportFigures, ReportPeriod, TierShare, width_of
 
@@ -66,7 +66,7 @@ def _with_tier(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
     Apache Kafka's brokers do not report the tier, so all records have ``KAFKA``.
     """
     named = "partition,offset,timestamp,key,value"
-    if is_kafkas(options):
+    if is_kafka_topic(options):
         return _read(session, options, named).withColumn("tier", f.lit(KAFKA))
     return _read(session, options, f"{named},tier")
 

@@ -12,18 +12,21 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 
-class SameNames(ValueError):
+class DuplicateColumns(ValueError):
     """Two columns with the same name, which a JSON object cannot have; the message says what to
     do.
     """
 
 
 def json_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a JSON array with one object per row, each on its own line. Raises SameNames."""
+    """Return a JSON array with one object per row, each on its own line.
+
+    Raises DuplicateColumns.
+    """
     # A dictionary would silently drop one of two equal names.
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
-        raise SameNames(
+        raise DuplicateColumns(
             f"two columns are named {', '.join(twice)}: give one of them another name (… AS other)"
         )
     lines = (

@@ -379,7 +379,7 @@ def _number(given: Mapping[str, str], name: str, default: int | None = None) -> 
     return int(value)
 
 
-def is_kafkas(raw: Mapping[str, str]) -> bool:
+def is_kafka_topic(raw: Mapping[str, str]) -> bool:
     """Return whether the options name a topic of Apache Kafka. Raises :class:`OptionError`."""
     # Spark's options are case-insensitive.
     named = next((value for name, value in raw.items() if name.lower() == ENGINE), TIDEMARK)

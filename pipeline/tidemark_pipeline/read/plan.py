@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.read.filters import NO_NARROWING, Narrowing
 from tidemark_pipeline.read.options import OptionError, Options
-from tidemark_pipeline.read.positions import At, Extent, NoSuchTime, end_of, start_of
+from tidemark_pipeline.read.positions import Extent, FixedOffset, NoSuchTime, end_of, start_of
 from tidemark_pipeline.read.tasks import RemoteTask, TailTask, Task, bytes_of, cut
 from tidemark_pipeline.read.topic_survey import Part, Survey
 
@@ -78,7 +78,7 @@ def plan_batch(survey: Survey, options: Options, narrowing: Narrowing = NO_NARRO
     """Return the plan for everything between the starting and the ending positions.
 
     Raises TopicNotFound, StoreUnavailable, Unreachable, ClusterRefused, OptionError,
-    HoleInPlan.
+    MissingOffsets.
     """
     # Partitions that no row of the query can be in are not even looked up.
     parts = [p for p in survey.parts() if narrowing.has(p.topic, p.partition)]
@@ -129,7 +129,7 @@ def requested_range(survey: Survey, options: Options, part: Part, extent: Extent
     end = extent.end if position is None else end_of(position, extent, find)
     # Only an explicit offset beyond the end is an error. A timestamp later than all records means
     # the end.
-    if isinstance(position, At) and options.fail_on_data_loss and end > extent.end:
+    if isinstance(position, FixedOffset) and options.fail_on_data_loss and end > extent.end:
         where = "log" if survey.reads_brokers else "tier, and no brokers are read,"
         raise OptionError(
             f"endingOffsets ends {part.topic}-{part.partition} at {end}, but its {where} ends at "
@@ -186,8 +186,8 @@ def _tasks(
 ) -> Iterator[Task]:
     """Yield the tasks that read one partition: remote segments, and offsets on brokers.
 
-    Raises :class:`DataLoss` if requested offsets have expired, and HoleInPlan if some offset has no
-    source.
+    Raises :class:`DataLoss` if requested offsets have expired, and MissingOffsets if some offset
+    has no source.
     """
     # The manifest may have been read after the extent, and retention may have moved the log start
     # meanwhile.

@@ -35,7 +35,7 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class FixedOffset:
     """Start or end at a given offset, which may be outside the log."""
 
     offset: int
@@ -48,7 +48,7 @@ class Since:
     timestamp_ms: int
 
 
-Position = Earliest | Latest | At | Since
+Position = Earliest | Latest | FixedOffset | Since
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def start_of(
             return extent.log_start
         case Latest():
             return extent.end
-        case At(offset):
+        case FixedOffset(offset):
             return offset
         case Since(timestamp_ms):
             offset_at_time = find(timestamp_ms)
@@ -138,7 +138,7 @@ def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]
             return extent.log_start
         case Latest():
             return extent.end
-        case At(offset):
+        case FixedOffset(offset):
             return offset
         case Since(timestamp_ms):
             offset_at_time = find(timestamp_ms)
@@ -178,7 +178,7 @@ def _offset(number: int) -> Position:
         return Earliest()
     if number < 0:
         raise ValueError(f"{number} is no offset")
-    return At(number)
+    return FixedOffset(number)
 
 
 def _since(number: int) -> Position:

@@ -28,8 +28,8 @@ from tidemark_pipeline.read.options import (
     without_engine,
 )
 from tidemark_pipeline.read.positions import (
-    At,
     Earliest,
+    FixedOffset,
     Latest,
     Position,
     Positions,
@@ -198,7 +198,7 @@ def _number(
     for the log start, since records need not have timestamps.
     """
     match position:
-        case At(offset):
+        case FixedOffset(offset):
             return offset
         case Latest():
             return LATEST

@@ -35,7 +35,7 @@ class TailTask:
 Task = RemoteTask | TailTask
 
 
-class HoleInPlan(ValueError):
+class MissingOffsets(ValueError):
     """The tier lacks an offset between start and end, and no brokers are read."""
 
 
@@ -57,7 +57,7 @@ def cut(
     read from ``brokers`` if there are any. ``task_bytes``: target size of a remote task. Segments
     without a record of ``since_ms`` or later are left out, as is everything after the first segment
     with a record later than ``over_ms`` (None: no bound). Otherwise each offset is in exactly one
-    task. Raises :class:`HoleInPlan`.
+    task. Raises :class:`MissingOffsets`.
     """
     # The tier covers the offsets from ``first`` to ``behind`` (exclusive). Without ranges both are
     # the end, so brokers read everything.
@@ -66,7 +66,7 @@ def cut(
     # Without brokers the tier must have every offset; a shorter result would be silent loss.
     if not brokers and (first > start or behind < end):
         missing = start if first > start else behind
-        raise HoleInPlan(
+        raise MissingOffsets(
             f"partition {partition}: the tier does not have offset {missing}, and no brokers are "
             "named: give 'bootstrap'"
         )
@@ -117,12 +117,12 @@ def _is_over(part: SegmentRange, over_ms: int | None) -> bool:
 def _end_of(ranges: Sequence[SegmentRange], first: int) -> int:
     """Return the offset after the last range.
 
-    Raises :class:`HoleInPlan` unless the ranges follow each other without gap or overlap.
+    Raises :class:`MissingOffsets` unless the ranges follow each other without gap or overlap.
     """
     expected = first
     for part in ranges:
         if part.from_offset != expected:
-            raise HoleInPlan(
+            raise MissingOffsets(
                 f"the manifest answers for offset {part.from_offset} where {expected} was expected"
             )
         expected = part.to_offset_inclusive + 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidemark_pipeline.read import spark_kafka
-from tidemark_pipeline.read.options import Options, is_kafkas, parse, without_engine
+from tidemark_pipeline.read.options import Options, is_kafka_topic, parse, without_engine
 
 if TYPE_CHECKING:  # options are checked without Spark
     from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # options are checked without Spark
 
 def topic_options(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
     """Return the options as the topic's source checks them. Raises OptionError."""
-    if is_kafkas(raw):
+    if is_kafka_topic(raw):
         return spark_kafka.checked(raw, streaming=streaming)
     return parse(without_engine(raw), streaming=streaming)
 
@@ -26,13 +26,13 @@ def read_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
 
     Raises OptionError, and for Apache Kafka the errors of a request to brokers.
     """
-    if is_kafkas(raw):
+    if is_kafka_topic(raw):
         return spark_kafka.read(session, raw)
     return session.read.format("tidemark").options(**without_engine(raw)).load()
 
 
 def stream_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     """Return the topic as a stream. Raises the same."""
-    if is_kafkas(raw):
+    if is_kafka_topic(raw):
         return spark_kafka.stream(session, raw)
     return session.readStream.format("tidemark").options(**without_engine(raw)).load()

@@ -16,8 +16,13 @@ from google.protobuf.message import DecodeError
 from tidemark_avro.column_rules import SchemaRefused
 from tidemark_pipeline.errors import ExportError
 from tidemark_pipeline.schemas.protobuf.descriptors import Messages, compiled
-from tidemark_pipeline.schemas.registry.access import Unknown
-from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
+from tidemark_pipeline.schemas.registry.access import UnknownSchemaPolicy
+from tidemark_pipeline.schemas.registry.client import (
+    Reference,
+    Registered,
+    Registry,
+    SchemaNotFound,
+)
 from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType
 
 #: Ids that one batch may query. The less frequent ids behind them count as unknown.
@@ -52,7 +57,7 @@ class Schemas:
         for number in ids[:QUERIES_MAX]:
             try:
                 fetched[number] = self._fetch(number)
-            except NotThere as error:  # Not cached, as the schema may be registered later.
+            except SchemaNotFound as error:  # Not cached, as the schema may be registered later.
                 missing[number] = self._unknown(number, error)
         for number in ids[QUERIES_MAX:]:
             missing[number] = (
@@ -72,7 +77,7 @@ class Schemas:
         """Return the latest schema of a subject. Raises :class:`ExportError`."""
         try:
             return self._source(self.registry.latest(subject), message)
-        except NotThere as error:
+        except SchemaNotFound as error:
             raise ExportError(
                 f"the schema registry has no subject {subject}. Name another one with the "
                 "registry's option subject, or keep the table's columns (evolution=ignore)"
@@ -86,8 +91,8 @@ class Schemas:
         except SchemaRefused as error:
             return str(error)
 
-    def _unknown(self, number: int, error: NotThere) -> str:
-        if self.registry.access.unknown is Unknown.STOP:
+    def _unknown(self, number: int, error: SchemaNotFound) -> str:
+        if self.registry.access.unknown is UnknownSchemaPolicy.STOP:
             raise ExportError(
                 f"schema {number}: the registry does not know it ({error}). To make such records "
                 "dead letters, set the registry's option unknown=dead-letter"
@@ -135,7 +140,7 @@ class Schemas:
                     raise SchemaRefused(f"it refers to more than {REFERENCES_MAX} others")
                 try:
                     used = self.registry.version(reference)
-                except NotThere as error:
+                except SchemaNotFound as error:
                     raise SchemaRefused(f"it refers to {reference.name}, and {error}") from error
                 visit(used.references)
                 schemas[reference.name] = used

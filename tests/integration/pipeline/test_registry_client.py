@@ -18,11 +18,11 @@ from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 from tidemark_pipeline.schemas.registry.client import (
     ANSWER_BYTES_MAX,
-    NotThere,
     Reference,
     Registry,
     RegistryDown,
     RegistryRefused,
+    SchemaNotFound,
 )
 from tidemark_pipeline.schemas.schema_cache import QUERIES_MAX, Schemas
 from tidemark_pipeline.schemas.sources import SchemaSource
@@ -116,7 +116,7 @@ def test_schema_is_requested_by_its_id_and_by_its_subject(fake: FakeRegistry) ->
     assert (latest.kind, latest.id, latest.version) == ("PROTOBUF", 9, 2)
     assert latest.references == (Reference("b.proto", "b", 3),)
     assert {authorization for _, authorization in fake.requests} == {"Basic bWU6c2VjcmV0"}
-    with pytest.raises(NotThere, match="Schema not found"):
+    with pytest.raises(SchemaNotFound, match="Schema not found"):
         asks.schema(8)
 
 

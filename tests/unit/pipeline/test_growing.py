@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from tidemark_pipeline.errors import ExportError
 from tidemark_pipeline.export.dead_letters import TableWithDeadLetters
 from tidemark_pipeline.export.export_progress import Exported, Superseded
-from tidemark_pipeline.export.table import Added, Evolution, RowCounts, Widened, Written
+from tidemark_pipeline.export.table import AddedColumn, Evolution, RowCounts, Widened, Written
 
 INT, LONG, TEXT = IntegerType(), LongType(), StringType()
 
@@ -44,7 +44,7 @@ class GrowingTable:
     def columns(self) -> StructType:
         return StructType([StructField("kafka", of(offset=LONG)), *self.has])
 
-    def grow(self, needed: Sequence[Added | Widened]) -> bool:
+    def grow(self, needed: Sequence[AddedColumn | Widened]) -> bool:
         if self.others:
             # Another writer commits first, so that this attempt has to be repeated.
             found = self.others.pop(0)

@@ -33,9 +33,9 @@ from tidemark_pipeline.schemas.json.record_check import (
     HAS_NEW_FIELDS,
     NEW_MAX,
     SHAPE,
-    Checking,
     RecordCheck,
     Summary,
+    WorkerRecordCheck,
     merged,
 )
 from tidemark_pipeline.schemas.json.text import DOES_NOT_FIT, NOT_JSON
@@ -66,7 +66,7 @@ def learned(
     table: StructType, *values: Any, room: int = NEW_MAX, names: ColumnNames = ANY_FORMAT
 ) -> tuple[StructType, int]:
     """Return the table's columns after a batch that two workers processed."""
-    summary = Summary(Checking(table.json(), names, grows=True))
+    summary = Summary(WorkerRecordCheck(table.json(), names, grows=True))
     half = len(values) // 2
     texts = [
         row[SHAPE]
@@ -230,7 +230,7 @@ def test_names_are_equal_if_java_ignores_their_case() -> None:
 
 
 def test_a_batch_has_a_verdict_on_each_record() -> None:
-    checking = Checking(TABLE.json(), ANY_FORMAT, grows=True)
+    checking = WorkerRecordCheck(TABLE.json(), ANY_FORMAT, grows=True)
     given = batch({"id": 1}, None, {"new": 1}, b"{", {"\ud800": 1})
     (out,) = checking(iter([given]))
     assert out.column("value").equals(given.column("value"))

@@ -8,7 +8,7 @@ import pytest
 from tidemark.tier.s3_config import S3Config
 from tidemark_pipeline.java import JavaMissing, find_java, major_version
 from tidemark_pipeline.read.options import OPTIONS, STORAGE_OPTIONS, OptionError, parse, table
-from tidemark_pipeline.read.positions import At
+from tidemark_pipeline.read.positions import FixedOffset
 
 S3_OPTIONS = {"endpoint": "http://s3", "buckets": "abc", "accessKeyId": "k", "secretAccessKey": "s"}
 BASE = {"topic": "t", "path": "/tier"}
@@ -66,7 +66,7 @@ def test_options_are_passed_to_executors() -> None:
 
 def test_option_names_ignore_case_as_in_spark() -> None:
     parsed = parse({"TOPIC": "t", "path": "/tier", "startingoffsets": '{"0": 3}'})
-    assert parsed.starting.of("t", 0) == At(3)
+    assert parsed.starting.of("t", 0) == FixedOffset(3)
 
 
 @pytest.mark.parametrize(

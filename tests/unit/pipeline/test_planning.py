@@ -11,7 +11,7 @@ from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import new_segment
 from tidemark_pipeline.read.batch_limits import PendingPartition, Weight, limited
 from tidemark_pipeline.read.options import BatchLimits
-from tidemark_pipeline.read.tasks import HoleInPlan, RemoteTask, TailTask, Task, cut
+from tidemark_pipeline.read.tasks import MissingOffsets, RemoteTask, TailTask, Task, cut
 
 
 def segment(start: int, end_inclusive: int, size_bytes: int = 100) -> SegmentRange:
@@ -76,7 +76,7 @@ def test_without_brokers_the_tier_must_have_every_offset(
     log: tuple[int, int, list[SegmentRange]],
 ) -> None:
     if any(isinstance(task, TailTask) for task in tasks_of(log)):
-        with pytest.raises(HoleInPlan, match="give 'bootstrap'"):
+        with pytest.raises(MissingOffsets, match="give 'bootstrap'"):
             tasks_of(log, brokers=False)
     else:
         assert tasks_of(log, brokers=False) == tasks_of(log)
@@ -91,7 +91,7 @@ def test_a_hole_within_the_tier_is_read_from_no_replica(
         return
     # The first and the last segment stay, so that the hole is within the tier.
     del ranges[data.draw(st.integers(1, len(ranges) - 2))]
-    with pytest.raises(HoleInPlan, match="was expected"):
+    with pytest.raises(MissingOffsets, match="was expected"):
         tasks_of((start, end, ranges))
 
 

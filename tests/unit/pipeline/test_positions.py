@@ -4,9 +4,9 @@ import pytest
 
 from tidemark_pipeline.read.options import OptionError, parse
 from tidemark_pipeline.read.positions import (
-    At,
     Earliest,
     Extent,
+    FixedOffset,
     Latest,
     NoSuchTime,
     Since,
@@ -26,7 +26,7 @@ def found_at(timestamp_ms: int) -> int | None:
 def test_json_names_topics_and_partitions() -> None:
     options = parse({**BASE, "startingOffsets": '{"a": {"0": 23, "1": -2}, "b": {"0": -1}}'})
     positions = [options.starting.of(*item) for item in (("a", 0), ("a", 1), ("a", 2), ("b", 0))]
-    assert positions == [At(23), Earliest(), Earliest(), Latest()]
+    assert positions == [FixedOffset(23), Earliest(), Earliest(), Latest()]
     assert options.starting.topics == {"a", "b"}
 
 
@@ -58,15 +58,15 @@ def test_a_stream_begins_at_the_end_and_never_ends_by_default() -> None:
     [
         (Earliest(), 10, 10),
         (Latest(), 20, 20),
-        (At(3), 3, 3),
-        (At(30), 30, 30),
+        (FixedOffset(3), 3, 3),
+        (FixedOffset(30), 30, 30),
         (Since(1500), 15, 15),
         (Since(800), 10, 8),
         (Since(2000), 20, 20),
     ],
     ids=str,
 )
-def test_offsets_of_a_position(position: At, start: int, end: int) -> None:
+def test_offsets_of_a_position(position: FixedOffset, start: int, end: int) -> None:
     """The planner judges positions outside the log later."""
     assert start_of(position, EXTENT, found_at, strict=False) == start
     assert end_of(position, EXTENT, found_at) == end

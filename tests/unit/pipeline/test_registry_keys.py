@@ -11,7 +11,12 @@ from tidemark_avro.signatures import signature
 from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.export.upsert import merge
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
-from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
+from tidemark_pipeline.schemas.registry.client import (
+    Reference,
+    Registered,
+    Registry,
+    SchemaNotFound,
+)
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
 
 
@@ -70,7 +75,7 @@ class Versions(Registry):
 
     def versions(self, subject: str) -> tuple[int, ...]:
         if not self.found:
-            raise NotThere(subject)
+            raise SchemaNotFound(subject)
         return tuple(self.found)
 
     def version(self, reference: Reference) -> Registered:

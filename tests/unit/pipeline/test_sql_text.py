@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from tidemark_pipeline.jobs.sql_text import SameNames, cell, csv_text, json_text
+from tidemark_pipeline.jobs.sql_text import DuplicateColumns, cell, csv_text, json_text
 
 COLUMNS = ("text", "bytes", "number", "list")
 ROWS = (
@@ -50,7 +50,7 @@ def test_decimal_is_a_json_number_unless_digits_are_lost(number: str, written: s
 
 
 def test_json_refuses_two_columns_of_one_name() -> None:
-    with pytest.raises(SameNames, match=r"named key: .* AS"):
+    with pytest.raises(DuplicateColumns, match=r"named key: .* AS"):
         json_text(("key", "value", "key"), ((1, 2, 3),))
     assert csv_text(("key", "key"), ((1, 2),)) == "key,key\n1,2\n"
 

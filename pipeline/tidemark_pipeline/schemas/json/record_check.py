@@ -247,7 +247,7 @@ def _beyond_double(where: str) -> RecordRefused:
 
 
 def checked_schema(given: StructType) -> StructType:
-    """Return the schema of a frame of schema ``given`` after :class:`Checking`."""
+    """Return the schema of a frame of schema ``given`` after :class:`WorkerRecordCheck`."""
     return StructType(
         [
             *given.fields,
@@ -258,7 +258,7 @@ def checked_schema(given: StructType) -> StructType:
 
 
 @dataclass(frozen=True, slots=True)
-class Checking:
+class WorkerRecordCheck:
     """Record check that Spark sends to its Python workers, for a table with ``columns``.
 
     ``columns`` is a schema as Spark's JSON, since the check is serialized. The other fields are
@@ -307,7 +307,7 @@ class Summary:
     table had more columns.
     """
 
-    checking: Checking
+    checking: WorkerRecordCheck
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check, places, shape = self.checking.check(), PlaceBudget(), RecordShape()

@@ -28,7 +28,7 @@ OPTIONS = {
 }
 
 
-class Unknown(StrEnum):
+class UnknownSchemaPolicy(StrEnum):
     """Treatment of a record whose schema id the registry does not know."""
 
     DEAD_LETTER = "dead-letter"
@@ -46,7 +46,7 @@ class RegistryAccess:
     urls: tuple[str, ...]
     subject: str = ""
     key_subject: str = ""
-    unknown: Unknown = Unknown.DEAD_LETTER
+    unknown: UnknownSchemaPolicy = UnknownSchemaPolicy.DEAD_LETTER
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -88,7 +88,7 @@ class RegistryAccess:
             _check(address)
         if not urls:
             raise ExportError("name the registry's address, as http://registry:8081")
-        if given.get("unknown", Unknown.STOP) not in set(Unknown):
+        if given.get("unknown", UnknownSchemaPolicy.STOP) not in set(UnknownSchemaPolicy):
             raise ExportError("the registry's option unknown is dead-letter or stop")
         # TLS needs both the certificate and its key.
         if ("certificate" in given) != ("key" in given):
@@ -99,7 +99,7 @@ class RegistryAccess:
             urls=urls,
             subject=given.get("subject", ""),
             key_subject=given.get("key-subject", ""),
-            unknown=Unknown(given.get("unknown", Unknown.DEAD_LETTER)),
+            unknown=UnknownSchemaPolicy(given.get("unknown", UnknownSchemaPolicy.DEAD_LETTER)),
             user=user,
             password=given.get("password")
             or (environment.get(PASSWORD_VARIABLE, "") if user else ""),

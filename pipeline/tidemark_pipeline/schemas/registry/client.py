@@ -58,7 +58,7 @@ class Registered:
     version: int = 0
 
 
-class NotThere(LookupError):
+class SchemaNotFound(LookupError):
     """The registry answers that it does not have the schema, subject or version."""
 
 
@@ -82,7 +82,8 @@ class Registry:
     def schema(self, number: int) -> Registered:
         """Return a schema by id.
 
-        Raises :class:`NotThere`, :class:`RegistryDown`, :class:`RegistryRefused`.
+        Raises :class:`SchemaNotFound`, :class:`RegistryDown` or
+        :class:`RegistryRefused`.
         """
         return _registered(self._ask(f"/schemas/ids/{number}?format=serialized"))
 
@@ -118,7 +119,8 @@ class Registry:
         """Return the JSON at ``path`` from the first registry address that answers.
 
         ``kind``: expected Python type of the JSON. Transient failures are retried for
-        ``patience_s``. Raises :class:`NotThere`, :class:`RegistryDown`, :class:`RegistryRefused`.
+        ``patience_s``. Raises :class:`SchemaNotFound`, :class:`RegistryDown` or
+        :class:`RegistryRefused`.
         """
         until = self.now() + self.access.patience_s
         failures = 0
@@ -145,7 +147,8 @@ class Registry:
     def _once(self, url: str, path: str, kind: type) -> Any:
         """Send one GET request to one address and return the parsed JSON.
 
-        Raises :class:`_AttemptFailed` if a retry may help, otherwise NotThere or RegistryRefused.
+        Raises :class:`_AttemptFailed` if a retry may help, otherwise SchemaNotFound or
+        RegistryRefused.
         """
         parts = urlsplit(url)
         connection = self._connection(url)
@@ -205,7 +208,7 @@ class Registry:
 
 
 def _understood(url: str, status: int, body: bytes, kind: type) -> Any:
-    """Return the parsed JSON of a response; raise NotThere or RegistryRefused otherwise.
+    """Return the parsed JSON of a response; raise SchemaNotFound or RegistryRefused otherwise.
 
     ``kind``: expected Python type of the JSON.
     """
@@ -222,7 +225,7 @@ def _understood(url: str, status: int, body: bytes, kind: type) -> Any:
     code = parsed.get("error_code") if isinstance(parsed, dict) else None
     # A plain 404 without the registry's own code comes from another service or a wrong path.
     if status == 404 and code in {_NO_SUBJECT, _NO_VERSION, _NO_SCHEMA}:
-        raise NotThere(f"{url}: {parsed.get('message', '')}" if parsed else url)
+        raise SchemaNotFound(f"{url}: {parsed.get('message', '')}" if parsed else url)
     if status != 200 or not isinstance(parsed, kind):
         raise RegistryRefused(
             f"{url}: HTTP {status}, and nothing that a schema registry says: is the address right, "

@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 from tidemark_avro.column_rules import SchemaRefused
 from tidemark_avro.schema import parse_schema
 from tidemark_avro.signatures import signature
-from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
+from tidemark_pipeline.schemas.registry.client import (
+    Reference,
+    Registered,
+    Registry,
+    SchemaNotFound,
+)
 from tidemark_pipeline.schemas.registry.wire import HEADER_BYTES, MAGIC
 
 #: Versions of a subject that are read, the newest ones.
@@ -36,7 +41,7 @@ class RegistryKeys:
         """
         try:
             versions = self.registry.versions(self.subject)
-        except NotThere:
+        except SchemaNotFound:
             return
         # Versions do not change, so each is read once.
         for version in sorted(versions)[-VERSIONS_MAX:]:
