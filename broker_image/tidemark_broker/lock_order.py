@@ -43,7 +43,7 @@ class LockRank(IntEnum):
 
     #: Locks of threads. Creation of the log of one name.
     CREATING_LOG = 110
-    #: Changes of one log's files (``LogState.shaping``).
+    #: Changes of one log's files (``PartitionLog.shaping``).
     SHAPING = 120
     #: Checkpoint files of all logs. Several requests share one write.
     CHECKPOINTS = 130
@@ -55,7 +55,7 @@ class LockRank(IntEnum):
     DIRECTORY_NAMES = 160
     #: Table of open logs.
     OPEN_LOGS = 170
-    #: One log's state in memory (``LogState.lock``). The event loop waits for it, so its holder
+    #: One log's state in memory (``PartitionLog.lock``). The event loop waits for it, so its holder
     #: must not wait for another log or for a checkpoint.
     LOG = 180
     #: Table of closed segments that are kept open.

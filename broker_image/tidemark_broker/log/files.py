@@ -60,7 +60,7 @@ def prepared(path: Path, data: bytes) -> Iterator[Callable[[], None]]:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write and sync a new file. A crash may leave it torn. Raises ``OSError``."""
+    """Write and sync a new file. A crash may leave it incomplete. Raises ``OSError``."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(data)

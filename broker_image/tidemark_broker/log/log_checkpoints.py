@@ -55,8 +55,8 @@ class OffsetCheckpoint:
     def load(self) -> None:
         """Read the file. Blocks.
 
-        A torn file raises :class:`StorageError`: it was written as a whole, so the disk was changed
-        by something else.
+        An incomplete file raises :class:`StorageError`: it was written as a whole, so something
+        else has changed the disk.
         """
         with storage_errors(f"{self._path} cannot be read"):
             text = self._path.read_text() if self._path.exists() else ""
@@ -85,7 +85,7 @@ class OffsetCheckpoint:
 LOCAL_LOG_START_CHECKPOINT = "local-log-start-offset-checkpoint"
 JOURNAL = "log-start-offset-journal"
 JOURNAL_BYTES = 64 * 1024
-#: Mark after the last line, so that the remains of a torn write are not read after the next one.
+#: Mark after the last line, so that the remains of a partial write are not read after the next one.
 _END = b"\0"
 
 
@@ -134,11 +134,11 @@ class LogStarts:
             data = self._journal.read_bytes() if self._journal.exists() else b""
         for line in data.split(b"\n")[:-1]:
             change = _parse_journal_line(line)
-            if change is None:  # a torn line, or the end mark
+            if change is None:  # an incomplete line, or the end mark
                 break
             self.recorded[change[0]] = change[1]
             self._used_bytes += len(line) + 1
-        # Bytes after the last valid line are the remains of a torn write.
+        # Bytes after the last valid line are the remains of a partial write.
         self._stale_end = len(data.rstrip(b"\0"))
 
     def of(self, key: TopicPartition) -> Starts | None:
@@ -203,7 +203,7 @@ class LogStarts:
         """Erase former lines before anything is appended.
 
         A failed write may be on the disk nevertheless, and lines after an end mark are hidden only
-        until a torn write destroys the mark.
+        until a partial write destroys the mark.
         """
         begin, end = self._used_bytes, self._stale_end
         if begin < end:

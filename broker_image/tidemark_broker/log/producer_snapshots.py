@@ -192,7 +192,7 @@ def _recent_batches_before(segments: Sequence[Segment], offset: int) -> Iterator
     before = [item for item in segments if item.next_offset <= offset and item.size_bytes]
     chosen, left = [], _RECALLED_BYTES
     for segment in reversed(before):
-        # Clients give up retries after some minutes, so older batches cannot come again.
+        # Clients give up retries after some minutes, so older batches are not sent again.
         if left <= 0 or wall_clock_ms() - segment.modified_ms >= _RECENT_MS:
             break
         chosen.append((segment, left))

@@ -48,9 +48,11 @@ def read_cached(
         if _is_at_end(log, offset, up_to_offset):
             return ReadResult(b"", offset)
         result = log.segments.read_cached(offset, max_bytes, up_to_offset, min_one=min_one)
-        end = min(up_to_offset, log.bounds.end)
-        if len(result.data) == HEADER_BYTES and result.next_offset < end:
-            raise NotCached  # one empty batch: read() skips it, which may need the disk
+        # One empty batch: read() skips it, which may need the disk.
+        if len(result.data) == HEADER_BYTES and result.next_offset < min(
+            up_to_offset, log.bounds.end
+        ):
+            raise NotCached
         return result
 
 

@@ -332,7 +332,7 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
             segment.note_batch(batch, position, index_interval_bytes)
             epochs.note(batch)
             position, expected = batch.end_position, header.next_offset
-    # A torn or damaged batch: everything from here was never acknowledged as flushed.
+    # An incomplete or damaged batch: everything from here was never acknowledged as flushed.
     except CorruptBatch as error:
         logger.warning(
             "%s is cut from %d to %d bytes (offset %d): %s",

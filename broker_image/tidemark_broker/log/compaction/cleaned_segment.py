@@ -13,7 +13,7 @@ compacted.
 
 The complete segment replaces its sources by renames; :mod:`tidemark_broker.log.swap_files` has the
 file names. Readers that have the old files open continue. A reader that opens them by name at that
-moment retries (``log/reading.py``).
+moment retries (:mod:`tidemark_broker.log.reading`).
 """
 
 import os

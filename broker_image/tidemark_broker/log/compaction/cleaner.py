@@ -140,7 +140,7 @@ class _Cleaning:
         # Only durable segments are compacted.
         flushing.flush(log, part.first_uncleanable)
         # Compacted segments must be below the recovery point: a recovery would take their
-        # missing offsets for a torn log.
+        # missing offsets for an incomplete log.
         log.checkpoint()
         offsets = self._offset_map()
         try:
