@@ -29,6 +29,8 @@ FIELDS: dict[str, tuple[object, bool]] = {
     "config": ({"retention.ms": "7200000"}, True),
     "tiering": (None, True),
     "deletionPolicy": ("Orphan", False),  # a Removal
+    "deletionGracePeriod": ("24h", False),  # the time of the Removal
+    "clientChanges": ("Refuse", False),  # the operator refuses
     "tiering.enabled": (False, True),
     "tiering.disablePolicy": ("Delete", False),  # DisableRemoteTopic, and then the status
     "tiering.localRetention": (None, True),
