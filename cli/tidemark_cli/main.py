@@ -46,6 +46,21 @@ class Commands(LazyGroup):
             f"{_COMMANDS}.top:top",
             "Show the offsets, lags and problems of each partition.",
         ),
+        "produce": LazyCommand(
+            f"{_COMMANDS}.produce:produce",
+            "Write records to a topic: lines of standard input, or a value.",
+        ),
+        "consume": LazyCommand(
+            f"{_COMMANDS}.consume:consume",
+            "Print the records of a topic, up to its present end.",
+        ),
+        "topics": LazyCommand(
+            f"{_COMMANDS}.topics:app", "Show the topics that brokers serve, with their offsets."
+        ),
+        "groups": LazyCommand(
+            f"{_COMMANDS}.groups:app",
+            "Show consumer groups with their lag, reset their offsets, or delete them.",
+        ),
         "sweep": LazyCommand(
             f"{_COMMANDS}.sweep:sweep",
             "Show orphans in the tier, and remove them with --delete.",

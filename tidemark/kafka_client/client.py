@@ -42,8 +42,8 @@ _FORWARDED = frozenset(
         "ListPartitionReassignmentsRequest",
     }
 )
-#: Requests that may wait for other processes than the broker that receives them.
-_SLOW = _FORWARDED | {"DeleteRecordsRequest"}
+#: Requests that may wait for other processes than the broker that receives them, or for records.
+_SLOW = _FORWARDED | {"DeleteRecordsRequest", "FetchRequest", "ProduceRequest"}
 
 
 #: Key of a connection: the address, and whether the connection is for slow requests. A client has

@@ -15,6 +15,8 @@ BootstrapOption = Annotated[
 ClientConfigOption = Annotated[
     Path | None,
     typer.Option(
+        "--client-config",
+        "--command-config",
         metavar="FILE",
         help="File of client properties for a listener with TLS or SASL: security.protocol, "
         "ssl.ca.location, sasl.mechanism, sasl.username, sasl.password and others.",

@@ -7,10 +7,10 @@ hour.
 
 import csv
 import importlib.util
-import io
 import json
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,9 +60,15 @@ class Delay:
 
 def load(count: int = FLIGHTS_TOTAL) -> list[Flight]:
     """Return the oldest ``count`` flights by time; those of one hour are in the file's order."""
-    rows = [_flight(row) for row in csv.DictReader(io.StringIO(_csv_text()))]
-    rows.sort(key=lambda flight: flight.timestamp_ms)
-    return rows[:count]
+    return list(read(count))
+
+
+def read(count: int = FLIGHTS_TOTAL) -> Iterator[Flight]:
+    """Yield the same flights one by one. Raises FileNotFoundError without the package."""
+    header, *lines = _csv_text().splitlines()
+    # The last column is the time in ISO 8601 and UTC, so its texts have the order of the times.
+    lines.sort(key=lambda line: line.rpartition(",")[2])
+    return (_flight(row) for row in csv.DictReader([header, *lines[:count]]))
 
 
 def delays_by_carrier(flights: list[Flight]) -> dict[str, Delay]:
