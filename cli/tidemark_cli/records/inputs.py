@@ -6,7 +6,7 @@ import os
 import random
 import string
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,7 +97,7 @@ def flights(count: int | None) -> Iterable["Record"]:
     return (Record(flight.key, flight.value, (), flight.timestamp_ms) for flight in found)
 
 
-async def lines(read: Callable[[], bytes], stop: asyncio.Event) -> AsyncIterator[bytes]:
+async def lines(read: Callable[[], bytes], stop: asyncio.Event) -> AsyncGenerator[bytes, None]:
     """Yield the lines of an input without their ends, until its end or ``stop``.
 
     ``read``: blocks, and returns the next bytes, b"" at the end. Raises :class:`BadInput` for a
