@@ -35,10 +35,11 @@ _FOLDERS = (
 _FILE = re.compile(rf"(?:\./)?(?:{'|'.join(_FOLDERS)})/[\w./-]*")
 #: Programs of others whose arguments are not checked.
 OTHERS = {
-    "base64", "buildah", "cat", "cd", "cp", "curl", "debootstrap", "docker", "export", "git",
+    "base64", "buildah", "cat", "cd", "cp", "curl", "debootstrap", "docker", "echo", "eval",
+    "export", "git",
     "grep",
-    "kafka-consumer-groups.sh", "kafka-topics.sh", "kcat", "kind", "mkdir", "openssl", "pip",
-    "printf", "promtool", "rm", "sed", "sleep", "spark-submit", "tar",
+    "kafka-consumer-groups.sh", "kafka-reassign-partitions.sh", "kafka-topics.sh", "kcat", "kind",
+    "mkdir", "openssl", "pip", "printf", "promtool", "rm", "sed", "sleep", "spark-submit", "tar",
 }  # fmt: skip
 #: Resources of Kubernetes and of other projects that commands name.
 OTHER_RESOURCES = {

@@ -88,7 +88,8 @@ class Commands(LazyGroup):
             "Jobs over the tier. All except usage need Java 17 or newer.",
         ),
         "broker": LazyCommand(
-            f"{_COMMANDS}.broker:app", "Add, stop, start or kill a broker of the local cluster."
+            f"{_COMMANDS}.broker:app",
+            "Add, stop, start, kill or remove a broker of the local cluster.",
         ),
         "cache": LazyCommand(
             f"{_COMMANDS}.cache:cache",

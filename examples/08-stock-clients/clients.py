@@ -1,7 +1,7 @@
 """Topics by the admin API, a group and transactions, with a stock client and its defaults:
 ``clients.py create|send|share TOPIC N``, ``settle FROM TO N``, ``delete TOPIC…``.
 
-The brokers' addresses are in BOOTSTRAP, as ``tidemark up`` printed them.
+The brokers' addresses are in BOOTSTRAP_SERVERS: ``eval "$(tidemark env)"``.
 """
 
 import os
@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 TIMEOUT_S = 60
 IN_EACH = 100
-ADDRESS = {"bootstrap.servers": os.environ["BOOTSTRAP"]}
+ADDRESS = {"bootstrap.servers": os.environ["BOOTSTRAP_SERVERS"]}
 
 
 def create(topic: str, partitions: str) -> None:

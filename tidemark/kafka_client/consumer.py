@@ -182,6 +182,8 @@ class RecordReader:
             self._requests[leader] = _Request(task, positions)
 
     async def _fetch(self, leader: int, positions: Mapping[int, int]) -> FetchResponse:
+        """Send one Fetch request without a session (KIP-227). Raises ``KafkaError``."""
+        # The leader answers with the first byte, or with nothing after the wait.
         request = fetch_request.FetchRequest(
             max_wait=_WAIT,
             min_bytes=i32(1),

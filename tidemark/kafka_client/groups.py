@@ -59,7 +59,7 @@ class UnknownGroup(KafkaError):
 
 
 @dataclass(frozen=True, slots=True)
-class ListedGroup:
+class GroupEntry:
     """Group of a listing. ``protocol``: classic, consumer (KIP-848) or another type."""
 
     name: str
@@ -96,10 +96,10 @@ class Groups:
         self._admin = Admin(client)
         self._coordinators: dict[str, int] = {}
 
-    async def listing(self) -> tuple[list[ListedGroup], list[str]]:
+    async def listing(self) -> tuple[list[GroupEntry], list[str]]:
         """Return all groups by name, and the problems of brokers that did not answer."""
         cluster = await self._admin.describe_cluster()
-        groups: dict[str, ListedGroup] = {}
+        groups: dict[str, GroupEntry] = {}
         problems: list[str] = []
         # Each broker lists the groups that it coordinates.
         for node in (node for node in cluster.nodes if not node.fenced):
@@ -114,7 +114,7 @@ class Groups:
                 problems.append(f"broker {node.node_id}: {answer.error_code.name.upper()}")
             for group in answer.groups:
                 name = str(group.group_id)
-                groups[name] = ListedGroup(name, group.group_state, group.group_type.lower())
+                groups[name] = GroupEntry(name, group.group_state, group.group_type.lower())
         return [groups[name] for name in sorted(groups)], problems
 
     async def describe(self, group: str) -> GroupView:
@@ -246,7 +246,7 @@ class Groups:
                 if time.monotonic() > deadline:
                     text = f"group {group} has no coordinator for {_PATIENCE_S:.0f} s: {error}"
                     raise Unreachable(text) from error
-            # Each of these requests may be repeated, as its effect is the same.
+            # A repetition is harmless, as its effect is the same.
             except Unreachable:
                 self.forget(group)
                 if time.monotonic() > deadline:
@@ -261,7 +261,9 @@ class Groups:
         )
         answer = await self._client.node(node_id, request, ConsumerGroupDescribeResponse)
         found = answer.groups[0]
+        # The coordinator may have moved since the listing.
         _check(found.error_code, group)
+        # What members have now: the target may differ until they have given partitions up.
         members = tuple(
             Member(
                 member.member_id,

@@ -77,6 +77,8 @@ class RecordProducer:
         self._producer_id, self._producer_epoch = -1, -1
         self._queues: dict[int, _Queue] = {}
         self._buffered_bytes = 0
+        #: Bytes that were added since the tasks of the partitions could last run.
+        self._unsent_bytes = 0
         self._space = asyncio.Event()
         self._failure: KafkaError | None = None
         # A random start, so that several runs of a single record do not all use partition 0.
@@ -122,6 +124,11 @@ class RecordProducer:
         self._buffered_bytes += size
         if queue.task is None:
             queue.task = asyncio.create_task(self._send_all(number, queue))
+        # Without a pause the leaders would be idle until the buffer is full.
+        self._unsent_bytes += size
+        if self._unsent_bytes > BATCH_BYTES_MAX:
+            self._unsent_bytes = 0
+            await asyncio.sleep(0)
 
     async def flush(self) -> None:
         """Wait until all records are acknowledged. Raises the error of the first that failed."""
@@ -206,7 +213,7 @@ class RecordProducer:
                     raise ClusterRefused(problem)
             if time.monotonic() > deadline:
                 raise Unreachable(f"{problem} (repeated for {PATIENCE_S:.0f} s)")
-            # The leader may have moved. A cluster that does not answer is asked again later.
+            # The leader may have moved. If no broker answers, the next repetition reads it again.
             pause = pause.failed(time.monotonic())
             await asyncio.sleep(pause.pause_s(pause.failures))
             with contextlib.suppress(Unreachable):
@@ -216,6 +223,7 @@ class RecordProducer:
 
     async def _produce(self, partition: int, batch: bytes) -> tuple[ErrorCode, int, str]:
         """Send one Produce request to the leader; return error code, base offset and message."""
+        # The leader answers before this client gives up, also if a follower is slow.
         request = produce_request.ProduceRequest(
             acks=i16(self._acks),
             timeout=i32Timedelta.parse(datetime.timedelta(seconds=_REQUEST_TIMEOUT_S - 5)),
@@ -230,10 +238,12 @@ class RecordProducer:
                 ),
             ),
         )
+        # A partition without a leader has -1, a broker that is never known.
         leader = self._leaders.of[partition]
         answer = await self._leaders.client.node(
             leader, request, ProduceResponse, _REQUEST_TIMEOUT_S
         )
+        # The request has one partition, and so has the answer.
         for topic in answer.responses:
             for result in topic.partition_responses:
                 return result.error_code, int(result.base_offset), result.error_message or ""

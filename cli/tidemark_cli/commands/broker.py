@@ -1,5 +1,7 @@
-"""``tidemark broker``: add, stop, start and kill brokers of a local cluster."""
+"""``tidemark broker``: add, stop, start, kill and remove brokers of a local cluster."""
 
+import shutil
+import time
 from typing import Annotated
 
 import typer
@@ -8,9 +10,11 @@ from tidemark.error_text import error_text
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.local.kube import KubeRequestError
 from tidemark_cli.local.processes import ProcessStartError
+from tidemark_cli.local.settings import KAFKA
 from tidemark_cli.toolchain.errors import ToolchainError
 
-app = typer.Typer(help="Add, stop, start or kill a broker of the local cluster.")
+app = typer.Typer(help="Add, stop, start, kill or remove a broker of the local cluster.")
+_POLL_S = 0.2
 NodeId = Annotated[int, typer.Argument(metavar="ID", help="Node id of the broker.", min=0)]
 
 
@@ -53,6 +57,45 @@ def kill(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
     if not open_cluster(directory).kill_broker(node_id):
         fail(f"broker {node_id} is not running")
     console.print(f"broker {node_id} killed")
+
+
+@app.command()
+def remove(
+    node_id: NodeId,
+    timeout: Annotated[
+        int, typer.Option(min=1, help="Seconds to wait until its replicas have moved.")
+    ] = 120,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Drain a broker, then delete its Broker object, its process and its data."""
+    cluster = open_cluster(directory)
+    if cluster.settings.engine == KAFKA:
+        fail("brokers of Apache Kafka cannot be removed: stop one with tidemark broker stop")
+    if node_id not in cluster.brokers.ids():
+        fail(f"broker {node_id} does not exist")
+    from tidemark_cli.local.topic_rows import condition  # slow: the operator's model of partitions
+
+    name = f"broker-{node_id}"
+    try:
+        kube = cluster.kube()
+        kube.delete("Broker", name)
+        # The finalizer keeps the object until other brokers have all replicas.
+        deadline = time.monotonic() + timeout
+        while (found := kube.get("Broker", name)) is not None:
+            if time.monotonic() > deadline:
+                cause = condition(found, "Draining").get("message", "its drain has not begun")
+                fail(f"{name} was not drained in {timeout} s, and the drain continues: {cause}")
+            time.sleep(_POLL_S)
+        kube.close()
+    except (KubeRequestError, OSError) as error:
+        fail(error_text(error))
+    # Without its settings the next `tidemark up` does not declare it again.
+    cluster.stop_broker(node_id)
+    layout = cluster.layout
+    layout.broker_config(node_id).unlink(missing_ok=True)
+    for folder in (layout.broker_data(node_id), layout.broker_certificates(node_id)):
+        shutil.rmtree(folder, ignore_errors=True)
+    console.print(f"broker {node_id} removed")
 
 
 def _start(directory: DirOption, node_id: int) -> None:

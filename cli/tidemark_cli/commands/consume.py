@@ -9,8 +9,8 @@ import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, fail
 from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOption
+from tidemark_cli.commands.kafka_session import run, target
 from tidemark_cli.records.positions import FORMS, TIME_FORMS, BadPosition, parse_choice
-from tidemark_cli.records.session import run, target
 from tidemark_cli.records.text import DIRECTIVES, BadTemplate, RecordFormat, json_record
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, fail
 from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOption
+from tidemark_cli.commands.kafka_session import run, target
 from tidemark_cli.records.positions import FORMS, TIME_FORMS, BadPosition, parse_choice, resolve
-from tidemark_cli.records.session import run, target
 from tidemark_cli.records.text import columns
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def list_(
     async def work(client: "KafkaClient", _: asyncio.Event) -> None:
         from tidemark.kafka_client.groups import Groups
 
+        # Each broker lists the groups that it coordinates.
         groups, problems = await Groups(client).listing()
         rows = [(group.name, group.state, group.protocol) for group in groups]
         if output == "json":
@@ -47,6 +48,7 @@ def list_(
             typer.echo(columns([("GROUP", "STATE", "PROTOCOL"), *rows]))
         else:
             typer.echo("no groups")
+        # The groups of a broker that did not answer are missing above.
         for problem in problems:
             typer.echo(f"its groups are unknown: {problem}", err=True)
 
@@ -182,12 +184,14 @@ async def _described(client: "KafkaClient", group: str) -> dict[str, Any]:
 
     groups = Groups(client)
     view = await groups.describe(group)
+    # A partition may have an offset without a member, and a member without an offset.
     committed = await groups.committed(group)
     owners = {place: member for member in view.members for place in member.partitions}
     places = sorted({*committed, *owners})
     ends = await _ends(client, {topic for topic, _ in places})
     rows = []
     for topic, partition in places:
+        # Without an offset or an end there is no lag to show.
         at, end = committed.get((topic, partition)), ends.get((topic, partition))
         owner = owners.get((topic, partition))
         rows.append(

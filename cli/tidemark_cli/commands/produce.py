@@ -8,9 +8,9 @@ import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, fail
 from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOption
+from tidemark_cli.commands.kafka_session import run, target
 from tidemark_cli.records.inputs import BadInput, RecordFields, parse_headers
 from tidemark_cli.records.positions import TIME_FORMS, BadPosition, parse_time_ms
-from tidemark_cli.records.session import run, target
 
 if TYPE_CHECKING:
     from tidemark.kafka_client.client import KafkaClient

@@ -8,7 +8,7 @@ import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption
 from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOption
-from tidemark_cli.records.session import run, target
+from tidemark_cli.commands.kafka_session import run, target
 from tidemark_cli.records.text import columns
 from tidemark_cli.sizes import size_text
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show the topics that brokers serve, with their offsets.")
 OutputOption = Annotated[Literal["text", "json"], typer.Option(help="Format of the output.")]
 _UNKNOWN = "?"
+_LIST_HEADING = ("TOPIC", "PARTITIONS", "REPLICAS", "IN-SYNC", "TIERED", "OFFSETS")
 
 
 @app.command("list")
@@ -40,28 +41,19 @@ def list_(
     where = target(bootstrap, client_config, directory)
 
     async def work(client: "KafkaClient", _: asyncio.Event) -> None:
-        from tidemark_cli.records import topic_figures
+        from tidemark_cli.records.topic_figures import list_topics
 
-        listing = await topic_figures.list_topics(client, internal=internal)
-        rows = [
-            {
-                "topic": topic.name,
-                "partitions": len(topic.partitions),
-                "replicas": topic_figures.replicas_text(topic.partitions),
-                "inSync": topic_figures.in_sync_text(topic.partitions),
-                "tiered": listing.tiered.get(topic.name),
-                "offsets": listing.span(topic),
-            }
-            for topic in listing.topics
-        ]
+        # Scripts get JSON also if there is no topic.
+        listing = await list_topics(client, internal=internal)
+        rows = _rows(listing)
         if output == "json":
             typer.echo(json.dumps(rows, indent=2))
         elif rows:
-            heading = ("TOPIC", "PARTITIONS", "REPLICAS", "IN-SYNC", "TIERED", "OFFSETS")
             cells = [[_shown(value) for value in row.values()] for row in rows]
-            typer.echo(columns([heading, *cells]))
+            typer.echo(columns([_LIST_HEADING, *cells]))
         else:
             typer.echo("no topics")
+        # On standard error, so that both outputs stay readable for programs.
         _print_problems(listing)
 
     run(where, work)
@@ -85,6 +77,7 @@ def describe(
     async def work(client: "KafkaClient", _: asyncio.Event) -> None:
         from tidemark_cli.records.topic_figures import describe_topic
 
+        # Text is made of the same values as JSON.
         listing = await describe_topic(client, name)
         body = _described(listing)
         typer.echo(json.dumps(body, indent=2) if output == "json" else _description(body))
@@ -93,13 +86,32 @@ def describe(
     run(where, work)
 
 
+def _rows(listing: "Listing") -> list[dict[str, Any]]:
+    """Return the topics of a listing, as JSON shows them."""
+    from tidemark_cli.records.topic_figures import in_sync_text, replicas_text
+
+    return [
+        {
+            "topic": topic.name,
+            "partitions": len(topic.partitions),
+            "replicas": replicas_text(topic.partitions),
+            "inSync": in_sync_text(topic.partitions),
+            "tiered": listing.tiered.get(topic.name),
+            "offsets": listing.span(topic),
+        }
+        for topic in listing.topics
+    ]
+
+
 def _described(listing: "Listing") -> dict[str, Any]:
     """Return the description of the only topic of a listing, as JSON shows it."""
     from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST
 
+    # Only values of the topic itself are of interest, not the defaults.
     topic = listing.topics[0]
     configuration = listing.configs.get(topic.name, {})
 
+    # An offset that its leader did not answer is unknown.
     def offset(special: int, partition: int) -> int | None:
         return listing.offsets[special].get((topic.name, partition))
 

@@ -28,7 +28,7 @@ Show = Callable[[int, DecodedRecord], bytes]
 
 @dataclass(frozen=True, slots=True)
 class ConsumePlan:
-    """What to read.
+    """Records to read.
 
     ``partitions`` empty: all. ``group`` "": without a group. ``count`` None: no limit. ``follow``:
     continue behind the present end.
@@ -79,6 +79,7 @@ class Consuming:
         Raises ``KafkaError``, and BrokenPipeError if standard output is closed.
         """
         plan = self._plan
+        # A topic or partition that does not exist is an error at once.
         leaders = TopicLeaders(client, plan.topic)
         await leaders.refresh()
         leaders.check([*plan.partitions])
@@ -88,6 +89,7 @@ class Consuming:
             if plan.group:
                 await self._read_as_member(client, leaders, reader, stop)
             else:
+                # Without a group the partitions never change.
                 await self._start(leaders, reader, plan.partitions or tuple(leaders.of), {})
                 while not stop.is_set() and not self._has_all() and reader.unfinished:
                     await self._read(reader)
@@ -178,12 +180,15 @@ class Consuming:
         self, groups: Groups, member: GroupMember, leaders: TopicLeaders, reader: RecordReader
     ) -> None:
         """Give up revoked partitions after a commit, and start the new ones where it ended."""
+        # The coordinator has not decided yet.
         if member.assigned is None:
             return
+        # Committed before they are given up, so that the next member continues there.
         revoked = reader.positions.keys() - member.assigned
         if revoked:
             await self._commit(member, {p: reader.positions[p] for p in revoked})
             reader.unassign(revoked)
+        # Partitions that no member has read yet start at the chosen offset.
         added = member.assigned - reader.positions.keys()
         if added:
             committed = await groups.committed(self._plan.group)
@@ -193,6 +198,7 @@ class Consuming:
                 if (leaders.topic, partition) in committed
             }
             await self._start(leaders, reader, tuple(added), known)
+        # Only now may the coordinator assign revoked partitions to another member.
         member.own(reader.positions)
 
     async def _commit(self, member: GroupMember, positions: dict[int, int]) -> None:

@@ -20,7 +20,7 @@ class BadPosition(ValueError):
     """Text that is no offset or time; the message says what to write."""
 
 
-class Kind(enum.Enum):
+class OffsetKind(enum.Enum):
     """Meaning of a choice's number."""
 
     OFFSET = enum.auto()
@@ -33,7 +33,7 @@ class Kind(enum.Enum):
 class OffsetChoice(NamedTuple):
     """Chosen offset; ``number`` is an offset, a distance to the end, or milliseconds."""
 
-    kind: Kind
+    kind: OffsetKind
     number: int = 0
 
 
@@ -41,17 +41,17 @@ def parse_choice(text: str) -> OffsetChoice:
     """Parse an offset of the command line. Raises :class:`BadPosition`."""
     word = text.strip().lower()
     if word in _START:
-        return OffsetChoice(Kind.START)
+        return OffsetChoice(OffsetKind.START)
     if word in _END:
-        return OffsetChoice(Kind.END)
+        return OffsetChoice(OffsetKind.END)
     if word.startswith("@"):
-        return OffsetChoice(Kind.TIME_MS, parse_time_ms(text.strip()[1:]))
+        return OffsetChoice(OffsetKind.TIME_MS, parse_time_ms(text.strip()[1:]))
     if not _NUMBER.fullmatch(word):
         raise BadPosition(f"{text!r} is no offset: write {FORMS}")
     # -0 means the end: no record is behind it.
     if word.startswith("-"):
-        return OffsetChoice(Kind.BEFORE_END, -int(word))
-    return OffsetChoice(Kind.OFFSET, int(word))
+        return OffsetChoice(OffsetKind.BEFORE_END, -int(word))
+    return OffsetChoice(OffsetKind.OFFSET, int(word))
 
 
 def parse_time_ms(text: str) -> int:
@@ -84,15 +84,15 @@ async def resolve(
     starts = await leaders.offsets(dict.fromkeys(partitions, EARLIEST))
     ends = await leaders.offsets(dict.fromkeys(partitions, LATEST), committed=committed)
     match choice.kind:
-        case Kind.START:
+        case OffsetKind.START:
             return starts
-        case Kind.END:
+        case OffsetKind.END:
             return ends
-        case Kind.OFFSET:
+        case OffsetKind.OFFSET:
             chosen = dict.fromkeys(partitions, choice.number)
-        case Kind.BEFORE_END:
+        case OffsetKind.BEFORE_END:
             chosen = {partition: end - choice.number for partition, end in ends.items()}
-        case Kind.TIME_MS:
+        case OffsetKind.TIME_MS:
             found = await leaders.offsets(dict.fromkeys(partitions, choice.number))
             # -1: no record is as late as the time.
             chosen = {p: ends[p] if offset < 0 else offset for p, offset in found.items()}

@@ -18,7 +18,7 @@ from tidemark_cli.sizes import size_text
 
 @dataclass(frozen=True, slots=True)
 class ProducePlan:
-    """What to send, where and how fast.
+    """Records to send, their partition and their rate.
 
     ``count`` None: until the source ends. ``partition`` None: by key. ``value`` None, ``size`` 0
     and ``of_flights`` False: lines of standard input, split at ``separator`` if it is not empty.
@@ -38,7 +38,7 @@ class ProducePlan:
 
 
 class Producing:
-    """One run."""
+    """Run of a plan, with its figures."""
 
     def __init__(self, plan: ProducePlan) -> None:
         self._plan = plan

@@ -37,11 +37,14 @@ async def reported(
     ``quiet``: without progress, as the records appear on the terminal. A run that fails
     gets its last line too, unless it had no record yet or its output is closed.
     """
+    # A task of its own, as the run may wait for a broker.
     beat = asyncio.create_task(_progress(work)) if not quiet else None
     try:
         await work.run(client, stop)
+    # The program that read the records has ended, so the end is silent.
     except BrokenPipeError:
         raise
+    # The figures of a run that failed tell how far it came.
     except Exception:
         if work.has_begun:
             say(work.summary())

@@ -63,13 +63,14 @@ class RecordFormat:
         self._parts += [template[at:].encode()]
 
     def text(self, topic: str, partition: int, record: "DecodedRecord") -> bytes:
-        """Return one record."""
+        """Return the text of a record, by the template."""
         return b"".join(
             part if isinstance(part, bytes) else self._field(part, topic, partition, record)
             for part in self._parts
         )
 
     def _field(self, name: str, topic: str, partition: int, record: "DecodedRecord") -> bytes:
+        # Fields with bytes of a producer are escaped.
         match name:
             case "k":
                 return self._show(record.key)
@@ -82,6 +83,7 @@ class RecordFormat:
                 return topic.encode()
             case "d":
                 return time_text(record.timestamp_ms).encode()
+        # All others are numbers. The length of null is -1, as in kcat.
         numbers = {
             "p": partition,
             "o": record.offset,

@@ -58,7 +58,7 @@ class Listing:
 
 
 async def list_topics(client: KafkaClient, *, internal: bool) -> Listing:
-    """Return all topics; internal ones only if asked for. Raises ``KafkaError``."""
+    """Return all topics, with ``internal`` those of Kafka itself too. Raises ``KafkaError``."""
     admin = Admin(client)
     await admin.describe_cluster()
     views = await admin.topics()
@@ -121,6 +121,7 @@ async def _add_offsets(client: KafkaClient, listing: Listing, specials: Iterable
 async def _add_sizes(client: KafkaClient, listing: Listing) -> None:
     """Request the bytes of the leaders' log directories (DescribeLogDirs)."""
     for leader, places in _by_leader(listing.topics).items():
+        # Only the partitions that this broker leads: replicas have other sizes.
         request = dirs_request.DescribeLogDirsRequest(
             topics=tuple(
                 dirs_request.DescribableLogDirTopic(
@@ -134,6 +135,7 @@ async def _add_sizes(client: KafkaClient, listing: Listing) -> None:
         except KafkaError as error:
             listing.problems.append(f"sizes of broker {leader}: {error}")
             continue
+        # A broker may have several log directories, and a partition is in one of them.
         for result in answer.results:
             for topic in result.topics:
                 for part in topic.partitions:

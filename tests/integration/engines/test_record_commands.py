@@ -195,7 +195,7 @@ def test_members_share_partitions_and_lose_no_record(engine: DrivenEngine, tmp_p
     try:
         wait(lambda: partitions_of_members() == [2, 2], "two partitions each", LONG_S)
         run(engine, "produce", topic, "--size", "50", "--count", "400", "--rate", "200")
-        # A member that is asked to stop leaves, and the other continues at its offsets.
+        # A member that is stopped leaves, and the other one continues at its offsets.
         first[0].send_signal(signal.SIGINT)
         assert first[0].wait(30) == 0
         run(engine, "produce", topic, "--size", "50", "--count", "100")

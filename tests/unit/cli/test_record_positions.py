@@ -5,8 +5,8 @@ import pytest
 from tidemark.kafka_client.values import EARLIEST, LATEST
 from tidemark_cli.records.positions import (
     BadPosition,
-    Kind,
     OffsetChoice,
+    OffsetKind,
     parse_choice,
     parse_time_ms,
     resolve,
@@ -16,15 +16,15 @@ from tidemark_cli.records.positions import (
 @pytest.mark.parametrize(
     ("text", "choice"),
     [
-        ("start", OffsetChoice(Kind.START)),
-        ("earliest", OffsetChoice(Kind.START)),
-        ("END", OffsetChoice(Kind.END)),
-        ("17", OffsetChoice(Kind.OFFSET, 17)),
-        ("-5", OffsetChoice(Kind.BEFORE_END, 5)),
-        ("@1357035300000", OffsetChoice(Kind.TIME_MS, 1_357_035_300_000)),
-        ("@2013-01-01T10:15:00Z", OffsetChoice(Kind.TIME_MS, 1_357_035_300_000)),
-        ("@2013-01-01T11:15:00+01:00", OffsetChoice(Kind.TIME_MS, 1_357_035_300_000)),
-        ("@2013-01-01", OffsetChoice(Kind.TIME_MS, 1_356_998_400_000)),
+        ("start", OffsetChoice(OffsetKind.START)),
+        ("earliest", OffsetChoice(OffsetKind.START)),
+        ("END", OffsetChoice(OffsetKind.END)),
+        ("17", OffsetChoice(OffsetKind.OFFSET, 17)),
+        ("-5", OffsetChoice(OffsetKind.BEFORE_END, 5)),
+        ("@1357035300000", OffsetChoice(OffsetKind.TIME_MS, 1_357_035_300_000)),
+        ("@2013-01-01T10:15:00Z", OffsetChoice(OffsetKind.TIME_MS, 1_357_035_300_000)),
+        ("@2013-01-01T11:15:00+01:00", OffsetChoice(OffsetKind.TIME_MS, 1_357_035_300_000)),
+        ("@2013-01-01", OffsetChoice(OffsetKind.TIME_MS, 1_356_998_400_000)),
     ],
 )
 def test_offsets_are_parsed(text: str, choice: OffsetChoice) -> None:
