@@ -337,6 +337,8 @@ class DirectoryStore:
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             advice = "give the broker's user write permission on it"
             reason = Reason.STORE_PERMISSION_DENIED
+        elif error.errno == errno.ENOTDIR:
+            advice, reason = "remove the file in its place", Reason.STORE_INPUT_OUTPUT_ERROR
         else:
             advice, reason = (
                 "check the file system that contains it",

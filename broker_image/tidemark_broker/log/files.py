@@ -94,7 +94,7 @@ def probe_room(directory: Path, size_bytes: int) -> None:
     Raises :class:`StorageError`.
     """
     path = directory / f"room.{threading.get_ident()}{TEMPORARY_SUFFIX}"
-    with storage_errors(f"{directory} has no room for {size_bytes} bytes"):
+    with storage_errors(f"cannot write {size_bytes} bytes in {directory}"):
         try:
             put(path, bytes(size_bytes))
         finally:

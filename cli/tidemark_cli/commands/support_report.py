@@ -42,8 +42,12 @@ def report(
     if is_local(called, kubeconfig):
         layout = Layout.at(nearest(directory))
         logs = {log.stem: log for log in sorted((layout.root / "logs").glob("*.log"))}
-        records = processes.running(layout)
-        metrics = {r.name: str(r.ready["metrics"]) for r in records if "metrics" in r.ready}
+        # A process that has left a log and does not run is named, because that is often the cause.
+        records = {record.name: record for record in processes.running(layout)}
+        metrics = dict.fromkeys(logs.keys() - records.keys(), "")
+        for name, record in records.items():
+            if "metrics" in record.ready:
+                metrics[name] = str(record.ready["metrics"])
     # Imported only here, as the help needs none of it.
     from tidemark_cli.inspection.support_bundle import write_bundle
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
+from tidemark.reasons import Reason
+
 REDACTED = "[redacted]"
 #: Shorter values, such as ``true`` or a port, would redact unrelated text.
 _VALUE_CHARS_MIN = 6
@@ -23,6 +25,8 @@ _SECRET_NAME = (
 _HARMLESS = re.compile(
     r"(?:ref|refs|name|names|count|ms|bytes|seconds|id)$|^secrets?$", re.IGNORECASE
 )
+#: Reasons of conditions such as PasswordUnusable stand before messages in logs.
+_REASONS = frozenset(reason.value for reason in Reason)
 _NAME = re.compile(_SECRET_NAME, re.IGNORECASE)
 _ASSIGNMENT = re.compile(
     # name, separator, value: in YAML, JSON, properties, command lines and query strings
@@ -66,7 +70,10 @@ class Redactor:
         return _ASSIGNMENT.sub(_assignment, text)
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value without secrets: by the names of its fields, then as text."""
+        """Return a JSON value without secrets: by the names of its fields, then as text.
+
+        Its JSON text needs no further redaction, which would destroy the form.
+        """
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -76,8 +83,10 @@ class Redactor:
         # In a container's ``env``, the name that marks a secret is a field beside the value.
         named = str(value.get("name", ""))
         return {
-            key: REDACTED
-            if isinstance(item, str) and (is_secret(key) or (key == "value" and is_secret(named)))
+            self.text(key): REDACTED
+            if isinstance(item, str | int | float)
+            and not isinstance(item, bool)
+            and (is_secret(key) or (key == "value" and is_secret(named)))
             else self.value(item)
             for key, item in value.items()
         }
@@ -85,6 +94,8 @@ class Redactor:
 
 def is_secret(name: str) -> bool:
     """Return whether a field or variable of this name has a secret value."""
+    if name in _REASONS:
+        return False
     return _NAME.search(name) is not None and _HARMLESS.search(name) is None
 
 

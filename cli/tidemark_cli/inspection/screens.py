@@ -81,7 +81,8 @@ def print_findings(out: Console, found: Sequence[HealthFinding], indent: int = 2
     for item in found:
         heading = Text(" ".join(filter(None, (item.reference, item.reason))), style="bold")
         if item.condition:
-            heading.append(f" ({item.condition})", style="not bold")
+            since = f" since {item.since}" if item.since else ""
+            heading.append(f" ({item.condition}{since})", style="not bold")
         out.print(Padding(heading, (0, 0, 0, indent)))
         out.print(Padding(Text(item.message), (0, 0, 0, indent + 2)))
 

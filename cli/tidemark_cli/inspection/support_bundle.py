@@ -50,12 +50,15 @@ class Bundle:
     def add_json(self, name: str, value: Any) -> None:
         """Add a JSON value, its secret fields removed first."""
         text = json.dumps(self._redactor.value(value), indent=1, ensure_ascii=False)
-        self.add(name, text)
+        self._add_redacted(name, text)
 
     def add(self, name: str, text: str) -> None:
         """Add a text; if it is too long, its end."""
         # Redacted before it is cut: a cut could separate a secret from what reveals it.
-        data = self._redactor.text(text).encode(errors="replace")
+        self._add_redacted(name, self._redactor.text(text))
+
+    def _add_redacted(self, name: str, text: str) -> None:
+        data = text.encode(errors="replace")
         note = f"{len(data)} bytes"
         if len(data) > FILE_BYTES_MAX:
             data = data[-FILE_BYTES_MAX:]
@@ -93,8 +96,9 @@ def write_bundle(
 ) -> dict[str, str]:
     """Write the bundle of the client's namespace to a ``.tar.gz``; return its index.
 
-    ``logs`` and ``metrics`` are the files and addresses of a local cluster's processes. Without
-    them both are read from the pods. Raises OSError if the file cannot be written.
+    ``logs`` and ``metrics`` are the files and addresses of a local cluster's processes; the address
+    is "" for a process that has ended. Without them both are read from the pods. Raises OSError if
+    the file cannot be written.
     """
     values, hint = _secret_values(kube)
     # Only for its owner: a bundle describes a cluster, even without secrets.
@@ -158,6 +162,8 @@ def _screen(kube: KubeClient) -> str:
     found = findings(snapshot)
     out = io.StringIO()
     console = Console(file=out, width=_SCREEN_COLUMNS)
+    # First of all the time: a reader compares it with those in logs and conditions.
+    out.write(f"Collected at {snapshot.read_at:%Y-%m-%dT%H:%M:%SZ}\n")
     print_screen(console, snapshot, found, ordered(snapshot.topics, found), wide=True)
     return out.getvalue()
 
@@ -217,6 +223,8 @@ def _end_of(log: Path) -> str:
 
 
 def _scrape(address: str) -> str:
+    if not address:
+        raise OSError("its process has ended")
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=_METRICS_TIMEOUT_S) as got:
             return str(got.read(FILE_BYTES_MAX).decode())

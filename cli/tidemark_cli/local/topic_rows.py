@@ -72,7 +72,8 @@ def joined(objects: Iterable[dict[str, Any]], rows: Iterable[PartitionRow]) -> l
     """Return the Topic objects, each with the rows of its partitions.
 
     They are joined by topic ID. Only the row of partition 0 has the topic's name. It identifies the
-    rows until the Topic's status has the ID.
+    rows until the Topic's status has the ID, unless they belong to another Topic: two objects may
+    name the same topic, and one of them is refused.
     """
     by_id: dict[uuid.UUID, list[PartitionRow]] = defaultdict(list)
     ids: dict[str, uuid.UUID] = {}
@@ -80,9 +81,11 @@ def joined(objects: Iterable[dict[str, Any]], rows: Iterable[PartitionRow]) -> l
         by_id[row.topic_id].append(row)
         if row.name:
             ids[row.name] = row.topic_id
+    views = [TopicRows(obj["metadata"]["name"], obj, ()) for obj in objects]
+    owned = {view.kafka_name for view in views if view.status.get("topicId")}
+    ids = {name: topic_id for name, topic_id in ids.items() if name not in owned}
     topics = []
-    for obj in objects:
-        view = TopicRows(obj["metadata"]["name"], obj, ())
+    for view in views:
         topic_id = topic_id_of(view, ids)
         own = by_id.get(topic_id, []) if topic_id is not None else []
         topics.append(replace(view, rows=tuple(sorted(own, key=lambda row: row.partition))))

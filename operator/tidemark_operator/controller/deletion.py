@@ -126,7 +126,8 @@ def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
         return None
     if failed:
         first = view.progress[failed[0]].error
-        text = f"partitions {numbers(failed)} failed ({first}). The others are complete"
+        others = ". The others are complete" if len(failed) < len(resolved) else ""
+        text = f"partitions {numbers(failed)} failed ({first}){others}"
         return Finished(succeeded=False, reason=Reason.PARTITIONS_FAILED, message=text)
     text = f"{count(view.records or 0, 'record')} deleted in {count(len(resolved), 'partition')}"
     return Finished(succeeded=True, reason=Reason.DELETED, message=text)

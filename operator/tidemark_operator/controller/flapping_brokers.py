@@ -65,7 +65,7 @@ class BrokerReturns:
         if not wait_s(times):
             return []
         text = (
-            f"broker {broker.node_id} has restarted {times} times in "
+            f"broker {broker.node_id} has returned {times} times in "
             f"{REMEMBERED_S // 60} minutes. It leads again after it has been "
             f"live for {wait_s(times)} s"
         )

@@ -86,16 +86,22 @@ def test_report_contains_the_objects_and_none_of_the_planted_secrets(
     log = tmp_path / "operator.log"
     log.write_text("".join(f"login with {secret} failed\n" for secret in PLANTED))
     path = tmp_path / "report.tar.gz"
-    index = write_bundle(path, kube, logs={"operator": log}, metrics={"operator": "127.0.0.1:1"})
+    metrics = {"operator": "127.0.0.1:1", "broker-1": ""}
+    index = write_bundle(path, kube, logs={"operator": log}, metrics=metrics)
     texts = contents(path)
     assert "orders" in texts["objects/Topic.json"]
     assert texts["logs/operator.log"].count("[redacted]") == len(PLANTED)
-    assert texts["screen.txt"].startswith("NOT HEALTHY: no operator has started")
+    collected, _, screen = texts["screen.txt"].partition("\n")
+    assert collected.startswith("Collected at 20")
+    assert screen.startswith("NOT HEALTHY: no operator has started")
     whole = "".join(texts.values())
     assert not [secret for secret in PLANTED if secret in whole]
     # What could not be read is named with the reason.
     assert index["metrics/operator.txt"].startswith("left out: 127.0.0.1:1 does not respond")
+    assert index["metrics/broker-1.txt"] == "left out: its process has ended"
     assert json.loads(texts["index.json"]) == index
+    # Redaction leaves JSON readable, whatever the annotations contain.
+    assert all(json.loads(text) is not None for name, text in texts.items() if ".json" in name)
 
 
 def test_a_long_log_keeps_its_end(kube: KubeClient, tmp_path: Path) -> None:

@@ -80,3 +80,16 @@ def test_what_explains_a_problem_stays() -> None:
 @pytest.mark.parametrize("name", ["secretName", "credentialsSecretRef", "token_count", "secrets"])
 def test_references_and_figures_are_no_secrets(name: str) -> None:
     assert not is_secret(name)
+
+
+def test_a_password_field_with_a_reference_stays() -> None:
+    reference = {"valueFrom": {"secretKeyRef": {"name": "billing", "key": "password"}}}
+    assert Redactor().value({"password": reference, "pin_token": 123456}) == {
+        "password": reference,
+        "pin_token": REDACTED,
+    }
+
+
+def test_a_reason_that_names_a_password_is_no_assignment() -> None:
+    line = "User default/billing: PasswordUnusable: Secret billing does not exist"
+    assert Redactor().text(line) == line

@@ -130,6 +130,14 @@ def test_rows_are_those_of_the_topics_id(status: dict[str, str]) -> None:
     assert [row_.partition for row_ in found.rows] == [0, 1, 64, 65]
 
 
+def test_a_refused_topic_of_the_same_name_has_no_rows() -> None:
+    status = {"topicId": id_text(uuid.UUID(int=1))}
+    orders = {"metadata": {"name": "orders"}, "spec": {}, "status": status}
+    copy = {"metadata": {"name": "orders-copy"}, "spec": {"topicName": "orders"}}
+    found = joined([copy, orders], [row(0, 1, (1,))])
+    assert [(item.name, len(item.rows)) for item in found] == [("orders-copy", 0), ("orders", 1)]
+
+
 def test_brokers_of_apache_kafka_are_counted_by_their_statuses() -> None:
     """Apache Kafka's topics have no rows, so nothing else has their leaders and placeholders."""
     observed = body("Broker", "tidemark-1", "Ready=True Serving: ", leaders=4, replicas=9)

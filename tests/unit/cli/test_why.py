@@ -77,7 +77,7 @@ def test_remedy_is_that_of_the_cause(incident: str, cause: str, here: str, anywh
 
 def test_explanation_has_the_condition_its_cause_and_the_documented_remedy() -> None:
     text = explained(CLUSTERS["partition-offline"], "Topic", "orders")
-    assert "topic/orders PartitionsOffline (Ready=False)" in text
+    assert "topic/orders PartitionsOffline (Ready=False since" in text
     assert "Caused by\n  broker/broker-2 ShutDown" in text
     assert "broker/broker-3 Fenced" in text
     assert "What to do about broker/broker-2" in text

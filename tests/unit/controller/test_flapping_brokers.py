@@ -70,7 +70,7 @@ def test_each_wait_is_twice_as_long_and_none_longer_than_ten_minutes() -> None:
     assert not watch.stay(59)
     assert watch.stay(1)
     (message,) = watch.messages
-    assert message.startswith("broker 1 has restarted 2 times in 15 minutes. It leads again")
+    assert message.startswith("broker 1 has returned 2 times in 15 minutes. It leads again")
     assert message.endswith("live for 60 s")
 
 
