@@ -75,12 +75,14 @@ def joined(objects: Iterable[dict[str, Any]], rows: Iterable[PartitionRow]) -> l
     rows until the Topic's status has the ID, unless they belong to another Topic: two objects may
     name the same topic, and one of them is refused.
     """
+    # Group the rows, and note the names in those of partition 0.
     by_id: dict[uuid.UUID, list[PartitionRow]] = defaultdict(list)
     ids: dict[str, uuid.UUID] = {}
     for row in rows:
         by_id[row.topic_id].append(row)
         if row.name:
             ids[row.name] = row.topic_id
+    # A name whose owner is known by its status identifies no other object.
     views = [TopicRows(obj["metadata"]["name"], obj, ()) for obj in objects]
     owned = {view.kafka_name for view in views if view.status.get("topicId")}
     ids = {name: topic_id for name, topic_id in ids.items() if name not in owned}
