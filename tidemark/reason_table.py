@@ -119,7 +119,8 @@ TOPIC = (
         "Ready=True, Reconciling=True",
         "The Topic is deleted, and spec.deletionGracePeriod has not ended. The topic is still "
         "served. status.deletion.due has the end.",
-        "To keep the topic, set deletionPolicy: Orphan, and later adopt it with a new Topic "
+        "Nothing to do. To keep the topic, set deletionPolicy: Orphan, and later adopt it with a "
+        "new Topic "
         "(tidemark.dev/adopt-topic-id). To delete it at once, set deletionGracePeriod: 0s.",
     ),
     ReasonEntry(

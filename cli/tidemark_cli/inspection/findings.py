@@ -46,8 +46,11 @@ _REPORTED: Mapping[str, Mapping[str, str]] = {
 }
 #: Kinds in the order in which problems spread: a broker's failure is the cause of a topic's.
 _SPREAD = (OPERATOR, *_REPORTED)
-#: A Broker that serves with these reasons of Ready=True has a problem all the same.
-_SERVES_WITH_PROBLEM = frozenset({"ReplicasFailed", "RemoteStorageUnavailable"})
+#: Reasons of Ready=True that are reported all the same.
+_REPORTED_THOUGH_READY: Mapping[str, frozenset[str]] = {
+    "Broker": frozenset({"ReplicasFailed", "RemoteStorageUnavailable"}),
+    "Topic": frozenset({"DeletionPending"}),
+}
 #: An object without a status is new for this long. After that, no operator reconciles it.
 _NEW = dt.timedelta(seconds=60)
 #: Reason of an object that no operator has reconciled yet.
@@ -284,7 +287,7 @@ def _is_reported(kind: str, item: Mapping[str, Any], status: str) -> bool:
     if item.get("status") == status:
         # An export that its owner suspended is as it should be.
         return item.get("reason") != "Suspended"
-    return kind == "Broker" and item.get("reason") in _SERVES_WITH_PROBLEM
+    return item.get("reason") in _REPORTED_THOUGH_READY.get(kind, ())
 
 
 def _severity(kind: str, reason: str, *, stalled: bool) -> Severity:

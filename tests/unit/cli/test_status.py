@@ -130,6 +130,13 @@ def test_rows_are_those_of_the_topics_id(status: dict[str, str]) -> None:
     assert [row_.partition for row_ in found.rows] == [0, 1, 64, 65]
 
 
+def test_a_pending_deletion_is_shown_and_no_problem() -> None:
+    leaving = topic("orders", "Ready=True DeletionPending: deleted at 12:00, with 3 partitions")
+    snapshot = changed(topics=[leaving])
+    assert is_healthy(findings(snapshot))
+    assert "In progress\n  topic/orders DeletionPending (Ready=True" in text(snapshot)
+
+
 def test_a_refused_topic_of_the_same_name_has_no_rows() -> None:
     status = {"topicId": id_text(uuid.UUID(int=1))}
     orders = {"metadata": {"name": "orders"}, "spec": {}, "status": status}
