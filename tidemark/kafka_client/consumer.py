@@ -183,6 +183,8 @@ class RecordReader:
 
     async def _fetch(self, leader: int, positions: Mapping[int, int]) -> FetchResponse:
         """Send one Fetch request without a session (KIP-227). Raises ``KafkaError``."""
+        # All these partitions have the same leader, or none.
+        self._leaders.leader(next(iter(positions)))
         # The leader answers with the first byte, or with nothing after the wait.
         request = fetch_request.FetchRequest(
             max_wait=_WAIT,

@@ -238,8 +238,7 @@ class RecordProducer:
                 ),
             ),
         )
-        # A partition without a leader has -1, a broker that is never known.
-        leader = self._leaders.of[partition]
+        leader = self._leaders.leader(partition)
         answer = await self._leaders.client.node(
             leader, request, ProduceResponse, _REQUEST_TIMEOUT_S
         )

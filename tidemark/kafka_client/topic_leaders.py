@@ -54,6 +54,12 @@ class TopicLeaders:
                 f"{max(self.of, default=-1)}"
             )
 
+    def leader(self, partition: int) -> int:
+        """Return the leader of a partition. Raises Unreachable if it has none."""
+        if self.of.get(partition, -1) < 0:
+            raise Unreachable(f"partition {partition} of {self.topic} has no leader")
+        return self.of[partition]
+
     async def offsets(
         self, timestamps: Mapping[int, int], *, committed: bool = False
     ) -> dict[int, int]:
@@ -76,6 +82,7 @@ class TopicLeaders:
                     if self.of[partition] == leader
                 }
                 try:
+                    self.leader(next(partition for _, partition in named))
                     answers = await list_offsets(self.client, leader, named, committed=committed)
                 except Unreachable as error:
                     problem = str(error)

@@ -4,12 +4,14 @@ import uuid
 
 import pytest
 
+from tidemark.kafka_client import topic_leaders
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.consumer import Fetched, RecordReader
-from tidemark.kafka_client.errors import ClusterRefused
+from tidemark.kafka_client.errors import ClusterRefused, Unreachable
 from tidemark.kafka_client.producer import murmur2
 from tidemark.kafka_client.topic_leaders import TopicLeaders, UnknownTopic
+from tidemark.kafka_client.values import EARLIEST
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker, build_end_marker
 
@@ -100,6 +102,14 @@ def test_an_unassigned_partition_returns_nothing() -> None:
     fetched = Fetched(0, 0, batch(0, 2), ())
     of.unassign([0])
     assert list(of.records(fetched)) == []
+
+
+async def test_a_partition_without_a_leader_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_leaders, "PATIENCE_S", -1.0)
+    leaders = TopicLeaders(KafkaClient(KafkaAccess(())), "orders")
+    leaders.topic_id, leaders.of = uuid.uuid4(), {0: -1}
+    with pytest.raises(Unreachable, match="partition 0 of orders has no leader"):
+        await leaders.offsets({0: EARLIEST})
 
 
 def test_a_missing_partition_is_named() -> None:
