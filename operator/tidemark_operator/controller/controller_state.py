@@ -168,8 +168,9 @@ class ControllerState:
     def put_topic(self, topic: TopicInfo) -> None:
         """Take a Topic as it is in the API server, also after each status write of the operator.
 
-        Two facts may be newer than its status: a stored record of its placement, and the tiering
-        state that brokers have received (a higher tiering epoch).
+        Three facts may be newer than its status: a stored record of its placement, the tiering
+        state that brokers have received (a higher tiering epoch), and whether a deletion with a
+        grace period has something to keep.
         """
         self.drop_topic(topic.key)
         recorded = self.records[self.record_home(topic.id)].get(topic.id, 0)
@@ -182,6 +183,11 @@ class ControllerState:
                 tiering=reported, since_ms=topic.tiering_status.since_ms
             )
             topic = dataclasses.replace(topic, tiering_status=tiering_status)
+        # The end of the grace period only replaces the time of the deletion, which paces statuses.
+        if topic.deletion_due_ms is not None and not self._can_be_kept(topic):
+            topic = dataclasses.replace(
+                topic, deletion_ms=topic.deletion_due_ms, deletion_due_ms=None
+            )
         self.topics[topic.key] = topic
         self.tierings[topic.tiering.state] += 1
         if topic.tiering.is_disabling:
@@ -191,6 +197,18 @@ class ControllerState:
         self._keys_by_name.setdefault(topic.name, set()).add(topic.key)
         if "." in topic.name or "_" in topic.name:
             self._alike.setdefault(collision_key(topic.name), set()).add(topic.name)
+
+    def _can_be_kept(self, topic: TopicInfo) -> bool:
+        """Return whether a deleted topic exists and its deletion has not started.
+
+        Tombstones prove a start: a grace period that is set later, or by another version of the
+        operator, cannot stop brokers that already delete. A lost status proves nothing, so rows and
+        the record of a placement count as well as an id.
+        """
+        if topic.id in self._tombstones:
+            return False
+        recorded = topic.id in self.records[self.record_home(topic.id)]
+        return topic.topic_id is not None or recorded or bool(self.rows_of(topic.id))
 
     def take_replica_report(self, node_id: int, states: Iterable[TopicState]) -> None:
         """Take a broker's report of the replica states that it has received.

@@ -129,12 +129,12 @@ def _deletion_times(topic: Topic) -> tuple[int | None, int | None]:
     """Return when the topic's deletion was requested, and when its grace period ends.
 
     At most one is set. The first one means that the deletion may start or has started. The start is
-    read from the status and not from the clock, which may be set back.
+    read from the status and not from the clock, which may be set back. Whether a topic exists that
+    could be kept is decided by the controller's state.
     """
     requested_ms, period, status = _deletion_ms(topic.metadata), _grace_period(topic), topic.status
     started = status.deletion is not None and bool(status.deletion.started)
-    # Without an id no topic exists that could be kept.
-    if requested_ms is None or not period or started or status.topic_id is None:
+    if requested_ms is None or not period or started:
         return requested_ms, None
     return None, requested_ms + duration_ms(period)
 

@@ -210,8 +210,9 @@ class TopicChanger:
 
         name = object_name(cluster, topic, is_taken)
         body = creation.manifest(services.state, change, namespace=namespace, name=name)
-        # Without its own topics a coordinator would serve no group and no transaction.
-        if topic not in COORDINATORS_TOPICS:
+        # Without its own topics a coordinator would serve no group and no transaction. Its broker
+        # requests them with its own settings.
+        if not (change.automatic and topic in COORDINATORS_TOPICS):
             remedy = f"create a Topic object for topic {topic}"
             place = f"Cluster {services.cluster_key.namespaced_name}"
             check_allowed(services.state.cluster, None, place, remedy)

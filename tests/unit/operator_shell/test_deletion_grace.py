@@ -194,3 +194,68 @@ async def test_paused_topic_is_not_looked_at_when_its_grace_period_ends(
     deleted_ms = delete(world, clock)
     topic = world.services.state.topics["ns/t"]
     assert recheck_s(topic, None, now_ms=deleted_ms + 48 * HOUR_MS) is None
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_grace_period_does_not_hold_back_a_deletion_that_has_started(
+    world: ShellWorld, clock: Clock, restarted: bool
+) -> None:
+    delete(world, clock)
+    world.edit(TOPIC, "t", deletionGracePeriod="0s")
+    await TopicReconciler(world.services).reconcile(T)
+    assert world.services.state.tombstoned_ids()
+    # The brokers delete already, so a period that is set now has nothing to keep.
+    world.edit(TOPIC, "t", deletionGracePeriod="24h")
+    if restarted:
+        async with world.term():
+            await TopicReconciler(world.services).reconcile(T)
+            assert world.condition(TOPIC, "t", "Ready")[:2] == ("False", "Deleting")
+        return
+    await TopicReconciler(world.services).reconcile(T)
+    assert world.condition(TOPIC, "t", "Ready")[:2] == ("False", "Deleting")
+    assert "deletion" not in world.status(TOPIC, "t")
+
+
+def set_status(world: ShellWorld, **status: object) -> None:
+    """Replace the Topic's status, as a restored backup does."""
+    body = world.server.find(TOPIC, "t")
+    assert body is not None
+    world.services.objects.put(
+        world.server.replace_status("user", TOPIC, {**body, "status": status})
+    )
+
+
+async def test_topic_with_partitions_has_its_grace_period_although_its_status_is_lost(
+    world: ShellWorld, clock: Clock
+) -> None:
+    delete(world, clock)
+    set_status(world)
+    topics = TopicReconciler(world.services)
+    for _ in range(2):
+        await topics.reconcile(T)
+    assert not world.services.state.tombstoned_ids()
+    assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "DeletionPending")
+    assert world.status(TOPIC, "t")["topicId"]
+
+
+async def test_topic_that_never_existed_is_deleted_at_once(world: ShellWorld, clock: Clock) -> None:
+    world.make_topic("u", topicName="t", deletionGracePeriod="24h")
+    topics, key = TopicReconciler(world.services), ShellWorld.key(TOPIC, "u")
+    await topics.reconcile(key)
+    assert world.condition(TOPIC, "u", "Stalled")[1] == "NameTaken"
+    world.delete(TOPIC, "u")
+    await topics.reconcile(key)
+    assert world.server.find(TOPIC, "u") is None
+
+
+async def test_restored_status_of_a_started_deletion_does_not_end_a_grace_period(
+    world: ShellWorld, clock: Clock
+) -> None:
+    topics = TopicReconciler(world.services)
+    status = world.status(TOPIC, "t")
+    set_status(world, **status, deletion={"due": "2020-01-01T00:00:00Z", "started": True})
+    await topics.reconcile(T)
+    assert "deletion" not in world.status(TOPIC, "t")
+    delete(world, clock)
+    await topics.reconcile(T)
+    assert not world.services.state.tombstoned_ids()

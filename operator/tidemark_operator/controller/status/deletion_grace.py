@@ -41,8 +41,12 @@ def status_field(topic: TopicInfo, *, now_ms: int) -> Json | None:
     """
     former = topic.status.get(DELETION)
     if topic.deletion_due_ms is None:
-        # A deletion that has started stays so, although a protection may hold it back.
-        return former if isinstance(former, dict) and former.get("started") else None
+        # A deletion that has started stays so, although a protection may hold it back. A restored
+        # status may be of another object.
+        is_deleted = topic.deletion_ms is not None or topic.deletion_blocked
+        if is_deleted and isinstance(former, dict) and former.get("started"):
+            return former
+        return None
     field: dict[str, object] = {"due": time_text(topic.deletion_due_ms)}
     if now_ms >= topic.deletion_due_ms:
         field["started"] = True
