@@ -54,19 +54,6 @@ def adopt_checkpointed_log_start(log: PartitionLog) -> bool:
         return moved
 
 
-def raise_local_log_start(log: PartitionLog, offset: int) -> bool:
-    """Raise the first offset that is read locally; return whether it moved.
-
-    It never falls, nor exceeds the high watermark.
-    """
-    with log.lock:
-        _check_committed(log, "local log start", offset)
-        if offset <= log.bounds.local_start:
-            return False
-        log.bounds = log.bounds.with_local_start(offset)
-        return True
-
-
 def drop_remote_part(log: PartitionLog) -> bool:
     """Raise the log start offset to the local log start; return whether it moved.
 

@@ -8,7 +8,7 @@ Objects may arrive in any order, a slice before or after the Topics of its rows.
 import datetime as dt
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,10 +152,6 @@ class ObjectIndex:
         """Return the findings of all objects in the order of ``tidemark status``."""
         by_name = sorted(self._findings.items())
         return in_order([*self._of_operator, *(item for _, own in by_name for item in own)])
-
-    def findings_of(self, kind: str, name: str) -> Sequence[HealthFinding]:
-        """Return the findings of one object."""
-        return self._findings.get((kind, name), ())
 
     def counts(self) -> HealthCounts:
         """Return the numbers of objects for the verdict."""

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from tests.integration.api.api_broker import NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
 from tidemark.tiering import Tiering, TieringState
-from tidemark_broker.log import reading, start_offsets
+from tidemark_broker.log import reading
 
 T0 = 1_700_000_000_000
 
@@ -138,7 +138,7 @@ async def test_records_deleted_locally_during_a_read_are_read_from_the_tier(
 
     async def change() -> None:
         # Local retention deletes offset 3 while it is being read.
-        assert start_offsets.raise_local_log_start(partition.log, 10)
+        partition.log.bounds = partition.log.bounds.with_local_start(10)
 
     part = await _while_reading(broker, disk, REQUESTS[_FETCH](), _FETCH, change)
     assert part.error_code is ErrorCode.kafka_storage_error, "there is no tier here to ask"

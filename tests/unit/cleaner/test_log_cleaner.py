@@ -12,7 +12,7 @@ from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.cleaner.throttle import IoThrottle
 from tidemark_broker.config import BrokerConfig, parse
 from tidemark_broker.config_entries import ConfigError
-from tidemark_broker.log import LogConfig, flushing, opening, start_offsets
+from tidemark_broker.log import LogConfig, flushing, opening
 from tidemark_broker.log.compaction import CleaningAborted
 from tidemark_broker.log.compaction.cleaning_pace import CleaningPace
 from tidemark_broker.replication.partition import Partition
@@ -157,7 +157,7 @@ async def test_a_log_with_a_part_in_the_tier_is_left_alone(node: ReplicaNode) ->
     partition.log.config = COMPACT
     await node.append(10)
     # The records below 20 are in the tier only, where compaction does not reach them.
-    start_offsets.raise_local_log_start(partition.log, 20)
+    partition.log.bounds = partition.log.bounds.with_local_start(20)
     assert partition.log.log_start_offset < partition.log.local_log_start_offset
     assert not await cleaner(node).clean_one()
 

@@ -401,7 +401,7 @@ def test_high_watermark_and_log_start_only_rise(bench: Bench) -> None:
     assert (log.log_start_offset, log.local_log_start_offset) == (6, 6)
     assert log.epochs.entries[0].start_offset == 6
     # Records 6 and 7 are in the tier only from here on.
-    assert start_offsets.raise_local_log_start(log, 8)
+    log.bounds = log.bounds.with_local_start(8)
     assert (log.log_start_offset, log.local_log_start_offset) == (6, 8)
     with pytest.raises(OffsetOutOfRange):
         reading.read(log, 7, max_bytes=1, up_to_offset=10, min_one=True)

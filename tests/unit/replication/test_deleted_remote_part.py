@@ -9,7 +9,6 @@ import pytest
 from tests.unit.replication.replica_nodes import ReplicaNode, row
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire.control import IsrChange
-from tidemark_broker.log import start_offsets
 from tidemark_broker.replication.following.follower import FetchOutcome
 from tidemark_broker.replication.partition import log_start, remote_end
 
@@ -34,7 +33,7 @@ async def pair(node: Nodes, **changes: Any) -> tuple[ReplicaNode, ReplicaNode, l
     await two.catch_up(one)
     await two.fetch_once(one)
     # Local retention of the follower relied on the tier for the records below.
-    start_offsets.raise_local_log_start(two.partition.log, LOCAL_START)
+    two.partition.log.bounds = two.partition.log.bounds.with_local_start(LOCAL_START)
     # The Delete makes the leader's local part the whole log: offsets 6 and 7 are missing on the
     # follower.
     state = row(leader=1, leader_epoch=1, partition_epoch=2, **changes)
