@@ -52,6 +52,7 @@ from tidemark_operator.resources.names import (
     PAUSED_ANNOTATION,
     SLICES_DEFAULT,
     SWEEP_PAUSED_ANNOTATION,
+    TOPIC_FINALIZER,
 )
 from tidemark_operator.resources.record_deletion import (
     RecordDeletion,
@@ -134,7 +135,9 @@ def _deletion_times(topic: Topic) -> tuple[int | None, int | None]:
     """
     requested_ms, period, status = _deletion_ms(topic.metadata), _grace_period(topic), topic.status
     started = status.deletion is not None and bool(status.deletion.started)
-    if requested_ms is None or not period or started:
+    # Without the finalizer the operator has released the topic, and others hold the object.
+    is_released = TOPIC_FINALIZER not in topic.metadata.finalizers
+    if requested_ms is None or not period or started or is_released:
         return requested_ms, None
     return None, requested_ms + duration_ms(period)
 

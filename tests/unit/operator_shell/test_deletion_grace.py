@@ -259,3 +259,22 @@ async def test_restored_status_of_a_started_deletion_does_not_end_a_grace_period
     delete(world, clock)
     await topics.reconcile(T)
     assert not world.services.state.tombstoned_ids()
+
+
+async def test_released_topic_that_another_finalizer_holds_stays_listed_as_left_behind(
+    world: ShellWorld, clock: Clock
+) -> None:
+    topics = TopicReconciler(world.services)
+    body = world.server.find(TOPIC, "t")
+    assert body is not None
+    finalizers = [*body["metadata"]["finalizers"], "example.com/audit"]
+    held = {**body, "metadata": {**body["metadata"], "finalizers": finalizers}}
+    world.services.objects.put(world.server.replace("user", TOPIC, held))
+    delete(world, clock)
+    world.edit(TOPIC, "t", deletionPolicy="Orphan")
+    await topics.reconcile(T)
+    # The manifest is applied again while the released object still exists.
+    world.edit(TOPIC, "t", deletionPolicy="Delete")
+    await topics.reconcile(T)
+    await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
+    assert world.status(CLUSTER, "main")["leftBehind"]
