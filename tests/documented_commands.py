@@ -21,7 +21,7 @@ from tidemark_cli.reference_page import commands as tidemark_commands
 from tidemark_operator.resources.kinds import KINDS
 
 _BLOCK = re.compile(r"(?ms)^( *)```(sh|bash|console)\n(.*?)^ *```")
-_OPERATORS = {"|", "||", "&&", ";", "&", "(", ")"}
+_OPERATORS = {"|", "||", "&&", ";", "&", "(", ")", "<(", "{", "}"}
 _REDIRECTIONS = {">", ">>", "<"}
 _ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
 #: An option that the shell leaves out where a variable is unset.
@@ -35,18 +35,21 @@ _FOLDERS = (
 _FILE = re.compile(rf"(?:\./)?(?:{'|'.join(_FOLDERS)})/[\w./-]*")
 #: Programs of others whose arguments are not checked.
 OTHERS = {
-    "base64", "buildah", "cat", "cd", "cp", "curl", "debootstrap", "docker", "echo", "eval",
-    "export", "git",
-    "grep",
-    "kafka-consumer-groups.sh", "kafka-reassign-partitions.sh", "kafka-topics.sh", "kcat", "kind",
-    "mkdir", "openssl", "pip", "printf", "promtool", "rm", "sed", "sleep", "spark-submit", "tar",
+    "awk", "base64", "buildah", "cat", "cd", "chmod", "connect-mirror-maker.sh", "cp", "curl",
+    "debootstrap", "diff", "docker", "echo", "eval", "export", "git", "grep",
+    "kafka-console-consumer.sh", "kafka-console-producer.sh", "kafka-consumer-groups.sh",
+    "kafka-get-offsets.sh", "kafka-reassign-partitions.sh", "kafka-topics.sh", "kcat", "kill",
+    "kind", "mkdir", "openssl", "pip", "printf", "promtool", "rm", "sed", "sleep", "sort",
+    "spark-submit", "tar", "timeout",
+    # Functions that docs/how-to/migrate.md defines.
+    "copied", "ends",
 }  # fmt: skip
 #: Resources of Kubernetes and of other projects that commands name.
 OTHER_RESOURCES = {
     "configmap", "configmaps", "crd", "crds", "customresourcedefinitions", "deployment",
-    "deployments", "events", "job", "jobs", "kafkatopics", "lease", "leases", "namespace",
-    "namespaces", "nodes", "persistentvolumeclaims", "pod", "pods", "pvc", "role", "secret",
-    "secrets", "service", "serviceaccount", "services", "statefulset", "statefulsets",
+    "deployments", "events", "job", "jobs", "kafkatopics", "kafkausers", "lease", "leases",
+    "namespace", "namespaces", "nodes", "persistentvolumeclaims", "pod", "pods", "pvc", "role",
+    "secret", "secrets", "service", "serviceaccount", "services", "statefulset", "statefulsets",
     "storageclass", "customresourcedefinitions.apiextensions.k8s.io",
 }  # fmt: skip
 OWN_RESOURCES = {

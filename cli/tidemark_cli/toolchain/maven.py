@@ -33,18 +33,19 @@ class JarSet:
     """Set of jars that a pom defines.
 
     ``version_property``: property of the pom that is set to ``version``. ``jars``: approximate
-    number of jars.
+    number of jars. ``folder``: location of the pom.
     """
 
     name: str
     version: str
     version_property: str
     jars: int
+    folder: Path = POMS
 
     @property
     def pom(self) -> Path:
         """Return the path of the pom."""
-        return POMS / f"{self.name}.xml"
+        return self.folder / f"{self.name}.xml"
 
     def key(self) -> str:
         """Return the key under which the jars are stored."""
