@@ -113,6 +113,7 @@ class GuideShell:
         deadline = time.monotonic() + timeout_s
         while True:
             lines, status = self._run(step.command, TIMEOUT_S)
+            # The page shows what matters, so a command may print more.
             printed = {shape(line) for line in lines}
             missing = [line for line in step.output if shape(line) not in printed]
             if status == 0 and not missing:

@@ -207,6 +207,7 @@ def put_secret(local: LocalCluster, namespace: str, name: str, password: str) ->
 
 def install_strimzis_objects(local: LocalCluster, kafka: str) -> None:
     """Do what a user of Strimzi and its operators have done: objects, topics, a user, ACLs."""
+    # Strimzi's kinds, as far as kubectl needs them.
     for kind in ("KafkaTopic", "KafkaUser"):
         plural = f"{kind.lower()}s"
         schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -225,6 +226,7 @@ def install_strimzis_objects(local: LocalCluster, kafka: str) -> None:
         kubectl(local, "apply", "--filename", "-", stdin=json.dumps(definition))
     names = [f"crd/{kind}.kafka.strimzi.io" for kind in ("kafkatopics", "kafkausers")]
     kubectl(local, "wait", "--for=condition=Established", "--timeout=30s", *names)
+    # The user's objects, and the Secret that the User Operator generates.
     kubectl(local, "create", "namespace", "kafka")
     kubectl(local, "--namespace", "kafka", "apply", "--filename", "-", stdin=STRIMZI)
     put_secret(local, "kafka", "shop", PASSWORDS["shop"])
@@ -238,6 +240,7 @@ def install_strimzis_objects(local: LocalCluster, kafka: str) -> None:
             "sasl.password": "admin",
         }
     )
+    # The users, topics and ACLs that the operators create in Kafka.
     iterations = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     users = [
         UserScramCredentialUpsertion(user, iterations, password.encode())
