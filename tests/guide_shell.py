@@ -24,7 +24,7 @@ _GROUP_COLUMNS = 6
 TIMEOUT_S = 300.0
 
 
-class Step(NamedTuple):
+class GuideStep(NamedTuple):
     """Command of a page, and the lines that it prints there; none for a block of commands."""
 
     command: str
@@ -35,7 +35,7 @@ class UnexpectedOutput(AssertionError):
     """A command printed other lines than the page says."""
 
 
-def steps(page: Path, heading: str) -> list[Step]:
+def steps(page: Path, heading: str) -> list[GuideStep]:
     """Return the commands below a heading, up to the next heading of any level."""
     text = page.read_text("utf-8")
     # Headings in blocks are comments of shells.
@@ -44,18 +44,18 @@ def steps(page: Path, heading: str) -> list[Step]:
     (index,) = (n for n, found in enumerate(headings) if found[1] == heading)
     end = headings[index + 1].start() if index + 1 < len(headings) else len(hidden)
     section = hidden[headings[index].end() : end]
-    found: list[Step] = []
+    found: list[GuideStep] = []
     for block in re.finditer(r"(?ms)^( *)```(sh|console)\n(.*?)^ *```", section):
         indent = len(block[1])
         lines = [line[indent:] for line in block[3].splitlines()]
         if block[2] == "sh":
-            found.append(Step("\n".join(lines), ()))
+            found.append(GuideStep("\n".join(lines), ()))
             continue
         for line in lines:
             if line.startswith("$ "):
-                found.append(Step(line.removeprefix("$ "), ()))
+                found.append(GuideStep(line.removeprefix("$ "), ()))
             else:
-                found[-1] = Step(found[-1].command, (*found[-1].output, line))
+                found[-1] = GuideStep(found[-1].command, (*found[-1].output, line))
     return found
 
 
@@ -105,7 +105,7 @@ class GuideShell:
         assert status == 0, f"{command}\nended with {status}:\n" + "\n".join(lines)
         return lines
 
-    def follow(self, step: Step, *, timeout_s: float = 0.0) -> list[str]:
+    def follow(self, step: GuideStep, *, timeout_s: float = 0.0) -> list[str]:
         """Run a step and compare the output with the page; return the output.
 
         Every line of the page has to be printed. ``timeout_s``: repeat the command for this long.

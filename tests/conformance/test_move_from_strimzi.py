@@ -461,8 +461,8 @@ def commit_with_lag(kafka: str) -> None:
 # ---------------------------------------------------------------- the guide
 
 
-class Reader:
-    """Reader of the guide, who has a folder and a terminal."""
+class GuideReader:
+    """GuideReader of the guide, who has a folder and a terminal."""
 
     def __init__(self, folder: Path, local: LocalCluster, kafka: str, tidemark: str) -> None:
         jars, mirror = kafka_jars(), ensure_jars(MIRROR)
@@ -535,8 +535,8 @@ def brokers(tmp_path: Path) -> Iterator[RunningCluster]:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, kafka: str, brokers: RunningCluster) -> Iterator[Reader]:
-    made = Reader(tmp_path / "reader", brokers.local, kafka, brokers.bootstrap)
+def reader(tmp_path: Path, kafka: str, brokers: RunningCluster) -> Iterator[GuideReader]:
+    made = GuideReader(tmp_path / "reader", brokers.local, kafka, brokers.bootstrap)
     yield made
     made.shell.close()
 
@@ -549,7 +549,7 @@ def application() -> Iterator[Application]:
 
 
 def test_application_moves_to_tidemark_and_back(
-    kafka: str, brokers: RunningCluster, reader: Reader, application: Application
+    kafka: str, brokers: RunningCluster, reader: GuideReader, application: Application
 ) -> None:
     # A Strimzi cluster in use, and a user for the copy on Tidemark's brokers.
     install_strimzis_objects(brokers.local, kafka)
