@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -48,8 +49,28 @@ async def kafka_view(admin: Admin, names: list[str]) -> dict[str, Any]:
     return view_of_topics
 
 
+def kafka_topic(name: str, config: dict[str, str], topic_id: str) -> dict[str, Any]:
+    """Return the KafkaTopic that Strimzi has of a topic."""
+    return {
+        "apiVersion": "kafka.strimzi.io/v1",
+        "kind": "KafkaTopic",
+        "metadata": {
+            "name": name.lower().replace("_", "-"),
+            "labels": {"strimzi.io/cluster": "my-cluster"},
+        },
+        "spec": {
+            "topicName": name,
+            "partitions": len(PLACED),
+            "replicas": len(PLACED[0]),
+            "config": config,
+        },
+        "status": {"topicId": topic_id},
+    }
+
+
+@pytest.mark.parametrize("source", ["cluster", "strimzi"])
 async def test_applying_imported_manifests_changes_nothing(
-    world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...], name: str
+    world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...], name: str, source: str
 ) -> None:
     # Topics with every kind of configuration, made with Kafka's own tools.
     names = {f"{name}-{item}": config for item, config in TOPICS.items()}
@@ -58,8 +79,15 @@ async def test_applying_imported_manifests_changes_nothing(
         lambda: kafka_view(admin, list(names)), lambda found: found.keys() == names.keys()
     )
     arguments = ["--bootstrap", bootstrap[0], "--topics", f"{name}-.*", "--cluster", "demo"]
+    stdin = ""
+    if source == "strimzi":
+        arguments = ["--strimzi", "-", "--cluster", "demo"]
+        kafka_topics = [
+            kafka_topic(item, config, before[item][0]) for item, config in names.items()
+        ]
+        stdin = yaml.safe_dump_all(kafka_topics)
     # The command writes manifests of all of them.
-    done = await asyncio.to_thread(CliRunner().invoke, app, ["import", *arguments])
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["import", *arguments], stdin)
     assert done.exit_code == 0, done.stderr
     await world.start_operator()
     made = list(yaml.safe_load_all(done.stdout))
