@@ -1,5 +1,6 @@
 """``tidemark import --bootstrap`` on a real Apache Kafka, with and without security."""
 
+import asyncio
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from tests.conformance.local_cluster import wait
 from tests.kafka_programs import kafka_jars
 from tests.security.client_certificates import ClientAuthority
 from tidemark.annotations import ADOPT_TOPIC_ID
+from tidemark.kafka_client.access import KafkaAccess
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.client import KafkaClient
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_cli.local.kafka_properties import protocol_map
 from tidemark_cli.main import app
@@ -45,12 +49,20 @@ def make(bootstrap: str, *topics: NewTopic) -> AdminClient:
         create_topic.result(30)
     names = {topic.topic for topic in topics}
     for address in bootstrap.split(","):
-        broker = AdminClient({"bootstrap.servers": address, "log_level": 1})
         wait(
-            lambda broker=broker: names <= broker.list_topics(timeout=10).topics.keys(),  # type: ignore[misc]
+            lambda address=address: asyncio.run(known(address, names)) == names,  # type: ignore[misc]
             f"{address} to know {names}",
         )
     return admin
+
+
+async def known(address: str, names: set[str]) -> set[str]:
+    """Return the topics among ``names`` that one broker knows.
+
+    The project's client queries that broker. librdkafka queries any broker that it has found.
+    """
+    async with KafkaClient(KafkaAccess((address,))) as client:
+        return set(await Admin(client).topics(names))
 
 
 def test_existing_topics_become_manifests(apache_kafka: KafkaNodes) -> None:

@@ -1,5 +1,6 @@
 """The Users and the commands that ``tidemark import`` prints, on a real API server."""
 
+import asyncio
 import base64
 import json
 import subprocess
@@ -10,12 +11,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tidemark_cli.controlplane.client import run_kubectl
+from tests.integration.operator.conftest import install_crds
 from tidemark_cli.controlplane.launcher import ControlPlane
 from tidemark_cli.controlplane.programs import find_programs
 from tidemark_cli.main import app
 
-CRDS = Path(__file__).parents[3] / "crds"
 #: With a character that a shell, a template or base64 could change.
 PASSWORD = "p'\"$(x) ä {{.}}"
 ACLS = [
@@ -41,12 +41,7 @@ def kafka_user(name: str, **spec: Any) -> dict[str, Any]:
 @pytest.fixture
 def kubectl(control_plane: ControlPlane, tmp_path: Path) -> Path:
     """Return a folder with a ``kubectl`` for the control plane, which serves Tidemark's kinds."""
-    done = run_kubectl(
-        ["apply", "--server-side", "--filename", str(CRDS)], kubeconfig=control_plane.kubeconfig
-    )
-    assert done.returncode == 0, done.stderr
-    wait = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"]
-    assert run_kubectl(wait, kubeconfig=control_plane.kubeconfig).returncode == 0
+    asyncio.run(install_crds(control_plane.kubeconfig))
     program = tmp_path / "kubectl"
     command = " ".join(find_programs().kubectl)
     program.write_text(
