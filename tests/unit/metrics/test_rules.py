@@ -63,6 +63,7 @@ OTHERWISE = {
     ("Topic", "Pending"): "TidemarkNoOperatorLeads",
     ("Topic", "Stalled"): "TidemarkObjectStalled",
     ("Topic", "Paused"): "",
+    ("Topic", "DeletionPending"): "",
     ("Topic", "Disabled"): "",
     ("Topic", "NotAudited"): "",
     ("Topic", "AuditOutdated"): "",
