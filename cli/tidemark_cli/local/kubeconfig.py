@@ -117,8 +117,8 @@ def load_context(files: str, name: str = "") -> ContextEntry:
     cluster = entries.get(("clusters", str(context.fields.get("cluster"))))
     if cluster is None or not cluster.fields.get("server"):
         raise KubeconfigError(f"{files} has no server for the context {wanted!r}")
-    nobody = KubeconfigEntry({}, cluster.folder)
-    user = entries.get(("users", str(context.fields.get("user"))), nobody)
+    anonymous = KubeconfigEntry({}, cluster.folder)
+    user = entries.get(("users", str(context.fields.get("user"))), anonymous)
     namespace = str(context.fields.get("namespace") or "default")
     return ContextEntry(namespace, cluster, user)
 

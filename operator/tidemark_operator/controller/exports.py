@@ -190,11 +190,13 @@ def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
         # Failures and their message stay until a run commits something (:func:`recovered`).
         case End(outcome, message, _) if export.run is not None:
             failed = outcome in _FAILED
+            # Conditions continue after the message with a sentence of their own.
+            failure = message.rstrip(".") or "it reported no error"
             return replace(
                 export,
                 run=replace(export.run, end_ms=now_ms, outcome=outcome),
                 failures=failures_after(export, step),
-                last_failure=(message or "it reported no error") if failed else export.last_failure,
+                last_failure=failure if failed else export.last_failure,
                 last_success_ms=now_ms
                 if outcome is ExportOutcome.SUCCEEDED
                 else export.last_success_ms,

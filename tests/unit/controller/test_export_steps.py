@@ -70,8 +70,8 @@ def test_a_failure_is_retried_after_growing_pauses() -> None:
     export = info(run=run())
     pauses = []
     for number in range(1, 9):
-        failed = step(export, JobSeen(phase=JobPhase.ENDED, why="killed"))
-        assert failed == End(ExportOutcome.FAILED, "killed")
+        failed = step(export, JobSeen(phase=JobPhase.ENDED, why="killed."))
+        assert failed == End(ExportOutcome.FAILED, "killed.")
         export = exports.applied(export, failed, now_ms=T0)
         waits = step(export, now_ms=T0)
         assert isinstance(waits, NextCheck)

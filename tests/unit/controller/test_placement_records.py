@@ -103,7 +103,7 @@ def test_number_of_records_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     draft = world.draft()
     assert record_placement(draft, "ns/topic-2")
     assert not record_placement(draft, "ns/topic-3")
-    assert not record_placement(draft, "ns/nobody")
+    assert not record_placement(draft, "ns/unknown")
 
 
 @pytest.mark.parametrize("text", ["", "x|1", "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAA|-1"])
