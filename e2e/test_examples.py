@@ -1,5 +1,6 @@
 """Each example does what its page says: its commands are run as they stand, on one cluster."""
 
+import ast
 import csv
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conformance.local_cluster import RunningCluster
 from tests.table_jars import MavenMissing, jars
@@ -127,6 +129,39 @@ EXPECTED = {
     "11-export-resource": "db.departures",
     "12-delays-by-hour": "hours of 30000 flights",
 }
+
+
+def test_topics_of_examples_have_names_of_their_own() -> None:
+    """Otherwise an example would meet the topic of another one, or of the quickstart."""
+    folders: dict[str, set[str]] = {}
+    for page in PAGES:
+        for manifest in page.parent.glob("*.yaml"):
+            for body in yaml.safe_load_all(manifest.read_text(encoding="utf-8")):
+                if body["kind"] == "Topic":
+                    folders.setdefault(body["metadata"]["name"], set()).add(page.parent.name)
+        created = re.findall(r"clients\.py create (\S+)", page.read_text(encoding="utf-8"))
+        for name in created:
+            folders.setdefault(name, set()).add(page.parent.name)
+    assert len(folders) > len(PAGES)
+    assert not {name: found for name, found in folders.items() if len(found) > 1}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_commands_install_the_packages_of_a_script(page: Path) -> None:
+    commands = "".join(_COMMANDS.findall(page.read_text(encoding="utf-8")))
+    for script in re.findall(r"python (examples/\S+\.py)", commands):
+        before = commands.split(script)[0]
+        targets = ["run", *re.findall(r"^make (.+)$", before, re.MULTILINE)]
+        installed = {
+            line.partition("==")[0].replace("-", "_")
+            for target in " ".join(targets).split()
+            for line in (ROOT / "requirements" / f"{target}.txt").read_text().splitlines()
+        }
+        for node in ast.walk(ast.parse((ROOT / script).read_text(encoding="utf-8"))):
+            modules = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            modules += [item.name for item in node.names] if isinstance(node, ast.Import) else []
+            for name in {module.partition(".")[0] for module in modules}:
+                assert name in sys.stdlib_module_names | installed, f"{script} needs {name}"
 
 
 def test_every_example_is_run() -> None:

@@ -93,7 +93,7 @@ class Commands(LazyGroup):
         ),
         "cache": LazyCommand(
             f"{_COMMANDS}.cache:cache",
-            "List the caches of built programs with their sizes, or clear them.",
+            "List the caches of built and compiled programs with their sizes, or clear them.",
         ),
     }
 

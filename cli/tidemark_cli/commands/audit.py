@@ -27,6 +27,7 @@ from tidemark_cli.commands.stores import (
     named_store,
     open_named,
 )
+from tidemark_cli.commands.tables import LogOption, spark_log
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
@@ -51,7 +52,7 @@ def audit(
     record: Annotated[
         bool, typer.Option(help="Store the result for the condition RemoteIntegrity of Topics.")
     ] = True,
-    log: Annotated[Path, typer.Option(help="File for Spark's log.")] = Path("spark.log"),
+    log: LogOption = None,
     directory: DirOption = DEFAULT_DIR,
     path: PathOption = "",
     endpoint: EndpointOption = "",
@@ -75,7 +76,10 @@ def audit(
     try:
         find_java()
         ensure_spark(console.print)
-        for report, outcome in _audited(opened, _chosen(opened, topics or []), cores, log):
+        spark_log_path = spark_log(log, directory)
+        for report, outcome in _audited(
+            opened, _chosen(opened, topics or []), cores, spark_log_path
+        ):
             reports.append(report)
             outcomes.append(outcome)
         leftovers = None if topics else _leftovers(opened)

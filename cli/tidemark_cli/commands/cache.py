@@ -20,7 +20,7 @@ def cache(
         bool, typer.Option("--clear", help="Remove the folders of Tidemark, which are built again.")
     ] = False,
 ) -> None:
-    """List the caches of built programs with their sizes, or clear them."""
+    """List the caches of built and compiled programs with their sizes, or clear them."""
     root = user_cache()
     folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.exists() else []
     for folder in folders:

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,6 +42,7 @@ from tidemark_cli.commands.tables import (
     jars,
     pairs,
     place,
+    spark_log,
     with_jars,
 )
 from tidemark_cli.local.tier import kafka_jars
@@ -137,7 +137,7 @@ def export(
         str, typer.Option(help="Brokers, for records that are not in the tier.")
     ] = "",
     cores: CoresOption = 2,
-    log: LogOption = Path("spark.log"),
+    log: LogOption = None,
     directory: DirOption = DEFAULT_DIR,
     path: PathOption = "",
     endpoint: EndpointOption = "",
@@ -194,6 +194,7 @@ def export(
         check_source(from_topic)
         find_java()
         ensure_spark(console.print)
+        spark_log_path = spark_log(log, directory)
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -206,7 +207,7 @@ def export(
         )
         try:
             with local_session(
-                "tidemark export", cores=cores, log=log, settings=settings
+                "tidemark export", cores=cores, log=spark_log_path, settings=settings
             ) as session:
                 stop = threading.Event()
                 if not once:
@@ -222,7 +223,7 @@ def export(
                     on_progress=_StartNotice(table),
                 )
         except (PySparkException, Py4JJavaError) as error:
-            fail(f"{project_error(str(error))[1]}; Spark's own log: {log}")
+            fail(f"{project_error(str(error))[1]}; Spark's own log: {spark_log_path}")
     except _EXPLAINED as error:
         fail(str(error))
     console.print(f"{table}: {_summary(done)}", highlight=False, markup=False)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,6 +34,7 @@ from tidemark_cli.commands.tables import (
     jars,
     pairs,
     place,
+    spark_log,
 )
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
@@ -107,7 +107,7 @@ def maintain(
     conf: ConfOption = None,
     jar: JarOption = None,
     cores: CoresOption = 2,
-    log: LogOption = Path("spark.log"),
+    log: LogOption = None,
 ) -> None:
     """Compact small files of tables, expire old versions, and remove unreferenced files.
 
@@ -139,6 +139,7 @@ def maintain(
             topic_options({**source, "topic": "-"})
         find_java()
         ensure_spark(console.print)
+        spark_log_path = spark_log(log, directory)
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -148,7 +149,7 @@ def maintain(
         settings = table_options.settings(format_jars, conf_given)
         try:
             with local_session(
-                "tidemark maintain", cores=cores, log=log, settings=settings
+                "tidemark maintain", cores=cores, log=spark_log_path, settings=settings
             ) as session:
                 for table in tables:
                     if source is not None:
@@ -157,7 +158,7 @@ def maintain(
                         _propagate(session, table_options, table, source, history=from_history)
                     _maintain(session, table_options, table, upkeep)
         except (PySparkException, Py4JJavaError) as error:
-            fail(f"{project_error(str(error))[1]}; Spark's own log: {log}")
+            fail(f"{project_error(str(error))[1]}; Spark's own log: {spark_log_path}")
     except _EXPLAINED as error:
         fail(str(error))
 

@@ -44,6 +44,7 @@ from tidemark_cli.commands.tables import (
     jars,
     pairs,
     place,
+    spark_log,
     with_jars,
 )
 from tidemark_cli.local.tier import kafka_jars
@@ -105,7 +106,7 @@ def sql(
         str, typer.Option(help="Brokers, for records that are not in the tier.")
     ] = "",
     cores: CoresOption = 2,
-    log: LogOption = Path("spark.log"),
+    log: LogOption = None,
     directory: DirOption = DEFAULT_DIR,
     path: PathOption = "",
     endpoint: EndpointOption = "",
@@ -135,7 +136,9 @@ def sql(
             options = source_options(source, extra, directory)
             views = _views(options, topic or (), statement)
         settings = _settings(views, catalog_settings, table_format, named, conf_given)
-        result = _query(statement, views, settings, limit=limit, cores=cores, log=log)
+        result = _query(
+            statement, views, settings, limit=limit, cores=cores, log=spark_log(log, directory)
+        )
         _write_result(result, output, limit)
     except (
         JavaMissing,

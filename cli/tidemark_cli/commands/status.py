@@ -1,9 +1,9 @@
 """``tidemark status``: print a verdict, clusters, brokers, topics, users, exports and findings."""
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -19,12 +19,14 @@ from tidemark_cli.commands.common import (
     fail,
     open_kube,
 )
+from tidemark_cli.inspection.causes import of_topics
 from tidemark_cli.inspection.findings import HealthFinding, Severity, findings, verdict
 from tidemark_cli.inspection.screens import ordered, print_screen
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.local.kube import KubeClient, KubeRequestError
 from tidemark_cli.local.object_summaries import is_named
 from tidemark_cli.local.topic_rows import TopicRows
+from tidemark_cli.records.text import count_text
 
 TOPICS_SHOWN = 20
 #: Exit status of ``--exit-code`` and of ``tidemark check`` for a cluster that is not healthy. 1 is
@@ -77,7 +79,7 @@ def status(
     try:
         while True:
             snapshot = read_snapshot(kube)
-            found = findings(snapshot)
+            found = chosen_findings(snapshot, choice.names)
             if watch:
                 console.clear()
             _FORMATS[output](snapshot, found, choice)
@@ -99,6 +101,22 @@ def is_healthy(found: Sequence[HealthFinding]) -> bool:
     return not any(item.severity is Severity.PROBLEM for item in found)
 
 
+def chosen_findings(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[HealthFinding]:
+    """Return the findings of all objects; with ``names`` those of the topics, and their causes."""
+    found = findings(snapshot)
+    if not names:
+        return found
+    return of_topics(snapshot, found, {topic.name for topic in named(snapshot.topics, names)})
+
+
+def chosen_verdict(
+    snapshot: ClusterSnapshot, found: Sequence[HealthFinding], names: Sequence[str]
+) -> str:
+    """Return the verdict on the topics that ``names`` match, or on the whole cluster."""
+    chosen = dataclasses.replace(snapshot, topics=named(snapshot.topics, names))
+    return verdict(chosen, found)
+
+
 def print_status(out: Console, kube: KubeClient) -> None:
     """Print the whole status of a cluster. Raises :class:`KubeRequestError`."""
     snapshot = read_snapshot(kube)
@@ -116,14 +134,22 @@ def print_text(
 ) -> None:
     """Print the tables of ``tidemark status`` as text.
 
-    ``names``: names or patterns of the topics to list; empty for all. ``limit``: maximum number of
-    topics, 0 for all. Figures of brokers cover all topics. Partitions are printed of topics with a
-    problem, of named topics, and with ``wide`` of all.
+    ``names``: names or patterns of the topics to list; empty for all. ``found``: findings of the
+    named topics. ``limit``: maximum number of topics, 0 for all. Figures of brokers cover all
+    topics. Partitions are printed of topics with a problem, of named topics, and with ``wide`` of
+    all.
     """
     # Names are matched first, so that the limit counts matching topics only.
     chosen = ordered(named(snapshot.topics, names), found)
     shown = chosen[:limit] if limit else chosen
-    print_screen(out, snapshot, found, shown, wide=wide or bool(names))
+    line = chosen_verdict(snapshot, found, names)
+    print_screen(out, snapshot, found, shown, wide=wide or bool(names), line=line)
+    # Problems of other objects are not hidden.
+    everywhere = findings(snapshot) if names else found
+    others = sum(item.severity is Severity.PROBLEM for item in everywhere if item not in found)
+    if others:
+        text = f"\n{count_text(others, 'other problem')} in this cluster: tidemark status"
+        out.print(text, highlight=False)
     # The output says if it is incomplete, and how to see the rest.
     if len(shown) < len(chosen):
         out.print(
@@ -152,8 +178,10 @@ def document(
     """Return the status as one JSON object; programs get all topics that ``names`` match."""
     return {
         "healthy": is_healthy(found),
-        "verdict": verdict(snapshot, found),
-        "findings": [{**asdict(item), "severity": item.severity.name.lower()} for item in found],
+        "verdict": chosen_verdict(snapshot, found, names),
+        "findings": [
+            {**dataclasses.asdict(item), "severity": item.severity.name.lower()} for item in found
+        ],
         "clusters": [_figures(body) for body in snapshot.clusters],
         "brokers": [_figures(body) for body in snapshot.brokers],
         "users": [_figures(body) for body in snapshot.users],
@@ -169,7 +197,7 @@ def _figures(body: dict[str, Any]) -> dict[str, Any]:
 def _as_json(topic: TopicRows) -> dict[str, Any]:
     partitions = []
     for row in topic.rows:
-        fields = asdict(row)
+        fields = dataclasses.asdict(row)
         fields["topic_id"] = str(row.topic_id)
         partitions.append(fields)
     names = {"name": topic.name, "topicName": topic.kafka_name}

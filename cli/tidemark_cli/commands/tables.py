@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tidemark_cli.commands.common import fail
+from tidemark_cli.commands.common import errors, fail
+from tidemark_cli.local.layout import Layout, nearest
 from tidemark_cli.toolchain.maven import (
     JarSet,
     MavenMissing,
@@ -30,7 +31,26 @@ JarOption = Annotated[
     list[Path] | None, typer.Option(help="Jars to use. The format's own jar is then not fetched.")
 ]
 CoresOption = Annotated[int, typer.Option(min=1, help="Number of cores.")]
-LogOption = Annotated[Path, typer.Option(help="File for Spark's log.")]
+LogOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="File for Spark's log. Default: in the folder of the local cluster, without one "
+        "spark.log."
+    ),
+]
+
+
+def spark_log(log: Path | None, directory: Path) -> Path:
+    """Return the file for Spark's log, and print where it is on standard error.
+
+    Without an option it is one of the local cluster's logs, so that ``tidemark down --purge``
+    removes it.
+    """
+    layout = Layout.at(nearest(directory))
+    path = log or (layout.log("spark") if layout.settings.exists() else Path("spark.log"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    errors.print(f"Spark's own log: {path}", highlight=False, markup=False, soft_wrap=True)
+    return path
 
 
 def pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:

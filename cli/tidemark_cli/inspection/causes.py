@@ -1,6 +1,6 @@
 """Causes and remedies of one object's findings: the decisions of ``tidemark why``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from tidemark_cli.inspection.findings import OPERATOR, HealthFinding, Severity
@@ -70,6 +70,20 @@ def chain(
     export, the Cluster and the operator of everything.
     """
     objects = set(_depends_on(snapshot, kind, name))
+    return [item for item in found if (item.kind, item.name) in objects]
+
+
+def of_topics(
+    snapshot: ClusterSnapshot, found: Sequence[HealthFinding], topics: Collection[str]
+) -> list[HealthFinding]:
+    """Return the findings of topics (object names), of what uses them, and of their causes."""
+    objects = {("Topic", name) for name in topics}
+    for kind, bodies in (("Export", snapshot.exports), ("RecordDeletion", snapshot.deletions)):
+        for body in bodies:
+            if body["spec"]["topicRef"]["name"] in topics:
+                objects.add((kind, str(body["metadata"]["name"])))
+    for name in topics:
+        objects.update(_depends_on(snapshot, "Topic", name))
     return [item for item in found if (item.kind, item.name) in objects]
 
 

@@ -39,14 +39,16 @@ def print_screen(
     shown: Sequence[TopicRows],
     *,
     wide: bool = False,
+    line: str = "",
 ) -> None:
     """Print the screen of ``tidemark status``: the verdict, the tables and the findings.
 
-    ``shown``: topics to list. Partition tables are printed for topics with a problem, with ``wide``
-    for all listed topics.
+    ``line``: verdict to print, if it is not the one of the whole cluster. ``shown``: topics to
+    list. Partition tables are printed for topics with a problem, with ``wide`` for all listed
+    topics.
     """
     in_trouble = {item.name for item in found if item.kind == "Topic"}
-    print_verdict(out, verdict(snapshot, found))
+    print_verdict(out, line or verdict(snapshot, found))
     if snapshot.clusters:
         _print(out, _clusters(snapshot))
     if snapshot.brokers:

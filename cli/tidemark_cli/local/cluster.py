@@ -20,6 +20,7 @@ from tidemark_cli.local.own_brokers import READY_TIMEOUT_S, STARTS_AT_ONCE, Loca
 from tidemark_cli.local.processes import ProcessRecord
 from tidemark_cli.local.settings import KAFKA, LocalClusterSettings
 from tidemark_cli.ports import HOST
+from tidemark_cli.toolchain.cache import numba_environment
 
 Say = Callable[[str], None]
 BUCKET = "tidemark"
@@ -251,6 +252,8 @@ class LocalCluster:
                 *("--exports", str(self.layout.exports)),
             ],
             timeout_s=READY_TIMEOUT_S,
+            # For the jobs of Exports, which the operator starts.
+            environment=numba_environment(),
         )
         if record != former:
             self._say(f"operator ready (process {record.pid})")

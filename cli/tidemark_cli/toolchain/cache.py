@@ -40,6 +40,15 @@ def user_cache() -> Path:
     return cache_root(os.environ, Path.home(), sys.platform)
 
 
+def numba_environment() -> dict[str, str]:
+    """Return the variable that makes numba store compiled decoders in the user's cache.
+
+    Its own default is beside the sources, where ``tidemark cache`` would not list them.
+    """
+    folder = os.environ.get("NUMBA_CACHE_DIR") or str(user_cache() / "numba")
+    return {"NUMBA_CACHE_DIR": folder}
+
+
 def platform_tag() -> str:
     """Return system and processor, e.g. ``linux-x86_64``."""
     return f"{sys.platform}-{platform.machine().lower()}"

@@ -5,13 +5,14 @@ installed into the virtual environment from the pinned set, as by ``make spark``
 """
 
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidemark_cli.toolchain.cache import locked
+from tidemark_cli.toolchain.cache import locked, numba_environment
 from tidemark_cli.toolchain.errors import ToolchainError
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements" / "spark.txt"
@@ -25,6 +26,8 @@ def ensure_spark(say: Callable[[str], None]) -> None:
     ``say``: receives the progress. Raises ToolchainError outside a checkout with a virtual
     environment, and if pip fails.
     """
+    # Before numba is imported, which reads the variable once.
+    os.environ.update(numba_environment())
     if _present():
         return
     if not REQUIREMENTS.exists() or sys.prefix == sys.base_prefix:

@@ -1,5 +1,6 @@
 """Spark reads a tier without brokers: rows, pruning by offsets, and the aggregate job."""
 
+import itertools
 import json
 import sys
 import uuid
@@ -119,6 +120,8 @@ def test_executors_audit_a_topic_and_report_missing_objects(
     assert (sound.segments, sound.findings) == (3, ())
     # Three segments, one task for each.
     assert all(tasks == 3 for _, tasks in progress_counts)
+    # Each state of the tasks is reported once.
+    assert all(one != other for one, other in itertools.pairwise(progress_counts))
     # A segment disappears: the audit names it.
     (flights.path / flights.entries[1].log_key).unlink()
     (finding,) = audit(session, storage, topic, task_bytes=1).findings

@@ -1,15 +1,18 @@
 """The folder of a local cluster: found from below, measured, and removed without other files."""
 
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tidemark_cli.commands.tables import spark_log
 from tidemark_cli.local.layout import Layout, nearest
 from tidemark_cli.local.settings import LocalClusterSettings
 from tidemark_cli.main import app
 from tidemark_cli.sizes import bytes_of, size_text
 from tidemark_cli.toolchain.cache import locked, user_cache
+from tidemark_cli.toolchain.packages import ensure_spark
 
 DIRECTORY = Path(".tidemark")
 
@@ -89,6 +92,32 @@ def test_cache_is_listed_and_cleared_unless_a_build_runs(
     done = CliRunner().invoke(app, ["cache", "--clear"])
     assert done.exit_code == 0, done.output
     assert not user_cache().exists()
+
+
+def test_compiled_decoders_are_in_the_listed_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("PATH", "")
+    ensure_spark(print)
+    (user_cache() / "numba").mkdir(parents=True)
+    assert os.environ["NUMBA_CACHE_DIR"] == str(user_cache() / "numba")
+    assert f"{user_cache() / 'numba'}" in CliRunner().invoke(app, ["cache"]).output
+
+
+def test_log_of_spark_is_one_of_the_clusters_logs(
+    cluster: Layout,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """So that ``down --purge`` removes it."""
+    assert spark_log(None, cluster.root) == cluster.log("spark")
+    assert str(cluster.log("spark")) in capsys.readouterr().err
+    assert spark_log(tmp_path / "mine.log", cluster.root) == tmp_path / "mine.log"
+    monkeypatch.chdir(tmp_path)
+    assert spark_log(None, Path(".tidemark")) == Path("spark.log")
 
 
 def test_sizes_are_those_of_files_in_decimal_units(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.unit.cli.clusters import CLUSTERS, WELL, body, broker, changed, lease, row, topic
 from tidemark.ids import id_text
-from tidemark_cli.commands.status import document, is_healthy, print_text
+from tidemark_cli.commands.status import chosen_findings, document, is_healthy, print_text
 from tidemark_cli.inspection.findings import findings, verdict
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_cli.local.object_summaries import cluster_line
@@ -25,7 +25,8 @@ def text(
 ) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width)
-    print_text(console, snapshot, findings(snapshot), names, limit, wide=wide)
+    found = chosen_findings(snapshot, names)
+    print_text(console, snapshot, found, names, limit, wide=wide)
     return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
 
@@ -165,6 +166,24 @@ def test_partitions_are_shown_of_topics_with_a_problem_and_of_named_ones() -> No
     assert "Partitions of clicks" not in text(snapshot)
     assert "Partitions of clicks" in text(snapshot, "clicks")
     assert "Partitions of clicks" in text(snapshot, wide=True)
+
+
+def test_status_of_named_topics_leaves_out_problems_of_others() -> None:
+    serving = "Ready=True Serving: every partition has a leader"
+    refused = "Ready=False InvalidConfig: min.insync.replicas 9 is too high"
+    spec = {"topicRef": {"name": "orders"}, "table": {"name": "lake.orders"}}
+    export = body("Export", "daily", "Ready=False JobFailed: the run failed", spec=spec)
+    snapshot = changed(topics=[topic("orders", serving), topic("clicks", refused)])
+    assert text(snapshot, "orders").startswith("HEALTHY: 3 brokers, 1 topic\n")
+    assert "InvalidConfig" not in text(snapshot, "orders")
+    assert "1 other problem in this cluster: tidemark status" in text(snapshot, "orders")
+    found = chosen_findings(snapshot, ["orders"])
+    assert document(snapshot, found, ["orders"])["healthy"]
+    # Its export, and the causes in brokers and the operator, belong to a topic.
+    snapshot = dataclasses.replace(snapshot, exports=[export], lease=None)
+    kinds = [item.kind for item in chosen_findings(snapshot, ["orders"])]
+    assert kinds == ["Operator", "Export"]
+    assert "InvalidConfig" in text(snapshot)
 
 
 def test_topics_with_a_problem_are_first_and_internal_ones_last() -> None:
