@@ -7,7 +7,7 @@ from typing import Any
 from tests.helm import named
 from tidemark_operator.pods.identity import PodBroker
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
-from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.broker import Broker
 from tidemark_operator.settings import OperatorSettings, parse_arguments
 
 
@@ -21,7 +21,7 @@ def operator_settings(objects: list[dict[str, Any]]) -> OperatorSettings:
 def objects_of(objects: list[dict[str, Any]], broker: str) -> BrokerObjects:
     """Return the objects of a release's Broker, as its operator applies them."""
     body = named(objects, "Broker", broker)
-    parsed = parse_broker(body)
+    parsed = Broker.parse(body)
     assert parsed.spec.pod is not None
     identity = PodBroker(
         name=broker,

@@ -21,7 +21,7 @@ _TEXTS = {".md", ".yaml", ".yml", ".txt", ".tpl", ".sh", ".ipynb", ".json"}
 AMBIGUOUS = {
     name: f"{kind.plural}.tidemark.dev"
     for kind in KINDS
-    for name in (kind.plural, kind.singular, kind.kind, f"{kind.kind}s")
+    for name in (kind.plural, kind.kind.lower(), kind.kind, f"{kind.kind}s")
 }
 _VERBS = {
     "get", "describe", "delete", "annotate", "label", "edit", "patch", "explain", "wait", "scale",

@@ -38,7 +38,7 @@ from tidemark_cli.commands.tables import (
 )
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
-from tidemark_operator.resources.durations import duration_ms
+from tidemark_operator.resources.scalars import duration_ms
 from tidemark_pipeline.errors import project_error
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import ExportError

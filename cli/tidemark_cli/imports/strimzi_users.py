@@ -22,17 +22,19 @@ from tidemark_cli.imports.strimzi import (
     text_map,
 )
 from tidemark_cli.imports.topics import ImportedManifest, ImportTarget, NotImported
-from tidemark_operator.resources.acls import (
+from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.resources.names import API_VERSION, OFFERED_ANNOTATION
+from tidemark_operator.resources.user import (
     ACLS_MAX,
+    COMMON_NAME_MAX,
     OPERATIONS,
+    AuthenticationType,
     OperationName,
     PatternTypeName,
     PermissionName,
     ResourceTypeName,
+    User,
 )
-from tidemark_operator.resources.metadata import InvalidResource
-from tidemark_operator.resources.names import API_VERSION, OFFERED_ANNOTATION
-from tidemark_operator.resources.user import COMMON_NAME_MAX, AuthenticationType, parse_user
 
 _FIELDS = frozenset({"userName", "authentication", "authorization", "quotas"})
 _RESOURCE_TYPES = {
@@ -93,7 +95,7 @@ def user_manifest(
         "spec": user_spec,
     }
     try:
-        parse_user(manifest)
+        User.parse(manifest)
     except InvalidResource as error:
         raise NotImported(str(error)) from error
     return ImportedManifest(

@@ -12,10 +12,10 @@ from typing import Any
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.configuration.table import TOPIC as TOPIC_KEYS
 from tidemark.wire.topics import Setting, SettingOperation
-from tidemark_operator.resources.durations import PATTERN, duration_ms
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.resources.names import API_VERSION, PAUSED_ANNOTATION
-from tidemark_operator.resources.topic import DeletionPolicyName, parse_topic
+from tidemark_operator.resources.scalars import DURATION_PATTERN, duration_ms
+from tidemark_operator.resources.topic import DeletionPolicyName, Topic
 from tidemark_operator.resources.topic_config import (
     COMPACTED,
     TYPED,
@@ -153,7 +153,7 @@ def _check(manifest: Mapping[str, Any]) -> None:
     Values that the topic inherits from its brokers are unknown here.
     """
     try:
-        topic = parse_topic(manifest)
+        topic = Topic.parse(manifest)
     except InvalidResource as error:
         raise NotImported(str(error)) from error
     config = kafka_config(topic.spec)
@@ -231,7 +231,7 @@ def duration_text(total_ms: int) -> str:
     """
     factor, unit = next((f, u) for f, u in _UNITS_MS if total_ms % f == 0)
     text = f"{total_ms // factor}{unit}"
-    return text if re.fullmatch(PATTERN, text) else _compound(total_ms)
+    return text if re.fullmatch(DURATION_PATTERN, text) else _compound(total_ms)
 
 
 def _compound(total_ms: int) -> str:

@@ -10,7 +10,7 @@ from tidemark.kafka_client.values import BROKER, ConfigChange
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.kinds import CLUSTER
-from tidemark_operator.resources.quantities import quantity_bytes
+from tidemark_operator.resources.scalars import quantity_bytes
 
 THROTTLE_DEFAULT = "50Mi"
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")

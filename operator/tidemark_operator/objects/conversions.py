@@ -38,14 +38,9 @@ from tidemark_operator.controller.slice_claim import Claimant
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.quotas import cluster_quotas
 from tidemark_operator.resources.assignments import parse_assignments
-from tidemark_operator.resources.broker import Broker, parse_broker
-from tidemark_operator.resources.cluster import (
-    Cluster,
-    LeftBehind,
-    parse_cluster,
-)
+from tidemark_operator.resources.broker import Broker
+from tidemark_operator.resources.cluster import Cluster, LeftBehind
 from tidemark_operator.resources.conditions import READY, ConditionStatus, find_condition
-from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.metadata import InvalidResource, ObjectMeta
 from tidemark_operator.resources.names import (
     ASSIGNMENT_ANNOTATION,
@@ -54,13 +49,9 @@ from tidemark_operator.resources.names import (
     SWEEP_PAUSED_ANNOTATION,
     TOPIC_FINALIZER,
 )
-from tidemark_operator.resources.record_deletion import (
-    RecordDeletion,
-    RecordDeletionSpec,
-    parse_record_deletion,
-)
-from tidemark_operator.resources.times import ms_of_time
-from tidemark_operator.resources.topic import ClientChangesName, Topic, parse_topic
+from tidemark_operator.resources.record_deletion import RecordDeletion, RecordDeletionSpec
+from tidemark_operator.resources.scalars import duration_ms, ms_of_time
+from tidemark_operator.resources.topic import ClientChangesName, Topic
 from tidemark_operator.resources.topic import DisablePolicyName as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
 from tidemark_operator.resources.topic_config import (
@@ -148,7 +139,7 @@ def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
     ``remote_storage``: configuration of the accepted storage for brokers, "" without one;
     ``storage_problem``: why it cannot be used, "" if it can.
     """
-    cluster = parse_cluster(body)
+    cluster = Cluster.parse(body)
     status, authorization = cluster.status, cluster.spec.authorization
     orphans = tuple(
         OrphanedTopic(
@@ -205,7 +196,7 @@ def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
 
     ``fenced``: state to begin with; it is not in the status.
     """
-    broker = parse_broker(body)
+    broker = Broker.parse(body)
     status, meta = broker.status, broker.metadata
     listeners = tuple(
         Endpoint(name=point.name, host=point.host, port=point.port) for point in status.endpoints
@@ -313,14 +304,14 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
 def _read_topic(body: Json) -> tuple[Topic, str]:
     """Return a Topic, and a message about fields that this version does not know, or ""."""
     try:
-        return parse_topic(body), ""
+        return Topic.parse(body), ""
     except InvalidResource as error:
         # Without unknown fields the error is about the known ones, and the Topic is invalid.
         known = Topic.known_part(body)
         if known is body:
             raise
         text = f"this version of the operator does not support a field of the object: {error}"
-        return parse_topic(known), f"{text}. Upgrade the operator, or remove the field"
+        return Topic.parse(known), f"{text}. Upgrade the operator, or remove the field"
 
 
 def _annotations(meta: ObjectMeta, names: tuple[str, ...]) -> dict[str, str]:
@@ -366,7 +357,7 @@ def _tiering(stored: StoredTiering | None) -> PersistedTiering:
 
 def deletion_info(body: Json) -> DeletionInfo:
     """Convert a ``RecordDeletion`` object, with the offsets that its status has stored."""
-    request = parse_record_deletion(body)
+    request = RecordDeletion.parse(body)
     spec, status, meta = request.spec, request.status, request.metadata
     if meta.uid is None:
         raise InvalidResource(f"RecordDeletion {meta.key} has no uid")

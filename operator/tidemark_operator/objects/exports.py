@@ -25,7 +25,6 @@ from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.resources.cluster import Cluster, RemoteStorage
-from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.export import (
     Export,
     ExportRun,
@@ -37,11 +36,10 @@ from tidemark_operator.resources.export import (
     SchemaRegistry,
     TableFormat,
     ValueFormat,
-    parse_export,
 )
 from tidemark_operator.resources.export_pod import SecretValue
 from tidemark_operator.resources.references import SecretKeyRef
-from tidemark_operator.resources.times import ms_of_time
+from tidemark_operator.resources.scalars import duration_ms, ms_of_time
 
 INTERVAL_MS = 60_000
 CORES = 2
@@ -73,7 +71,7 @@ def export_info(body: Json) -> tuple[ExportInfo, Problem | None]:
 
     Raises ``InvalidResource``.
     """
-    export = parse_export(body)
+    export = Export.parse(body)
     spec, status, meta = export.spec, export.status, export.metadata
     # An invalid schedule does not invalidate the Export: its present run continues.
     schedule, problem = _schedule(spec)
@@ -172,7 +170,7 @@ def desired_job(body: Json, around: Surroundings, *, image: str) -> DesiredJob |
     ``around``: the Topic, brokers and Users that it refers to. ``image``: used if the Export names
     none.
     """
-    export = parse_export(body)
+    export = Export.parse(body)
     job = export.spec.job
     try:
         made = _Order(export, around)

@@ -4,15 +4,16 @@ from tidemark.wire.users import Acl
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.quotas import user_quotas
-from tidemark_operator.resources.acls import (
+from tidemark_operator.resources.scalars import ms_of_time
+from tidemark_operator.resources.user import (
     AclRule,
+    AuthenticationType,
     OperationName,
     PatternTypeName,
     PermissionName,
     ResourceTypeName,
+    User,
 )
-from tidemark_operator.resources.times import ms_of_time
-from tidemark_operator.resources.user import AuthenticationType, parse_user
 from tidemark_operator.users.scram import Mechanism
 
 #: Kafka's codes (``org.apache.kafka.common.resource``, ``org.apache.kafka.common.acl``).
@@ -48,7 +49,7 @@ _MECHANISMS = {
 
 def user_info(body: Json) -> UserInfo:
     """Convert a ``User`` object for the controller. Raises ``InvalidResource``."""
-    user = parse_user(body)
+    user = User.parse(body)
     spec, meta = user.spec, user.metadata
     type_, ref = spec.authentication_type, spec.password_ref
     rules = spec.authorization.acls if spec.authorization else ()

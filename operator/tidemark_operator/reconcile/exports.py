@@ -43,8 +43,8 @@ from tidemark_operator.objects.exports import Surroundings, desired_job, export_
 from tidemark_operator.objects.users import user_info
 from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.resources.cluster import Cluster, parse_cluster
-from tidemark_operator.resources.export import ExportSpec, parse_export
+from tidemark_operator.resources.cluster import Cluster
+from tidemark_operator.resources.export import Export, ExportSpec
 from tidemark_operator.resources.references import secret_names
 from tidemark_operator.users.user_secret import USER_SECRETS
 
@@ -133,7 +133,7 @@ class ExportReconciler:
     async def _refused(self, export: ExportInfo, body: Json, cluster: Cluster) -> Problem | None:
         """Return why the export policy or a Secret's owner forbids the job, None if allowed."""
         # The policy of the Cluster's owner.
-        services, spec = self._services, parse_export(body).spec
+        services, spec = self._services, Export.parse(body).spec
         refusal_text = refusal(
             spec,
             cluster.spec.exports,
@@ -191,7 +191,7 @@ class ExportReconciler:
         assert cluster is not None  # a term has a Cluster
         return Surroundings(
             topic=topic,
-            cluster=parse_cluster(Cluster.known_part(cluster)),
+            cluster=Cluster.parse(Cluster.known_part(cluster)),
             brokers=tuple(broker.listeners for broker in services.state.live_brokers()),
             user=self._user,
         )

@@ -21,7 +21,7 @@ from tidemark_operator.pods.external_services import DesiredService
 from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.rollout import belongs_to_broker, owner_text
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.names import BROKER_LABEL
 
 #: Interval in seconds while an address is missing.
@@ -86,7 +86,7 @@ class ExternalServices:
         Return the seconds until the next check. Stores the resulting addresses in the state, and
         has the brokers announce a changed address. Returns None if there is nothing to check again.
         """
-        state, broker = self._services.state, parse_broker(body)
+        state, broker = self._services.state, Broker.parse(body)
         node_id, pod = broker.spec.node_id, broker.spec.pod
         if pod is None:
             return None

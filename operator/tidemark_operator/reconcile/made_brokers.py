@@ -29,7 +29,7 @@ from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
 from tidemark_operator.pods.rollout import belongs_to_cluster, owner_text
 from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.resources.broker import Broker, parse_broker
+from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.broker_pod import BrokerPod
 
 #: Interval in seconds while brokers are created or leave.
@@ -207,7 +207,7 @@ class MadeBrokers:
     def _pods(self, body: Json) -> list[BrokerPod]:
         """Return the pod settings of all brokers in pods."""
         bodies = [body for body in self._brokers(key_of(body)) if body["spec"].get("pod")]
-        read = [parse_broker(Broker.known_part(broker)).spec.pod for broker in bodies]
+        read = [Broker.parse(Broker.known_part(broker)).spec.pod for broker in bodies]
         return [pod for pod in read if pod is not None]
 
     async def _apply(self, kind: Kind, body: Json, *, force: bool = False) -> Json | None:

@@ -41,7 +41,7 @@ from tidemark_operator.pods.rollout import (
 )
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.volumes import VolumeKeeper
-from tidemark_operator.resources.broker import Broker, parse_broker
+from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.references import secret_names
 
 #: Interval in seconds while a pod is being created, or waits for its turn.
@@ -95,7 +95,7 @@ class PodKeeper:
         """
         if not body["spec"].get("pod"):
             return None
-        broker = parse_broker(body)
+        broker = Broker.parse(body)
         pod, node_id = broker.spec.pod, broker.spec.node_id
         if pod is None:
             return None

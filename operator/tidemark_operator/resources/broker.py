@@ -4,8 +4,7 @@ The object permits a process with that node id to register; the operator never i
 Apache Kafka (``Cluster.spec.engine``) it mirrors an existing broker.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -13,7 +12,7 @@ from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.broker_pod import BrokerPod
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY, PLURALS, Workload
+from tidemark_operator.resources.names import Workload
 from tidemark_operator.resources.references import FixedClusterRef
 from tidemark_operator.resources.schema import (
     AGE,
@@ -29,6 +28,7 @@ from tidemark_operator.resources.schema import (
     Rule,
     SpecModel,
     condition_column,
+    reason_column,
 )
 
 
@@ -204,59 +204,35 @@ class Broker(Resource):
     )
 
 
-def parse_broker(obj: Mapping[str, Any]) -> Broker:
-    """Read a Broker; raises InvalidResource."""
-    return Broker.parse(obj)
-
-
 BROKER = ResourceKind(
-    kind="Broker",
-    plural=PLURALS["Broker"],
-    singular="broker",
+    Broker,
     short_names=("tmb",),
-    category=CATEGORY,
-    model=Broker,
     columns=(
-        PrinterColumn(
-            name="Node", type="integer", json_path=".spec.nodeId", description="Kafka node id"
-        ),
-        PrinterColumn(
-            name="Rack", type="string", json_path=".spec.rack", description="Failure zone"
-        ),
+        PrinterColumn("Node", "integer", ".spec.nodeId", "Kafka node id"),
+        PrinterColumn("Rack", "string", ".spec.rack", "Failure zone"),
         condition_column("Ready"),
-        PrinterColumn(
-            name="Reason",
-            type="string",
-            json_path='.status.conditions[?(@.type=="Ready")].reason',
-            description="Reason of the condition Ready",
-        ),
+        reason_column("Ready"),
         condition_column("Draining"),
         condition_column("Registered", priority=1),
         condition_column("PodUpToDate", name="Pod", priority=1),
         PrinterColumn(
-            name="External",
-            type="string",
-            json_path=".status.externalEndpoints[0].host",
-            description="Advertised addresses of external listeners",
+            "External",
+            "string",
+            ".status.externalEndpoints[0].host",
+            "Advertised addresses of external listeners",
             priority=1,
         ),
         PrinterColumn(
-            name="Leaders",
-            type="integer",
-            json_path=".status.leaders",
-            description="Number of partitions that the broker leads",
+            "Leaders", "integer", ".status.leaders", "Number of partitions that the broker leads"
         ),
         PrinterColumn(
-            name="Replicas",
-            type="integer",
-            json_path=".status.replicas",
-            description="Number of replicas on the broker",
+            "Replicas", "integer", ".status.replicas", "Number of replicas on the broker"
         ),
         PrinterColumn(
-            name="Epoch",
-            type="integer",
-            json_path=".status.brokerEpoch",
-            description="Broker epoch of the latest registration",
+            "Epoch",
+            "integer",
+            ".status.brokerEpoch",
+            "Broker epoch of the latest registration",
             priority=1,
         ),
         AGE,

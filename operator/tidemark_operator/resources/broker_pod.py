@@ -5,14 +5,15 @@ the first keys of the configuration, the security context) have no field here.
 """
 
 import enum
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.external_listener import ExternalListener, Port
-from tidemark_operator.resources.quantities import Quantity, text_of_number
 from tidemark_operator.resources.references import SecretRef
+from tidemark_operator.resources.scalars import Quantity, text_of_number
 from tidemark_operator.resources.schema import (
     ATOMIC,
     VALIDATIONS,
@@ -21,6 +22,7 @@ from tidemark_operator.resources.schema import (
     ObjectName,
     Rule,
     SpecModel,
+    keyed_by,
 )
 
 #: Keys of the broker's configuration that the operator sets itself.
@@ -48,7 +50,7 @@ GRACE_S = 60
 
 _REPLICATION = f"self.?replicationPort.orValue({REPLICATION_PORT})"
 _METRICS = f"self.?metricsPort.orValue({METRICS_PORT})"
-_PRESERVED = {"x-kubernetes-preserve-unknown-fields": True}
+PRESERVED: Mapping[str, object] = {"x-kubernetes-preserve-unknown-fields": True}
 #: Value of a label; names with their prefix have a limit of their own.
 LabelValue = Annotated[str, Field(max_length=63)]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=32)]
@@ -70,6 +72,19 @@ Amount = Annotated[
     ),
 ]
 Amounts = Annotated[dict[str, Amount], Field(max_length=8)]
+ImageName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+ImagePullSecrets = Annotated[tuple[SecretRef, ...], Field(max_length=8), KubernetesSchema(**ATOMIC)]
+PodAnnotations = Annotated[
+    Annotations,
+    KubernetesSchema(
+        Rule(
+            # Such an annotation could switch off what the security context enforces.
+            rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
+            message="the operator sets the security context of the pod. Remove the "
+            "AppArmor annotation.",
+        )
+    ),
+]
 
 
 class ListenerProtocol(enum.StrEnum):
@@ -177,6 +192,9 @@ class Toleration(SpecModel):
     toleration_seconds: Int64 | None = None
 
 
+Tolerations = Annotated[tuple[Toleration, ...], Field(max_length=32), KubernetesSchema(**ATOMIC)]
+
+
 class BrokerPod(SpecModel):
     """Template of a broker's pod."""
 
@@ -196,11 +214,9 @@ class BrokerPod(SpecModel):
         ),
     )
 
-    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+    image: ImageName
     image_pull_policy: PullPolicy | None = None
-    image_pull_secrets: Annotated[
-        tuple[SecretRef, ...], Field(max_length=8), KubernetesSchema(**ATOMIC)
-    ] = ()
+    image_pull_secrets: ImagePullSecrets = ()
     storage: PodStorage
     listeners: Annotated[
         tuple[PodListener, ...],
@@ -210,7 +226,7 @@ class BrokerPod(SpecModel):
                 rule="self.all(one, self.exists_one(other, other.port == one.port))",
                 message="two listeners have the same port. Give each listener its own port.",
             ),
-            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            **keyed_by("name"),
         ),
     ]
     replication_port: Annotated[
@@ -265,27 +281,15 @@ class BrokerPod(SpecModel):
         ),
     ] = None
     node_selector: Labels = Field(default_factory=dict)
-    tolerations: Annotated[
-        tuple[Toleration, ...], Field(max_length=32), KubernetesSchema(**ATOMIC)
-    ] = ()
+    tolerations: Tolerations = ()
     affinity: Annotated[
         dict[str, Any] | None,
         Field(
             description="Affinity of the pod, as in a pod spec. Default: brokers prefer "
             "different nodes."
         ),
-        KubernetesSchema(**_PRESERVED),
+        KubernetesSchema(**PRESERVED),
     ] = None
     priority_class_name: ObjectName | None = None
     pod_labels: Labels = Field(default_factory=dict)
-    pod_annotations: Annotated[
-        Annotations,
-        KubernetesSchema(
-            Rule(
-                # Such an annotation could switch off what the security context enforces.
-                rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
-                message="the operator sets the security context of the pod. Remove the "
-                "AppArmor annotation.",
-            )
-        ),
-    ] = Field(default_factory=dict)
+    pod_annotations: PodAnnotations = Field(default_factory=dict)

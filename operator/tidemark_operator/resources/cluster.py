@@ -6,27 +6,33 @@ the tier is recognized.
 """
 
 import enum
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark.reasons import RebuildingReason
-from tidemark_operator.resources.acceptances import ACCEPTED_MAX, AcceptanceRecord
 from tidemark_operator.resources.broker_pod import APPARMOR, Annotations, BrokerPod, Labels
-from tidemark_operator.resources.conditions import READY, Conditions, pending
+from tidemark_operator.resources.conditions import (
+    ACCEPTED_MAX,
+    READY,
+    AcceptanceRecord,
+    Conditions,
+    pending,
+)
 from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig
 from tidemark_operator.resources.engine import ENGINE_RULES, EngineSpec
 from tidemark_operator.resources.export_policy import ExportPolicy
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY, GROUP, PLURALS
+from tidemark_operator.resources.names import GROUP
 from tidemark_operator.resources.quotas import ClusterQuotas
 from tidemark_operator.resources.references import SecretRef
+from tidemark_operator.resources.scalars import Time
 from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
     IMMUTABLE,
+    SET,
     ApiModel,
     Count,
     Generation,
@@ -39,12 +45,7 @@ from tidemark_operator.resources.schema import (
     TopicIdText,
     condition_column,
 )
-from tidemark_operator.resources.times import Time
-from tidemark_operator.resources.topic import (
-    ClientChangesName,
-    DisablePolicyName,
-    TieringStateName,
-)
+from tidemark_operator.resources.topic import ClientChangesName, DisablePolicyName, TieringStateName
 
 #: Number of brokers that one Cluster creates.
 POD_BROKERS_MAX = 256
@@ -101,7 +102,7 @@ class S3Storage(SpecModel):
             max_length=16,
             description="Names of the buckets. Segments are distributed over all of them.",
         ),
-        KubernetesSchema(**{"x-kubernetes-list-type": "set"}),
+        KubernetesSchema(**SET),
     ]
     prefix: Annotated[
         Prefix | None,
@@ -179,7 +180,7 @@ class ClusterAuthorization(SpecModel):
             description="Principals with full access, regardless of ACLs, as in "
             "status.username of the User.",
         ),
-        KubernetesSchema(**{"x-kubernetes-list-type": "set"}),
+        KubernetesSchema(**SET),
     ] = None
 
 
@@ -203,7 +204,7 @@ class ClusterBrokers(SpecModel):
             description="Failure zones. A new broker is assigned to the zone with the "
             "fewest brokers and stays in it.",
         ),
-        KubernetesSchema(**{"x-kubernetes-list-type": "set"}),
+        KubernetesSchema(**SET),
     ] = None
     template: Annotated[BrokerPod, Field(description="Pod template of the brokers.")]
 
@@ -557,63 +558,47 @@ class Cluster(Resource):
     )
 
 
-def parse_cluster(obj: Mapping[str, Any]) -> Cluster:
-    """Read a Cluster; raises InvalidResource."""
-    return Cluster.parse(obj)
-
-
 CLUSTER = ResourceKind(
-    kind="Cluster",
-    plural=PLURALS["Cluster"],
-    singular="cluster",
+    Cluster,
     short_names=("tmc",),
-    category=CATEGORY,
-    model=Cluster,
     columns=(
         PrinterColumn(
-            name="Brokers",
-            type="integer",
-            json_path=".status.brokers.registered",
-            description="Number of registered brokers",
+            "Brokers", "integer", ".status.brokers.registered", "Number of registered brokers"
         ),
         PrinterColumn(
-            name="Fenced",
-            type="integer",
-            json_path=".status.brokers.fenced",
-            description="Number of registered brokers that are fenced",
+            "Fenced",
+            "integer",
+            ".status.brokers.fenced",
+            "Number of registered brokers that are fenced",
         ),
         PrinterColumn(
-            name="Tiered topics",
-            type="integer",
-            json_path=".status.tieredTopics",
-            description="Number of topics with data in the tier",
+            "Tiered topics",
+            "integer",
+            ".status.tieredTopics",
+            "Number of topics with data in the tier",
         ),
         PrinterColumn(
-            name="Tier",
-            type="string",
-            json_path='.status.conditions[?(@.type=="RemoteStorageReady")].reason',
-            description="State of the remote storage. Empty without remote storage",
+            "Tier",
+            "string",
+            '.status.conditions[?(@.type=="RemoteStorageReady")].reason',
+            "State of the remote storage. Empty without remote storage",
         ),
         condition_column("Ready"),
         PrinterColumn(
-            name="External",
-            type="string",
-            json_path=".status.externalListeners[0].bootstrapServers",
-            description="Bootstrap servers for external clients",
+            "External",
+            "string",
+            ".status.externalListeners[0].bootstrapServers",
+            "Bootstrap servers for external clients",
         ),
         PrinterColumn(
-            name="Controller",
-            type="string",
-            json_path=".status.controller.identity",
-            description="Operator process that controls the cluster",
+            "Controller",
+            "string",
+            ".status.controller.identity",
+            "Operator process that controls the cluster",
             priority=1,
         ),
         PrinterColumn(
-            name="Epoch",
-            type="integer",
-            json_path=".status.controller.epoch",
-            description="Controller epoch",
-            priority=1,
+            "Epoch", "integer", ".status.controller.epoch", "Controller epoch", priority=1
         ),
         AGE,
     ),

@@ -1,4 +1,4 @@
-"""Conditions of an object, by Kubernetes' API conventions.
+"""Conditions of an object, by Kubernetes' API conventions, and the losses that a person accepted.
 
 They are an atomic list: a map-list would double the cost of every status write, and the operator is
 the only writer. ``pending`` is the default status of a new object in the schema (as in the Gateway
@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from tidemark.reasons import Reason
+from tidemark_operator.resources.scalars import Time
 from tidemark_operator.resources.schema import ATOMIC, ApiModel, Count, KubernetesSchema
-from tidemark_operator.resources.times import Time
 
 READY = "Ready"
 SUCCEEDED = "Succeeded"
@@ -62,3 +62,16 @@ def pending(type_: str) -> dict[str, object]:
     }
     unseen = {} if type_ == READY else {"observedGeneration": 0}
     return {**unseen, "conditions": [condition]}
+
+
+#: Records in a status; the oldest are dropped first.
+ACCEPTED_MAX = 16
+
+
+class AcceptanceRecord(ApiModel):
+    """One loss that a user accepted by annotation."""
+
+    annotation: Annotated[str, Field(max_length=128, description="Name of the annotation.")]
+    value: Annotated[str, Field(max_length=1024, description="Value of the annotation.")]
+    effect: Annotated[str, Field(max_length=1024, description="Result of the acceptance.")]
+    time: Time

@@ -23,7 +23,7 @@ from tidemark.configuration.problems import (
     served_names,
 )
 from tidemark.configuration.values import INT64_MAX, Number, ValueType
-from tidemark_operator.resources.quantities import text_of_number
+from tidemark_operator.resources.scalars import text_of_number
 from tidemark_operator.resources.schema import KubernetesSchema, Rule
 
 

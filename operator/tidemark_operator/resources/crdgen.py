@@ -113,7 +113,7 @@ def custom_resource_definition(kind: ResourceKind) -> Schema:
         "kind": kind.kind,
         "listKind": f"{kind.kind}List",
         "plural": kind.plural,
-        "singular": kind.singular,
+        "singular": kind.kind.lower(),
         **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
         "categories": [kind.category],
     }

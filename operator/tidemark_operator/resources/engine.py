@@ -11,8 +11,8 @@ from pydantic import Field
 
 from tidemark.configuration.broker_keys import DISABLE_POLICY, UNDER_REPLICATED_CREATION
 from tidemark_operator.resources.config_rules import cel_list
-from tidemark_operator.resources.quantities import Quantity
 from tidemark_operator.resources.references import SecretRef
+from tidemark_operator.resources.scalars import Quantity
 from tidemark_operator.resources.schema import Rule, SpecModel
 
 #: Keys of ``Cluster.spec.config`` that the operator itself uses, with any engine.

@@ -6,18 +6,16 @@ identify the table are immutable. Deletion of the object ends the job and leaves
 """
 
 import enum
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import cel_list
-from tidemark_operator.resources.durations import Duration
 from tidemark_operator.resources.export_pod import ExportJob, SecretValue, SecretValues
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY, PLURALS
 from tidemark_operator.resources.references import SecretKeyRef, SecretRef, TopicRef, UserRef
+from tidemark_operator.resources.scalars import Duration, Time
 from tidemark_operator.resources.schema import (
     AGE,
     IMMUTABLE,
@@ -32,8 +30,9 @@ from tidemark_operator.resources.schema import (
     SpecModel,
     TopicIdText,
     condition_column,
+    keyed_by,
+    reason_column,
 )
-from tidemark_operator.resources.times import Time
 
 #: A CronJob's limit: a Job's name is eleven characters longer, and is a label of its pods.
 NAME_MAX = 52
@@ -143,7 +142,7 @@ class SchemaRegistry(SpecModel):
                 rule="self.all(s, s.name in ['password', 'token'])",
                 message="secrets of a registry are named password or token",
             ),
-            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            **keyed_by("name"),
         ),
     ] = ()
     trusted_secret_ref: Annotated[
@@ -603,63 +602,21 @@ class Export(Resource):
     )
 
 
-def parse_export(obj: Mapping[str, Any]) -> Export:
-    """Read an Export; raises InvalidResource."""
-    return Export.parse(obj)
-
-
 EXPORT = ResourceKind(
-    kind="Export",
-    plural=PLURALS["Export"],
-    singular="export",
+    Export,
     short_names=("tmx",),
-    category=CATEGORY,
-    model=Export,
     columns=(
-        PrinterColumn(
-            name="Topic",
-            type="string",
-            json_path=".spec.topicRef.name",
-            description="Topic that is exported",
-        ),
-        PrinterColumn(
-            name="Table",
-            type="string",
-            json_path=".spec.table.name",
-            description="Target table",
-        ),
+        PrinterColumn("Topic", "string", ".spec.topicRef.name", "Topic that is exported"),
+        PrinterColumn("Table", "string", ".spec.table.name", "Target table"),
         condition_column("Ready"),
+        reason_column("Ready"),
         PrinterColumn(
-            name="Reason",
-            type="string",
-            json_path='.status.conditions[?(@.type=="Ready")].reason',
-            description="Reason of the condition Ready",
+            "Lag", "integer", ".status.lag", "Number of offsets that are not in the table yet"
         ),
+        PrinterColumn("Committed", "date", ".status.lastCommitTime", "Time since the last commit"),
+        PrinterColumn("Rows", "integer", ".status.rows", "Number of rows in the table", priority=1),
         PrinterColumn(
-            name="Lag",
-            type="integer",
-            json_path=".status.lag",
-            description="Number of offsets that are not in the table yet",
-        ),
-        PrinterColumn(
-            name="Committed",
-            type="date",
-            json_path=".status.lastCommitTime",
-            description="Time since the last commit",
-        ),
-        PrinterColumn(
-            name="Rows",
-            type="integer",
-            json_path=".status.rows",
-            description="Number of rows in the table",
-            priority=1,
-        ),
-        PrinterColumn(
-            name="Schedule",
-            type="string",
-            json_path=".spec.schedule",
-            description="Schedule of a scheduled Export",
-            priority=1,
+            "Schedule", "string", ".spec.schedule", "Schedule of a scheduled Export", priority=1
         ),
         AGE,
     ),

@@ -10,17 +10,26 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from tidemark_operator.resources.broker_pod import (
-    APPARMOR,
-    Annotations,
+    PRESERVED,
+    ImageName,
+    ImagePullSecrets,
     Labels,
+    PodAnnotations,
     PodResources,
     PullPolicy,
-    Toleration,
+    Tolerations,
 )
 from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.export_policy import CODE_ENDS, CODE_PREFIXES
-from tidemark_operator.resources.references import SecretKeyRef, SecretRef
-from tidemark_operator.resources.schema import ATOMIC, KubernetesSchema, ObjectName, Rule, SpecModel
+from tidemark_operator.resources.references import SecretKeyRef
+from tidemark_operator.resources.schema import (
+    ATOMIC,
+    KubernetesSchema,
+    ObjectName,
+    Rule,
+    SpecModel,
+    keyed_by,
+)
 
 #: Keys of Spark's configuration that the job sets itself.
 OWN_CONF = (
@@ -59,7 +68,7 @@ class SecretValue(SpecModel):
 SecretValues = Annotated[
     tuple[SecretValue, ...],
     Field(max_length=16),
-    KubernetesSchema(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+    KubernetesSchema(**keyed_by("name")),
 ]
 
 
@@ -87,19 +96,14 @@ class ExportJob(SpecModel):
     """Pod and resources of the job."""
 
     image: Annotated[
-        str | None,
+        ImageName | None,
         Field(
-            min_length=1,
-            max_length=512,
-            pattern=r"^\S+$",
             description="Image of the pipeline or an image based on it. Default: "
             "exports.image of the operator.",
         ),
     ] = None
     image_pull_policy: PullPolicy | None = None
-    image_pull_secrets: Annotated[
-        tuple[SecretRef, ...], Field(max_length=8), KubernetesSchema(**ATOMIC)
-    ] = ()
+    image_pull_secrets: ImagePullSecrets = ()
     service_account_name: Annotated[
         ObjectName | None,
         Field(description="ServiceAccount for cloud workload identity. No API token is mounted."),
@@ -156,31 +160,18 @@ class ExportJob(SpecModel):
     volumes: Annotated[
         tuple[JobVolume, ...],
         Field(max_length=8),
-        KubernetesSchema(
-            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["mountPath"]}
-        ),
+        KubernetesSchema(**keyed_by("mountPath")),
     ] = ()
     node_selector: Labels = Field(default_factory=dict)
-    tolerations: Annotated[
-        tuple[Toleration, ...], Field(max_length=32), KubernetesSchema(**ATOMIC)
-    ] = ()
+    tolerations: Tolerations = ()
     affinity: Annotated[
         dict[str, Any] | None,
         Field(description="Affinity of the pod, as in a pod spec."),
-        KubernetesSchema(**{"x-kubernetes-preserve-unknown-fields": True}),
+        KubernetesSchema(**PRESERVED),
     ] = None
     priority_class_name: ObjectName | None = None
     pod_labels: Labels = Field(default_factory=dict)
-    pod_annotations: Annotated[
-        Annotations,
-        KubernetesSchema(
-            Rule(
-                rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
-                message="the operator sets the security context of the pod. Remove the "
-                "AppArmor annotation.",
-            )
-        ),
-    ] = Field(default_factory=dict)
+    pod_annotations: PodAnnotations = Field(default_factory=dict)
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

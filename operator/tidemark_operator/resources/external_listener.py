@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
-from tidemark_operator.resources.schema import ATOMIC, KubernetesSchema, Rule, SpecModel
+from tidemark_operator.resources.schema import ATOMIC, KubernetesSchema, Rule, SpecModel, keyed_by
 
 NODE_ID = "{nodeId}"
 EXTERNAL_BROKERS_MAX = 256
@@ -171,9 +171,7 @@ class ExternalListener(SpecModel):
             max_length=EXTERNAL_BROKERS_MAX,
             description="Overrides for individual brokers, by node id.",
         ),
-        KubernetesSchema(
-            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["nodeId"]}
-        ),
+        KubernetesSchema(**keyed_by("nodeId")),
     ] = ()
 
     def of_broker(self, node_id: int) -> ExternalBroker:

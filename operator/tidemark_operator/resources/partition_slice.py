@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import INTERNAL_CATEGORY, PLURALS
+from tidemark_operator.resources.names import INTERNAL_CATEGORY
 from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
@@ -85,26 +85,17 @@ class PartitionSlice(Resource):
 
 
 PARTITION_SLICE = ResourceKind(
-    kind="PartitionSlice",
-    plural=PLURALS["PartitionSlice"],
-    singular="partitionslice",
-    short_names=(),
-    category=INTERNAL_CATEGORY,
-    model=PartitionSlice,
+    PartitionSlice,
     columns=(
         PrinterColumn(
-            name="Controller epoch",
-            type="integer",
-            json_path=".controllerEpoch",
-            description="Epoch of the controller that wrote the slice last",
+            "Controller epoch",
+            "integer",
+            ".controllerEpoch",
+            "Epoch of the controller that wrote the slice last",
         ),
-        PrinterColumn(
-            name="Commit",
-            type="integer",
-            json_path=".commit",
-            description="Number of the latest commit",
-        ),
+        PrinterColumn("Commit", "integer", ".commit", "Number of the latest commit"),
         AGE,
     ),
+    category=INTERNAL_CATEGORY,
     has_status=False,
 )

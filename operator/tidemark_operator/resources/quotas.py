@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from tidemark_operator.resources.schema import KubernetesSchema, Rule, SpecModel
+from tidemark_operator.resources.schema import KubernetesSchema, Rule, SpecModel, keyed_by
 
 #: Client id that stands for each one without a quota of its own.
 EVERY_OTHER = "*"
@@ -73,9 +73,7 @@ class ClientIdQuotas(Rates):
 ClientIds = Annotated[
     tuple[ClientIdQuotas, ...],
     Field(max_length=CLIENTS_MAX),
-    KubernetesSchema(
-        **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["clientId"]}
-    ),
+    KubernetesSchema(**keyed_by("clientId")),
 ]
 
 

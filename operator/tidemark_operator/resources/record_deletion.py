@@ -4,16 +4,15 @@ The spec is immutable. Its offsets are resolved once and frozen in ``status.reso
 anything is deleted, so that a re-apply, a restart or a recreated topic never deletes more.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from tidemark_operator.resources.conditions import SUCCEEDED, Conditions, pending
-from tidemark_operator.resources.durations import Duration
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY, PARTITIONS_MAX, PLURALS
+from tidemark_operator.resources.names import PARTITIONS_MAX
 from tidemark_operator.resources.references import TopicRef
+from tidemark_operator.resources.scalars import Duration, RecordTime, Time
 from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
@@ -32,8 +31,9 @@ from tidemark_operator.resources.schema import (
     SpecModel,
     TopicIdText,
     condition_column,
+    keyed_by,
+    reason_column,
 )
-from tidemark_operator.resources.times import RecordTime, Time
 
 _Model = TypeVar("_Model")
 PartitionIndex = Annotated[
@@ -170,9 +170,7 @@ class RecordDeletionSpec(SpecModel):
     partitions: Annotated[
         tuple[PartitionPoint, ...] | None,
         Field(min_length=1, max_length=1024),
-        KubernetesSchema(
-            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["partition"]}
-        ),
+        KubernetesSchema(**keyed_by("partition")),
     ] = None
     all: AllPartitions | None = None
     timeout: Annotated[
@@ -287,44 +285,16 @@ class RecordDeletion(Resource):
     )
 
 
-def parse_record_deletion(obj: Mapping[str, Any]) -> RecordDeletion:
-    """Read a RecordDeletion; raises InvalidResource."""
-    return RecordDeletion.parse(obj)
-
-
 RECORD_DELETION = ResourceKind(
-    kind="RecordDeletion",
-    plural=PLURALS["RecordDeletion"],
-    singular="recorddeletion",
+    RecordDeletion,
     short_names=("tmrd",),
-    category=CATEGORY,
-    model=RecordDeletion,
     columns=(
-        PrinterColumn(
-            name="Topic",
-            type="string",
-            json_path=".spec.topicRef.name",
-            description="Topic whose records are deleted",
-        ),
+        PrinterColumn("Topic", "string", ".spec.topicRef.name", "Topic whose records are deleted"),
         condition_column("Succeeded"),
+        reason_column("Succeeded"),
+        PrinterColumn("Records", "integer", ".status.records", "Number of deleted offsets"),
         PrinterColumn(
-            name="Reason",
-            type="string",
-            json_path='.status.conditions[?(@.type=="Succeeded")].reason',
-            description="Reason of the condition Succeeded",
-        ),
-        PrinterColumn(
-            name="Records",
-            type="integer",
-            json_path=".status.records",
-            description="Number of deleted offsets",
-        ),
-        PrinterColumn(
-            name="Finished",
-            type="date",
-            json_path=".status.completionTime",
-            description="Time since completion",
-            priority=1,
+            "Finished", "date", ".status.completionTime", "Time since completion", priority=1
         ),
         PAUSED,
         AGE,

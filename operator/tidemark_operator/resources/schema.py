@@ -16,6 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tidemark.configuration.values import INT32_MAX
+from tidemark_operator.resources.names import CATEGORY, PLURALS
 
 VALIDATIONS = "x-kubernetes-validations"
 
@@ -78,6 +79,13 @@ def with_rules(schema: JsonSchemaValue, rules: tuple[Rule, ...]) -> JsonSchemaVa
 
 #: A list that is replaced as a whole: a map-list makes every status write more expensive.
 ATOMIC: Mapping[str, object] = {"x-kubernetes-list-type": "atomic"}
+#: A list without duplicates.
+SET: Mapping[str, object] = {"x-kubernetes-list-type": "set"}
+
+
+def keyed_by(field: str) -> Mapping[str, object]:
+    """Return the keys of a list whose entries are identified by a field."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]}
 
 
 class ApiModel(BaseModel):
@@ -146,7 +154,7 @@ ControllerEpoch = Annotated[
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class PrinterColumn:
     """A printer column; ``priority`` 1 shows it with ``-o wide`` only."""
 
@@ -161,39 +169,43 @@ def condition_column(
     condition: str, *, name: str | None = None, priority: int = 0
 ) -> PrinterColumn:
     """Return the column with the status of a condition."""
-    return PrinterColumn(
-        name=name or condition,
-        type="string",
-        json_path=f'.status.conditions[?(@.type=="{condition}")].status',
-        description=f"Status of the condition {condition}",
-        priority=priority,
-    )
+    path = f'.status.conditions[?(@.type=="{condition}")].status'
+    description = f"Status of the condition {condition}"
+    return PrinterColumn(name or condition, "string", path, description, priority)
+
+
+def reason_column(condition: str) -> PrinterColumn:
+    """Return the column with the reason of a condition."""
+    path = f'.status.conditions[?(@.type=="{condition}")].reason'
+    return PrinterColumn("Reason", "string", path, f"Reason of the condition {condition}")
 
 
 PAUSED = PrinterColumn(
-    name="Paused",
-    type="string",
-    json_path=r".metadata.annotations.tidemark\.dev/paused",
-    description="true if reconciliation is paused by the annotation tidemark.dev/paused",
+    "Paused",
+    "string",
+    r".metadata.annotations.tidemark\.dev/paused",
+    "true if reconciliation is paused by the annotation tidemark.dev/paused",
 )
-
-AGE = PrinterColumn(
-    name="Age",
-    type="date",
-    json_path=".metadata.creationTimestamp",
-    description="Time since creation",
-)
+AGE = PrinterColumn("Age", "date", ".metadata.creationTimestamp", "Time since creation")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A kind of the API: its names, its model, and how kubectl prints it."""
+    """A kind of the API: its model, its names, and how kubectl prints it."""
 
-    kind: str
-    plural: str
-    singular: str
-    short_names: tuple[str, ...]
-    category: str
     model: type[BaseModel]
+    _: dataclasses.KW_ONLY
     columns: tuple[PrinterColumn, ...]
+    short_names: tuple[str, ...] = ()
+    category: str = CATEGORY
     has_status: bool = True
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind, which is that of its model."""
+        return self.model.__name__
+
+    @property
+    def plural(self) -> str:
+        """Name of the kind in the paths of the API server."""
+        return PLURALS[self.kind]

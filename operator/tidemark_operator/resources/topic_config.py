@@ -10,8 +10,7 @@ from typing import Any
 
 from tidemark.configuration.table import TOPIC
 from tidemark.tiering import Tiering
-from tidemark_operator.resources.durations import duration_ms
-from tidemark_operator.resources.quantities import quantity_bytes
+from tidemark_operator.resources.scalars import duration_ms, quantity_bytes
 from tidemark_operator.resources.topic import TopicSpec
 
 #: Keys with a field of their own.

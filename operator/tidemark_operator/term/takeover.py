@@ -47,7 +47,7 @@ from tidemark_operator.objects.conversions import (
     topic_info,
 )
 from tidemark_operator.objects.store import ObjectCache
-from tidemark_operator.resources.broker import Broker, parse_broker
+from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.resources.names import CLUSTER_FINALIZER, SLICES_DEFAULT, slice_name
@@ -286,7 +286,7 @@ def _absorb_broker(state: ControllerState, body: Json) -> None:
     body = Broker.known_part(body)
     node_id = int(body["spec"]["nodeId"])
     rows = [row for key in state.keys_on(node_id) if (row := state.row(key)) is not None]
-    fenced = fenced_at_take_over(node_id, stored_fenced(parse_broker(body)), rows)
+    fenced = fenced_at_take_over(node_id, stored_fenced(Broker.parse(body)), rows)
     broker = broker_info(body, fenced=fenced)
     # The registration with the higher epoch is the later one; the name breaks ties.
     known = state.brokers.get(node_id)

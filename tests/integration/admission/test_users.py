@@ -15,7 +15,7 @@ from tests.integration.admission.api_server import (
     edited,
     user,
 )
-from tidemark_operator.resources.acls import ACLS_MAX, OPERATIONS, OperationName
+from tidemark_operator.resources.user import ACLS_MAX, OPERATIONS, OperationName
 
 PASSWORD = {"valueFrom": {"secretKeyRef": {"name": "keys", "key": "alice.password"}}}
 

@@ -22,8 +22,8 @@ from tidemark_broker.config import parse
 from tidemark_operator import check
 from tidemark_operator.controller.export_values import DesiredJob
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
-from tidemark_operator.resources.broker import POD_NAME_MAX, parse_broker
-from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.broker import POD_NAME_MAX, Broker
+from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.external_listener import ExternalListener
 from tidemark_operator.settings import BindAddress
 
@@ -437,7 +437,7 @@ def test_external_listener_is_open_to_other_networks(
     tmp_path: Path,
 ) -> None:
     objects = Helm(tmp_path).template(CHART, OUTSIDE, namespace="home")
-    pod = parse_broker(named(objects, "Broker", "broker-1")).spec.pod
+    pod = Broker.parse(named(objects, "Broker", "broker-1")).spec.pod
     assert pod is not None
     # Only the external listener is external in the parsed Broker.
     found = {listener.name: listener.external for listener in pod.listeners}
@@ -542,7 +542,7 @@ def test_null_removes_a_listener(tmp_path: Path) -> None:
         }
     }
     objects = Helm(tmp_path).template(CHART, values, namespace="home")
-    pod = parse_broker(named(objects, "Broker", "broker-1")).spec.pod
+    pod = Broker.parse(named(objects, "Broker", "broker-1")).spec.pod
     assert pod is not None
     assert [listener.name for listener in pod.listeners] == ["IN"]
     rules = named(objects, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
@@ -565,12 +565,12 @@ def test_counted_brokers_are_declared_in_the_cluster(tmp_path: Path) -> None:
     (cluster,) = of_kind(objects, "Cluster")
     assert not of_kind(objects, "Broker")
     assert cluster["spec"]["config"] == ON_S3["cluster"]["spec"]["config"]
-    brokers = parse_cluster(cluster).spec.brokers
+    brokers = Cluster.parse(cluster).spec.brokers
     assert brokers is not None
     assert (brokers.replicas, brokers.racks) == (3, ("a", "b", "c"))
     # The template of counted brokers equals that of named ones.
     named_ones = Helm(tmp_path).template(CHART, IN_PODS, namespace="home")
-    pod = parse_broker(named(named_ones, "Broker", "broker-1")).spec.pod
+    pod = Broker.parse(named(named_ones, "Broker", "broker-1")).spec.pod
     assert pod is not None
     key = "topology.kubernetes.io/zone"
     assert brokers.template == pod.model_copy(update={"rack_topology_key": key})

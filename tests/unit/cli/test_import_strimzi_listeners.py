@@ -12,7 +12,7 @@ from tidemark_cli.imports.documents import Document
 from tidemark_cli.imports.strimzi_listeners import EquivalentValues, equivalent_values
 from tidemark_cli.imports.topics import NotImported
 from tidemark_cli.main import app
-from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.cluster import Cluster
 
 SCRAM = {"type": "scram-sha-512"}
 
@@ -176,7 +176,7 @@ def test_values_are_a_comment_that_the_chart_accepts(tmp_path: Path) -> None:
     values["brokerPods"] |= {"replicas": 3}
     objects = Helm(tmp_path).template(CHART, values)
     (cluster,) = (item for item in objects if item["kind"] == "Cluster")
-    spec = parse_cluster(cluster).spec
+    spec = Cluster.parse(cluster).spec
     assert spec.brokers is not None
     template = spec.brokers.template
     assert [(item.name, item.port, item.protocol) for item in template.listeners] == [

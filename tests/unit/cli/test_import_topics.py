@@ -15,10 +15,9 @@ from tidemark_cli.imports.topics import (
     size_text,
     to_manifest,
 )
-from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
-from tidemark_operator.resources.quantities import quantity_bytes
-from tidemark_operator.resources.topic import DeletionPolicyName, parse_topic
+from tidemark_operator.resources.scalars import duration_ms, quantity_bytes
+from tidemark_operator.resources.topic import DeletionPolicyName, Topic
 from tidemark_operator.resources.topic_config import kafka_config
 
 TARGET = ImportTarget(cluster="c", namespace="", deletion_policy=DeletionPolicyName.ORPHAN)
@@ -59,7 +58,7 @@ TIERED = {
 
 @given(config=st.fixed_dictionaries({}, optional={**PLAIN, **TIERED}))
 def test_a_manifest_amounts_to_the_configuration_that_it_comes_from(config: dict[str, str]) -> None:
-    spec = parse_topic(manifest(config=config)).spec
+    spec = Topic.parse(manifest(config=config)).spec
     assert remarks(config) == ()
     assert kafka_config(spec) == {"remote.storage.enable": "false", **config}
 
@@ -176,7 +175,7 @@ def test_local_retention_below_an_inherited_total_is_not_refused() -> None:
 def test_a_name_that_no_object_can_have_is_kept_as_topic_name(name: str) -> None:
     made = manifest(name=name)
     assert made["spec"].get("topicName", made["metadata"]["name"]) == name
-    assert parse_topic(made).topic_name == name
+    assert Topic.parse(made).topic_name == name
 
 
 def test_similar_names_become_different_objects() -> None:

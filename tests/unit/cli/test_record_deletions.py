@@ -14,7 +14,7 @@ from tidemark_cli.local.record_deletions import (
     RecordDeletions,
     name_of,
 )
-from tidemark_operator.resources.record_deletion import parse_record_deletion
+from tidemark_operator.resources.record_deletion import RecordDeletion
 from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 
 TOPIC_ID = uuid.uuid4()
@@ -61,7 +61,7 @@ class FakeNamespace:
             "spec": dict(spec),
         }
         # The operator must be able to read the object.
-        parse_record_deletion(body)
+        RecordDeletion.parse(body)
         condition = {"type": "Succeeded", "status": self.status, "message": "as said"}
         self.stored[name] = {**body, "status": {"conditions": [condition]}}
         self.specs.append(spec)

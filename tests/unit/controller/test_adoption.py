@@ -28,8 +28,8 @@ from tidemark_operator.controller.model import (
 )
 from tidemark_operator.controller.status import acceptances as records
 from tidemark_operator.controller.status import cluster_status
-from tidemark_operator.resources.acceptances import ACCEPTED_MAX
 from tidemark_operator.resources.cluster import LEFT_BEHIND_MAX
+from tidemark_operator.resources.conditions import ACCEPTED_MAX
 
 STRAY = numbered_uuid(5)
 DISABLED = Tiering(TieringState.DISABLED, 3, DisablePolicy.RETAIN)

@@ -16,7 +16,7 @@ from tidemark_operator.controller import restarts
 from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow
 from tidemark_operator.controller.pod_state import Hold, PodState
 from tidemark_operator.controller.status import broker_status
-from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.broker import Broker
 
 OTHERS = (2, 3)
 
@@ -96,7 +96,7 @@ def conditions_of(made: ControllerWorld, pod: PodState) -> dict[str, tuple[str, 
     made.state.pods[1] = pod
     status = broker_status(made.state, made.state.brokers[1], now_ms=0).status
     spec = {"clusterRef": {"name": "main"}, "nodeId": 1, "workload": "External"}
-    parsed = parse_broker({"metadata": {"name": "b"}, "spec": spec, "status": status})
+    parsed = Broker.parse({"metadata": {"name": "b"}, "spec": spec, "status": status})
     return {
         condition.type: (condition.status, condition.reason, condition.message)
         for condition in parsed.status.conditions

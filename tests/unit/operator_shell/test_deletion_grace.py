@@ -13,7 +13,7 @@ from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
-from tidemark_operator.resources.times import ms_of_time
+from tidemark_operator.resources.scalars import ms_of_time
 
 T = ShellWorld.key(TOPIC, "t")
 HOUR_MS = 3_600_000

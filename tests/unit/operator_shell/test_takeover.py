@@ -13,7 +13,7 @@ from tidemark_operator.leadership.terms import NotLeading
 from tidemark_operator.objects.conversions import cluster_id_of
 from tidemark_operator.reconcile.registrations import write_broker
 from tidemark_operator.reconcile.topics import TopicReconciler
-from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 from tidemark_operator.slices.slice_store import SlicesUnusable
 from tidemark_operator.term.producer_ids import ProducerIdBlocks
@@ -257,7 +257,7 @@ async def test_recreated_cluster_adopts_its_slices_by_annotation() -> None:
     (record,) = status["accepted"]
     assert (record["annotation"], record["value"]) == (ADOPT_CLUSTER_ID, former)
     # The written status still matches the resource's schema.
-    parse_cluster(world.server.find(CLUSTER, "main") or {})
+    Cluster.parse(world.server.find(CLUSTER, "main") or {})
     async with world.term():
         assert world.status(CLUSTER, "main")["accepted"] == [record], "it is adopted once"
 

@@ -9,8 +9,8 @@ from tidemark.wire.users import Acl
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.objects.quotas import cluster_quotas
 from tidemark_operator.objects.users import user_info
-from tidemark_operator.resources.acls import OperationName
 from tidemark_operator.resources.quotas import ClusterQuotas
+from tidemark_operator.resources.user import OperationName
 
 CREATED = "2023-11-14T22:13:20Z"
 

@@ -15,7 +15,7 @@ from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.objects.exports import Surroundings, bootstrap, desired_job
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
-from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.read import options as source_options
@@ -52,7 +52,7 @@ def surroundings(**fields: Any) -> Surroundings:
             partitions=1,
             replication_factor=1,
         ),
-        "cluster": parse_cluster({"spec": {"remoteStorage": S3}}),
+        "cluster": Cluster.parse({"spec": {"remoteStorage": S3}}),
         "brokers": (
             (Endpoint(name="PLAINTEXT", host="b1", port=9092),),
             (Endpoint(name="SECURE", host="::1", port=9093),),

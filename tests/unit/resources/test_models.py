@@ -6,20 +6,15 @@ from typing import Any
 
 import pytest
 
-from tidemark_operator.resources.broker import parse_broker
-from tidemark_operator.resources.cluster import ClusterStatus, ControllerStatus, parse_cluster
-from tidemark_operator.resources.conditions import (
-    READY,
-    Condition,
-    ConditionStatus,
-    find_condition,
-)
+from tidemark_operator.resources.broker import Broker
+from tidemark_operator.resources.cluster import Cluster, ClusterStatus, ControllerStatus
+from tidemark_operator.resources.conditions import READY, Condition, ConditionStatus, find_condition
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.resources.names import slice_name
 from tidemark_operator.resources.partition_slice import PartitionSlice
-from tidemark_operator.resources.record_deletion import parse_record_deletion
-from tidemark_operator.resources.times import ms_of_time, time_text
-from tidemark_operator.resources.topic import DisablePolicyName, TieringStateName, parse_topic
+from tidemark_operator.resources.record_deletion import RecordDeletion
+from tidemark_operator.resources.scalars import ms_of_time, time_text
+from tidemark_operator.resources.topic import DisablePolicyName, TieringStateName, Topic
 
 
 def _object(kind: str, spec: dict[str, Any], **rest: Any) -> dict[str, Any]:
@@ -67,7 +62,7 @@ def test_topic_with_all_fields_is_parsed() -> None:
         # A newer operator may have written it, so it must be ignored.
         "aFieldOfALaterVersion": 1,
     }
-    topic = parse_topic(_object("Topic", TOPIC_SPEC, status=status))
+    topic = Topic.parse(_object("Topic", TOPIC_SPEC, status=status))
     assert topic.metadata.key == "default/thing"
     assert topic.metadata.uid == uuid.UUID("6f0c0a1e-54d4-4a55-8b43-3ff3d9a0f0aa")
     assert topic.metadata.generation == 3
@@ -91,7 +86,7 @@ def test_dumped_status_omits_unset_fields() -> None:
         reason="Settled",
         message="3 partitions",
     )
-    status = parse_topic(_object("Topic", TOPIC_SPEC)).status
+    status = Topic.parse(_object("Topic", TOPIC_SPEC)).status
     # Only what the operator has set is written, in the API's camel case.
     dumped = status.model_copy(update={"observed_generation": 3, "conditions": (condition,)}).dump()
     assert dumped == {
@@ -112,18 +107,18 @@ def test_dumped_status_omits_unset_fields() -> None:
 def test_unknown_field_of_a_spec_is_an_error_with_its_path() -> None:
     spec = {**TOPIC_SPEC, "tiering": {"enabled": True, "localRetension": {}}}
     with pytest.raises(InvalidResource, match=r"Topic thing: spec\.tiering\.localRetension"):
-        parse_topic(_object("Topic", spec))
+        Topic.parse(_object("Topic", spec))
 
 
 @pytest.mark.parametrize("value", [True, 1.5, None, ["x"]])
 def test_config_value_must_be_text_or_whole_number(value: object) -> None:
     with pytest.raises(InvalidResource, match=r"spec\.config\.retention\.ms"):
-        parse_topic(_object("Topic", {**TOPIC_SPEC, "config": {"retention.ms": value}}))
+        Topic.parse(_object("Topic", {**TOPIC_SPEC, "config": {"retention.ms": value}}))
 
 
 def test_broker() -> None:
     spec = {"clusterRef": {"name": "demo"}, "nodeId": 1, "rack": "a", "workload": "External"}
-    broker = parse_broker(_object("Broker", spec))
+    broker = Broker.parse(_object("Broker", spec))
     assert (broker.spec.node_id, broker.spec.rack) == (1, "a")
     assert broker.status.dump() == {"endpoints": [], "conditions": []}
 
@@ -133,7 +128,7 @@ def test_cluster() -> None:
         "config": {"log.retention.ms": 1000},
         "remoteStorage": {"filesystem": {"path": "/var/lib/tier"}},
     }
-    cluster = parse_cluster(_object("Cluster", spec))
+    cluster = Cluster.parse(_object("Cluster", spec))
     assert cluster.spec.remote_storage is not None
     assert cluster.spec.remote_storage.s3 is None
     status = ClusterStatus(controller=ControllerStatus(identity="me", epoch=4), slices=64)
@@ -163,7 +158,7 @@ def test_partition_slice() -> None:
     ],
 )
 def test_record_deletion(scope: dict[str, Any]) -> None:
-    deletion = parse_record_deletion(
+    deletion = RecordDeletion.parse(
         _object("RecordDeletion", {"topicRef": {"name": "flights"}, **scope})
     )
     assert deletion.spec.dump() == {"topicRef": {"name": "flights"}, **scope}
@@ -186,7 +181,7 @@ def test_record_deletion(scope: dict[str, Any]) -> None:
 )
 def test_ambiguous_record_deletion_is_refused(scope: dict[str, Any]) -> None:
     with pytest.raises(InvalidResource):
-        parse_record_deletion(_object("RecordDeletion", {"topicRef": {"name": "flights"}, **scope}))
+        RecordDeletion.parse(_object("RecordDeletion", {"topicRef": {"name": "flights"}, **scope}))
 
 
 def test_times_keep_milliseconds() -> None:

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from tidemark_operator.resources.durations import Duration, duration_ms
-from tidemark_operator.resources.quantities import Quantity, quantity_bytes
+from tidemark_operator.resources.scalars import Duration, Quantity, duration_ms, quantity_bytes
 
 
 @pytest.mark.parametrize(
