@@ -1,8 +1,8 @@
 """Memory for answers that are not sent anywhere."""
 
-from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
+from tidemark_broker.admission.response_memory import ResponseBudget, ResponseMemory
 
 
-def room(size_bytes: int = 1 << 30) -> AnswerMemory:
+def room(size_bytes: int = 1 << 30) -> ResponseMemory:
     """As much as a test wants."""
-    return AnswerMemory(AnswerBudget(size_bytes))
+    return ResponseMemory(ResponseBudget(size_bytes))

@@ -21,6 +21,7 @@ from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
 from tidemark.wire.receiver import Frame
+from tidemark_broker.admission.response_memory import SMALL_BYTES, ResponseBudget, ResponseMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.fetch_session import FetchSessionCache
@@ -62,7 +63,6 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.response_memory import SMALL_BYTES, AnswerBudget, AnswerMemory
 from tidemark_broker.topic_changes.creations import Creations
 from tidemark_broker.topic_changes.forwarder import Forwarder
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
@@ -310,7 +310,7 @@ class BrokerServer:
     async def _serve_controller(self, frame: Frame, peer: str) -> Sequence[bytes] | None:
         """Serve a Kafka request of the operator, which concerns few partitions."""
         # Operator requests get a budget of their own, so client traffic cannot starve them.
-        memory = AnswerMemory(AnswerBudget(SMALL_BYTES))
+        memory = ResponseMemory(ResponseBudget(SMALL_BYTES))
         return await self.dispatcher.serve(frame, memory, Client.controller(peer))
 
     # ------------------------------------------------------------ life

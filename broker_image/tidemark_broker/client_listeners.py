@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tidemark.tls.files import ListenerFiles
 from tidemark.wire.control import Endpoint
+from tidemark_broker.admission.rate import Windows
 from tidemark_broker.api.dispatcher import Dispatcher
 from tidemark_broker.api.sessions import ConnectionSessions, ProofLimits
 from tidemark_broker.config import BrokerConfig
@@ -15,7 +16,6 @@ from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.server import KafkaServer
-from tidemark_broker.quotas.rate import Windows
 from tidemark_broker.security.sasl import Verifier
 from tidemark_broker.security.tokens import TokenChecker, TokenSettings
 from tidemark_broker.security.user_store import UserStore

@@ -13,9 +13,9 @@ from kio.schema.add_partitions_to_txn import v5
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
+from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.time_slices import some
 from tidemark_broker.api.transactional import as_known, refusal
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.replication.types import TopicPartition
@@ -112,17 +112,17 @@ async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartition
     if call.version < _BROKERS_SINCE:
         transaction = _of_producer(request)
         # A request may name thousands of partitions, so long loops hand the event loop back.
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
         await _of_client(transaction, call)
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=transaction.results())
     if not call.client.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.cluster_authorization_failed)
     results: list[AddPartitionsToTxnResult] = []
     # A broker may verify thousands of transactions at once, so the loop yields between them.
-    for part in some(request.transactions):
+    for part in in_parts(request.transactions):
         for entry in part:
             transaction = _of_broker(entry)
             await _check_existence(transaction, call)
@@ -131,8 +131,8 @@ async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartition
                     transactional_id=entry.transactional_id, topic_results=transaction.results()
                 )
             )
-            if call.turns.over:
-                await call.turns.give()
+            if call.time_slice.is_over:
+                await call.time_slice.renew()
     return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
 
 

@@ -146,20 +146,20 @@ async def _altered(
         else:
             changes[key] = _change(*key, settings_of(resource), replaces_all=replaces_all)
         # Let other requests run: a request may contain thousands of resources.
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
     # One call for all changes, so that the operator can apply them together.
     results = await forward(
         call, tuple(changes.values()), wait_s=_ASK_S, validate_only=validate_only
     )
     for key, result in zip(changes, results, strict=True):
         outcomes[key] = error_of(result.error_code), result.error_message
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
     # A client that describes the resource next on this connection must find the new values.
     if not validate_only:
         await _follow(changes, outcomes, call)
-    responses = await call.turns.all_of(
+    responses = await call.time_slice.collect(
         AlterConfigsResourceResponse(
             error_code=code, error_message=message, resource_type=kind, resource_name=name
         )

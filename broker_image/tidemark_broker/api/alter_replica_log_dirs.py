@@ -52,7 +52,7 @@ async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplic
     may = call.client.may(Operation.ALTER, ResourceType.CLUSTER)
     # Kafka's response repeats the error of the whole request for each replica. It is built in time
     # slices, so that other requests run in between.
-    found = await call.turns.all_of(
+    found = await call.time_slice.collect(
         (topic, number, _error(topic, number, path, call))
         if may
         else (topic, number, ErrorCode.cluster_authorization_failed)

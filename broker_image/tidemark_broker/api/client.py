@@ -4,13 +4,13 @@ One object per connection. Permissions are looked up again only when users have 
 queries them once per request, and for a client with all permissions that is the only cost.
 """
 
-import asyncio
-from typing import Protocol, Self
+from collections.abc import Callable
+from typing import Self
 
 from tidemark.wire.framing import PRODUCE_KEY, peek_client_id, peek_key
 from tidemark.wire.receiver import Frame
-from tidemark_broker.quotas.client_quotas import RequestQuotas
-from tidemark_broker.quotas.table import QuotaKind
+from tidemark_broker.admission.arrival_order import ArrivalOrder
+from tidemark_broker.admission.client_quotas import QuotaKind, RequestQuotas
 from tidemark_broker.security.acls import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
 from tidemark_broker.security.authorizer import Authorizer, Permissions
 from tidemark_broker.security.principal import host_of, user_name
@@ -18,21 +18,17 @@ from tidemark_broker.security.sasl import SaslState
 from tidemark_broker.security.user_store import UserStore
 
 
-class _Connection(Protocol):
-    def rest(self, for_s: float) -> None: ...
-
-
 class Client:
     """A client connection.
 
     ``peer`` is its address, ``listener`` the listener's name. ``sasl`` is None on a listener
-    without SASL. Without ``users`` the client may do everything. ``connection`` is throttled once a
-    quota is used up.
+    without SASL. Without ``users`` the client may do everything. ``mute`` mutes
+    the connection for some seconds once a quota is exceeded.
     """
 
     __slots__ = (
-        "_authorizer", "_connection", "_host", "_is_proven", "_permissions", "_users",
-        "batches_sent", "listener", "order", "peer", "principal", "sasl",
+        "_authorizer", "_host", "_is_proven", "_permissions", "_users", "batches_sent", "listener",
+        "mute", "order", "peer", "principal", "sasl",
     )  # fmt: skip
 
     def __init__(
@@ -43,16 +39,16 @@ class Client:
         *,
         principal: str = ANONYMOUS,
         sasl: SaslState | None = None,
-        connection: _Connection | None = None,
+        mute: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Create the client of a new connection, anonymous until it authenticates."""
-        self._connection = connection
+        self.mute = mute
         #: True once the client has authenticated, and from the start on a listener without SASL.
         self._is_proven = sasl is None
         #: Record batches that this client has produced.
         self.batches_sent = 0
-        #: Held by the request that has not started all of its work, for requests in order.
-        self.order = asyncio.Lock()
+        #: Order in which the work of its requests starts.
+        self.order = ArrivalOrder()
         self.peer = peer
         self.listener = listener
         self.sasl = sasl
@@ -79,7 +75,7 @@ class Client:
         self._is_proven = True
 
     @property
-    def who(self) -> tuple[str, str]:
+    def identity(self) -> tuple[str, str]:
         """Principal and address. Clients with the same pair share fair-share limits."""
         return self.principal, self._host
 
@@ -125,11 +121,6 @@ class Client:
         # Using zero bytes refreshes the delay without counting anything.
         quotas.use(QuotaKind.PRODUCE, 0)
         return quotas.throttle_s
-
-    def rest(self, for_s: float) -> None:
-        """Throttle the connection. See :meth:`ServerConnection.rest`."""
-        if self._connection is not None:
-            self._connection.rest(for_s)
 
     def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
         """True if the operation on that resource is authorized."""

@@ -92,7 +92,7 @@ async def handle(
         described = DescribedConsumerGroup(group_id=group_id)
         groups.append(described)
         # A group can have thousands of members, so the loop yields between groups.
-        await call.turns.pause()
+        await call.time_slice.renew_if_over()
         if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
             described.error_code = ErrorCode.group_authorization_failed
             continue
@@ -133,7 +133,7 @@ async def _describe(described: DescribedConsumerGroup, group: ConsumerGroup, cal
     described.assignor_name = group.preferred_assignor(
         call.services.groups.settings.consumer_assignors[0]
     )
-    members = await call.turns.all_of(
+    members = await call.time_slice.collect(
         _member(member, group, call) for member in tuple(group.members.values())
     )
     described.members = tuple(members)

@@ -79,7 +79,7 @@ async def handle(
 
     try:
         answer = await call.services.groups.consumer_heartbeat(
-            await _heartbeat_request(request, call), denied, call.turns.pause
+            await _heartbeat_request(request, call), denied, call.time_slice.renew_if_over
         )
     except CoordinatorError as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.error_code, error_message=str(error))
@@ -103,7 +103,7 @@ async def _heartbeat_request(
             if topic.topic_id is not None:
                 owned.setdefault(topic.topic_id, set()).update(topic.partitions)
             # A member may own thousands of partitions: let other requests run.
-            await call.turns.pause()
+            await call.time_slice.renew_if_over()
     return HeartbeatRequest(
         group_id=request.group_id,
         member_id=member_id,
@@ -135,7 +135,7 @@ async def _answer(answer: HeartbeatAnswer, call: Call) -> ConsumerGroupHeartbeat
 async def partitions_of(assignment: Assignment, call: Call) -> tuple[HeartbeatTopicPartitions, ...]:
     """Return an assignment in the form of Kafka's messages."""
     return tuple(
-        await call.turns.all_of(
+        await call.time_slice.collect(
             HeartbeatTopicPartitions(topic_id=topic, partitions=tuple(sorted(numbers)))
             for topic, numbers in assignment.items()
             if numbers

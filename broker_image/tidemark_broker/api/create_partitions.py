@@ -14,9 +14,8 @@ from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, Cre
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
-from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
 from tidemark_broker.api.schema import ZERO, milliseconds
-from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.table import QUOTA_EXCEEDED, Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
@@ -64,14 +63,14 @@ async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitio
         for topic in request.topics:
             if topic.name not in answers and not _may_grow(topic, call):
                 answers[topic.name] = _error(
-                    topic.name, ErrorCode.throttling_quota_exceeded, EXCEEDED
+                    topic.name, ErrorCode.throttling_quota_exceeded, QUOTA_EXCEEDED
                 )
     # Then the operator changes the accepted topics. Their results are appended to the errors.
     growing = [topic for topic in request.topics if topic.name not in answers]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _grown(growing, call, wait_s, validate_only=request.validate_only)
     # ``all_of`` lets other requests run while a long list is built.
-    grown = await call.turns.all_of(
+    grown = await call.time_slice.collect(
         CreatePartitionsTopicResult(
             name=name,
             error_code=error_of(result.error_code),
@@ -86,7 +85,7 @@ def _may_grow(topic: CreatePartitionsTopic, call: Call) -> bool:
     # The quota counts added partitions, not the new total (KIP-599).
     view = call.services.cluster.topics.get(topic.name)
     added = 0 if view is None else topic.count - len(view.partitions)
-    return may_mutate(call, added, refused_since=_KNOWS_QUOTA)
+    return call.may_mutate(added, refused_since=_KNOWS_QUOTA)
 
 
 def _error(name: str, code: ErrorCode, message: str) -> CreatePartitionsTopicResult:
@@ -105,7 +104,7 @@ async def _grown(
     until_s = loop.time() + wait_s
     names = [topic.name for topic in topics]
     # One call for all topics, so that the operator can apply them together.
-    changes = await call.turns.all_of(_change(topic) for topic in topics)
+    changes = await call.time_slice.collect(_change(topic) for topic in topics)
     outcomes = await forward(call, changes, wait_s=wait_s, validate_only=validate_only)
     results = dict(with_each(names, outcomes))
     # Partitions without leaders would fail the client's next Produce, so the answer waits for them.

@@ -30,9 +30,8 @@ from tidemark.wire.topics import (
 )
 from tidemark_broker.api.config_resources import SETTINGS_MAX, TOO_MANY
 from tidemark_broker.api.described_configs import topic_configs
-from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
 from tidemark_broker.api.schema import ZERO, milliseconds
-from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.table import QUOTA_EXCEEDED, Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
@@ -100,7 +99,7 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
     results = await _created(creatable, call, wait_s, validate_only=request.validate_only)
     # ``all_of`` lets other requests run while a long list is built.
     answers = [*refused.values()]
-    answers += await call.turns.all_of(
+    answers += await call.time_slice.collect(
         _answer(topic, results[topic.name], call) for topic in creatable
     )
     return CreateTopicsResponse(topics=tuple(answers))
@@ -146,8 +145,10 @@ def _over_quota(
         # -1 means the cluster's default, which is also what the quota must count.
         if partitions == -1:
             partitions = int(call.services.cluster.cluster_config.get(NUM_PARTITIONS) or 1)
-        if not may_mutate(call, partitions, refused_since=_KNOWS_QUOTA):
-            found[topic.name] = _error(topic.name, ErrorCode.throttling_quota_exceeded, EXCEEDED)
+        if not call.may_mutate(partitions, refused_since=_KNOWS_QUOTA):
+            found[topic.name] = _error(
+                topic.name, ErrorCode.throttling_quota_exceeded, QUOTA_EXCEEDED
+            )
     return found
 
 
@@ -165,7 +166,7 @@ async def _created(
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + call.wait_s(wait_s)
-    made_of = await call.turns.all_of(_change(topic) for topic in topics)
+    made_of = await call.time_slice.collect(_change(topic) for topic in topics)
     changes = dict(zip((topic.name for topic in topics), made_of, strict=True))
     results: dict[str, TopicChangeResult] = {}
     pending, again = list(changes), _AGAIN

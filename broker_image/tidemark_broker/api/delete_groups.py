@@ -40,7 +40,7 @@ async def _delete(group_id: str, call: Call) -> ErrorCode:
     if not call.client.may(Operation.DELETE, ResourceType.GROUP, group_id):
         return ErrorCode.group_authorization_failed
     try:
-        return await call.services.groups.delete_group(group_id, call.turns.pause)
+        return await call.services.groups.delete_group(group_id, call.time_slice.renew_if_over)
     except CoordinatorError as error:
         return error.error_code
 

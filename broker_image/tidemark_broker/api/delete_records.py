@@ -15,8 +15,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.services import HandlerServices
-from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.time_slices import named_twice
+from tidemark_broker.api.table import Api, Call, duplicates
 from tidemark_broker.replication.hosting import deletions
 from tidemark_broker.replication.hosting.deletions import Deletion
 from tidemark_broker.replication.partition import log_start
@@ -55,10 +54,10 @@ async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResp
     services = call.services
     # All partitions start before the wait, so that their followers advance at the same time.
     denied = await call.denied(Operation.DELETE, (topic.name for topic in request.topics))
-    statuses = await call.turns.all_of(_statuses(request, denied, services))
+    statuses = await call.time_slice.collect(_statuses(request, denied, services))
     timeout_s = call.wait_s(milliseconds(request.timeout) / 1000)
     await deletions.wait_until_settled(
-        statuses, services.replicas, services.purgatory, timeout_s, who=call.client.who
+        statuses, services.replicas, services.purgatory, timeout_s, who=call.client.identity
     )
     return await _answer(request, call, statuses)
 
@@ -71,7 +70,7 @@ def _statuses(
     ``denied`` contains the topics for which the client lacks DELETE.
     """
     # Kafka's clients never repeat a partition. Both entries fail, because their order is undefined.
-    twice = named_twice(
+    twice = duplicates(
         [
             (topic.name, part.partition_index)
             for topic in request.topics
@@ -108,7 +107,7 @@ async def _answer(
     # Statuses are in the order of the request, so one iterator matches them to their partitions.
     remaining, topics = iter(statuses), []
     for topic in request.topics:
-        results = await call.turns.all_of(_result(next(remaining)) for _ in topic.partitions)
+        results = await call.time_slice.collect(_result(next(remaining)) for _ in topic.partitions)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=tuple(results)))
     return DeleteRecordsResponse(topics=tuple(topics))
 

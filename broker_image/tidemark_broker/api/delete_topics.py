@@ -15,9 +15,8 @@ from kio.schema.delete_topics.v6 import request as v6
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import ChangeKind, TopicChange, TopicChangeResult
-from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
 from tidemark_broker.api.schema import ZERO, milliseconds
-from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.table import QUOTA_EXCEEDED, Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
@@ -71,7 +70,7 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
     # ``give`` let other requests run while a long list is processed.
     requested = Counter[_Requested](_requested(request))
     answers: dict[_Requested, DeletableTopicResult] = {}
-    found = await call.turns.all_of(_name(identity, call) for identity in requested)
+    found = await call.time_slice.collect(_name(identity, call) for identity in requested)
     names = dict(zip(requested, found, strict=True))
     undeletable = await _undeletable({name for name in names.values() if name}, call)
     named_by_id = {name for (by_name, _), name in names.items() if by_name is None and name}
@@ -81,10 +80,10 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
         refused = refused or _over_quota(identity, names[identity], call)
         if refused is not None:
             answers[identity] = refused
-        if call.turns.over:
-            await call.turns.give()
-    if call.turns.over:
-        await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
+    if call.time_slice.is_over:
+        await call.time_slice.renew()
     # Topics without an error are deleted together and share the rest of the time-out.
     left = {identity: name for identity, name in names.items() if identity not in answers}
     wait_s = milliseconds(request.timeout) / 1000
@@ -165,13 +164,13 @@ def _refusal(
 
 def _over_quota(requested: _Requested, name: str | None, call: Call) -> DeletableTopicResult | None:
     view = None if name is None else call.services.cluster.topics.get(name)
-    if may_mutate(call, len(view.partitions) if view else 0, refused_since=_KNOWS_QUOTA):
+    if call.may_mutate(len(view.partitions) if view else 0, refused_since=_KNOWS_QUOTA):
         return None
     return DeletableTopicResult(
         name=requested[0],
         topic_id=requested[1],
         error_code=ErrorCode.throttling_quota_exceeded,
-        error_message=EXCEEDED,
+        error_message=QUOTA_EXCEEDED,
     )
 
 
@@ -187,7 +186,7 @@ async def _deleted(
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s
     # First the operator deletes the ``Topic`` objects.
-    changes = await call.turns.all_of(
+    changes = await call.time_slice.collect(
         TopicChange(kind=ChangeKind.DELETE, name=name, topic_id=topic_id)
         for name, topic_id in requested
     )
@@ -195,7 +194,7 @@ async def _deleted(
     results = dict(zip(requested, outcomes, strict=True))
     # Success means that the operator accepted the deletion. The brokers delete the topic
     # afterwards.
-    going = await call.turns.all_of(
+    going = await call.time_slice.collect(
         result.topic_id
         for result in outcomes
         if result.topic_id is not None and not result.error_code
@@ -204,7 +203,7 @@ async def _deleted(
     late = await wait_until_known(
         call, going, lambda topic_id: cluster.by_id(topic_id) is None, until_s - loop.time()
     )
-    answers = await call.turns.all_of(
+    answers = await call.time_slice.collect(
         _answer(name, results[identity], call, is_late=results[identity].topic_id in late)
         for identity, name in requested.items()
     )

@@ -78,9 +78,9 @@ async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsRespon
     for user in users_by_name.values():
         _add(acl_filter, user, grouped)
         # A cluster may have thousands of users, so the loop yields.
-        if call.turns.over:
-            await call.turns.give()
-    return DescribeAclsResponse(resources=tuple(await call.turns.all_of(_resources(grouped))))
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
+    return DescribeAclsResponse(resources=tuple(await call.time_slice.collect(_resources(grouped))))
 
 
 def _add(

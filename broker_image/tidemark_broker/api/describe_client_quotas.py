@@ -11,9 +11,9 @@ from kio.schema.describe_client_quotas.v1.request import (
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.users import ClientQuota
+from tidemark_broker.admission.client_quotas import DEFAULT, QuotaKind
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.quotas.table import DEFAULT, QuotaKind
 from tidemark_broker.security.acls import Operation, ResourceType
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
@@ -64,7 +64,7 @@ async def handle(request: DescribeClientQuotasRequest, call: Call) -> DescribeCl
     if problem is not None:
         code, text = problem
         return DescribeClientQuotasResponse(error_code=code, error_message=text)
-    entries = await call.turns.all_of(_entries(request, filters, call))
+    entries = await call.time_slice.collect(_entries(request, filters, call))
     # Entries that do not match are yielded as None, so that the loop can yield between them.
     return DescribeClientQuotasResponse(
         entries=tuple(entry for entry in entries if entry is not None)

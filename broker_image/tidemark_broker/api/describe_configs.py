@@ -100,7 +100,7 @@ async def handle(request: DescribeConfigsRequest, call: Call) -> DescribeConfigs
             result.error_message = "not enough memory for this answer: request fewer resources"
         results.append(result)
         # Let other requests run if this one has used up its time slice.
-        await call.turns.pause()
+        await call.time_slice.renew_if_over()
     return DescribeConfigsResponse(results=tuple(results))
 
 

@@ -79,8 +79,8 @@ async def handle(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsRe
             described.authorized_operations = group_operations(call.client, group_id)
         groups.append(described)
         # Let other requests run, since a group may have thousands of members.
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
     return DescribeGroupsResponse(groups=tuple(groups))
 
 
@@ -120,7 +120,7 @@ async def _described(group_id: str, call: Call) -> DescribedGroup:
         protocol_data=name or "",
     )
     # Copied first, since the group may change while the event loop serves other requests.
-    members = await call.turns.all_of(
+    members = await call.time_slice.collect(
         _member(member, name) for member in tuple(group.members.values())
     )
     described.members = tuple(members)

@@ -83,7 +83,7 @@ async def handle(request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirs
     result = DescribeLogDirsResult(
         error_code=ErrorCode.none,
         log_dir=log_dir,
-        topics=tuple(await call.turns.all_of(_topics(hosted))),
+        topics=tuple(await call.time_slice.collect(_topics(hosted))),
         total_bytes=disk.total,
         usable_bytes=disk.free,
     )

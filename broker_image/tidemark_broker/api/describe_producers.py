@@ -84,8 +84,8 @@ async def _partition(
     ``returned`` is the number of producers that are already in the response.
     """
     # Let other requests run between partitions.
-    if call.turns.over:
-        await call.turns.give()
+    if call.time_slice.is_over:
+        await call.time_slice.renew()
     if refused is not ErrorCode.none:
         return PartitionResponse(partition_index=index, error_code=refused)
     # The answer must fit in memory; admin clients can split their request.
@@ -108,7 +108,7 @@ async def _partition(
             error_message=f"{topic[:_SHOWN_MAX]}-{index} is not on this broker",
         )
     # Most recently active first, so a limited answer contains the producers of interest.
-    found = await call.turns.all_of(_states(partition.log.active_producers(_PRODUCERS_MAX)))
+    found = await call.time_slice.collect(_states(partition.log.active_producers(_PRODUCERS_MAX)))
     return PartitionResponse(
         partition_index=index, error_code=ErrorCode.none, active_producers=tuple(found)
     )

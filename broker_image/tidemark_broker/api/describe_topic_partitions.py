@@ -100,8 +100,8 @@ async def handle(
         if not page.take(name, starts_at if name == first else 0, is_named=bool(requested)):
             break
         # Let other requests run between topics.
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
     # Hidden topics are appended to each page; they have no partitions and need no cursor.
     failed = ErrorCode.topic_authorization_failed
     hidden = sorted(denied) if requested else []

@@ -73,7 +73,7 @@ async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTr
         else:
             states.append(_state(transactional_id, found, call))
         # Let other requests run if this one has used up its time slice.
-        await call.turns.pause()
+        await call.time_slice.renew_if_over()
     return DescribeTransactionsResponse(transaction_states=tuple(states))
 
 

@@ -61,7 +61,7 @@ async def handle(
     requested = Counter(user.name for user in request.users or ())
     if not requested:
         requested = Counter(name for name, user in users.items() if user.scram)
-    results = await call.turns.all_of(
+    results = await call.time_slice.collect(
         _result(name, times, users.get(name)) for name, times in requested.items()
     )
     return DescribeUserScramCredentialsResponse(results=tuple(results))

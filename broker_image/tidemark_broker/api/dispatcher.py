@@ -17,6 +17,9 @@ from tidemark.wire.framing import (
     peek_request,
 )
 from tidemark.wire.receiver import Frame
+from tidemark_broker.admission.client_quotas import RequestQuotas
+from tidemark_broker.admission.fair_share import FairQueue, requesting_client
+from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.api import (
     acl_changes,
     add_offsets_to_txn,
@@ -69,15 +72,9 @@ from tidemark_broker.api import (
     write_txn_markers,
 )
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.large_messages import LargeRequests
 from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
-from tidemark_broker.api.throttle import Throttle
-from tidemark_broker.api.time_slices import InOrder
-from tidemark_broker.fair_queue import FairTurns
-from tidemark_broker.memory_shares import asking
 from tidemark_broker.net.metrics import NetMetrics
-from tidemark_broker.response_memory import AnswerMemory
 
 #: Topics, partitions and other elements that one request of a client may contain.
 _CLIENT = MessageBounds(elements=20_000, string_bytes=STRING_BYTES_MAX)
@@ -148,15 +145,15 @@ def _ignore(_: float) -> None:
 
 
 async def _encoded(
-    api: Api[Any, Any], call: Call, answer: Any, correlation_id: int, throttle: Throttle | None
+    api: Api[Any, Any], call: Call, answer: Any, correlation_id: int, quotas: RequestQuotas | None
 ) -> Sequence[bytes] | None:
     """Encode a handler's result as a response frame in pieces. None if there is no response.
 
-    ``throttle`` is None for a client without quotas. Otherwise its throttle time is set, and the
+    ``quotas`` is None for a client without quotas. Otherwise its throttle time is set, and the
     time of encoding in a thread counts for the quota.
     """
-    if throttle is not None:
-        throttle.set_throttle_time(answer)
+    if quotas is not None:
+        quotas.set_throttle_time(answer)
     if answer is None:
         return None
     # The throttle time is part of the answer, so it is set before the answer is encoded.
@@ -166,7 +163,7 @@ async def _encoded(
         threads = (
             large_messages.in_request_thread if call.is_large else large_messages.in_answer_thread
         )
-        spent = _ignore if throttle is None else throttle.add
+        spent = _ignore if quotas is None else quotas.add_time
         return await large_messages.encoded(
             threads, answer, correlation_id, answer_type, spent=spent
         )
@@ -184,43 +181,40 @@ class Dispatcher:
     ) -> None:
         self._services = services
         self._metrics = metrics
-        self._large = LargeRequests()
-        self._response_turns = FairTurns(RESPONSES_AT_ONCE)
+        self._large_requests = FairQueue(large_messages.BUDGET_BYTES)
+        self._large_responses = FairQueue(RESPONSES_AT_ONCE)
         table = dict(by_key(APIS))
         table[api_versions.KEY] = api_versions.api_of(table)
         self._table = table
 
     async def serve(
-        self, frame: Frame, memory: AnswerMemory, client: Client
+        self, frame: Frame, memory: ResponseMemory, client: Client
     ) -> Sequence[bytes] | None:
         """Serve a request; return the answer's frame in pieces, or None without an answer.
 
         Raises ``FrameError`` for an invalid frame, an unknown Api or an unsupported version. Raises
         ``CloseConnection`` where the protocol's answer is to close the connection.
         """
-        # Memory that this request creates counts for its client (memory_shares).
-        previous_client = asking.set(client.who)
-        try:
-            return await self._limited(frame, memory, client)
-        finally:
-            asking.reset(previous_client)
-
-    async def _limited(
-        self, frame: Frame, memory: AnswerMemory, client: Client
-    ) -> Sequence[bytes] | None:
-        # Without quotas the request takes a path that measures nothing.
+        # Memory that this request creates counts for its client (MemoryShares).
+        previous_client = requesting_client.set(client.identity)
         quotas = client.quotas(peek_client_id(frame)) if client.has_quotas else None
-        if quotas is None:
-            return await self._serve(frame, memory, client, None)
-        throttle = Throttle(client, quotas)
-        return await throttle.serve(self._serve(frame, memory, client, throttle))
+        try:
+            # Without quotas the request takes a path that measures nothing.
+            if quotas is None:
+                return await self._serve(frame, memory, client, None)
+            return await quotas.timed(self._serve(frame, memory, client, quotas))
+        finally:
+            requesting_client.reset(previous_client)
+            # The response contains the throttle time already (KIP-219).
+            if quotas is not None and quotas.throttle_s > 0:
+                client.mute(quotas.throttle_s)
 
     async def _serve(
-        self, frame: Frame, memory: AnswerMemory, client: Client, throttle: Throttle | None
+        self, frame: Frame, memory: ResponseMemory, client: Client, quotas: RequestQuotas | None
     ) -> Sequence[bytes] | None:
         """Look up the Api of a request, call its handler, and encode the response.
 
-        ``throttle`` is None for a client without quotas. Raises ``FrameError`` for an unsupported
+        ``quotas`` is None for a client without quotas. Raises ``FrameError`` for an unsupported
         request.
         """
         began_s = time.perf_counter()
@@ -236,23 +230,23 @@ class Dispatcher:
             version,
             client,
             memory,
-            quotas=None if throttle is None else throttle.quotas,
-            order=InOrder(client.order) if api.in_order else None,
+            quotas=quotas,
+            place=client.order.take() if api.in_order else None,
             frame_bytes=len(frame),
             client_id=peek_client_id(frame) if api.by_client_id else "",
         )
-        spent = _ignore if throttle is None else throttle.add
+        spent = _ignore if quotas is None else quotas.add_time
         # The number of large responses that are built at a time is limited. This does not apply
         # to small responses, and not to handlers that wait for data, which would block the others.
         if not api.open_ended or api.waits:
             answer = await self._handle(api, frame, call, spent)
             self._answered(api, version, began_s)
-            return await _encoded(api, call, answer, correlation_id, throttle)
+            return await _encoded(api, call, answer, correlation_id, quotas)
         # The limit covers encoding too, since the response's objects live until it is encoded.
-        async with self._response_turns.turn(1, client.who):
+        async with self._large_responses.admit(1, client.identity):
             answer = await self._handle(api, frame, call, spent)
             self._answered(api, version, began_s)
-            return await _encoded(api, call, answer, correlation_id, throttle)
+            return await _encoded(api, call, answer, correlation_id, quotas)
 
     def _answered(self, api: Api[Any, Any], version: int, began_s: float) -> None:
         if self._metrics is not None:
@@ -272,9 +266,9 @@ class Dispatcher:
         ``spent`` receives the processor time in seconds that a thread has used for it.
         """
         # Requests in order start one after another, so a producer's batches keep their sequence.
-        if call.order is not None:
-            await call.order.begin()
         try:
+            if call.place is not None:
+                await call.place.wait()
             request_type = api.request_type(call.version)
             request = large_messages.small(request_type, frame)
             # A small request is decoded on the event loop at once.
@@ -283,7 +277,8 @@ class Dispatcher:
             # A large one waits until the memory of large requests has room, and is decoded in a
             # thread.
             call.is_large = True
-            async with self._large.turn(frame, call.client.who):
+            size = min(len(frame), large_messages.COUNTED_BYTES_MAX)
+            async with self._large_requests.admit(size, call.client.identity):
                 request = await large_messages.decoded(
                     large_messages.in_request_thread,
                     request_type,
@@ -294,8 +289,8 @@ class Dispatcher:
                 return await api.handler(request, call)
         # The next request of the connection may start even if this one failed.
         finally:
-            if call.order is not None:
-                call.order.begun()
+            if call.place is not None:
+                call.place.leave()
 
     def _unserved_version(self, api: Api[Any, Any], version: int) -> tuple[Any, Any]:
         # An unsupported version of ApiVersions gets an answer, so that a newer client can
@@ -318,7 +313,9 @@ class PrivateDispatcher:
         self._apis = {api.key: api for api in apis}
         self._metrics = metrics
 
-    async def serve(self, frame: Frame, memory: AnswerMemory, peer: TlsIdentity) -> Sequence[bytes]:
+    async def serve(
+        self, frame: Frame, memory: ResponseMemory, peer: TlsIdentity
+    ) -> Sequence[bytes]:
         """Serve a request of another broker, and return the response frame in pieces.
 
         ``peer`` is the broker that the TLS handshake has authenticated. Raises ``FrameError`` for

@@ -55,13 +55,13 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
     # As in Kafka, an error of the whole request is repeated for each partition.
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
         denied = ErrorCode.cluster_authorization_failed
-        results = await call.turns.all_of(
+        results = await call.time_slice.collect(
             _refused(topic, numbers, denied) for topic, numbers in requested.items()
         )
         return ElectLeadersResponse(error_code=denied, replica_election_results=tuple(results))
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         wrong, text = ErrorCode.invalid_request, f"Unknown election type {request.election_type}"
-        results = await call.turns.all_of(
+        results = await call.time_slice.collect(
             _refused(topic, numbers, wrong, text) for topic, numbers in requested.items()
         )
         return ElectLeadersResponse(error_code=wrong, replica_election_results=tuple(results))
@@ -69,7 +69,7 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
     unclean = request.election_type == _UNCLEAN
     loop, wait_s = asyncio.get_running_loop(), milliseconds(request.timeout) / 1000
     until_s = loop.time() + wait_s
-    changes = await call.turns.all_of(
+    changes = await call.time_slice.collect(
         _change(topic, numbers, unclean=unclean) for topic, numbers in requested.items()
     )
     outcomes = await forward(call, changes, wait_s=wait_s)
@@ -81,7 +81,7 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
         lambda topic: _are_led(topic, found[topic], call, unclean=unclean),
         until_s - loop.time(),
     )
-    answers = await call.turns.all_of(
+    answers = await call.time_slice.collect(
         _result(topic, requested[topic], found[topic], is_all=request.topic_partitions is None)
         for topic in requested
     )

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18 import request as v18
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
+from tidemark_broker.admission.client_quotas import QuotaKind
 from tidemark_broker.api.endpoints import (
     NO_LEADER,
     LeaderIdAndEpoch,
@@ -35,7 +36,6 @@ from tidemark_broker.api.fetch_wait import read_until_enough
 from tidemark_broker.api.replica_selector import rack_of
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.quotas.table import QuotaKind
 from tidemark_broker.replication.fetch_metadata import NO_SESSION
 from tidemark_broker.security.acls import Operation
 
@@ -149,7 +149,7 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     if isinstance(context, ErrorCode):
         return FetchResponse(error_code=context)
     # Bytes that the client's quota permits now (KIP-219). None without a quota.
-    room = None if call.quotas is None else call.quotas.room(QuotaKind.FETCH)
+    room = None if call.quotas is None else call.quotas.remaining(QuotaKind.FETCH)
     if room is not None and room < 1:
         # Clients take an answer without any partition if it says that they are throttled.
         return FetchResponse(error_code=ErrorCode.none, session_id=context.session_id)
@@ -191,7 +191,7 @@ async def _context(request: FetchRequest, call: Call) -> FetchContext | ErrorCod
         request.session_id,
         request.session_epoch,
         call.version >= _BY_ID,
-        call.client.who,
+        call.client.identity,
     )
     named = await _named(request, call)
     forgotten = [
@@ -226,8 +226,8 @@ async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionReq
             )
             named[made.key] = made
             # A request may name thousands of partitions: let other requests run.
-            if call.turns.over:
-                await call.turns.give()
+            if call.time_slice.is_over:
+                await call.time_slice.renew()
     return named
 
 
@@ -235,13 +235,13 @@ async def _checked(requests: Sequence[PartitionRequest], call: Call) -> Sequence
     """Return the partitions, with an error for those that may not be read."""
     # Only sessions by id can contain topics whose name is still unknown.
     if call.version >= _BY_ID and not all(request.topic for request in requests):
-        requests = await call.turns.all_of(_resolved(request, call) for request in requests)
+        requests = await call.time_slice.collect(_resolved(request, call) for request in requests)
     denied = await call.denied(
         Operation.READ, (request.topic for request in requests if request.topic)
     )
     if not denied:
         return requests
-    return await call.turns.all_of(_unless_denied(request, denied) for request in requests)
+    return await call.time_slice.collect(_unless_denied(request, denied) for request in requests)
 
 
 def _resolved(request: PartitionRequest, call: Call) -> PartitionRequest:
@@ -269,9 +269,9 @@ async def _answer(
     """
     # Results are matched with the session first: it decides which partitions have news.
     results = [(read.request, read.result) for read in reads]
-    await call.turns.give()  # each step below iterates over all partitions at once
+    await call.time_slice.renew()  # each step below iterates over all partitions at once
     answered = context.answered(results, time.monotonic())
-    await call.turns.give()
+    await call.time_slice.renew()
     # The session has advanced without this request, so its data will not be sent.
     if isinstance(answered, ErrorCode):
         call.memory.set_reserved(0)
@@ -280,7 +280,7 @@ async def _answer(
     sent = [read for read, is_one in zip(reads, is_sent, strict=True) if is_one]
     # A stable sort keeps the order of reads, as Kafka's answer has it.
     sent.sort(key=_is_not_read)
-    await call.turns.pause()
+    await call.time_slice.renew_if_over()
     leaders = call.version >= _LEADERS_SINCE
     return FetchResponse(
         error_code=ErrorCode.none,
@@ -306,7 +306,7 @@ async def _topics(
         # Partitions of a run have the same topic, so the first one identifies it.
         of_topic = list(run)
         named = of_topic[0].request
-        parts = await call.turns.all_of(
+        parts = await call.time_slice.collect(
             _partition(read, request.isolation_level, call.version) for read in of_topic
         )
         topics.append(

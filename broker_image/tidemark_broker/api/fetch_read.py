@@ -79,8 +79,8 @@ async def read_all(
             left = max(0, left - found_bytes)
         reads.append(read)
         # Let other requests run between partitions.
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
     return reads
 
 

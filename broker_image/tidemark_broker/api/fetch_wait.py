@@ -118,16 +118,16 @@ async def _wait_for(watched: Sequence[_Snapshot], missing: int, call: Call, left
             return True
         return sum(snapshot.grown_bytes for snapshot in advanced) >= missing
 
-    purgatory, turns = call.services.purgatory, call.turns
+    purgatory, time_slice = call.services.purgatory, call.time_slice
     # Watches are removed even if the client disconnects during their registration.
     try:
         for snapshot in watched:
             purgatory.watch(
                 watch, (PartitionChange.HIGH_WATERMARK, snapshot.partition.tp), snapshot
             )
-            if turns.over:
-                await turns.give()
-        return await purgatory.wait([watch], enough, left_s, who=call.client.who)
+            if time_slice.is_over:
+                await time_slice.renew()
+        return await purgatory.wait([watch], enough, left_s, who=call.client.identity)
     finally:
         for snapshot in watched:
             purgatory.unwatch(watch, (PartitionChange.HIGH_WATERMARK, snapshot.partition.tp))

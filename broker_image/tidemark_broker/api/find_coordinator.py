@@ -86,7 +86,7 @@ async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinator
     finder = CoordinatorFinder(call.services.cluster, call.services.creations.request)
     batched = call.version >= _BATCHED_SINCE
     keys = request.coordinator_keys if batched else (request.key,)
-    found = await call.turns.all_of(
+    found = await call.time_slice.collect(
         _find(finder, live, call, request.key_type, key) for key in keys
     )
     if batched:

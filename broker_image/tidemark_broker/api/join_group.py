@@ -124,7 +124,7 @@ async def _answer(answer: JoinAnswer, call: Call) -> JoinGroupResponse:
     Only the group leader's response contains the members, to whom it then assigns partitions.
     """
     # Built in time slices, because a group may have thousands of members.
-    members = await call.turns.all_of(
+    members = await call.time_slice.collect(
         JoinGroupResponseMember(
             member_id=member.member_id,
             group_instance_id=member.instance_id,

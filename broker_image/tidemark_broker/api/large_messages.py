@@ -6,20 +6,18 @@ few milliseconds.
 
 Decoded elements weigh many times their encoded bytes. Large requests are therefore decoded only
 within a budget of requests in service. None of them waits long for an event, because the next one
-needs its turn.
+needs the budget.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from tidemark.wire.bounds import STRING_BYTES_MAX, MessageBounds
 from tidemark.wire.framing import FrameTooManyElements, decode_request, encode_response_pieces
 from tidemark.wire.receiver import Frame
-from tidemark_broker.fair_queue import FairTurns
 from tidemark_broker.replication.threads import ThreadPool
 
 E = TypeVar("E")
@@ -34,27 +32,16 @@ MUCH_BYTES = 1024 * 1024
 #: Longest wait of such a Fetch for records: the default of Kafka's consumers.
 POLL_MAX_S = 0.5
 POLL_BYTES = 16 * 1024
-#: Bytes of large requests in service. One counts for at most a quarter: the rest of a large Produce
-#: is records.
+#: Bytes of large requests in service.
 BUDGET_BYTES = 1024 * 1024
+#: Limit of the bytes for which one counts: the rest of a large Produce is records.
+COUNTED_BYTES_MAX = BUDGET_BYTES // 4
 #: For clients' large requests and the answers to them.
 in_request_thread = ThreadPool("large requests", threads=1)
 #: For large answers to small requests, which do not wait behind large requests.
 in_answer_thread = ThreadPool("large answers", threads=1)
 #: For requests between brokers, which clients must not delay.
 in_peer_thread = ThreadPool("brokers' large messages", threads=1)
-
-
-class LargeRequests:
-    """Large requests of a broker in service. Used from its loop only."""
-
-    def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
-        self._most_bytes = budget_bytes // 4
-        self._turns = FairTurns(budget_bytes)
-
-    def turn(self, frame: Frame, who: Hashable) -> AbstractAsyncContextManager[None]:
-        """Return the context of a request, from before decoding until it is answered."""
-        return self._turns.turn(min(len(frame), self._most_bytes), who)
 
 
 def small(request_type: type[E], frame: Frame) -> E | None:

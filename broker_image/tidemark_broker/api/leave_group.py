@@ -6,9 +6,9 @@ from datetime import timedelta
 from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5 import request as v5
 
+from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.time_slices import some
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.values import MemberIdentity
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -56,9 +56,9 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
     try:
         # In parts, so that the event loop serves other connections between them. An empty list
         # still calls the coordinator, which checks that it coordinates the group.
-        for part in some(members) if members else ((),):
+        for part in in_parts(members) if members else ((),):
             errors += await call.services.groups.leave(request.group_id, part)
-            await call.turns.pause()
+            await call.time_slice.renew_if_over()
     except CoordinatorError as error:
         return LeaveGroupResponse(error_code=error.error_code)
     # Old versions have no list, so the only error is that of the answer.

@@ -53,7 +53,7 @@ async def handle(request: ListConfigResourcesRequest, call: Call) -> ListConfigR
     # Kafka rejects the whole request if one type is unknown to its version.
     if not requested.issubset(known):
         return ListConfigResourcesResponse(error_code=ErrorCode.unsupported_version)
-    listed = await call.turns.all_of(_listed(sorted(requested, key=known.index), call))
+    listed = await call.time_slice.collect(_listed(sorted(requested, key=known.index), call))
     return ListConfigResourcesResponse(config_resources=tuple(listed))
 
 

@@ -42,7 +42,7 @@ async def handle(request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
     if not call.has_room(call.services.groups.count * _GROUP_BYTES):
         return ListGroupsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     try:
-        found = await call.turns.all_of(_listed(request, call))
+        found = await call.time_slice.collect(_listed(request, call))
     except CoordinatorError as error:
         return ListGroupsResponse(error_code=error.error_code)
     return ListGroupsResponse(groups=tuple(group for group in found if group is not None))

@@ -13,9 +13,9 @@ from datetime import timedelta
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
 
+from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.schema import ZERO, milliseconds
-from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.time_slices import named_twice, some
+from tidemark_broker.api.table import Api, Call, duplicates
 from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.types import OffsetResult
 from tidemark_broker.security.acls import Operation
@@ -91,7 +91,7 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
 
     found: list[OffsetResult] = []
     # Tasks are created in parts, so that a large request does not create thousands at once.
-    for some_names in some(names):
+    for some_names in in_parts(names):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(limited(topic, part)) for topic, part in some_names]
         found += [task.result() for task in tasks]
@@ -103,7 +103,7 @@ def _refusals(request: ListOffsetsRequest, denied: Set[str]) -> Callable[[str, i
 
     It rejects topics in ``denied`` and partitions that the request names twice.
     """
-    twice = named_twice(
+    twice = duplicates(
         [
             (topic.name, part.partition_index)
             for topic in request.topics
@@ -125,7 +125,7 @@ async def _answer(
 ) -> ListOffsetsResponse:
     remaining, topics = iter(found), []
     for topic in request.topics:
-        partitions = await call.turns.all_of(
+        partitions = await call.time_slice.collect(
             _partition(part.partition_index, next(remaining)) for part in topic.partitions
         )
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions)))

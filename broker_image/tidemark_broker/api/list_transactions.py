@@ -51,7 +51,7 @@ async def handle(request: ListTransactionsRequest, call: Call) -> ListTransactio
         matches = await _matcher(request.transactional_id_pattern)
     except BadPattern:
         return ListTransactionsResponse(error_code=ErrorCode.invalid_regular_expression)
-    found = await call.turns.all_of(_looked_at(request, call, matches))
+    found = await call.time_slice.collect(_looked_at(request, call, matches))
     return ListTransactionsResponse(
         error_code=ErrorCode.none,
         unknown_state_filters=tuple(

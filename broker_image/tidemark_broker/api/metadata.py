@@ -144,7 +144,7 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         ),
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
-        topics=tuple(await call.turns.all_of(topics)),
+        topics=tuple(await call.time_slice.collect(topics)),
         cluster_authorized_operations=(
             cluster_operations(call.client)
             if request.include_cluster_authorized_operations
@@ -244,8 +244,8 @@ async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
             else:
                 denied.add(name)
         # Let other requests run, since a request may name thousands of topics.
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
     return denied
 
 

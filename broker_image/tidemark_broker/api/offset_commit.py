@@ -77,12 +77,14 @@ async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitRespon
     # Names resolved from ids are authorized too, so that an id cannot bypass the ACL.
     names = {view.name for view in views if view is not None} | {t.name for t in request.topics}
     denied = await call.denied(Operation.READ, names)
-    entries = await call.turns.all_of(_entries(request, views, denied, call))
+    entries = await call.time_slice.collect(_entries(request, views, denied, call))
     kept = [entry.new for entry in entries if entry.new is not None]
     errors: list[ErrorCode] = []
     if kept:
         try:
-            errors = await call.services.groups.commit(_by(request, call), kept, call.turns.pause)
+            errors = await call.services.groups.commit(
+                _by(request, call), kept, call.time_slice.renew_if_over
+            )
         except CoordinatorError as error:
             errors = [error.error_code] * len(kept)
     # Errors of stored offsets are matched with their partitions by order.
@@ -159,7 +161,7 @@ async def _answer(
     # Errors are in the order of the partitions; a group error fills in for all of them.
     topics = []
     for topic in request.topics:
-        partitions = await call.turns.all_of(
+        partitions = await call.time_slice.collect(
             OffsetCommitResponsePartition(
                 partition_index=part.partition_index, error_code=next(errors, error_of_all)
             )

@@ -6,9 +6,9 @@ from datetime import timedelta
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
+from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.time_slices import some
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.offsets import OffsetKey
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -58,14 +58,14 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
             else:
                 deletable.append(of)
             # Let other requests run, since a request may name thousands of partitions.
-            await call.turns.pause()
+            await call.time_slice.renew_if_over()
     error = await _delete(request.group_id, deletable, errors, call)
     if error is not ErrorCode.none:
         return OffsetDeleteResponse(error_code=error)
     # Answers are in the order of the request, whatever the order of the deletions.
     topics = []
     for topic in request.topics:
-        partitions = await call.turns.all_of(
+        partitions = await call.time_slice.collect(
             OffsetDeleteResponsePartition(
                 partition_index=part.partition_index,
                 error_code=errors[OffsetKey(topic.name, part.partition_index)],
@@ -87,13 +87,13 @@ async def _delete(
     Return the error of the request as a whole, NONE if there is none.
     """
     try:
-        for part in some(deletable) if deletable else ():
+        for part in in_parts(deletable) if deletable else ():
             made = await call.services.groups.delete_offsets(group_id, part)
             # A single code means that the group itself cannot be changed.
             if isinstance(made, ErrorCode):
                 return made
             errors.update(zip(part, made, strict=True))
-            await call.turns.pause()
+            await call.time_slice.renew_if_over()
     except CoordinatorError as error:
         return error.error_code
     return ErrorCode.none

@@ -146,7 +146,7 @@ async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse
             who = (group.member_id, group.member_epoch)
             groups.append(await _group(group.group_id, requested, call, who, require_stable=stable))
             # Let other requests run between groups.
-            await call.turns.pause()
+            await call.time_slice.renew_if_over()
         return OffsetFetchResponse(groups=tuple(groups))
     requested = _requested_by_name(request.topics)
     one = await _group(request.group_id, requested, call, _NOBODY, require_stable=stable)
@@ -208,7 +208,7 @@ async def _refused(
         return OffsetFetchResponseGroup(group_id=group_id, error_code=error)
     topics = []
     for topic in requested or ():
-        partitions = await call.turns.all_of(_errors(topic, error))
+        partitions = await call.time_slice.collect(_errors(topic, error))
         topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=tuple(partitions)))
     return OffsetFetchResponseGroup(group_id=group_id, topics=tuple(topics), error_code=error)
 
@@ -244,7 +244,7 @@ async def _named(
         else:
             topic_id = None if view is None else view.topic_id
             parts = _parts(known, name, topic_id, topic.partitions)
-        partitions = await call.turns.all_of(parts)
+        partitions = await call.time_slice.collect(parts)
         topics.append(
             OffsetFetchResponseTopic(
                 name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions)
@@ -269,8 +269,8 @@ async def _all(known: _Known, call: Call) -> list[OffsetFetchResponseTopic]:
     # Pending offsets are listed as well, since the client must know that they are unstable.
     for of in (*known.offsets, *known.unstable):
         by_topic.setdefault(of.topic, []).append(of.partition)
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
     denied = await call.denied(Operation.DESCRIBE, by_topic)
     topics = []
     for name, numbers in sorted(by_topic.items()):
@@ -279,7 +279,7 @@ async def _all(known: _Known, call: Call) -> list[OffsetFetchResponseTopic]:
         if name in denied or (topic_id is None and call.version >= _BY_ID_SINCE):
             continue
         ordered = sorted(set(numbers))
-        partitions = await call.turns.all_of(_parts(known, name, topic_id, ordered))
+        partitions = await call.time_slice.collect(_parts(known, name, topic_id, ordered))
         topics.append(
             OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=tuple(partitions))
         )

@@ -12,8 +12,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 )
 
 from tidemark_broker.api.schema import ZERO
-from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.time_slices import named_twice
+from tidemark_broker.api.table import Api, Call, duplicates
 from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.security.acls import Operation
 
@@ -49,7 +48,7 @@ async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForL
     """Return for each partition where a leader epoch ends in this leader's log (KIP-320)."""
     denied = await call.denied(Operation.DESCRIBE, (topic.topic for topic in request.topics))
     # Kafka rejects a partition that is named twice.
-    twice = named_twice(
+    twice = duplicates(
         [(topic.topic, part.partition) for topic in request.topics for part in topic.partitions]
     )
 
@@ -64,7 +63,9 @@ async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForL
 
     topics = []
     for topic in request.topics:
-        partitions = await call.turns.all_of(answer(topic.topic, part) for part in topic.partitions)
+        partitions = await call.time_slice.collect(
+            answer(topic.topic, part) for part in topic.partitions
+        )
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions)))
     return OffsetForLeaderEpochResponse(topics=tuple(topics))
 

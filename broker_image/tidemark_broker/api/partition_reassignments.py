@@ -89,12 +89,12 @@ async def alter(
             error_message=AUTHORIZATION_FAILED,
         )
     # Each topic is one change, so that its partitions move together or fail by themselves.
-    changes = await call.turns.all_of(
+    changes = await call.time_slice.collect(
         _change(topic, keeps_factor=not allowed) for topic in request.topics
     )
     # The answer does not wait for the move, which may take hours.
     outcomes = await forward(call, changes, wait_s=milliseconds(request.timeout) / 1000)
-    answers = await call.turns.all_of(
+    answers = await call.time_slice.collect(
         _response(topic, result) for topic, result in zip(request.topics, outcomes, strict=True)
     )
     return AlterPartitionReassignmentsResponse(
@@ -152,7 +152,7 @@ async def list_reassignments(
         return ListPartitionReassignmentsResponse(
             error_code=ErrorCode.cluster_authorization_failed, error_message=AUTHORIZATION_FAILED
         )
-    found = await call.turns.all_of(_moving(request, call))
+    found = await call.time_slice.collect(_moving(request, call))
     return ListPartitionReassignmentsResponse(
         topics=tuple(topic for topic in found if topic.partitions)
     )

@@ -20,14 +20,15 @@ from kio.schema.produce.v13 import request as v13
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.records.batch import codec_of, is_transactional
 from tidemark.records.codecs import Codec
+from tidemark_broker.admission.arrival_order import Place
+from tidemark_broker.admission.client_quotas import QuotaKind
+from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
 from tidemark_broker.api.produce_verification import TransactionalBatch, Verdict, verified
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
-from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.time_slices import InOrder, named_twice, some
+from tidemark_broker.api.table import Api, Call, duplicates
 from tidemark_broker.log import FIRST_BATCHES, VerificationGuard
 from tidemark_broker.net.connection import CloseConnection
-from tidemark_broker.quotas.table import QuotaKind
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
@@ -140,7 +141,7 @@ async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     # Ids are resolved first, since authorization is by name.
     names = [_name_of(topic, call) for topic in request.topic_data]
     denied = await call.denied(Operation.WRITE, filter(None, names))
-    entries = await call.turns.all_of(_entries(request, names, denied))
+    entries = await call.time_slice.collect(_entries(request, names, denied))
     # Bytes count when they arrive, whatever becomes of them: they have used the network.
     if call.quotas is not None:
         call.quotas.use(QuotaKind.PRODUCE, sum(len(entry.records or b"") for entry in entries))
@@ -164,7 +165,7 @@ def _entries(
     request: ProduceRequest, names: Sequence[str | None], denied: Set[str]
 ) -> Iterator[_ProduceEntry]:
     named = list(zip(names, request.topic_data, strict=True))
-    twice = named_twice(
+    twice = duplicates(
         [(name, data.index) for name, topic in named for data in topic.partition_data]
     )
     for name, topic in named:
@@ -192,33 +193,33 @@ async def _append_all(
         entries = await _verified(request, entries, call)
     results: list[ProduceResult] = []
     # Appends are tasks, so only a limited number of them exists at a time.
-    for part in some(entries):
+    for part in in_parts(entries):
         # The connection's next request may start after this one's last part has started.
         is_last = len(results) + len(part) == len(entries)
-        results += await _append_some(request, part, call, call.order if is_last else None)
+        results += await _append_some(request, part, call, call.place if is_last else None)
         # Let other requests run between the parts.
-        if call.turns.over:
-            await call.turns.give()
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
     return results
 
 
 async def _append_some(
-    request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call, order: InOrder | None
+    request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call, place: Place | None
 ) -> Sequence[ProduceResult]:
     """Start the appends of some partitions in order, then wait until all are acknowledged.
 
-    ``order`` is notified once all have started, so that the connection's next request may start.
+    ``place`` is left once all have started, so that the connection's next request may start.
     None if more partitions of this request follow.
     """
     timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
     begun: list[_PendingAppend | ProduceResult] = []
-    who = call.client.who
+    who = call.client.identity
     # If one append raises or the request is cancelled, the others stop waiting in the purgatory.
     try:
         for entry in entries:
             begun.append(_begin(entry, request.acks, call))  # noqa: PERF401 - all are given up
-        if order is not None:
-            order.begun()
+        if place is not None:
+            place.leave()
         if request.acks != ACKS_ALL or len(begun) == 1:  # at most one wait, so no tasks
             return [await _acknowledged(entry, request.acks, timeout_ms, who) for entry in begun]
         async with asyncio.TaskGroup() as group:
@@ -347,7 +348,7 @@ async def _answer(
     for topic in request.topic_data:
         name = _name_of(topic, call) or ""
         # ``_partition`` also collects the brokers whose endpoints the client needs.
-        answers = await call.turns.all_of(
+        answers = await call.time_slice.collect(
             _partition(name, data.index, next(remaining), call, leaders)
             for data in topic.partition_data
         )

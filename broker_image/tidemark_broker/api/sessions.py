@@ -15,13 +15,13 @@ from typing import Self
 from tidemark.metrics import broker_table
 from tidemark.wire.framing import bare_frame, peek_request
 from tidemark.wire.receiver import Frame
+from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.api import api_versions, sasl_authenticate, sasl_handshake
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher
 from tidemark_broker.config_entries import integer_of
 from tidemark_broker.listeners import ClientListener, SecurityProtocol
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
-from tidemark_broker.response_memory import AnswerMemory
 from tidemark_broker.security import principal
 from tidemark_broker.security.acls import ANONYMOUS
 from tidemark_broker.security.authorizer import Authorizer
@@ -105,7 +105,7 @@ class ConnectionSessions:
             self._verifier.users,
             principal=who,
             sasl=sasl,
-            connection=connection,
+            mute=connection.mute,
         )
         connection.mute_before_first(client.mute_before_first_s)
         return client
@@ -137,7 +137,7 @@ class SaslSession:
         self._is_in = False
         self._checked: Authorizer | None = None
 
-    async def serve(self, frame: Frame, memory: AnswerMemory) -> Sequence[bytes] | None:
+    async def serve(self, frame: Frame, memory: ResponseMemory) -> Sequence[bytes] | None:
         """Serve a request, before or after the client has authenticated.
 
         Raises :class:`CloseConnection` for one that is not permitted now.
@@ -193,7 +193,7 @@ def _end(connection: ServerConnection, text: str) -> Serve:
     return _closed
 
 
-async def _closed(_: Frame, __: AnswerMemory) -> Sequence[bytes] | None:
+async def _closed(_: Frame, __: ResponseMemory) -> Sequence[bytes] | None:
     raise _closing("the connection is being closed")
 
 

@@ -4,24 +4,29 @@ Each module of this package declares its :class:`Api` beside its handler. The an
 is derived from their table, so advertised and supported versions cannot differ.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from tidemark.tls.identity import TlsIdentity
+from tidemark_broker.admission.arrival_order import Place
+from tidemark_broker.admission.client_quotas import RequestQuotas
+from tidemark_broker.admission.response_memory import ResponseMemory
+from tidemark_broker.admission.time_slice import TimeSlice
 from tidemark_broker.api import schema
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.large_messages import MUCH_BYTES, POLL_BYTES, POLL_MAX_S, WAIT_MAX_S
 from tidemark_broker.api.services import HandlerServices
-from tidemark_broker.api.time_slices import InOrder, TimeSlices
-from tidemark_broker.quotas.client_quotas import RequestQuotas
-from tidemark_broker.response_memory import AnswerMemory
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.security.authorizer import NOBODY
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+K = TypeVar("K", bound=Hashable)
+
+QUOTA_EXCEEDED = "The throttling quota has been exceeded."
 
 
 @dataclass(slots=True)
@@ -30,8 +35,9 @@ class Call:
 
     - ``memory``: memory of the answer; a handler of a large answer requests its size there
     - ``quotas``: quotas of the client, None without limit
-    - ``turns``: a handler that iterates over many entries yields through it
-    - ``order``: notified once all work whose order counts has started
+    - ``time_slice``: a handler that iterates over many entries lets other requests run with it
+    - ``place``: place in the order of the connection, left once all work whose order counts has
+      started
     - ``is_large``: see :mod:`tidemark_broker.api.large_messages`
     - ``frame_bytes``: size of the request
     - ``client_id``: the client's name for itself
@@ -40,10 +46,10 @@ class Call:
     services: HandlerServices
     version: int
     client: Client
-    memory: AnswerMemory
+    memory: ResponseMemory
     quotas: RequestQuotas | None = None
-    turns: TimeSlices = field(default_factory=TimeSlices)
-    order: InOrder | None = None
+    time_slice: TimeSlice = field(default_factory=TimeSlice)
+    place: Place | None = None
     is_large: bool = False
     frame_bytes: int = 0
     client_id: str = ""
@@ -66,6 +72,12 @@ class Call:
         """Return whether an answer of that total size fits in memory. A small one always does."""
         return self.memory.grant(answer_bytes) >= answer_bytes
 
+    def may_mutate(self, partitions: int, *, refused_since: int) -> bool:
+        """See :meth:`RequestQuotas.may_mutate`. Versions from ``refused_since`` know the error."""
+        return self.quotas is None or self.quotas.may_mutate(
+            partitions, is_strict=self.version >= refused_since
+        )
+
     async def denied(self, operation: Operation, topics: Iterable[str]) -> Set[str]:
         """Return those of the topics for which the client lacks the permission.
 
@@ -80,8 +92,8 @@ class Call:
         for topic in set(topics):
             if not permissions.allows(operation, ResourceType.TOPIC, topic):
                 denied.add(topic)
-            if self.turns.over:
-                await self.turns.give()
+            if self.time_slice.is_over:
+                await self.time_slice.renew()
         return denied
 
 
@@ -136,7 +148,7 @@ class PrivateApi(Generic[Q, A]):
     name: str
     request: type[Q]
     answer: type[A]
-    handler: Callable[[Q, TlsIdentity, AnswerMemory], Awaitable[A]]
+    handler: Callable[[Q, TlsIdentity, ResponseMemory], Awaitable[A]]
 
 
 def by_key(apis: Iterable[Api[Any, Any]]) -> Mapping[int, Api[Any, Any]]:
@@ -147,3 +159,14 @@ def by_key(apis: Iterable[Api[Any, Any]]) -> Mapping[int, Api[Any, Any]]:
             raise ValueError(f"two Apis have key {api.key}")
         table[api.key] = api
     return MappingProxyType(table)
+
+
+def duplicates(keys: Sequence[K]) -> Set[K]:
+    """Return the partitions that a request names several times.
+
+    Kafka answers INVALID_REQUEST for them.
+    """
+    # Nearly no request repeats a partition, so this path is kept short.
+    if len(set(keys)) == len(keys):
+        return frozenset()
+    return {key for key, times in Counter(keys).items() if times > 1}

@@ -67,7 +67,7 @@ async def wait_until_known(
         return not left  # the rest is evaluated once this one is known
 
     await call.services.purgatory.wait(
-        [CHANGED], all_known, call.wait_s(wait_s), who=call.client.who
+        [CHANGED], all_known, call.wait_s(wait_s), who=call.client.identity
     )
     return frozenset(name for name in left if not is_known(name))
 

@@ -74,7 +74,7 @@ async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommit
         return await _answer(request, call, iter(()), error)
     # As in Kafka, topics are checked one by one, and the others are still committed.
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
-    entries = await call.turns.all_of(_entries(request, denied, call))
+    entries = await call.time_slice.collect(_entries(request, denied, call))
     new = [entry.new for entry in entries if entry.new is not None]
     errors: list[ErrorCode] = []
     if new:
@@ -138,7 +138,7 @@ async def _committed(
     # The log requires the guard with the producer's next append.
     if found is not None:
         log.verified(producer, found)
-    return await groups.commit(by, new, call.turns.pause)
+    return await groups.commit(by, new, call.time_slice.renew_if_over)
 
 
 async def _verified(
@@ -176,7 +176,7 @@ async def _answer(
 ) -> TxnOffsetCommitResponse:
     topics = []
     for topic in request.topics:
-        partitions = await call.turns.all_of(
+        partitions = await call.time_slice.collect(
             TxnOffsetCommitResponsePartition(
                 partition_index=part.partition_index, error_code=next(errors, error_of_all)
             )

@@ -45,7 +45,7 @@ class WriteTxnMarkersResponse:
 
 async def handle(request: WriteTxnMarkersRequest, call: Call) -> WriteTxnMarkersResponse:
     """Write transaction markers to partitions that this broker leads, and wait for their commit."""
-    flattened = await call.turns.all_of(_flattened(request))
+    flattened = await call.time_slice.collect(_flattened(request))
     # As in Kafka, ALTER suffices, so that administrators need no broker's permission.
     may = call.client.may(Operation.ALTER, ResourceType.CLUSTER) or call.client.may(
         Operation.CLUSTER_ACTION, ResourceType.CLUSTER
@@ -55,7 +55,9 @@ async def handle(request: WriteTxnMarkersRequest, call: Call) -> WriteTxnMarkers
         errors = await call.services.marker_writer.write(flattened, wait_s=call.wait_s(_WAIT_S))
     # Errors are in the order of the flattened markers.
     remaining = iter(errors)
-    results = await call.turns.all_of(_result(marker, remaining) for marker in request.markers)
+    results = await call.time_slice.collect(
+        _result(marker, remaining) for marker in request.markers
+    )
     return WriteTxnMarkersResponse(markers=tuple(results))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tidemark.backoff import Backoff
-from tidemark_broker.cleaner.throttle import IoThrottle
+from tidemark_broker.admission.rate import ByteRateQuota
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.log import LogError, StorageError
 from tidemark_broker.log.compaction import (
@@ -84,7 +84,7 @@ class LogCleaner:
         self._settings = settings_of(config, threads)
         #: Pause in seconds after no log was due.
         self._backoff_s = config.seconds("log.cleaner.backoff.ms")
-        self._throttle = IoThrottle(config.integer("log.cleaner.io.max.bytes.per.second"))
+        self._io_quota = ByteRateQuota(config.integer("log.cleaner.io.max.bytes.per.second"))
         self._in_thread = ThreadPool("cleaner", threads=threads)
         self._partitions = partitions
         self._monotonic = monotonic
@@ -200,7 +200,7 @@ class LogCleaner:
                 self._settings,
                 now_ms=self._wall_ms(),
                 stopping=lambda: self._stopping,
-                moved=self._throttle.moved,
+                moved=self._io_quota.record,
             )
         except CleaningAborted:
             logger.info(

@@ -21,6 +21,7 @@ from tidemark.wire.bounds import STRING_BYTES_MAX
 from tidemark.wire.connection import peer_name
 from tidemark.wire.framing import PRODUCE_KEY, FrameError, peek_key
 from tidemark.wire.receiver import Frame, FrameReceiver
+from tidemark_broker.admission.response_memory import ResponseBudget, ResponseMemory
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.channel_mute import ChannelMute
 from tidemark_broker.net.config import ServerConfig
@@ -29,7 +30,6 @@ from tidemark_broker.net.partial_requests import UnfinishedFrames
 from tidemark_broker.net.read_backpressure import REQUEST_BYTES_MIN, ReadBackpressure, weight
 from tidemark_broker.net.sockets import has_left
 from tidemark_broker.net.unsent_responses import Unsent
-from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _CLOSING_S = 10.0
 #: Takes a request frame and the memory of its answer; returns the pieces of the answer's frame, or
 #: None for a request without an answer. Raises FrameError for an unreadable frame, and
 #: CloseConnection to close the connection.
-Serve = Callable[[Frame, AnswerMemory], Awaitable[Sequence[bytes] | None]]
+Serve = Callable[[Frame, ResponseMemory], Awaitable[Sequence[bytes] | None]]
 #: Selects the handler of a connection when it is established.
 OpenSession = Callable[["ServerConnection"], Serve]
 
@@ -78,7 +78,7 @@ class ListenerState:
     config: ServerConfig
     metrics: NetMetrics
     budget: RequestBudget
-    answers: AnswerBudget
+    answers: ResponseBudget
     unfinished: UnfinishedFrames
     scratch: bytearray
     loop: asyncio.AbstractEventLoop
@@ -99,7 +99,7 @@ class _Slot:
 
     __slots__ = ("alone", "done", "memory", "pieces", "size")
 
-    def __init__(self, size: int, memory: AnswerMemory, *, alone: bool) -> None:
+    def __init__(self, size: int, memory: ResponseMemory, *, alone: bool) -> None:
         self.size = size
         self.memory = memory
         self.alone = alone
@@ -148,9 +148,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_read = True
         #: True once this side has decided to close.
         self._ended = False
-        self._unsent = Unsent(AnswerMemory(shared.answers), shared.loop, self._advance)
+        self._unsent = Unsent(ResponseMemory(shared.answers), shared.loop, self._advance)
         #: Mute because of exceeded quotas (KIP-219).
-        self._rest = ChannelMute(shared.loop, self._mute_ended)
+        self._mute = ChannelMute(shared.loop, self._mute_ended)
         #: Timer that aborts a socket whose peer does not receive the rest.
         self._closing: asyncio.TimerHandle | None = None
         self.peer = "?"
@@ -217,7 +217,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         Called at the close already, because a peer that does not read can delay the loss of the
         connection.
         """
-        self._rest.cancel()
+        self._mute.cancel()
         self._reading.stop()
         request_bytes = sum(map(weight, self._arrived)) + sum(slot.size for slot in self._in_flight)
         for slot in self._in_flight:
@@ -304,12 +304,12 @@ class ServerConnection(asyncio.BufferedProtocol):
     def mute_before_first(self, mute_s: Callable[[Frame], float | None]) -> None:
         """Set :attr:`ChannelMute.before_first`. Of a large request only the beginning is read
         before."""
-        self._rest.before_first = mute_s
+        self._mute.before_first = mute_s
 
-    def rest(self, for_s: float) -> None:
+    def mute(self, for_s: float) -> None:
         """Mute the connection, because its quotas are exceeded."""
         if not self._ended:
-            self._rest.begin(for_s)
+            self._mute.begin(for_s)
 
     def _mute_ended(self) -> None:
         """End the mute.
@@ -317,7 +317,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         A client that disconnected before its first request started may already retry on another
         connection. While reading was paused, the disconnect was not noticed.
         """
-        if self._rest.is_first and self._transport is not None and has_left(self._transport):
+        if self._mute.is_first and self._transport is not None and has_left(self._transport):
             self.end(broker_table.ASKED, "the client disconnected while it was throttled")
             return
         self._advance()
@@ -327,7 +327,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Bytes of requests that cannot start for an unlimited time: behind a waiting one, or
         muted.
         """
-        if not (self._reading.waits_for_request or self._rest.is_on):
+        if not (self._reading.waits_for_request or self._mute.is_on):
             return 0
         return self._reading.partial_bytes + sum(map(weight, self._arrived))
 
@@ -361,7 +361,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             # At most one request other than Produce runs at a time. Its response may be large, and
             # would hold memory while it waits for the previous one. Produce responses are small.
             alone = peek_key(frame) != PRODUCE_KEY
-            if (alone and self._reading.waits_for_request) or self._rest.comes_first(frame):
+            if (alone and self._reading.waits_for_request) or self._mute.comes_first(frame):
                 break
             self._arrived.popleft()
             self._begin(frame, alone=alone)
@@ -375,7 +375,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._read_on(False)
 
     def _begin(self, frame: Frame, *, alone: bool) -> None:
-        slot = _Slot(weight(frame), AnswerMemory(self.shared.answers), alone=alone)
+        slot = _Slot(weight(frame), ResponseMemory(self.shared.answers), alone=alone)
         self._reading.waits_for_request = self._reading.waits_for_request or alone
         self._in_flight.append(slot)
         task = self.shared.loop.create_task(self._run(frame, slot))
@@ -387,14 +387,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         hold memory.
         """
         begun = self._reading.partial_large_request
-        return begun is not None and len(begun) >= _HEADER_BYTES and self._rest.comes_first(begun)
+        return begun is not None and len(begun) >= _HEADER_BYTES and self._mute.comes_first(begun)
 
     def _may_begin(self) -> bool:
         # The last condition bounds requests in flight; the others bound memory and fairness.
         return (
             self._may_write
             and not self._ended
-            and not self._rest.is_on
+            and not self._mute.is_on
             and not (self._unsent.unsent_bytes and self.shared.answers.short)
             and len(self._in_flight) < self._in_flight_max
         )

@@ -5,11 +5,10 @@ does not count, so a client is accepted as soon as it connects less often.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable
 
-from tidemark.lru import Lru
-from tidemark_broker.quotas.rate import WindowedRate, Windows
+from tidemark_broker.admission.fair_share import UsageByClient
+from tidemark_broker.admission.rate import WindowedRates, Windows
 
 #: Number of recent addresses whose rates are remembered.
 ADDRESSES_MAX = 10_000
@@ -32,10 +31,9 @@ class ConnectionQuotas:
     ) -> None:
         self._per_address_max = per_address_max
         self._rate_max = rate_per_address_max
-        self._windows = windows or Windows()
         self._now = now
-        self._open: Counter[str] = Counter()
-        self._rates: Lru[str, WindowedRate] = Lru(ADDRESSES_MAX)
+        self._open = UsageByClient()
+        self._rates = WindowedRates[str](windows or Windows(), ADDRESSES_MAX)
 
     def refusal(self, address: str) -> str | None:
         """Return why a new connection of that address is rejected, or None if it is accepted.
@@ -45,24 +43,14 @@ class ConnectionQuotas:
         # The rate is not counted for a connection that is rejected for this limit.
         if self._open[address] >= self._per_address_max:
             return f"the address already has {self._per_address_max} connections, the limit"
-        rate, now_s = self._rate(address), self._now()
+        rate, now_s = self._rates.of(address), self._now()
         if rate.per_second(now_s) >= self._rate_max:
             return f"the address opens more than {self._rate_max} connections a second"
         rate.record(1, now_s)
-        self._open[address] += 1
+        self._open.add(address, 1)
         return None
 
     def remove(self, address: str) -> None:
         """Uncount a closed connection."""
-        self._open[address] -= 1
-        if self._open[address] <= 0:
-            del self._open[address]
-
-    def _rate(self, address: str) -> WindowedRate:
-        rate = self._rates.get(address)
-        if rate is None:
-            # The least recently active address is forgotten, which only forgives its past.
-            rate = WindowedRate(self._windows)
-            self._rates.put(address, rate)
-            self._rates.evict()
-        return rate
+        if address in self._open:
+            self._open.add(address, -1)

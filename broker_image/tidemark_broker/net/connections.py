@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 from tidemark.metrics import broker_table
 from tidemark.tls.acceptor import Refusals
 from tidemark.wire.receiver import SCRATCH_BYTES
+from tidemark_broker.admission.response_memory import ResponseBudget
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import ListenerState, OpenSession, ServerConnection
 from tidemark_broker.net.connection_quotas import ConnectionQuotas
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.partial_requests import UnfinishedFrames
-from tidemark_broker.response_memory import AnswerBudget
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Connections:
         #: Memory of requests from their arrival until they are answered.
         self.budget = RequestBudget(config.queued_request_bytes_max)
         #: Memory of responses until the client has received them.
-        self.answers = AnswerBudget(config.answer_bytes_max)
+        self.answers = ResponseBudget(config.answer_bytes_max)
         #: Memory of requests that have not arrived completely.
         self.unfinished = UnfinishedFrames(config.queued_request_bytes_max // 4)
         self.metrics.queued_bytes.set_function(lambda: self.budget.used_bytes)

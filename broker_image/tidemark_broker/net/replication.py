@@ -16,13 +16,13 @@ from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import TlsIdentity
 from tidemark.tls.private_listener import PrivateListener
 from tidemark.wire.receiver import SCRATCH_BYTES, Frame
+from tidemark_broker.admission.response_memory import ResponseBudget, ResponseMemory
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import ListenerState, Serve, ServerConnection
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.partial_requests import UnfinishedFrames
 from tidemark_broker.net.sockets import bound_socket
-from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ServePeer(Protocol):
     """Handler of frames from an authenticated broker."""
 
     def __call__(
-        self, frame: Frame, memory: AnswerMemory, peer: TlsIdentity
+        self, frame: Frame, memory: ResponseMemory, peer: TlsIdentity
     ) -> Awaitable[Sequence[bytes] | None]: ...
 
 
@@ -66,7 +66,7 @@ class ReplicationServer:
         self._metrics = net_metrics
         # Separate from the clients' budgets, so that clients cannot delay replication.
         self._budget = RequestBudget(config.queued_request_bytes_max)
-        self._answers = AnswerBudget(config.answer_bytes_max)
+        self._answers = ResponseBudget(config.answer_bytes_max)
         self._unfinished = UnfinishedFrames(config.queued_request_bytes_max // 4)
         #: Open connections with the broker that each one authenticated as.
         self._connections: dict[ServerConnection, TlsIdentity] = {}

@@ -7,7 +7,7 @@ report progress, so its size is polled while it is not empty.
 import asyncio
 from collections.abc import Callable
 
-from tidemark_broker.response_memory import AnswerMemory
+from tidemark_broker.admission.response_memory import ResponseMemory
 
 #: Smaller answers are not tracked.
 _FOLLOWED_BYTES = 4096
@@ -20,7 +20,7 @@ class Unsent:
 
     def __init__(
         self,
-        memory: AnswerMemory,
+        memory: ResponseMemory,
         loop: asyncio.AbstractEventLoop,
         emptied: Callable[[], None],
     ) -> None:
@@ -37,7 +37,7 @@ class Unsent:
         """Bytes at the last poll."""
         return self._memory.reserved_bytes
 
-    def add(self, answer: AnswerMemory) -> None:
+    def add(self, answer: ResponseMemory) -> None:
         """Take over the memory of a written answer until it is sent."""
         size = answer.reserved_bytes
         answer.set_reserved(0)

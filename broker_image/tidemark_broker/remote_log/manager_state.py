@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tidemark.metrics import tier_table
+from tidemark_broker.admission.rate import ByteRateQuota, Windows
 from tidemark_broker.purgatory import DelayedOperationKey, Signal
-from tidemark_broker.quotas.rate import Windows
 from tidemark_broker.remote_log.metrics import RemoteMetrics
-from tidemark_broker.remote_log.quota import RemoteQuota
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.thread_pools import Pool
@@ -58,8 +57,8 @@ class Pools:
 class RemoteQuotas:
     """Quotas of KIP-956 for copies and fetches."""
 
-    copy: RemoteQuota
-    fetch: RemoteQuota
+    copy: ByteRateQuota
+    fetch: ByteRateQuota
 
     @classmethod
     def of(
@@ -73,13 +72,13 @@ class RemoteQuotas:
         copy = Windows(settings.copy_windows, settings.copy_window_seconds)
         fetch = Windows(settings.fetch_windows, settings.fetch_window_seconds)
         return cls(
-            copy=RemoteQuota(
+            copy=ByteRateQuota(
                 settings.copy_bytes_per_second,
                 copy,
                 partial(counters.add, tier_table.COPY_THROTTLED),
                 now,
             ),
-            fetch=RemoteQuota(
+            fetch=ByteRateQuota(
                 settings.fetch_bytes_per_second,
                 fetch,
                 partial(counters.add, tier_table.FETCH_THROTTLED),

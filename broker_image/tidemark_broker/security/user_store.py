@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import Self
 
 from tidemark.wire.users import UserState, UserStatesRequest
-from tidemark_broker.quotas.client_quotas import ClientQuotas
-from tidemark_broker.quotas.rate import Windows
-from tidemark_broker.quotas.table import QuotaTable
+from tidemark_broker.admission.client_quotas import ClientQuotas, QuotaTable
+from tidemark_broker.admission.rate import Windows
 from tidemark_broker.security.authorizer import Authorizer, Permissions
 from tidemark_broker.security.scram import Credential
 

@@ -23,7 +23,7 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
-from tidemark_broker.fair_queue import FairTurns
+from tidemark_broker.admission.fair_share import FairQueue
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Requester:
     host: str
 
     @property
-    def who(self) -> tuple[str, str]:
+    def identity(self) -> tuple[str, str]:
         """Identity for fair sharing: without the port."""
         return self.principal, self.host.rpartition(":")[0]
 
@@ -86,7 +86,7 @@ class Forwarder(ChangeForwarder):
         self._link = link
         self._connected: tuple[ControllerLink, KafkaConnection] | None = None
         self._dialling = asyncio.Lock()
-        self._turns = FairTurns(_AT_ONCE)
+        self._queue = FairQueue(_AT_ONCE)
 
     async def change(
         self,
@@ -122,7 +122,7 @@ class Forwarder(ChangeForwarder):
         validate_only: bool,
     ) -> Sequence[TopicChangeResult]:
         try:
-            async with asyncio.timeout_at(until_s), self._turns.turn(1, requester.who):
+            async with asyncio.timeout_at(until_s), self._queue.admit(1, requester.identity):
                 answer = await self._request_changes(
                     changes, requester, until_s, validate_only=validate_only
                 )

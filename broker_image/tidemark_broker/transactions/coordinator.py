@@ -14,12 +14,13 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.names import TRANSACTION_STATE_TOPIC
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.identity import TlsIdentity
+from tidemark_broker.admission.fair_share import MemoryShares
+from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.coordinators.coordinator_lookup import CoordinatorFinder
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog
-from tidemark_broker.memory_shares import Shares
 from tidemark_broker.producer_ids import (
     Initialised,
     InitTransactionalId,
@@ -27,7 +28,6 @@ from tidemark_broker.producer_ids import (
 )
 from tidemark_broker.replication.partition import ReplicaContext
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.response_memory import AnswerMemory
 from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.core.markers import Marker, TransactionKey
 from tidemark_broker.transactions.core.metadata import (
@@ -79,7 +79,7 @@ class TransactionCoordinator:
         """
         self.limits = limits
         # Memory of all transactional ids of this broker, with its limit.
-        self.room = Shares(limits.bytes_max)
+        self.room = MemoryShares(limits.bytes_max)
         self._context = context
         self._producer_ids = producer_ids
         self._tasks: set[asyncio.Task[None]] = set()
@@ -221,7 +221,7 @@ class TransactionCoordinator:
     # ------------------------------------------------------------ queries of brokers
 
     async def serve(
-        self, request: QueryCoordinatorRequest, peer: TlsIdentity, memory: AnswerMemory
+        self, request: QueryCoordinatorRequest, peer: TlsIdentity, memory: ResponseMemory
     ) -> QueryCoordinatorResponse:
         """Answer another broker's inquiries."""
         verdicts = await self.answer(request.inquiries)

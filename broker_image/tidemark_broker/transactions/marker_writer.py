@@ -14,11 +14,11 @@ from kio.schema.errors import ErrorCode
 from tidemark.lru import Lru
 from tidemark.records.control import EndMarker
 from tidemark.tls.identity import TlsIdentity
+from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.types import ProduceResult
-from tidemark_broker.response_memory import AnswerMemory
 from tidemark_broker.transactions.wire import WireMarker, WriteMarkersRequest, WriteMarkersResponse
 
 #: Longest wait for the markers of one request to be committed.
@@ -66,7 +66,7 @@ class MarkerWriter:
         self._remembered: Lru[WireMarker, ProduceResult] = Lru(_REMEMBERED_MAX)
 
     async def serve(
-        self, request: WriteMarkersRequest, peer: TlsIdentity, memory: AnswerMemory
+        self, request: WriteMarkersRequest, peer: TlsIdentity, memory: ResponseMemory
     ) -> WriteMarkersResponse:
         """Write another broker's markers."""
         errors = await self.write(request.markers)

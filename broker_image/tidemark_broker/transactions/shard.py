@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from kio.schema.errors import ErrorCode
 
 from tidemark.backoff import Backoff
+from tidemark_broker.admission.fair_share import MemoryShares
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import (
@@ -23,7 +24,6 @@ from tidemark_broker.coordinators.log import (
     CoordinatorRecord,
     TransactionalProducer,
 )
-from tidemark_broker.memory_shares import Shares
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core import rules
 from tidemark_broker.transactions.core.markers import Marker
@@ -83,7 +83,7 @@ class Around(Protocol):
         """Seconds of the clock of deadlines."""
 
     @property
-    def room(self) -> Shares:
+    def room(self) -> MemoryShares:
         """Memory of the ids and their state, with its limit."""
 
     async def fresh_producer_id(self) -> int:

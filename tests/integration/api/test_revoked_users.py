@@ -13,7 +13,7 @@ from tests.security.test_unauthenticated_clients import plain
 from tests.unit.api import api_requests as kafka
 from tests.user_states import user, user_states
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
-from tidemark_broker.api.time_slices import TimeSlices
+from tidemark_broker.admission.time_slice import TimeSlice
 
 ENTRIES = {
     "listeners": "127.0.0.1:0,OPEN://127.0.0.1:0",
@@ -42,13 +42,13 @@ async def test_changed_password_disconnects_despite_a_request_in_flight(
     client = await KafkaConnection.connect("127.0.0.1", port, client_id="x")
     began, may_continue = asyncio.Event(), asyncio.Event()
 
-    async def give(_: TimeSlices) -> None:
+    async def renew(_: TimeSlice) -> None:
         began.set()
         await may_continue.wait()
 
     # Every time slice is over, so the handler yields at each opportunity.
-    monkeypatch.setattr(TimeSlices, "over", property(lambda _: True))
-    monkeypatch.setattr(TimeSlices, "give", give)
+    monkeypatch.setattr(TimeSlice, "is_over", property(lambda _: True))
+    monkeypatch.setattr(TimeSlice, "renew", renew)
     asking = kafka.metadata(9, (("orders", None), ("others", None)))
     may_continue.set()
     assert (await plain(client, "ann", "old")).error_code.name == "none"

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from tidemark.wire.receiver import Frame
+from tidemark_broker.admission.response_memory import SMALL_BYTES, ResponseMemory
 from tidemark_broker.net import connections as connections_module
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
-from tidemark_broker.response_memory import SMALL_BYTES, AnswerMemory
 
 LIMIT = 16 * 1024 * 1024
 # Every fetch would like 50 MB, more than the limit of all clients.
@@ -21,7 +21,7 @@ WANTED_BYTES = 50 * 1024 * 1024
 FETCH = struct.pack(">ih6x", 8, 1)
 
 
-async def as_much_as_it_may(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
+async def as_much_as_it_may(frame: Frame, memory: ResponseMemory) -> Sequence[bytes]:
     size = memory.grant(WANTED_BYTES)
     return [struct.pack(">i", size), bytes(size)]
 

@@ -9,15 +9,15 @@ import pytest
 
 from tests.integration.net.test_server import _client, _framed, _read, _serving
 from tidemark.wire.receiver import Frame
+from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.net import partial_requests
 from tidemark_broker.net.server import KafkaServer
-from tidemark_broker.response_memory import AnswerMemory
 
 LARGE = 1_000_000
 LIMIT = 2_000_000
 
 
-async def length(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+async def length(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
     return [_framed(struct.pack(">i", len(frame)))]
 
 

@@ -15,13 +15,13 @@ import pytest
 from tidemark.tls.files import ListenerFiles, NoCertificates
 from tidemark.wire.framing import FrameError
 from tidemark.wire.receiver import SCRATCH_BYTES, Frame
+from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.net import connection as connection_module
 from tidemark_broker.net import connections as connections_module
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
-from tidemark_broker.response_memory import AnswerMemory
 
 # The first two bytes are the Api key, which decides whether a request may run beside others.
 PRODUCE, FETCH = bytes(8), b"\0\1" + bytes(6)
@@ -31,7 +31,7 @@ def _framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-async def _echo(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes] | None:
+async def _echo(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes] | None:
     return [struct.pack(">i", len(frame)), bytes(frame)]
 
 
@@ -102,7 +102,7 @@ async def test_answers_keep_the_order_of_the_requests() -> None:
     gates = {number: asyncio.Event() for number in range(5)}
     begun: list[int] = []
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         begun.append(frame[8])
         await gates[frame[8]].wait()
         return [_framed(bytes(frame))]
@@ -122,7 +122,7 @@ async def test_no_more_than_the_limit_are_in_flight() -> None:
     gate = asyncio.Event()
     full = asyncio.Event()
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -151,7 +151,7 @@ async def test_fetches_of_one_connection_run_one_at_a_time() -> None:
     running: list[bytes] = []
     together: list[set[bytes]] = []
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         running.append(bytes(frame))
         together.append({item[:8] for item in running} if len(running) > 1 else set())
         # Never two Fetches of one connection at the same time.
@@ -169,7 +169,7 @@ async def test_fetches_of_one_connection_run_one_at_a_time() -> None:
 
 
 async def test_request_without_a_response_does_not_delay_others() -> None:
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes] | None:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes] | None:
         # None stands for acks=0, which has no response.
         return None if frame[:1] == b"-" else [_framed(bytes(frame))]
 
@@ -186,7 +186,7 @@ async def test_too_short_frame_ends_the_connection(
     """65,000 empty frames were accepted at once, which took 190 ms."""
     served = 0
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         nonlocal served
         served += 1
         return [_framed(bytes(frame))]
@@ -223,7 +223,7 @@ async def test_malformed_frame_ends_the_connection_with_one_log_line(
 async def test_unreadable_request_ends_the_connection_with_one_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         raise FrameError("it makes no sense")
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
@@ -236,7 +236,7 @@ async def test_unreadable_request_ends_the_connection_with_one_log_line(
 
 
 async def test_failing_handler_ends_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         if frame == b"bad request":
             raise RuntimeError("boom")
         return [_framed(bytes(frame))]
@@ -251,7 +251,7 @@ async def test_failing_handler_ends_only_its_connection(caplog: pytest.LogCaptur
 
 
 async def test_handler_can_close_after_earlier_responses() -> None:
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         if frame == b"end request":
             raise CloseConnection("acks=0 and no leader")
         return [_framed(bytes(frame))]
@@ -265,7 +265,7 @@ async def test_handler_can_close_after_earlier_responses() -> None:
 async def test_silent_connections_are_closed_and_busy_ones_are_not() -> None:
     gate = asyncio.Event()
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         await gate.wait()
         return [_framed(bytes(frame))]
 
@@ -285,7 +285,7 @@ async def test_client_that_does_not_read_is_not_served() -> None:
     served = 0
     answer = _framed(bytes(1_000_000))
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         nonlocal served
         served += 1
         return [answer]
@@ -312,7 +312,7 @@ async def test_all_connections_together_respect_the_budget() -> None:
     held_bytes = most = 0
     gate = asyncio.Event()
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         nonlocal held_bytes, most
         held_bytes += len(frame)
         most = max(most, held_bytes)
@@ -345,7 +345,7 @@ async def _waiting_server(**limits: int) -> AsyncIterator[tuple[KafkaServer, asy
     """Start a server that answers nothing before the event is set."""
     gate = asyncio.Event()
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         await gate.wait()
         return [_framed(b"%d" % len(frame))]
 
@@ -395,7 +395,7 @@ async def test_ended_connection_releases_its_memory_at_once(
     three of them kept all room for requests."""
     gate = asyncio.Event()
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         if len(frame) == len(FETCH):
             return [_framed(bytes(900_000))] * 20
         await gate.wait()
@@ -430,7 +430,7 @@ async def test_connection_with_parked_requests_is_closed_for_others(
     """The requests wait behind a Fetch that does not end, or behind a throttle time."""
     gate = asyncio.Event()
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         if bytes(frame) == FETCH:
             await gate.wait()
         return [_framed(bytes(frame))]
@@ -461,7 +461,7 @@ async def test_client_that_disconnects_while_muted_is_not_served(
     """The client has sent the same request on another connection since."""
     served: list[bytes] = []
 
-    async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory) -> Sequence[bytes]:
         served.append(bytes(frame))
         return [_framed(bytes(frame))]
 
@@ -494,7 +494,7 @@ async def _until(holds: Callable[[], bool]) -> None:
 async def test_lost_connection_releases_its_memory() -> None:
     begun = asyncio.Event()
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         begun.set()
         await asyncio.Event().wait()
         return []
@@ -557,10 +557,10 @@ async def test_muted_client_is_not_read_and_continues_afterwards() -> None:
     """KIP-219: the answer is there at once, the next request waits."""
     connections: list[ServerConnection] = []
 
-    async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory) -> Sequence[bytes]:
         if bytes(frame) == b"much request":
             # Half a second of throttling, as a quota would ask for.
-            connections[0].rest(0.5)
+            connections[0].mute(0.5)
         return [_framed(bytes(frame))]
 
     def open_session(connection: ServerConnection) -> Serve:
@@ -592,7 +592,7 @@ async def test_throttle_time_below_the_clock_resolution() -> None:
         (connection,) = server.connections._open
         # Rests below a timer's resolution.
         for for_s in (0.0002, 0.0001, 0.0004, 0.01):
-            connection.rest(for_s)
+            connection.mute(for_s)
         writer.write(_framed(b"a request"))
         assert await asyncio.wait_for(_read(reader), 5) == b"a request"
     await server.stop()
@@ -602,9 +602,9 @@ async def test_every_throttle_time_ends() -> None:
     """A timer may fire a fraction of a millisecond early."""
     connections: list[ServerConnection] = []
 
-    async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory) -> Sequence[bytes]:
         # Different fractions of a millisecond, because timers may fire early.
-        connections[0].rest(0.0013 + 0.00017 * frame[8])
+        connections[0].mute(0.0013 + 0.00017 * frame[8])
         return [_framed(bytes(frame))]
 
     def open_session(connection: ServerConnection) -> Serve:
@@ -654,7 +654,7 @@ async def test_connection_can_be_muted_before_its_first_request() -> None:
 async def test_stop_lets_what_is_under_way_finish() -> None:
     begun = asyncio.Event()
 
-    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         begun.set()
         await asyncio.sleep(0.02)
         return [_framed(bytes(frame))]

@@ -16,12 +16,12 @@ from tidemark.wire import control
 from tidemark.wire.framing import encode_response_pieces
 from tidemark.wire.topics import TopicChange, TopicChangeResult
 from tidemark.wire.users import Acl, UserState, UserStatesRequest
+from tidemark_broker.admission.client_quotas import RequestQuotas
+from tidemark_broker.admission.response_memory import ResponseBudget, ResponseMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.quotas.client_quotas import RequestQuotas
 from tidemark_broker.replication.metadata import CHANGED, MetadataCache
-from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 from tidemark_broker.security.user_store import UserStore
 from tidemark_broker.topic_changes.creations import Creations
 from tidemark_broker.topic_changes.forwarder import ChangeForwarder, Requester
@@ -198,7 +198,7 @@ class AdminWorld:
             self.services,
             version,
             self.client,
-            AnswerMemory(AnswerBudget(1 << 20)),
+            ResponseMemory(ResponseBudget(1 << 20)),
             quotas=self.quotas,
         )
         request = api.request_type(version)

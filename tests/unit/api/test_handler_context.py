@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.user_states import user, user_states
+from tidemark_broker.admission.response_memory import ResponseBudget, ResponseMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
-from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 from tidemark_broker.security.acls import Operation
 from tidemark_broker.security.user_store import UserStore
 
@@ -15,7 +15,7 @@ NO_SERVICES: Any = None
 
 def call(users: UserStore) -> Call:
     client = Client("10.0.0.1:1", "PLAINTEXT", users)
-    return Call(NO_SERVICES, 0, client, AnswerMemory(AnswerBudget(1)))
+    return Call(NO_SERVICES, 0, client, ResponseMemory(ResponseBudget(1)))
 
 
 async def test_names_are_not_read_without_authorization() -> None:

@@ -9,9 +9,9 @@ from kio.schema.create_topics.v7 import request as creation
 from tests.unit.api import api_requests as kafka
 from tests.unit.api.admin_world import AdminWorld
 from tests.user_states import quota
+from tidemark_broker.admission.client_quotas import ClientQuotas
 from tidemark_broker.api import create_partitions, create_topics, delete_topics
 from tidemark_broker.api.table import Api
-from tidemark_broker.quotas.client_quotas import ClientQuotas
 
 REFUSED = "throttling_quota_exceeded"
 #: Partitions per second. A burst of ten times this number is allowed.

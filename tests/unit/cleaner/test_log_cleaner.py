@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.log.conftest import LogBench
 from tests.unit.replication.replica_nodes import T0, ReplicaNode
+from tidemark_broker.admission.rate import ByteRateQuota
 from tidemark_broker.cleaner import CleanerCollector, LogCleaner
-from tidemark_broker.cleaner.throttle import IoThrottle
 from tidemark_broker.config import BrokerConfig, parse
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import LogConfig, flushing, opening
@@ -194,14 +194,14 @@ def test_io_of_the_cleaner_is_throttled() -> None:
         assert seconds <= 0.5
         now_s += seconds
 
-    throttle = IoThrottle(1000, now=lambda: now_s)
-    pace = CleaningPace(lambda: False, throttle.moved, lambda: now_s, sleep)
+    quota = ByteRateQuota(1000, now=lambda: now_s)
+    pace = CleaningPace(lambda: False, quota.record, lambda: now_s, sleep)
     for _ in range(60):
         now_s += 0.01
         pace.step(1000)
     # 60 steps of 1,000 bytes take about 60 s at 1,000 bytes/s.
     assert 50 <= now_s <= 62
-    assert IoThrottle(2**63 - 1).moved(10**15) == 0
+    assert ByteRateQuota(2**63 - 1).record(10**15) == 0
 
 
 def test_throttled_cleaning_can_be_aborted() -> None:

@@ -169,7 +169,7 @@ async def test_pipelined_batches_are_rejected_together(node: Nodes) -> None:
     """Both batches were accepted for inspection before the first one is rejected."""
     one = node(1)
     await leads(one)
-    turn = one.partition.turns.take("c")
+    place = one.partition.append_order.take("c")
     begun = [
         produce.begin(one.partition, batch(n), acks=1, peer="c", is_early=True) for n in (0, 1)
     ]
@@ -178,7 +178,7 @@ async def test_pipelined_batches_are_rejected_together(node: Nodes) -> None:
         for item in begun
     ]
     await one.receive(row(leader=2, leader_epoch=3, partition_epoch=3))
-    turn.end()
+    place.leave()
     first = await ends[0]
     assert first.error is ErrorCode.not_leader_or_follower
     assert (await ends[1]).error is ErrorCode.not_leader_or_follower

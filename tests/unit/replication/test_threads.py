@@ -179,7 +179,7 @@ async def test_no_client_waits_for_the_batches_of_another(
         1 + MANY_RECORDS,
         1 + 2 * MANY_RECORDS,
     ]
-    assert len(one.partition.turns) == 0
+    assert len(one.partition.append_order) == 0
 
 
 async def test_an_inspected_batch_is_not_appended_by_a_former_leader(

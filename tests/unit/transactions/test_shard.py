@@ -16,8 +16,8 @@ from tests.control_messages import partition_states, topic_state
 from tests.unit.replication.replica_nodes import TOPIC, ReplicaNode, dialer_of, row
 from tests.unit.transactions.transaction_worlds import T0, T1, TIMEOUT_MS
 from tidemark.wire import control
+from tidemark_broker.admission.fair_share import requesting_client
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.memory_shares import asking
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions import coordinator as module
@@ -409,7 +409,7 @@ async def test_one_client_that_makes_up_ids_leaves_room_for_others(
         shard = await made.shard()
 
         async def begin(who: str, transactional_id: str) -> ErrorCode:
-            asking.set(who)
+            requesting_client.set(who)
             decision = await shard.init_producer_id(
                 transactional_id, expected=None, timeout_ms=TIMEOUT_MS
             )

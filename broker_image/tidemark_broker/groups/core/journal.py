@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tidemark_broker.admission.fair_share import MemoryShares
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.settings import Now
-from tidemark_broker.memory_shares import Shares
 
 
 class Journal(Protocol):
@@ -34,7 +34,7 @@ class Weighed(Protocol):
     weighed_bytes: int
 
 
-class GroupMemory(Shares):
+class GroupMemory(MemoryShares):
     """Memory in bytes of the groups of a broker, and its limit."""
 
     def weigh(self, group: Weighed) -> None:

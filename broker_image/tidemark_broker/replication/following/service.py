@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.tls.identity import TlsIdentity
 from tidemark.wire.framing import FrameError
+from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.fetch_metadata import NO_SESSION
 from tidemark_broker.replication.following import fetch_responses
@@ -35,7 +36,6 @@ from tidemark_broker.replication.partition import (
     isr_maintenance,
 )
 from tidemark_broker.replication.partition.isr import FollowerFetch
-from tidemark_broker.response_memory import AnswerMemory
 
 #: Look-up of a hosted partition by topic id and number.
 Find = Callable[[uuid.UUID, int], Partition | None]
@@ -60,7 +60,7 @@ class ReplicaFetchService:
         self._sessions = ReplicaFetchSessionCache(context.purgatory)
 
     async def handle(
-        self, request: ReplicaFetchRequest, peer: TlsIdentity, memory: AnswerMemory
+        self, request: ReplicaFetchRequest, peer: TlsIdentity, memory: ResponseMemory
     ) -> ReplicaFetchResponse:
         """Answer a follower's fetch: at once if there is something to send, otherwise after a wait.
 
@@ -105,7 +105,7 @@ class _Round:
         find: Find,
         request: ReplicaFetchRequest,
         session: ReplicaFetchSession,
-        memory: AnswerMemory,
+        memory: ResponseMemory,
         now_s: float,
     ) -> None:
         """Create the round of one request.

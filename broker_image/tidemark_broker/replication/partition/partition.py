@@ -21,12 +21,12 @@ from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tier.head import HeadPosition
 from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
+from tidemark_broker.admission.arrival_order import ArrivalOrder
 from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.log import PartitionLog, TieredRetention, start_offsets
 from tidemark_broker.purgatory import PartitionChange, Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
 from tidemark_broker.replication.partition import isr, prefix_rule
-from tidemark_broker.replication.partition.append_order import AppendOrder
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.prefix_rule import Doubt, PrefixState
 from tidemark_broker.replication.partition.refused_batches import RefusedBatches
@@ -141,7 +141,7 @@ class Partition:
         #: Whether the replica is being removed or the broker shuts down; it takes no role again.
         self.removed = False
         #: Batches that must be read before the append, and those that wait for them.
-        self.turns = AppendOrder()
+        self.append_order = ArrivalOrder()
         # Restore what a former run knew of the tier, before a leader reports it.
         if self.remote_end is not None:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from kio.schema.errors import ErrorCode
 
 from tidemark.records.control import EndMarker
+from tidemark_broker.admission.arrival_order import Place
 from tidemark_broker.log import (
     AppendInfo,
     AppendOrigin,
@@ -30,7 +31,6 @@ from tidemark_broker.log import (
 )
 from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.partition import isr_maintenance
-from tidemark_broker.replication.partition.append_order import Turn
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.threads import ThreadsBusy, in_record_thread
 from tidemark_broker.replication.types import ProduceResult
@@ -104,14 +104,14 @@ def begin(
         )
 
     # A batch of a peer with earlier waiting batches must queue after them.
-    if peer not in partition.turns:
+    if peer not in partition.append_order:
         try:
             return append(None)
         # The records must be read first. Small batches are read here, large ones in a thread.
         except RecordsInDoubt:
             if is_quickly_read(data):
                 return _append_read(partition, data, append)
-    return DelayedAppend(partition, append, data, partition.turns.take(peer))
+    return DelayedAppend(partition, append, data, partition.append_order.take(peer))
 
 
 def _append_read(
@@ -185,16 +185,16 @@ class DelayedAppend:
         partition: Partition,
         append: Callable[[BatchContents | None], ProduceResult],
         data: bytes,
-        turn: Turn,
+        place: Place,
     ) -> None:
         self._partition = partition
         self._append = append
         self._data = data
-        self._turn = turn
+        self._place = place
 
     def give_up(self) -> None:
         """Drop the batch, unless it was appended."""
-        self._turn.end()
+        self._place.leave()
 
     async def finish(self) -> ProduceResult:
         """Wait until the peer's earlier batches are appended, then append this one.
@@ -202,7 +202,7 @@ class DelayedAppend:
         Its records are read in a thread if the append needs them.
         """
         try:
-            await self._turn.wait()
+            await self._place.wait()
             try:
                 # The first attempt shows whether the records are needed, now that predecessors are
                 # appended.
@@ -216,7 +216,7 @@ class DelayedAppend:
         except LogError as error:
             return _refused(self._partition, error)
         finally:
-            self._turn.end()
+            self._place.leave()
 
 
 def _refusal(partition: Partition, acks: int) -> ProduceResult | None:

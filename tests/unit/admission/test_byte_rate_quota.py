@@ -5,8 +5,7 @@ import itertools
 
 import pytest
 
-from tidemark_broker.quotas.rate import Windows
-from tidemark_broker.remote_log.quota import RemoteQuota
+from tidemark_broker.admission.rate import ByteRateQuota, Windows
 
 WINDOWS = Windows(count=3, size_s=0.02)
 
@@ -16,7 +15,7 @@ class CountedThrottle:
 
     def __init__(self) -> None:
         self.throttled_s = 0.0
-        self.quota = RemoteQuota(1000, WINDOWS, self.add)
+        self.quota = ByteRateQuota(1000, WINDOWS, self.add)
 
     def add(self, seconds: float) -> None:
         self.throttled_s += seconds
@@ -56,7 +55,7 @@ async def test_a_cancelled_wait_leaves_the_quota_to_the_next() -> None:
 
 async def test_a_read_waits_until_its_deadline() -> None:
     now_s = 0.0
-    quota = RemoteQuota(10, Windows(), lambda _: None, now=lambda: now_s)
+    quota = ByteRateQuota(10, Windows(), lambda _: None, now=lambda: now_s)
     await quota.wait(0.0)
     quota.record(1000)
     with pytest.raises(TimeoutError):

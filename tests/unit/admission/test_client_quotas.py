@@ -3,9 +3,8 @@
 import pytest
 
 from tests.user_states import quota
-from tidemark_broker.quotas import client_quotas
-from tidemark_broker.quotas.client_quotas import ClientQuotas
-from tidemark_broker.quotas.table import QuotaKind
+from tidemark_broker.admission import client_quotas
+from tidemark_broker.admission.client_quotas import ClientQuotas, QuotaKind
 
 
 class QuotaClock:
@@ -34,7 +33,7 @@ def test_all_clients_of_a_user_share_its_quota(quotas: ClientQuotas) -> None:
     second.use(QuotaKind.PRODUCE, 500)
     # 500 bytes above that take 5 s at 100 bytes/s.
     assert second.throttle_s == 5.0
-    assert quotas.of("bob", "a").room(QuotaKind.PRODUCE) is None
+    assert quotas.of("bob", "a").remaining(QuotaKind.PRODUCE) is None
 
 
 def test_one_answer_has_what_the_windows_allow_and_nothing_once_that_is_used_up(
@@ -42,14 +41,14 @@ def test_one_answer_has_what_the_windows_allow_and_nothing_once_that_is_used_up(
 ) -> None:
     quotas.apply([quota("", None, fetch=100)])
     request = quotas.of("ann", "a")
-    assert request.room(QuotaKind.FETCH) == 1000
+    assert request.remaining(QuotaKind.FETCH) == 1000
     request.use(QuotaKind.FETCH, 1200)
     refused = quotas.of("ann", "a")
-    assert refused.room(QuotaKind.FETCH) == 0.0
+    assert refused.remaining(QuotaKind.FETCH) == 0.0
     # The answer was 200 bytes larger, for which the client pauses 2 s.
     assert refused.throttle_s == 2.0
     clock.now_s += 11.0
-    assert quotas.of("ann", "a").room(QuotaKind.FETCH) == 1000
+    assert quotas.of("ann", "a").remaining(QuotaKind.FETCH) == 1000
 
 
 def test_request_time_never_costs_more_than_a_window(quotas: ClientQuotas) -> None:
@@ -66,14 +65,14 @@ def test_no_pause_lasts_for_days(quotas: ClientQuotas) -> None:
     request = quotas.of("ann", "a")
     request.use(QuotaKind.PRODUCE, 10**12)
     assert request.throttle_s == 3600.0
-    assert quotas.of("ann", "a").room(QuotaKind.PRODUCE) == 0.0
+    assert quotas.of("ann", "a").remaining(QuotaKind.PRODUCE) == 0.0
 
 
 def test_usage_still_counts_after_a_change_of_quotas(quotas: ClientQuotas) -> None:
     quotas.apply([quota("ann", None, produce=1000)])
     quotas.of("ann", "a").use(QuotaKind.PRODUCE, 2000)
     quotas.apply([quota("ann", None, produce=100)])
-    assert quotas.of("ann", "a").room(QuotaKind.PRODUCE) == 0.0
+    assert quotas.of("ann", "a").remaining(QuotaKind.PRODUCE) == 0.0
 
 
 def test_number_of_measured_names_is_limited(
@@ -97,4 +96,4 @@ def test_names_chosen_by_clients_evict_no_other_users_usage(
     small.of("ann", "a").use(QuotaKind.FETCH, 5000)
     for number in range(100):
         small.of("bob", f"app{number}").use(QuotaKind.PRODUCE, 1)
-    assert small.of("ann", "a").room(QuotaKind.FETCH) == 0.0
+    assert small.of("ann", "a").remaining(QuotaKind.FETCH) == 0.0

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tests.user_states import quota
-from tidemark_broker.quotas.table import Limit, QuotaKind, QuotaTable
+from tidemark_broker.admission.client_quotas import Limit, QuotaKind, QuotaTable
 
 #: KIP-55, from the most precise on: (user, client id), each named, the default, or left out.
 ORDER = (

@@ -1,9 +1,11 @@
-"""Work in slices, and the order in which requests start."""
+"""Time slices on the event loop, and the order in which requests start."""
 
 import asyncio
 import itertools
 
-from tidemark_broker.api.time_slices import InOrder, TimeSlices, named_twice, some
+from tidemark_broker.admission.arrival_order import ArrivalOrder
+from tidemark_broker.admission.time_slice import TimeSlice, in_parts
+from tidemark_broker.api.table import duplicates
 
 
 class TickingClock:
@@ -17,7 +19,7 @@ class TickingClock:
 
 
 async def test_other_tasks_run_between_slices() -> None:
-    turns, progress = TimeSlices(TickingClock()), []
+    time_slice, progress = TimeSlice(TickingClock()), []
 
     async def other() -> None:
         while True:
@@ -26,7 +28,7 @@ async def test_other_tasks_run_between_slices() -> None:
 
     made: list[int] = []
     task = asyncio.create_task(other())
-    all_made = await turns.all_of(made.append(n) or n for n in range(100))  # type: ignore[func-returns-value]
+    all_made = await time_slice.collect(made.append(n) or n for n in range(100))  # type: ignore[func-returns-value]
     task.cancel()
     assert all_made == list(range(100))
     assert len(progress) >= 100 / 6
@@ -36,30 +38,30 @@ async def test_other_tasks_run_between_slices() -> None:
 
 def test_batches_contain_every_item_in_order() -> None:
     entries = list(range(1001))
-    parts = list(some(entries))
+    parts = list(in_parts(entries))
     assert [item for part in parts for item in part] == entries
     assert max(map(len, parts)) == 250
-    assert list(some([])) == []
+    assert list(in_parts([])) == []
 
 
 def test_duplicates_are_found() -> None:
-    assert named_twice([("t", 0), ("t", 1)]) == set()
-    assert named_twice([("t", 0), ("t", 1), ("t", 0), ("t", 0)]) == {("t", 0)}
+    assert duplicates([("t", 0), ("t", 1)]) == set()
+    assert duplicates([("t", 0), ("t", 1), ("t", 0), ("t", 0)]) == {("t", 0)}
 
 
 async def test_requests_begin_in_order_of_arrival_despite_yielding() -> None:
-    lock, begun = asyncio.Lock(), []
+    order, begun = ArrivalOrder(), list[str]()
 
     async def request(name: str, turns: int) -> None:
-        order = InOrder(lock)
-        await order.begin()
+        place = order.take()
+        await place.wait()
         for _ in range(turns):
             await asyncio.sleep(0)
         begun.append(name)
-        order.begun()
+        place.leave()
         await asyncio.sleep(0.01)
-        order.begun()  # the dispatcher calls it in any case
+        place.leave()  # the dispatcher calls it in any case
 
     await asyncio.gather(request("large", 50), request("small", 0), request("third", 3))
     assert begun == ["large", "small", "third"]
-    assert not lock.locked()
+    assert len(order) == 0

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tests.user_states import quota, user_states
+from tidemark_broker.admission.client_quotas import RequestQuotas
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.throttle import Throttle
-from tidemark_broker.quotas.client_quotas import RequestQuotas
 from tidemark_broker.security.user_store import UserStore
 
 
@@ -20,16 +19,6 @@ class WorkClock:
 
     def __call__(self) -> float:
         return self.now_s
-
-
-class MutedConnection:
-    """Connection that records for how long it is muted."""
-
-    def __init__(self) -> None:
-        self.rests: list[float] = []
-
-    def rest(self, for_s: float) -> None:
-        self.rests.append(for_s)
 
 
 class ThrottledResponse:
@@ -43,11 +32,11 @@ class ThrottledRequest:
         users = UserStore()
         # request_percentage=1: ten milliseconds per second.
         users.apply(user_states(quotas=(quota("ANONYMOUS", None, request=1),)))
-        self.connection, self.clock = MutedConnection(), WorkClock()
-        self.client = Client("10.0.0.1:1", "PLAINTEXT", users, connection=self.connection)
-        quotas = self.client.quotas("app")
+        self.clock = WorkClock()
+        quotas = Client("10.0.0.1:1", "PLAINTEXT", users).quotas("app")
         assert isinstance(quotas, RequestQuotas)
-        self.throttle = Throttle(self.client, quotas, self.clock)
+        quotas._now = self.clock
+        self.quotas = quotas
 
 
 async def test_processing_counts_and_waiting_does_not() -> None:
@@ -58,17 +47,17 @@ async def test_processing_counts_and_waiting_does_not() -> None:
         await woken.wait()
         one.clock.now_s += 0.005
         answer = ThrottledResponse()
-        one.throttle.set_throttle_time(answer)
+        one.quotas.set_throttle_time(answer)
         return answer
 
-    served = asyncio.create_task(one.throttle.serve(work()))
+    served = asyncio.create_task(one.quotas.timed(work()))
     await asyncio.sleep(0)
     # Time in which other requests run.
     one.clock.now_s += 1000
     woken.set()
     # 10.5 % of a second in ten, where 10 % are allowed: half a second above it.
     assert (await served).throttle_time == timedelta(milliseconds=500)
-    assert one.connection.rests == [pytest.approx(0.5)]
+    assert one.quotas.throttle_s == pytest.approx(0.5)
 
 
 async def test_a_failed_request_is_counted_and_its_error_propagates() -> None:
@@ -79,8 +68,8 @@ async def test_a_failed_request_is_counted_and_its_error_propagates() -> None:
         raise ValueError("bad")
 
     with pytest.raises(ValueError, match="bad"):
-        await one.throttle.serve(work())
-    assert one.connection.rests == [pytest.approx(0.5)]
+        await one.quotas.timed(work())
+    assert one.quotas.throttle_s == pytest.approx(0.5)
 
 
 async def test_a_cancelled_request_is_notified() -> None:
@@ -93,7 +82,7 @@ async def test_a_cancelled_request_is_notified() -> None:
             cancelled.append(True)
             raise
 
-    served = asyncio.create_task(one.throttle.serve(work()))
+    served = asyncio.create_task(one.quotas.timed(work()))
     await asyncio.sleep(0)
     # The client has disconnected.
     served.cancel()
@@ -108,11 +97,11 @@ async def test_a_response_without_throttle_time_is_not_changed() -> None:
     async def work() -> object:
         one.clock.now_s += 1
         answer = object()
-        one.throttle.set_throttle_time(answer)
+        one.quotas.set_throttle_time(answer)
         return answer
 
-    await one.throttle.serve(work())
-    assert one.connection.rests == [1.0]
+    await one.quotas.timed(work())
+    assert one.quotas.throttle_s == 1.0
 
 
 def test_an_unauthenticated_client_uses_no_quota() -> None:

@@ -14,7 +14,7 @@ SMALL_BYTES = 64 * 1024
 SHORT_BYTES = 1024 * 1024
 
 
-class AnswerBudget:
+class ResponseBudget:
     """Budget of all connections of a listener. Used from the loop thread only."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -32,12 +32,12 @@ class AnswerBudget:
         return min(wished_bytes, max(SMALL_BYTES, (self._limit - self.used_bytes) // 2))
 
 
-class AnswerMemory:
+class ResponseMemory:
     """One holder's share of a budget: a request, or a connection's unsent bytes."""
 
     __slots__ = ("_budget", "reserved_bytes")
 
-    def __init__(self, budget: AnswerBudget) -> None:
+    def __init__(self, budget: ResponseBudget) -> None:
         self._budget = budget
         self.reserved_bytes = 0
 

@@ -5,19 +5,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from tidemark_broker.memory_shares import Shares, asking
+from tidemark_broker.admission.fair_share import MemoryShares, requesting_client
 
 
 @contextmanager
 def request_of(who: Hashable) -> Iterator[None]:
-    token = asking.set(who)
+    token = requesting_client.set(who)
     try:
         yield
     finally:
-        asking.reset(token)
+        requesting_client.reset(token)
 
 
-def fill(shares: Shares, who: str) -> int:
+def fill(shares: MemoryShares, who: str) -> int:
     """Return the number of bytes that a client can take."""
     with request_of(who):
         taken = 0
@@ -28,7 +28,7 @@ def fill(shares: Shares, who: str) -> int:
 
 
 def test_one_client_leaves_half_to_others() -> None:
-    shares = Shares(100)
+    shares = MemoryShares(100)
     assert fill(shares, "ann") == 50
     # The second client has half of the other half.
     assert fill(shares, "bob") == 25
@@ -39,7 +39,7 @@ def test_one_client_leaves_half_to_others() -> None:
 
 def test_earlier_memory_has_no_owner_and_reduces_the_limit() -> None:
     """Each takeover by another broker leaves memory without an owner."""
-    shares, ownerless = Shares(1024), 0
+    shares, ownerless = MemoryShares(1024), 0
     for available in (512, 256, 128):
         assert fill(shares, "ann") == available
         for number in range(available):
@@ -51,7 +51,7 @@ def test_earlier_memory_has_no_owner_and_reduces_the_limit() -> None:
 
 @pytest.mark.parametrize("released", ["all", "half"])
 def test_released_memory_is_available_again(released: str) -> None:
-    shares = Shares(100)
+    shares = MemoryShares(100)
     fill(shares, "ann")
     for number in range(50 if released == "all" else 25):
         shares.add(f"ann {number}", -1)
@@ -61,7 +61,7 @@ def test_released_memory_is_available_again(released: str) -> None:
 
 def test_additions_of_others_count_towards_the_owner() -> None:
     """One client creates a group, and others commit to it. A marker releases memory."""
-    shares = Shares(100)
+    shares = MemoryShares(100)
     with request_of("ann"):
         shares.add("g", 10)
     with request_of("bob"):
@@ -77,7 +77,7 @@ def test_additions_of_others_count_towards_the_owner() -> None:
 
 
 def test_release_is_limited_to_the_owners_additions() -> None:
-    shares = Shares(100)
+    shares = MemoryShares(100)
     shares.used_bytes = 20
     with request_of("ann"):
         shares.add("g", 1)

@@ -1,1 +1,0 @@
-"""Kafka's client quotas (KIP-13, -55, -124, -599)."""
