@@ -14,7 +14,7 @@ import yaml
 
 from tests.conformance.local_cluster import RunningCluster
 from tests.table_jars import MavenMissing, jars
-from tidemark_cli.demo.flights import load
+from tidemark_cli.records.flights import load
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 

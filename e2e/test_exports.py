@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tests.integration.pipeline.marks import MARKS
 from tests.table_jars import MavenMissing, jars
-from tidemark_cli.local import processes
 from tidemark_cli.main import app
+from tidemark_devcluster import processes
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conformance.local_cluster import RunningCluster, wait
-from tidemark_cli.controlplane import minio
-from tidemark_cli.local import processes
-from tidemark_cli.local.cluster import SECRET
+from tidemark_devcluster import processes
+from tidemark_devcluster.cluster import SECRET
+from tidemark_devcluster.controlplane import minio
 
 VALUE = b"v" * 1000
 SEGMENTS = "kafka_server_brokertopicmetrics_remotelogmetadatacount"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.benchmarks.outages import Outages, written_to
 from tests.conformance.local_cluster import RunningCluster, wait
-from tidemark_cli.local import processes
+from tidemark_devcluster import processes
 
 #: Well below a session, and below ``replica.lag.time.max.ms``: nothing is waited for.
 OUTAGE_S = 6.0

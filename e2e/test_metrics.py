@@ -16,7 +16,7 @@ from tidemark.metrics import (
 )
 from tidemark.reason_table import TABLE
 from tidemark_broker.api.dispatcher import APIS
-from tidemark_cli.local import processes
+from tidemark_devcluster import processes
 
 #: What brokers ask one another, by the names in ``tidemark_broker.broker``.
 AMONG_BROKERS = ("ReplicaFetch", "WriteMarkers", "AskCoordinator")

@@ -14,7 +14,7 @@ from tests.conformance.local_cluster import RunningCluster, wait
 from tests.monitoring.prometheus import ScrapeTarget, run_prometheus
 from tests.monitoring.promql_queries import has_data, queries
 from tests.monitoring.rules import FILE, NAMESPACE, alerts, rules
-from tidemark_cli.local import processes
+from tidemark_devcluster import processes
 
 PATIENCE_S = 150.0
 

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conformance.local_cluster import RunningCluster, wait
-from tidemark_cli.local.cluster import SECRET
+from tidemark_devcluster.cluster import SECRET
 from tidemark_operator.resources.kinds import KINDS
 
 #: Where they are kept: the API server's store, MinIO's own settings, the private folder.

@@ -15,14 +15,14 @@ from confluent_kafka import Producer
 
 from e2e.commands import run
 from tests.conformance.local_cluster import RunningCluster, wait
-from tidemark_cli.commands.top import look
-from tidemark_cli.controlplane.client import run_kubectl
-from tidemark_cli.local.kube import GONE, KubeClient, KubeRequestError
+from tidemark_cli.top.command import look
 from tidemark_cli.top.object_index import TOPIC, ObjectIndex
 from tidemark_cli.top.pages import Bar, View
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import RangePlace
 from tidemark_cli.top.reader import ObjectReader
+from tidemark_devcluster.controlplane.client import run_kubectl
+from tidemark_kube.client import GONE, KubeClient, KubeRequestError
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = f'#!/bin/sh\nexec {sys.executable} -m tidemark_cli.kubectl_plugin "$@"\n'

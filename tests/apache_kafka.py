@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import kafka_classes
-from tidemark_cli.local.kafka_brokers import QUICK
-from tidemark_cli.local.kafka_nodes import KafkaNodes
-from tidemark_cli.local.kafka_properties import BrokerPorts
-from tidemark_cli.local.layout import Layout
-from tidemark_cli.ports import free_ports
-from tidemark_cli.toolchain.maven import KAFKA, MavenMissing, ensure_jars
+from tidemark_devcluster.kafka_brokers import QUICK
+from tidemark_devcluster.kafka_nodes import KafkaNodes
+from tidemark_devcluster.kafka_properties import BrokerPorts
+from tidemark_devcluster.layout import Layout
+from tidemark_devcluster.ports import free_ports
+from tidemark_devcluster.toolchain.maven import KAFKA, MavenMissing, ensure_jars
 
 VERSION = KAFKA.version
 #: Of JVMs that are measured, or that work for minutes.

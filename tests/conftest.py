@@ -17,9 +17,9 @@ from tests.apache_kafka import QUICK, KafkaOptions, running
 from tests.kafka_programs import kafka_jars
 from tests.leftover_sockets import collect_left_sockets
 from tests.lock_order import check_lock_order, end_check, reported
-from tidemark_cli.controlplane.launcher import ControlPlane
-from tidemark_cli.controlplane.minio import MinioServer
-from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_devcluster.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.minio import MinioServer
+from tidemark_devcluster.kafka_nodes import KafkaNodes
 
 #: The one Hypothesis profile. Machines that run tests are slow and shared, so no example has a
 #: deadline; a fixture may be the same for every example of a test. A test says at most how much it

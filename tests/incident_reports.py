@@ -25,7 +25,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from tests.conformance.local_cluster import RunningCluster, run_cluster
-from tidemark_cli.local import processes
+from tidemark_devcluster import processes
 
 VERDICT_S = 120.0
 #: Logs and Events follow a status by a moment.

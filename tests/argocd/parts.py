@@ -16,9 +16,9 @@ from typing import Any, Self
 import yaml
 
 from tests.argocd.program import ensure_argocd, find_redis, sources
-from tidemark_cli.controlplane.process import ServerProcess
-from tidemark_cli.controlplane.programs import find_programs
-from tidemark_cli.ports import HOST, free_ports
+from tidemark_devcluster.controlplane.process import ServerProcess
+from tidemark_devcluster.controlplane.programs import find_programs
+from tidemark_devcluster.ports import HOST, free_ports
 
 NAMESPACE = "argocd"
 STOP_S = 20.0
@@ -149,7 +149,7 @@ class ArgoCd:
         }
         process = ServerProcess.spawn(
             name,
-            [sys.executable, "-m", "tidemark_cli.controlplane.supervisor", *command],
+            [sys.executable, "-m", "tidemark_devcluster.controlplane.supervisor", *command],
             errors=self.log(name),
             detached=False,
             environ=environ,

@@ -19,11 +19,11 @@ from tests import apache_kafka as kafka
 from tests.benchmarks.load import RECORD_BYTES
 from tests.benchmarks.load_process import run_load
 from tests.security.client_certificates import ClientAuthority, Leaf
-from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kafka_properties import protocol_map
-from tidemark_cli.local.layout import Layout
-from tidemark_cli.local.topic_rows import topic as topic_info
+from tidemark_cli.inspection.topic_rows import topic as topic_info
+from tidemark_devcluster import settings as local_settings
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.kafka_properties import protocol_map
+from tidemark_devcluster.layout import Layout
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "400000"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))

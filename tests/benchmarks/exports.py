@@ -21,7 +21,7 @@ from confluent_kafka import Message, Producer
 from tests.benchmarks.export_process import Exporter
 from tests.benchmarks.processes import cpu_seconds
 from tests.conformance.local_cluster import RunningCluster
-from tidemark_cli.local import processes
+from tidemark_devcluster import processes
 
 RECORD_BYTES = 1024
 BYTES_A_SECOND = 10_000_000

@@ -30,8 +30,8 @@ from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.values import TOPIC as CONFIG_OF_TOPIC
 from tidemark.kafka_client.values import ConfigChange, NewTopic, RequestFailure
-from tidemark_cli.controlplane.launcher import ControlPlane
-from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_devcluster.controlplane.launcher import ControlPlane
+from tidemark_devcluster.kafka_nodes import KafkaNodes
 from tidemark_operator.kube.kinds import TOPIC
 
 PARTITIONS, REPLICAS = 12, 3

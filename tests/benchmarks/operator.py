@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.benchmarks.operator_bench import OperatorBench, plane_of, running, said
 from tests.benchmarks.pod_limits import Cgroup, Limits, limited
 from tests.benchmarks.topic_watch import Seen
-from tidemark_cli.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.launcher import ControlPlane
 from tidemark_operator.kube.kinds import TOPIC
 
 CHANGES = 200

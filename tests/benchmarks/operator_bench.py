@@ -20,7 +20,7 @@ from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.conftest import install_crds
 from tests.integration.operator.operator_process import OperatorProcess
-from tidemark_cli.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.launcher import ControlPlane
 from tidemark_operator.kube.kinds import BROKER
 
 BROKERS = (1, 2, 3)

@@ -36,8 +36,8 @@ from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.manifest import ManifestStore
-from tidemark_cli.local import processes
-from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
+from tidemark_devcluster import processes
+from tidemark_devcluster.toolchain.maven import ensure_jars, spark_kafka
 from tidemark_pipeline.export.formats import Format
 
 OURS, NARROW = "tidemark", "tidemark, three columns"

@@ -9,11 +9,11 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests import apache_kafka as kafka
-from tidemark_cli.local import processes
-from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.layout import Layout
-from tidemark_cli.local.topic_rows import topic as topic_info
+from tidemark_cli.inspection.topic_rows import topic as topic_info
+from tidemark_devcluster import processes
+from tidemark_devcluster import settings as local_settings
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.layout import Layout
 
 OURS, KAFKA = "Tidemark", "Apache Kafka"
 _POLL_S = 0.05

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.benchmarks.operator_bench import OperatorBench, plane_of, running, said
 from tests.benchmarks.processes import resident_mb
-from tidemark_cli.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.launcher import ControlPlane
 from tidemark_operator.kube.kinds import TOPIC
 
 LIVES = 10_000

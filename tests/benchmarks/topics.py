@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.benchmarks.processes import cpu_seconds, peak_resident_mb
-from tidemark_cli.local.kube import KubeClient
+from tidemark_kube.client import KubeClient
 
 PREFIX = "bench-"
 POLL_S = 0.5

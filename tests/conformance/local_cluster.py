@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.orphans import found, look
 from tidemark.tier.open import open_tier
-from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kube import KubeClient
-from tidemark_cli.local.layout import Layout
-from tidemark_cli.local.settings import TIDEMARK
-from tidemark_cli.local.tier import storage
-from tidemark_cli.local.topic_rows import TopicRows, topic
+from tidemark_cli.inspection.topic_rows import TopicRows, topic
+from tidemark_devcluster import settings as local_settings
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.layout import Layout
+from tidemark_devcluster.settings import TIDEMARK
+from tidemark_devcluster.tier import storage
+from tidemark_kube.client import KubeClient
 
 _numbers = itertools.count(1)
 

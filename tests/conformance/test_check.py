@@ -5,7 +5,7 @@ and names what does not answer.
 import pytest
 from local_cluster import RunningCluster
 
-from tidemark_cli.ports import free_port
+from tidemark_devcluster.ports import free_port
 from tidemark_operator import check
 
 

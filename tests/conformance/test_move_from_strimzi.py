@@ -37,14 +37,14 @@ from tests import kafka_classes
 from tests.apache_kafka import QUICK, VERSION, KafkaOptions, running
 from tests.guide_shell import GuideShell, steps
 from tests.kafka_programs import kafka_jars
-from tidemark_cli.controlplane.client import run_kubectl
-from tidemark_cli.controlplane.programs import find_programs
-from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kafka_properties import protocol_map
-from tidemark_cli.local.layout import Layout, read_json, write_json
-from tidemark_cli.ports import free_ports
-from tidemark_cli.toolchain.maven import JarSet, ensure_jars
+from tidemark_devcluster import settings as local_settings
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.controlplane.client import run_kubectl
+from tidemark_devcluster.controlplane.programs import find_programs
+from tidemark_devcluster.kafka_properties import protocol_map
+from tidemark_devcluster.layout import Layout, read_json, write_json
+from tidemark_devcluster.ports import free_ports
+from tidemark_devcluster.toolchain.maven import JarSet, ensure_jars
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(2000)]
 

@@ -15,7 +15,7 @@ from steady_writer import PARTITIONS, AcknowledgedWriter, read
 
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.leader_epochs import GENERATION
-from tidemark_cli.local import processes
+from tidemark_devcluster import processes
 
 pytestmark = pytest.mark.slow
 

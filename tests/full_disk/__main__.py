@@ -26,8 +26,8 @@ from tests.conformance.local_cluster import RunningCluster, run_cluster
 from tests.full_disk.disks import SIZE_BYTES, Disk
 from tests.full_disk.load import FullDiskLoad
 from tests.lock_order import in_order, reported
-from tidemark_cli.local import processes
-from tidemark_cli.local.layout import Layout
+from tidemark_devcluster import processes
+from tidemark_devcluster.layout import Layout
 
 BROKERS = 3
 IN_SYNC_WITHIN_S = 30.0

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from tests.histories.plan import OLD_HEAD
-from tidemark_cli.local import processes
+from tidemark_devcluster import processes
 
 #: By name: the replaced function, and the fault that shows it.
 BUGS: dict[str, tuple[str, str]] = {

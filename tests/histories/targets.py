@@ -22,9 +22,9 @@ from tidemark.tier.codec import decode_head
 from tidemark.tier.layout import HEADS_PREFIX, head_key, partition_of_head
 from tidemark.wire.blocking import BlockingConnection
 from tidemark_broker.log.directory_files import read_state
-from tidemark_cli.local import processes
-from tidemark_cli.local.kafka_nodes import KafkaNodes
-from tidemark_cli.local.processes import ProcessRecord
+from tidemark_devcluster import processes
+from tidemark_devcluster.kafka_nodes import KafkaNodes
+from tidemark_devcluster.processes import ProcessRecord
 
 BROKERS = 3
 OPERATOR = "operator"

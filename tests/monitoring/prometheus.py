@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.monitoring.programs import ensure_prometheus
-from tidemark_cli.ports import free_port
+from tidemark_devcluster.ports import free_port
 
 _START_S = 30
 _STOP_S = 20

@@ -30,8 +30,8 @@ from tests.pipeline_proof.poison_records import PoisonCase, Produced, cases
 from tests.pipeline_proof.records import PARTITIONS, RecordWriter
 from tests.pipeline_proof.store import BusyStore, Objects
 from tidemark.tier.queries import SegmentRange
-from tidemark_cli.demo import flights
-from tidemark_cli.local.tier import read_options
+from tidemark_cli.records import flights
+from tidemark_devcluster.tier import read_options
 from tidemark_pipeline.export.formats import catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.row_shapes import RAW_DDL

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tidemark_cli.controlplane.launcher import ControlPlane
-from tidemark_cli.controlplane.minio import MinioServer
+from tidemark_devcluster.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.minio import MinioServer
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError

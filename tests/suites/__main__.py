@@ -23,7 +23,7 @@ from tests.suites.packages import Missing
 from tests.suites.recorded_results import KAFKAS, OURS, RESULTS, Recorded, dumped, load, noted
 from tests.suites.suite import Suite
 from tests.suites.targets import apache_kafka, tidemark
-from tidemark_cli.local.processes import ProcessStartError
+from tidemark_devcluster.processes import ProcessStartError
 
 LOGS = Path("build/suites")
 

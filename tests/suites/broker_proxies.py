@@ -21,10 +21,10 @@ from pathlib import Path
 from tests.suites.child_processes import Child
 from tests.suites.packages import Missing
 from tests.suites.targets import SuiteTarget
-from tidemark_cli.ports import HOST, free_port
-from tidemark_cli.toolchain.build import GoProgram, ensure_program
-from tidemark_cli.toolchain.errors import ToolchainError
-from tidemark_cli.toolchain.versions import GoVersion
+from tidemark_devcluster.ports import HOST, free_port
+from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
+from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain.versions import GoVersion
 
 TOXIPROXY = GoProgram(
     name="toxiproxy",

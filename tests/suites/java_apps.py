@@ -11,7 +11,7 @@ from typing import Any
 from tests.suites import packages
 from tests.suites.checks import CheckBench, ReadyChecks, named
 from tests.suites.targets import KAFKA_VERSION, Wants
-from tidemark_cli.ports import HOST, free_port
+from tidemark_devcluster.ports import HOST, free_port
 
 MODULE = packages.MODULES / "kafka-apps"
 LIMIT_S = 600.0

@@ -14,12 +14,12 @@ from typing import Protocol
 from tests import apache_kafka as kafka
 from tidemark.configuration import table
 from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
-from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kafka_nodes import KafkaNodes
-from tidemark_cli.local.layout import Layout, read_json, write_json
-from tidemark_cli.local.own_brokers import LOCAL_INTERVALS_MS
-from tidemark_cli.ports import HOST
+from tidemark_devcluster import settings as local_settings
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.kafka_nodes import KafkaNodes
+from tidemark_devcluster.layout import Layout, read_json, write_json
+from tidemark_devcluster.own_brokers import LOCAL_INTERVALS_MS
+from tidemark_devcluster.ports import HOST
 
 #: The release that suites receive; they leave out newer features.
 KAFKA_VERSION = kafka.VERSION

@@ -4,10 +4,12 @@ import inspect
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
+from tidemark_cli.kubectl_plugin import PluginCommands
 from tidemark_cli.main import Commands
 
 
@@ -45,7 +47,7 @@ def test_a_server_that_still_imports_ends_on_a_signal(server: str, number: int) 
 CONTROL = "tidemark.wire.control"
 MODEL = "tidemark_operator.controller.model"
 SPEC = "tidemark_operator.resources.schema"
-BUILD = "tidemark_cli.toolchain.build"
+BUILD = "tidemark_devcluster.toolchain.build"
 #: Packages and modules that slow a command's start: Spark, Kafka's schema and nodes, the importers,
 #: the models of the resources, what builds Go programs.
 HEAVY = {
@@ -59,7 +61,7 @@ HEAVY = {
     "urllib3",
     "yaml",
     "tidemark_cli.imports",
-    "tidemark_cli.local.kafka_nodes",
+    "tidemark_devcluster.kafka_nodes",
     "tidemark_pipeline.session",
     BUILD,
     CONTROL,
@@ -109,6 +111,23 @@ def test_a_command_imports_only_what_it_needs(command: str) -> None:
     imported = set(finished.stderr.split())
     assert "tidemark_cli.main" in imported
     assert imported & HEAVY <= STARTS[command]
+
+
+PLUGIN_ALONE = """
+import sys
+sys.modules["tidemark_devcluster"] = None  # as if it were not installed
+from tidemark_cli.kubectl_plugin import app
+app(sys.argv[1:], prog_name="kubectl-tidemark")
+"""
+
+
+@pytest.mark.parametrize("command", PluginCommands.rows)
+def test_the_plugin_needs_no_development_cluster(command: str, tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    started = (sys.executable, "-c", PLUGIN_ALONE, command, "--kubeconfig", str(missing))
+    finished = subprocess.run(started, capture_output=True, text=True, timeout=60, check=False)
+    assert "the file does not exist" in " ".join(finished.stderr.split())
+    assert finished.returncode == 1
 
 
 def test_every_command_of_the_help_is_bounded() -> None:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
-from tidemark_cli.demo.flights import Flight
+from tidemark_cli.records.flights import Flight
 
 Record = tuple[bytes | None, bytes | None, int]
 READ_TIMEOUT_S = 180.0

@@ -16,10 +16,10 @@ from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.values import TopicView
 from tidemark_cli.demo import manifests
 from tidemark_cli.demo.stage import NO_GAPS, TOPIC, WAITS, PartitionPlacement
-from tidemark_cli.local import topic_rows
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kube import KubeClient
-from tidemark_cli.local.tier import read_options, session_settings
+from tidemark_cli.inspection import topic_rows
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.tier import read_options, session_settings
+from tidemark_kube.client import KubeClient
 
 #: ``<topic>-<partition>-<topic id>/<first offset>-<segment id>.log``
 _SEGMENT = re.compile(rf"{TOPIC}-(\d+)-[\w-]{{22}}/(\d{{20}})-[\w-]{{22}}\.log")

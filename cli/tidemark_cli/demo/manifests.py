@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
-from tidemark_cli.controlplane.client import run_kubectl
-from tidemark_cli.local.cluster import LocalCluster
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.controlplane.client import run_kubectl
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 TIERED_TOPIC = "02-tiering-on-and-off/on.yaml"

@@ -8,10 +8,10 @@ from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.queries import SegmentRange
 from tidemark_cli.demo import manifests
 from tidemark_cli.demo.stage import PARTITIONS, TOPIC, PartitionPlacement
-from tidemark_cli.local import topic_rows
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kube import KubeClient
-from tidemark_cli.local.tier import read_options, storage
+from tidemark_cli.inspection import topic_rows
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.tier import read_options, storage
+from tidemark_kube.client import KubeClient
 
 
 class OwnStage:

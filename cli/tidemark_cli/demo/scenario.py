@@ -17,14 +17,14 @@ from tidemark.kafka_client.blocking_client import BlockingKafkaClient
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from tidemark_cli.demo import clients, manifests
 from tidemark_cli.demo.clients import Ledger, SteadyProducer
-from tidemark_cli.demo.flights import FLIGHTS_TOTAL, Flight, delays_by_carrier, load
 from tidemark_cli.demo.report import DemoReport
 from tidemark_cli.demo.spark import BackgroundSpark
 from tidemark_cli.demo.stage import NO_GAPS, PARTITIONS, TOPIC, WAITS, PartitionPlacement, Stage
-from tidemark_cli.local import topic_rows
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kube import KubeClient
-from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_cli.inspection import topic_rows
+from tidemark_cli.records.flights import FLIGHTS_TOTAL, Flight, delays_by_carrier, load
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_kube.client import KubeClient
 from tidemark_pipeline.java import JavaMissing
 
 MORE = 20_000

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from tidemark_cli.demo.flights import Delay
-from tidemark_cli.toolchain.packages import ensure_spark
+from tidemark_cli.records.flights import Delay
+from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import find_java
 
 

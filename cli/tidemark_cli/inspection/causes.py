@@ -5,7 +5,7 @@ from typing import Any
 
 from tidemark_cli.inspection.findings import OPERATOR, HealthFinding, Severity
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
-from tidemark_cli.local.kube import LEASE_NAME
+from tidemark_kube.client import LEASE_NAME
 from tidemark_operator.resources.names import GROUP, PLURALS
 
 #: Short names of kubectl, as in ``kubectl get tmt``.

@@ -9,8 +9,8 @@ from typing import Any
 
 from tidemark.reason_table import TABLE, ReasonEntry
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
-from tidemark_cli.local.kube import LEASE_NAME
-from tidemark_cli.local.topic_rows import condition
+from tidemark_cli.inspection.topic_rows import condition
+from tidemark_kube.client import LEASE_NAME
 
 #: Kind of the findings about the operator itself, which has no object.
 OPERATOR = "Operator"

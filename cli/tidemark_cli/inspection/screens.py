@@ -12,15 +12,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from tidemark_cli.inspection.findings import HealthFinding, Severity, verdict
-from tidemark_cli.inspection.snapshot import ClusterSnapshot
-from tidemark_cli.local.object_summaries import (
+from tidemark_cli.inspection.object_summaries import (
     both_names,
     figure,
     ready_of,
     ready_text,
     tiering_text,
 )
-from tidemark_cli.local.topic_rows import TopicRows, condition
+from tidemark_cli.inspection.snapshot import ClusterSnapshot
+from tidemark_cli.inspection.topic_rows import TopicRows, condition
 from tidemark_operator.controller.partition_rows import PartitionRow
 from tidemark_operator.resources.names import Workload
 

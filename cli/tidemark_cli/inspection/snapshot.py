@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark_cli.local.kube import LEASE_NAME, KubeClient, KubeRequestError
-from tidemark_cli.local.topic_rows import TopicRows, topics
+from tidemark_cli.inspection.topic_rows import TopicRows, topics
+from tidemark_kube.client import LEASE_NAME, KubeClient, KubeRequestError
 
 Json = dict[str, Any]
 #: HTTP statuses for a resource that the API server does not serve or does not let the user read.

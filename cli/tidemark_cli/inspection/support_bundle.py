@@ -24,7 +24,7 @@ from tidemark_cli.inspection.findings import findings
 from tidemark_cli.inspection.redaction import Redactor
 from tidemark_cli.inspection.screens import ordered, print_screen
 from tidemark_cli.inspection.snapshot import read_snapshot
-from tidemark_cli.local.kube import KubeClient, KubeRequestError
+from tidemark_kube.client import KubeClient, KubeRequestError
 from tidemark_operator.resources.names import GROUP, PLURALS, VERSION
 
 #: Bounds before compression: of one file (a longer log keeps its end), and of all.

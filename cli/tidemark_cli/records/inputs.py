@@ -88,7 +88,7 @@ def flights(count: int | None) -> Iterable["Record"]:
     Raises :class:`BadInput` if their package is not installed.
     """
     from tidemark.records.builder import Record
-    from tidemark_cli.demo.flights import FLIGHTS_TOTAL, read
+    from tidemark_cli.records.flights import FLIGHTS_TOTAL, read
 
     try:
         found = read(FLIGHTS_TOTAL if count is None else count)

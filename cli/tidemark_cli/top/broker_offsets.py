@@ -20,7 +20,7 @@ from tidemark.kafka_client.sasl import LoginFailed, log_in
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
-from tidemark_cli.local.topic_rows import TopicRows
+from tidemark_cli.inspection.topic_rows import TopicRows
 from tidemark_cli.top.pages import shown_rows
 from tidemark_cli.top.ranges import PartitionOffsets
 from tidemark_operator.controller.partition_rows import PartitionRow

@@ -21,8 +21,8 @@ from tidemark_cli.inspection.findings import (
     object_findings,
     operator_findings,
 )
-from tidemark_cli.local.object_summaries import ready_of, ready_text
-from tidemark_cli.local.topic_rows import TopicRows, topic_id_of
+from tidemark_cli.inspection.object_summaries import ready_of, ready_text
+from tidemark_cli.inspection.topic_rows import TopicRows, topic_id_of
 from tidemark_operator.controller.partition_rows import PartitionRow
 from tidemark_operator.controller.rows import BadRow, decode_row
 

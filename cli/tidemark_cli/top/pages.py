@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark_cli.inspection.findings import HealthFinding, verdict_line
-from tidemark_cli.local.object_summaries import (
+from tidemark_cli.inspection.object_summaries import (
     cluster_line,
     figure,
     ready_of,
@@ -16,7 +16,7 @@ from tidemark_cli.local.object_summaries import (
     remote_text,
     tiering_text,
 )
-from tidemark_cli.local.topic_rows import TopicRows
+from tidemark_cli.inspection.topic_rows import TopicRows
 from tidemark_cli.sizes import size_text
 from tidemark_cli.top.object_index import BROKER, CLUSTER, TOPIC, ObjectIndex, TopicLine
 from tidemark_cli.top.query import Query, TopicPage, select_page

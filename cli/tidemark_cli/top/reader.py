@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark_cli.inspection.snapshot import read_lease
-from tidemark_cli.local.kube import GONE, KubeClient, KubeRequestError
 from tidemark_cli.top.object_index import OTHERS, ObjectIndex
+from tidemark_kube.client import GONE, KubeClient, KubeRequestError
 
 #: Objects per batch, so that the screen can draw in between; a slice has many rows.
 _AT_ONCE = 10

@@ -3,10 +3,10 @@ plane's is."""
 
 from pathlib import Path
 
-from tidemark_cli.toolchain.build import GoProgram, ensure_program
-from tidemark_cli.toolchain.cache import read_sources
-from tidemark_cli.toolchain.programs import CONTROLPLANE_TAGS, checkout, version_flags
-from tidemark_cli.toolchain.versions import required_go, required_module
+from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
+from tidemark_devcluster.toolchain.cache import read_sources
+from tidemark_devcluster.toolchain.programs import CONTROLPLANE_TAGS, checkout, version_flags
+from tidemark_devcluster.toolchain.versions import required_go, required_module
 
 MODULE = Path(__file__).parents[1] / "go"
 # What the control plane's build has compiled is not compiled again.

@@ -12,7 +12,7 @@ from typing import Any
 from tests import forked_processes
 from tests.certificates import folder_of
 from tidemark.tls.identity import TlsIdentity
-from tidemark_cli.ports import free_port
+from tidemark_devcluster.ports import free_port
 
 DEFAULTS = {
     "cluster.id": "test-cluster",

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helm import BASE_CHART, Helm
 from tests.integration.chart.kubernetes import KubectlClient
-from tidemark_cli.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.launcher import ControlPlane
 
 
 @pytest.fixture(scope="session")

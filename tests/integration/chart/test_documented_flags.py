@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.documented_commands import documented, flags, without_flags
 from tests.helm import Helm
-from tidemark_cli.controlplane.client import run_kubectl
+from tidemark_devcluster.controlplane.client import run_kubectl
 
 _FLAG = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 

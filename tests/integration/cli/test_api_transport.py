@@ -18,8 +18,8 @@ from tests.security.client_certificates import ClientAuthority
 from tests.unit.test_lean_start import HEAVY, STARTED
 from tidemark_cli.inspection.findings import findings
 from tidemark_cli.inspection.snapshot import read_snapshot
-from tidemark_cli.local.api_transport import DirectTransport, LibraryTransport, connect
-from tidemark_cli.local.kube import KubeClient, KubeRequestError, namespace_of
+from tidemark_kube.client import KubeClient, KubeRequestError, namespace_of
+from tidemark_kube.transport import DirectTransport, LibraryTransport, connect
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/apps/leases/tidemark-operator"
 EXEC = "client.authentication.k8s.io/v1"

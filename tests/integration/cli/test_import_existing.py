@@ -19,9 +19,9 @@ from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark_cli.local.kafka_nodes import KafkaNodes
-from tidemark_cli.local.kafka_properties import protocol_map
 from tidemark_cli.main import app
+from tidemark_devcluster.kafka_nodes import KafkaNodes
+from tidemark_devcluster.kafka_properties import protocol_map
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

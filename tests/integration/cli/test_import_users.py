@@ -12,9 +12,9 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.integration.operator.conftest import install_crds
-from tidemark_cli.controlplane.launcher import ControlPlane
-from tidemark_cli.controlplane.programs import find_programs
 from tidemark_cli.main import app
+from tidemark_devcluster.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.programs import find_programs
 
 #: With a character that a shell, a template or base64 could change.
 PASSWORD = "p'\"$(x) ä {{.}}"

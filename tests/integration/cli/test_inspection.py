@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tidemark_cli.controlplane.client import run_kubectl
-from tidemark_cli.controlplane.launcher import ControlPlane
 from tidemark_cli.inspection.support_bundle import FILE_BYTES_MAX, write_bundle
-from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.main import app
+from tidemark_devcluster.controlplane.client import run_kubectl
+from tidemark_devcluster.controlplane.launcher import ControlPlane
+from tidemark_kube.client import KubeClient
 from tidemark_operator.resources.crdgen import custom_resource_definition
 from tidemark_operator.resources.kinds import KINDS
 

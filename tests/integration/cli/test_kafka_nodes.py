@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tidemark_cli.local.kafka_nodes import KafkaNodes, known_brokers
+from tidemark_devcluster.kafka_nodes import KafkaNodes, known_brokers
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

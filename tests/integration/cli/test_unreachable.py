@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.kube import KubeClient, KubeRequestError
-from tidemark_cli.local.layout import Layout
 from tidemark_cli.main import app
-from tidemark_cli.ports import free_ports
+from tidemark_devcluster import settings as local_settings
+from tidemark_devcluster.layout import Layout
+from tidemark_devcluster.ports import free_ports
+from tidemark_kube.client import KubeClient, KubeRequestError
 
 
 def kubeconfig(folder: Path, port: int) -> Path:

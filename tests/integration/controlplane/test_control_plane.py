@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli.controlplane.client import run_kubectl
-from tidemark_cli.controlplane.launcher import ControlPlane
-from tidemark_cli.controlplane.process import ServerStartError
-from tidemark_cli.toolchain.programs import controlplane_program, ensure_controlplane
+from tidemark_devcluster.controlplane.client import run_kubectl
+from tidemark_devcluster.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.process import ServerStartError
+from tidemark_devcluster.toolchain.programs import controlplane_program, ensure_controlplane
 
 # The state LISTEN and 127.0.0.1 as /proc/net/tcp writes them.
 LISTEN = "0A"
@@ -158,7 +158,7 @@ def test_control_plane_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     # A program that starts the control plane and is then killed.
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from tidemark_cli.controlplane.launcher import ControlPlane\n"
+        "from tidemark_devcluster.controlplane.launcher import ControlPlane\n"
         f"plane = ControlPlane.start(Path({str(tmp_path / 'plane')!r}), fsync=False)\n"
         "print(plane.pid, flush=True); time.sleep(600)\n"
     )
@@ -175,7 +175,7 @@ def test_control_plane_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
 def test_detached_control_plane_runs_until_signalled(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from tidemark_cli.controlplane.launcher import ControlPlane\n"
+        "from tidemark_devcluster.controlplane.launcher import ControlPlane\n"
         f"plane = ControlPlane.start(Path({str(tmp_path)!r}), fsync=False, detached=True)\n"
         "print(plane.pid)\n"
     )

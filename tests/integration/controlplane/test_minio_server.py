@@ -9,7 +9,7 @@ from pathlib import Path
 
 from minio import Minio
 
-from tidemark_cli.controlplane.minio import MinioServer
+from tidemark_devcluster.controlplane.minio import MinioServer
 
 
 def client(server: MinioServer) -> Minio:
@@ -46,7 +46,7 @@ def test_minio_restart_keeps_address_keys_and_data(tmp_path: Path) -> None:
 def test_minio_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     code = (
         "import time; from pathlib import Path\n"
-        "from tidemark_cli.controlplane.minio import MinioServer\n"
+        "from tidemark_devcluster.controlplane.minio import MinioServer\n"
         f"server = MinioServer.start(Path({str(tmp_path)!r}))\n"
         "print(server.pid, flush=True); time.sleep(600)\n"
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli import ports
-from tidemark_cli.ports import HOST, free_port, free_ports
+from tidemark_devcluster import ports
+from tidemark_devcluster.ports import HOST, free_port, free_ports
 
 
 @pytest.fixture

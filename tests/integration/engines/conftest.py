@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.engines.driver import DrivenEngine, Engines, engines
-from tidemark_cli.local.settings import KAFKA, TIDEMARK
+from tidemark_devcluster.settings import KAFKA, TIDEMARK
 
 
 @pytest.fixture(scope="session", name="engines")

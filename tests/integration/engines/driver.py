@@ -29,8 +29,8 @@ from tests.kafka_programs import kafka_jars
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark_cli.local.settings import KAFKA
-from tidemark_cli.local.topic_rows import condition
+from tidemark_cli.inspection.topic_rows import condition
+from tidemark_devcluster.settings import KAFKA
 
 LONG_S = 120.0
 Spec = dict[str, Any]

@@ -8,9 +8,9 @@ from tests.conformance.local_cluster import wait
 from tests.integration.engines.driver import LONG_S, DrivenEngine
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import parse_id
-from tidemark_cli.local import processes
-from tidemark_cli.local.kube import KubeRequestError
-from tidemark_cli.local.topic_rows import condition
+from tidemark_cli.inspection.topic_rows import condition
+from tidemark_devcluster import processes
+from tidemark_kube.client import KubeRequestError
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from tests.integration.operator.conftest import install_crds
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark_cli.controlplane.launcher import ControlPlane
-from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_devcluster.controlplane.launcher import ControlPlane
+from tidemark_devcluster.kafka_nodes import KafkaNodes
 
 _numbers = itertools.count(1)
 

@@ -10,7 +10,7 @@ from tests.apache_kafka import KafkaOptions, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.kafka_programs import kafka_jars
 from tests.security.client_certificates import ClientAuthority, Leaf
-from tidemark_cli.local.kafka_properties import protocol_map
+from tidemark_devcluster.kafka_properties import protocol_map
 from tidemark_operator.kube.kinds import SECRET
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
 

@@ -24,7 +24,7 @@ from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.values import EARLIEST, LATEST
-from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_devcluster.kafka_nodes import KafkaNodes
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, Json
 
 LONG_S = 120.0

@@ -30,7 +30,7 @@ from tests.kafka_programs import kafka_jars
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_devcluster.kafka_nodes import KafkaNodes
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 
 ENDED_S = 120.0

@@ -18,9 +18,9 @@ from tests.kafka_programs import kafka_jars
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark_cli.local.kafka_nodes import KafkaNodes
-from tidemark_cli.local.kafka_properties import BrokerPorts
-from tidemark_cli.ports import free_ports
+from tidemark_devcluster.kafka_nodes import KafkaNodes
+from tidemark_devcluster.kafka_properties import BrokerPorts
+from tidemark_devcluster.ports import free_ports
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
 
 LONG_S = 120.0

@@ -20,7 +20,7 @@ from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.operator.cluster_world import condition_of
 from tests.integration.operator.operator_process import OperatorProcess
 from tests.kafka_programs import kafka_jars
-from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_devcluster.kafka_nodes import KafkaNodes
 from tidemark_operator.kube.kinds import CLUSTER, RECORD_DELETION, TOPIC, Json
 
 BROKERS = 2

@@ -10,7 +10,7 @@ import pytest
 
 from tests.benchmarks import operator, topic_churn
 from tests.benchmarks.pod_limits import CGROUPS, MEBIBYTE, Limits, limited
-from tidemark_cli.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.launcher import ControlPlane
 
 
 @pytest.mark.usefixtures("kubeconfig")

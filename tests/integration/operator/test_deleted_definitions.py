@@ -15,7 +15,7 @@ from tests.integration.operator.conftest import install_crds
 from tests.integration.operator.test_deletion_protection import dry_run, until_refused
 from tests.integration.operator.test_users import fits, secret
 from tidemark.annotations import ADOPT_TOPIC_ID, DELETION_PROTECTION
-from tidemark_cli.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.launcher import ControlPlane
 from tidemark_operator.kube.errors import Invalid, NotFound
 from tidemark_operator.kube.kinds import (
     BROKER,

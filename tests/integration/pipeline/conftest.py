@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.table_jars import MavenMissing
 from tests.table_jars import settings as settings_of
-from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
+from tidemark_devcluster.toolchain.maven import ensure_jars, spark_kafka
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.session import local_session

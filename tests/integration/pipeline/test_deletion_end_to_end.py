@@ -17,8 +17,8 @@ from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.test_deletion_propagation import kept
 from tidemark.tier import queries
 from tidemark.tier.open import open_tier
-from tidemark_cli.local.record_deletions import KIND, RecordDeletions, name_of, outcome_of
-from tidemark_cli.local.tier import storage, tier_options
+from tidemark_cli.tier.record_deletions import KIND, RecordDeletions, name_of, outcome_of
+from tidemark_devcluster.tier import storage, tier_options
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import TableLayout

@@ -15,7 +15,7 @@ from tests.conformance.local_cluster import wait
 from tests.integration.pipeline.lakes import KILLED, Killed, KilledAfterWriting, Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tidemark.kafka_client.access import KafkaAccess
-from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_devcluster.kafka_nodes import KafkaNodes
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export.export_progress import Exported, ExportError
 from tidemark_pipeline.export.formats import Format

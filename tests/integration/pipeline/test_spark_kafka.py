@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from tests.integration.pipeline.marks import MARKS
-from tidemark_cli.local.kafka_nodes import KafkaNodes
-from tidemark_cli.local.settings import KAFKA, LocalClusterSettings
 from tidemark_cli.main import app
+from tidemark_devcluster.kafka_nodes import KafkaNodes
+from tidemark_devcluster.settings import KAFKA, LocalClusterSettings
 from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.report import figures
 from tidemark_pipeline.read.topic_source import read_topic

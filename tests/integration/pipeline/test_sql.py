@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tidemark_cli.commands.sql import Views, failure
+from tidemark_cli.tier.sql import Views, failure
 from tidemark_pipeline.jobs.sql import StatementResult, make_view, run_statement
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
-from tidemark_cli.local.topic_rows import TopicRows
+from tidemark_cli.inspection.topic_rows import TopicRows
 from tidemark_operator.controller.model import PartitionRow
 
 NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)

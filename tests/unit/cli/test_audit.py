@@ -9,8 +9,8 @@ from tidemark.tier.audit_record import TopicAudit, read_record
 from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.layout import AUDIT_KEY
 from tidemark.tier.open import open_tier
-from tidemark_cli.commands.audit import _record
-from tidemark_cli.commands.stores import OpenTier
+from tidemark_cli.tier.audit import _record
+from tidemark_cli.tier.stores import OpenTier
 
 OUTCOME = TopicAudit(
     topic_id=uuid.UUID(int=7),

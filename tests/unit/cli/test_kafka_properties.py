@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli.local.kafka_nodes import KafkaNodes, name_of, new_id, own_meta
-from tidemark_cli.local.kafka_properties import (
+from tidemark_devcluster.kafka_nodes import KafkaNodes, name_of, new_id, own_meta
+from tidemark_devcluster.kafka_properties import (
     FIRST_CONTROLLER,
     BrokerPorts,
     Plan,
@@ -18,7 +18,7 @@ from tidemark_cli.local.kafka_properties import (
     properties_text,
     protocol_map,
 )
-from tidemark_cli.local.layout import Layout, LayoutError
+from tidemark_devcluster.layout import Layout, LayoutError
 
 PORTS = BrokerPorts(clients=9092, replication=9093)
 
@@ -32,7 +32,7 @@ def _ports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return different ports each time, without checking whether they are free."""
     numbers = itertools.count(10_000)
     monkeypatch.setattr(
-        "tidemark_cli.local.kafka_nodes.free_ports",
+        "tidemark_devcluster.kafka_nodes.free_ports",
         lambda count: [next(numbers) for _ in range(count)],
     )
 

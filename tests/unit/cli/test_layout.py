@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import typer
 
-from tidemark_cli.commands.common import open_cluster
-from tidemark_cli.local import processes, settings
-from tidemark_cli.local.layout import Layout, LayoutError, read_json, write_json
+from tidemark_cli.common import open_cluster
+from tidemark_devcluster import processes, settings
+from tidemark_devcluster.layout import Layout, LayoutError, read_json, write_json
 
 RECORD = {"name": "operator", "pid": os.getpid(), "start_ticks": 5, "ready": {}}
 SETTINGS = {

@@ -1,8 +1,8 @@
 """Output of `tidemark up` about the listeners of clients."""
 
 from tidemark_broker.listeners import addresses_of, client_listeners
-from tidemark_cli.local.listeners import described, listeners_of
-from tidemark_cli.local.processes import ProcessRecord
+from tidemark_devcluster.listeners import described, listeners_of
+from tidemark_devcluster.processes import ProcessRecord
 
 
 def listener(name: str, port: int, protocol: str, proof: str, bound: str) -> dict[str, str]:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidemark_cli.commands.tables import spark_log
-from tidemark_cli.local.layout import Layout, nearest
-from tidemark_cli.local.settings import LocalClusterSettings
 from tidemark_cli.main import app
 from tidemark_cli.sizes import bytes_of, size_text
-from tidemark_cli.toolchain.cache import locked, user_cache
-from tidemark_cli.toolchain.packages import ensure_spark
+from tidemark_cli.tier.tables import spark_log
+from tidemark_devcluster.layout import Layout, nearest
+from tidemark_devcluster.settings import LocalClusterSettings
+from tidemark_devcluster.toolchain.cache import locked, user_cache
+from tidemark_devcluster.toolchain.packages import ensure_spark
 
 DIRECTORY = Path(".tidemark")
 

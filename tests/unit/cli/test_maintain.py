@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidemark_cli.commands.maintain import propagated, text
 from tidemark_cli.main import app
+from tidemark_cli.tier.maintain import propagated, text
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.maintenance import Maintained
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli.commands.up import await_interrupt
-from tidemark_cli.local import processes
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.layout import Layout
-from tidemark_cli.local.settings import LocalClusterSettings
+from tidemark_cli.cluster.up import await_interrupt
+from tidemark_devcluster import processes
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.layout import Layout
+from tidemark_devcluster.settings import LocalClusterSettings
 
 SETTINGS = LocalClusterSettings(
     cluster="local",
@@ -119,9 +119,9 @@ WAITS = (
 )
 OTHER = """
 import pathlib, sys
-from tidemark_cli.commands.up import await_interrupt
-from tidemark_cli.local import processes
-from tidemark_cli.local.layout import Layout
+from tidemark_cli.cluster.up import await_interrupt
+from tidemark_devcluster import processes
+from tidemark_devcluster.layout import Layout
 command = [sys.executable, "-c", sys.argv[2]]
 processes.spawn(Layout.at(pathlib.Path(sys.argv[1])), "one", command, timeout_s=60)
 """

@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.ids import id_text
 from tidemark.log_lineage import ReadPosition
-from tidemark_cli.local.record_deletions import (
+from tidemark_cli.tier.record_deletions import (
     ANNOTATION,
     KIND,
     RecordDeletions,

@@ -8,9 +8,9 @@ from itertools import islice
 import pytest
 from typer.testing import CliRunner
 
-from tidemark_cli.demo.flights import load
 from tidemark_cli.main import app
 from tidemark_cli.records import inputs
+from tidemark_cli.records.flights import load
 from tidemark_cli.records.inputs import (
     BadInput,
     RecordFields,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer import Exit
 
-from tidemark_cli.commands import spark_topic
-from tidemark_cli.commands.spark_topic import is_local, source_options
-from tidemark_cli.commands.tables import with_jars
+from tidemark_cli.tier import spark_topic
+from tidemark_cli.tier.spark_topic import is_local, source_options
+from tidemark_cli.tier.tables import with_jars
 from tidemark_pipeline.read.options import OptionError
 
 OF_CLUSTER = {"topic": "-", "path": "/tier", "bootstrap": "own:1"}

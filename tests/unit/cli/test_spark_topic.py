@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from tests.unit.pipeline.small_tier import SmallTier
-from tidemark_cli.commands.spark_topic import check_source
+from tidemark_cli.tier.spark_topic import check_source
 
 
 def test_missing_topic_ends_the_command_with_a_line(

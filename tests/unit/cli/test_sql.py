@@ -9,9 +9,9 @@ from pyspark.errors import AnalysisException
 from typer.testing import CliRunner
 
 from tests.unit.pipeline.small_tier import SmallTier
-from tidemark_cli.commands.spark_topic import list_topic_names, mentioned_topics
-from tidemark_cli.commands.sql import Views, failure
 from tidemark_cli.main import app
+from tidemark_cli.tier.spark_topic import list_topic_names, mentioned_topics
+from tidemark_cli.tier.sql import Views, failure
 
 needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
 

@@ -6,8 +6,6 @@ import pytest
 from rich.console import Console
 
 from tests.unit.cli.clusters import CLUSTERS, WELL, changed, row, topic
-from tidemark_cli.commands.check import state
-from tidemark_cli.commands.why import print_explanation
 from tidemark_cli.inspection.causes import (
     UnknownReference,
     chain,
@@ -16,8 +14,10 @@ from tidemark_cli.inspection.causes import (
     resolve,
     root,
 )
+from tidemark_cli.inspection.check import state
 from tidemark_cli.inspection.findings import findings, verdict
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
+from tidemark_cli.inspection.why import print_explanation
 
 
 def explained(snapshot: ClusterSnapshot, kind: str, name: str, *, local: bool = True) -> str:

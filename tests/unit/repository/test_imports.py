@@ -17,6 +17,8 @@ ROOTS = (
     "tidemark_broker",
     "tidemark_pipeline",
     "tidemark_cli",
+    "tidemark_devcluster",
+    "tidemark_kube",
 )
 
 Graph = dict[str, set[str]]

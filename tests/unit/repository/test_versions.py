@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from tests import helm
-from tidemark_cli.toolchain.maven import KAFKA
+from tidemark_devcluster.toolchain.maven import KAFKA
 from tidemark_pipeline.export.formats import PACKAGES, Format
 from tidemark_pipeline.java import JAVA_VERSION_MIN
 
@@ -36,7 +36,7 @@ def test_kubernetes_and_helm_are_those_of_charts_and_tests() -> None:
     for chart in ("tidemark", "tidemark-base"):
         required = yaml.safe_load((ROOT / "charts" / chart / "Chart.yaml").read_text())
         assert required["kubeVersion"] == f">={supported.split()[0]}.0-0"
-    modules = (ROOT / "cli/tidemark_cli/controlplane/go/go.mod").read_text()
+    modules = (ROOT / "cli/tidemark_devcluster/controlplane/go/go.mod").read_text()
     assert f"k8s.io/kubernetes v{tested}." in modules
     assert helm.HELM.version.startswith(f"v{_row('Helm')[1]}.")
 

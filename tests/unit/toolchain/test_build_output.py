@@ -1,6 +1,6 @@
 """Progress and errors in a build's output."""
 
-from tidemark_cli.toolchain.build import ERROR_LINES, follow
+from tidemark_devcluster.toolchain.build import ERROR_LINES, follow
 
 
 def test_downloads_and_packages_are_counted() -> None:

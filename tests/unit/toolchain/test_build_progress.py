@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemark_cli.toolchain.progress import TimeLeft
+from tidemark_devcluster.toolchain.progress import TimeLeft
 
 PACKAGES = 1000
 DOWNLOADS_S = 90

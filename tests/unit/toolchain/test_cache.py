@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark_cli.toolchain.build import GoProgram, ensure_program
-from tidemark_cli.toolchain.cache import build_key, cache_root, locked, prune, read_sources
-from tidemark_cli.toolchain.versions import GoVersion
+from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
+from tidemark_devcluster.toolchain.cache import build_key, cache_root, locked, prune, read_sources
+from tidemark_devcluster.toolchain.versions import GoVersion
 
 PROGRAM = GoProgram(
     name="program",
@@ -67,7 +67,7 @@ def test_sources_are_what_go_reads(tmp_path: Path) -> None:
 
 
 def test_existing_build_is_used(tmp_path: Path) -> None:
-    from tidemark_cli.toolchain.cache import platform_tag
+    from tidemark_devcluster.toolchain.cache import platform_tag
 
     target = tmp_path / "bin/program" / f"v1.0.0-{PROGRAM.key(platform_tag())}" / "program"
     target.parent.mkdir(parents=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli.controlplane.launcher import await_end_of_killed
-from tidemark_cli.controlplane.process import ServerStartError
+from tidemark_devcluster.controlplane.launcher import await_end_of_killed
+from tidemark_devcluster.controlplane.process import ServerStartError
 
 #: Holds the lock with a program that inherits it, as the control plane does, and waits.
 HOLDER = """

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli.controlplane import assets
-from tidemark_cli.controlplane.programs import find_programs
-from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_devcluster.controlplane import assets
+from tidemark_devcluster.controlplane.programs import find_programs
+from tidemark_devcluster.toolchain.errors import ToolchainError
 
 
 def executable(path: Path) -> None:

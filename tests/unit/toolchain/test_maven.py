@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.layout import Layout
-from tidemark_cli.local.settings import KAFKA, LocalClusterSettings
-from tidemark_cli.toolchain import maven
-from tidemark_cli.toolchain.errors import ToolchainError
-from tidemark_cli.toolchain.progress import PlainProgress
+from tidemark_devcluster.cluster import LocalCluster
+from tidemark_devcluster.layout import Layout
+from tidemark_devcluster.settings import KAFKA, LocalClusterSettings
+from tidemark_devcluster.toolchain import maven
+from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain.progress import PlainProgress
 
 JARS = maven.JarSet(name="apache-kafka", version="1.2.3", version_property="kafka.version", jars=2)
 JAVA = "#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n"

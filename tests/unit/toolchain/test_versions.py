@@ -3,10 +3,10 @@
 import pytest
 
 from tests.helm import HELM
-from tidemark_cli.toolchain.errors import ToolchainError
-from tidemark_cli.toolchain.golang import REQUIREMENTS, is_enough
-from tidemark_cli.toolchain.programs import MINIO, controlplane_program, version_flags
-from tidemark_cli.toolchain.versions import (
+from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain.golang import REQUIREMENTS, is_enough
+from tidemark_devcluster.toolchain.programs import MINIO, controlplane_program, version_flags
+from tidemark_devcluster.toolchain.versions import (
     GoVersion,
     parse_go_version,
     required_go,

@@ -1,0 +1,1 @@
+"""Commands of the local cluster: up, down, env, broker, cache and kubectl."""

@@ -1,1 +1,0 @@
-"""The commands of ``tidemark``, one module each."""

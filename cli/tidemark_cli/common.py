@@ -1,0 +1,96 @@
+"""Options, consoles and cluster lookups that several commands share."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from tidemark_cli.lazy_commands import OF_KUBECTL
+from tidemark_kube.client import KubeClient, KubeRequestError, namespace_of
+
+if TYPE_CHECKING:
+    from tidemark_devcluster.cluster import LocalCluster
+
+DirOption = Annotated[
+    Path, typer.Option("--dir", help="Folder of the local cluster.", envvar="TIDEMARK_DIR")
+]
+DEFAULT_DIR = Path(".tidemark")
+KubeconfigOption = Annotated[
+    Path | None, typer.Option(help="Kubeconfig of the cluster to use instead of the local one.")
+]
+ContextOption = Annotated[str, typer.Option("--context", help="Context of the kubeconfig.")]
+NamespaceOption = Annotated[
+    str, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")
+]
+
+console = Console()
+errors = Console(stderr=True)
+
+
+def fail(message: str) -> NoReturn:
+    """Print a message on standard error and exit with status 1."""
+    errors.print(f"[red]error:[/red] {escape(message)}", highlight=False)
+    raise typer.Exit(1)
+
+
+def shown_text(text: str) -> str:
+    """Return untrusted text for a terminal: control characters are replaced, markup is escaped."""
+    return escape("".join(char if char.isprintable() else "?" for char in text))
+
+
+def open_cluster(directory: Path, otherwise: str = "") -> "LocalCluster":
+    """Return the cluster of a folder; exit with a hint if there is none.
+
+    ``otherwise``: a further hint for the message.
+    """
+    # Imported only here: commands that a kubeconfig directs elsewhere need no local cluster.
+    from tidemark_devcluster import settings as local_settings
+    from tidemark_devcluster.cluster import LocalCluster
+    from tidemark_devcluster.layout import Layout, LayoutError, nearest
+    from tidemark_devcluster.processes import running
+
+    layout = Layout.at(nearest(directory))
+    try:
+        settings = local_settings.load(layout)
+        running(layout)  # fails early on a damaged process record, before anything is changed
+    except LayoutError as error:
+        fail(str(error))
+    if settings is None:
+        missing = (
+            f"there is no cluster in {layout.root}; start one with: tidemark up --dir {directory}"
+        )
+        fail(missing + otherwise)
+    return LocalCluster(layout, settings, lambda line: console.print(line, highlight=False))
+
+
+def is_local(called: typer.Context, kubeconfig: Path | None) -> bool:
+    """Return whether a command without further options means the local cluster."""
+    return kubeconfig is None and called.obj != OF_KUBECTL
+
+
+def open_kube(
+    called: typer.Context, directory: Path, kubeconfig: Path | None, context: str, namespace: str
+) -> KubeClient:
+    """Return a client for the API server that the options select; exit with a hint on failure.
+
+    With a kubeconfig, or as a plugin of kubectl, that is the server that kubectl would use.
+    Otherwise it is the local cluster's.
+    """
+    # Without options the local cluster is meant, except for a plugin of kubectl.
+    if is_local(called, kubeconfig):
+        if context or namespace:
+            fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
+        cluster = open_cluster(directory)
+        try:
+            return cluster.kube()
+        except (KubeRequestError, OSError) as error:
+            fail(f"{error}; if the local cluster is down, start it with: tidemark up")
+    # The same order as in kubectl: the option, the environment, the home directory.
+    path = kubeconfig or Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+    try:
+        return KubeClient(path, namespace or namespace_of(path, context), context)
+    except (KubeRequestError, ValueError, OSError) as error:
+        fail(str(error))

@@ -1,1 +1,0 @@
-"""A whole cluster on this machine: control plane, operator and brokers as real processes."""

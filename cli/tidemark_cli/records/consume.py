@@ -1,0 +1,123 @@
+"""``tidemark consume``: print the records of a topic."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tidemark_cli.common import DEFAULT_DIR, DirOption, fail
+from tidemark_cli.kafka_access import BootstrapOption, ClientConfigOption
+from tidemark_cli.records.positions import FORMS, TIME_FORMS, BadPosition, parse_choice
+from tidemark_cli.records.session import run, target
+from tidemark_cli.records.text import DIRECTIVES, BadTemplate, RecordFormat, json_record
+
+if TYPE_CHECKING:
+    from tidemark.kafka_client.client import KafkaClient
+    from tidemark.records.decode import DecodedRecord
+
+_DIRECTIVES = ", ".join(f"%{name} {meaning}" for name, meaning in DIRECTIVES.items())
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(help="Topic to read.")],
+    offset: Annotated[
+        str,
+        typer.Option("--offset", "-o", help=f"First offset: {FORMS}; {TIME_FORMS}."),
+    ] = "start",
+    partitions: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Partition. Default: all."),
+    ] = None,
+    group: Annotated[
+        str,
+        typer.Option(
+            "--group",
+            "-g",
+            help="Consumer group: read the partitions that it assigns from its committed offsets "
+            "on, and commit. --offset is for partitions without one.",
+        ),
+    ] = "",
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", min=1, help="End after this many records.")
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow/--exit", "-f/-e", help="Wait for new records, or exit at the present end."
+        ),
+    ] = False,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-F",
+            metavar="TEMPLATE",
+            help=f"Text of a record: {_DIRECTIVES}, %% a percent sign, \\n, \\t, \\xNN.",
+        ),
+    ] = "%v\\n",
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Print keys, values and headers as they are, also binary ones."),
+    ] = False,
+    output: Annotated[
+        Literal["text", "json", "none"],
+        typer.Option(help="Output: text, one JSON object per line, or only the last line."),
+    ] = "text",
+    read_uncommitted: Annotated[
+        bool,
+        typer.Option(
+            "--read-uncommitted", help="Read records of open and aborted transactions too."
+        ),
+    ] = False,
+    bootstrap: BootstrapOption = "",
+    client_config: ClientConfigOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Print the records of a topic, up to its present end.
+
+    The topic is one of the local cluster, or of the brokers of --bootstrap. Records of one
+    partition are in order. Control characters and bytes that are not UTF-8 are printed as escapes
+    such as \\x1b, so each record stays on its line. JSON has such bytes as base64. Standard error
+    gets a last line with the number of records, the time, the rate and the next offsets. Ctrl-C
+    ends the run.
+    """
+    if group and partitions:
+        fail("--group and --partition exclude each other: a group assigns the partitions itself")
+    try:
+        choice = parse_choice(offset)
+        record_format = RecordFormat(format_, raw=raw)
+    except (BadPosition, BadTemplate) as error:
+        fail(f"--offset: {error}" if isinstance(error, BadPosition) else f"--format: {error}")
+
+    def as_text(partition: int, record: "DecodedRecord") -> bytes:
+        return record_format.text(topic, partition, record)
+
+    def as_json(partition: int, record: "DecodedRecord") -> bytes:
+        return json_record(topic, partition, record).encode() + b"\n"
+
+    shows: dict[str, Callable[[int, DecodedRecord], bytes] | None]
+    shows = {"text": as_text, "json": as_json, "none": None}
+    where = target(bootstrap, client_config, directory)
+    # kio and the client are imported only now, so that --help is fast.
+    from tidemark_cli.records.consuming import ConsumePlan, Consuming
+    from tidemark_cli.records.progress import reported, say
+
+    plan = ConsumePlan(
+        topic=topic,
+        choice=choice,
+        partitions=tuple(partitions or ()),
+        group=group,
+        count=count,
+        follow=follow,
+        committed=not read_uncommitted,
+    )
+    consuming = Consuming(plan, shows[output], say)
+    # Records on a terminal are progress enough.
+    quiet = output != "none" and sys.stdout.isatty()
+
+    async def work(client: "KafkaClient", stop: asyncio.Event) -> None:
+        await reported(consuming, client, stop, quiet=quiet)
+
+    run(where, work)

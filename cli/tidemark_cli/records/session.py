@@ -1,0 +1,94 @@
+"""Run of a command against the brokers: its client, signals, and errors as one message."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from tidemark_cli.common import fail, open_cluster
+from tidemark_cli.kafka_access import open_access
+
+if TYPE_CHECKING:
+    from tidemark.kafka_client.access import KafkaAccess
+    from tidemark.kafka_client.client import KafkaClient
+
+#: Id under which brokers log and throttle these commands.
+CLIENT_ID = "tidemark-cli"
+
+
+class Target(NamedTuple):
+    """Cluster of a command, and advice for the case that it cannot be reached."""
+
+    access: "KafkaAccess"
+    advice: str
+
+
+def target(bootstrap: str, client_config: Path | None, directory: Path) -> Target:
+    """Return the cluster that the options select: any by its addresses, or the local one.
+
+    Exits with a hint if there is none.
+    """
+    if bootstrap:
+        advice = "Check --bootstrap, and --client-config if the listener requires TLS or SASL"
+        return Target(open_access(bootstrap, client_config), advice)
+    cluster = open_cluster(directory, ", or name brokers with --bootstrap HOST:PORT")
+    addresses = cluster.addresses().bootstrap
+    if not addresses:
+        folder = cluster.layout.root
+        fail(
+            f"no broker of the cluster in {folder} is running: start it with: tidemark up --dir "
+            f"{directory}"
+        )
+    return Target(open_access(addresses, client_config), "Look at it with: tidemark status")
+
+
+Work = Callable[["KafkaClient", asyncio.Event], Awaitable[None]]
+
+
+def run(where: Target, work: Work) -> None:
+    """Run ``work`` with a client, and with an event that Ctrl-C sets.
+
+    Exits with status 1 and one message if it fails. A closed pipe ends it silently.
+    """
+    from tidemark.kafka_client.errors import ClusterRefused, KafkaError
+    from tidemark.kafka_client.groups import UnknownGroup
+    from tidemark.kafka_client.topic_leaders import UnknownTopic
+
+    try:
+        asyncio.run(_run(where, work))
+    except BrokenPipeError:
+        # Python flushes standard output once more at its end: to nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except UnknownTopic as error:
+        fail(f"{error}. Show the topics with: tidemark topics list")
+    except UnknownGroup as error:
+        fail(f"{error}. Show the groups with: tidemark groups list")
+    except ClusterRefused as error:
+        fail(str(error))
+    except KafkaError as error:
+        fail(f"{error}. {where.advice}")
+
+
+async def _run(where: Target, work: Work) -> None:
+    from tidemark.kafka_client.client import KafkaClient
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        stop.set()
+        # A second signal ends the process at once.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    async with KafkaClient(where.access, client_id=CLIENT_ID) as client:
+        await work(client, stop)

@@ -1,0 +1,1 @@
+"""Commands over a tier: sweep, restore, and the Spark jobs."""

@@ -1,0 +1,236 @@
+"""``tidemark spark maintain``: compact exported tables, expire versions, remove orphaned files."""
+
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemark.kafka_client.errors import KafkaError
+from tidemark.tier.head import ManifestError
+from tidemark.tier.objects import StoreError
+from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
+from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.tier.spark_topic import source_options
+from tidemark_cli.tier.stores import (
+    BucketsOption,
+    EndpointOption,
+    PathOption,
+    PrefixOption,
+    RegionOption,
+    named_store,
+)
+from tidemark_cli.tier.tables import (
+    PAIR,
+    CatalogOption,
+    ConfOption,
+    CoresOption,
+    FormatOption,
+    JarOption,
+    LogOption,
+    WarehouseOption,
+    check_jars,
+    jars,
+    pairs,
+    place,
+    spark_log,
+)
+from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain.packages import ensure_spark
+from tidemark_operator.resources.scalars import duration_ms
+from tidemark_pipeline.errors import project_error
+from tidemark_pipeline.export.deletion_propagation import Propagated
+from tidemark_pipeline.export.export_progress import ExportError
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.maintenance import Maintained, TableMaintenance
+from tidemark_pipeline.export.table_options import TableOptions, catalog_of
+from tidemark_pipeline.java import JavaMissing, find_java
+from tidemark_pipeline.read.options import OptionError
+from tidemark_pipeline.read.topic_source import topic_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NEVER = "never"
+#: Errors whose text already says what to do.
+_EXPLAINED = (
+    *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError, ManifestError),
+    *(StoreError, TopicNotFound, TopicAmbiguous, KafkaError),
+)
+
+
+def maintain(
+    tables: Annotated[
+        list[str], typer.Argument(help="Tables with their namespace, such as db.orders.")
+    ],
+    table_format: FormatOption = Format.ICEBERG,
+    warehouse: WarehouseOption = "",
+    compact: Annotated[
+        bool, typer.Option(help="Compact small files, and files with many deleted rows.")
+    ] = True,
+    keep: Annotated[
+        str, typer.Option(help="Keep versions of the table for this time: 168h, 1h30m, never.")
+    ] = "168h",
+    keep_last: Annotated[
+        int, typer.Option(min=1, help="Number of snapshots to keep at any age (Iceberg).")
+    ] = 1,
+    orphans_after: Annotated[
+        str, typer.Option(help="Age at which unreferenced files are removed, or never.")
+    ] = "72h",
+    propagate_deletes: Annotated[
+        bool,
+        typer.Option(
+            "--propagate-deletes",
+            help="Delete rows of records below the log starts of the topic.",
+        ),
+    ] = False,
+    from_history: Annotated[
+        bool,
+        typer.Option(
+            "--from-history",
+            help="With --propagate-deletes: delete older versions and their files, too.",
+        ),
+    ] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Option of the data source that has the topic, {PAIR}"),
+    ] = None,
+    bootstrap: Annotated[str, typer.Option(help="Brokers to read log starts from.")] = "",
+    directory: DirOption = DEFAULT_DIR,
+    path: PathOption = "",
+    endpoint: EndpointOption = "",
+    buckets: BucketsOption = "",
+    prefix: PrefixOption = "",
+    region: RegionOption = "",
+    catalog: CatalogOption = None,
+    conf: ConfOption = None,
+    jar: JarOption = None,
+    cores: CoresOption = 2,
+    log: LogOption = None,
+) -> None:
+    """Compact small files of tables, expire old versions, and remove unreferenced files.
+
+    Exports may run meanwhile. --propagate-deletes first deletes rows whose records the topic no
+    longer has, including those that retention deleted.
+
+    Exit status: 0 if it is done, 1 if it failed.
+    """
+    properties, conf_given = pairs(catalog, "--catalog"), pairs(conf, "--conf")
+    jar_paths = check_jars(jar)
+    upkeep = TableMaintenance(
+        compact=compact,
+        keep=_age(keep, "--keep"),
+        keep_last=keep_last,
+        orphans=_age(orphans_after, "--orphans-after"),
+    )
+    if from_history and not propagate_deletes:
+        fail("--from-history needs --propagate-deletes")
+    extra = pairs(option, "--option")
+    named_source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
+    try:
+        catalog_settings = catalog_of(place(warehouse), properties, table_format)
+        table_options = TableOptions(table=tables[0], format=table_format, catalog=catalog_settings)
+        source = None
+        if propagate_deletes:
+            source = source_options(named_source, extra, directory)
+            # Checks the source before Spark starts; each table names its own topic, so "-" is a
+            # placeholder.
+            topic_options({**source, "topic": "-"})
+        find_java()
+        ensure_spark(console.print)
+        spark_log_path = spark_log(log, directory)
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        from tidemark_pipeline.session import local_session
+
+        format_jars = jars(jar_paths, table_format, catalog_settings, conf_given)
+        settings = table_options.settings(format_jars, conf_given)
+        try:
+            with local_session(
+                "tidemark maintain", cores=cores, log=spark_log_path, settings=settings
+            ) as session:
+                for table in tables:
+                    if source is not None:
+                        # Before the compaction, which then does not rewrite rows that are about to
+                        # be deleted.
+                        _propagate(session, table_options, table, source, history=from_history)
+                    _maintain(session, table_options, table, upkeep)
+        except (PySparkException, Py4JJavaError) as error:
+            fail(f"{project_error(str(error))[1]}; Spark's own log: {spark_log_path}")
+    except _EXPLAINED as error:
+        fail(str(error))
+
+
+def _propagate(
+    session: "SparkSession",
+    table_options: TableOptions,
+    table: str,
+    source: Mapping[str, str],
+    *,
+    history: bool,
+) -> None:
+    """Delete the rows of deleted records from one table, and print the result.
+
+    ``source``: options of the data source that has the topic. ``history``: delete older versions of
+    the table too.
+    """
+    from tidemark_pipeline.jobs.propagate import propagate
+
+    def say(line: str) -> None:
+        errors.print(f"{table}: {line}", highlight=False, markup=False)
+
+    # Spark addresses the table by its catalog or path, and the output by the name that the user
+    # gave.
+    name = table_options.name_of(table)
+    done = propagate(session, table_options.format, name, source, history=history, say=say)
+    console.print(f"{table}: {propagated(done)}", highlight=False, markup=False)
+
+
+def propagated(done: Propagated) -> str:
+    """Return one line about the rows that were deleted with their records, and what is pending."""
+    referenced = f"; still referenced by {', '.join(done.retained_by)}" if done.retained_by else ""
+    behind = ", ".join(map(str, done.behind))
+    more = f"; partitions {behind} are not exported that far yet" if behind else ""
+    again = ": run this command again later" if referenced or more else ""
+    return (
+        f"{done.rows:,} rows deleted, {done.expired:,} versions expired, "
+        f"{done.removed:,} files removed{referenced}{more}{again}"
+    )
+
+
+def _maintain(
+    session: "SparkSession", table_options: TableOptions, table: str, upkeep: TableMaintenance
+) -> None:
+    """Run the maintenance of one table and print the result."""
+    from tidemark_pipeline.jobs.maintain import maintain as run
+    from tidemark_pipeline.jobs.progress import reporting_stages
+
+    def say(line: str) -> None:
+        errors.print(f"{table}: {line}", highlight=False, markup=False)
+
+    started = time.monotonic()
+    with reporting_stages(session.sparkContext, lambda done, of: say(f"{done:,} of {of:,} tasks")):
+        done = run(session, table_options.format, table_options.name_of(table), upkeep, say)
+    took_s = time.monotonic() - started
+    console.print(f"{table}: {text(done)}; {took_s:.0f} s", highlight=False, markup=False)
+
+
+def text(done: Maintained) -> str:
+    """Return one line about the work of a maintenance run."""
+    failed = f" ({done.failed:,} kept, a concurrent commit changed them)" if done.failed else ""
+    return (
+        f"{done.compacted:,} files compacted to {done.into:,}{failed}, "
+        f"{done.expired:,} versions expired, {done.removed:,} files removed, "
+        f"{done.orphans:,} orphans removed"
+    )
+
+
+def _age(value: str, option: str) -> timedelta | None:
+    if value == _NEVER:
+        return None
+    try:
+        return timedelta(milliseconds=duration_ms(value))
+    except ValueError as error:
+        fail(f"{option}: {error}, or {_NEVER}")

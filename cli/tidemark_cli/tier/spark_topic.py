@@ -1,0 +1,89 @@
+"""Checks of what a Spark command is to read, made before Spark starts.
+
+Spark needs ten seconds to start, and reports a missing topic in forty lines.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tidemark.tier.head import ManifestError
+from tidemark.tier.objects import StoreError
+from tidemark.tier.open import open_tier
+from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
+from tidemark_cli.common import fail, open_cluster
+from tidemark_devcluster.tier import read_options
+from tidemark_pipeline.read.options import OptionError, is_kafka_topic, names_brokers
+
+#: Errors that leave unknown what there is to read.
+UNREADABLE = (OptionError, TopicNotFound, TopicAmbiguous, ManifestError, StoreError)
+_NO_TIER = "; or name a tier; or, for a topic of Apache Kafka, add --option engine=kafka"
+
+
+def source_options(
+    given: Mapping[str, str], extra: Mapping[str, str], directory: Path
+) -> dict[str, str]:
+    """Return the data source's options except for the topic.
+
+    They are those of the tier that ``given`` names (empty values are not given), of the Apache
+    Kafka whose brokers are named, or of the local cluster; ``extra`` is added. Raises LookupError.
+    """
+    named = {name: value for name, value in given.items() if value}
+    if is_local(given, extra):
+        cluster = open_cluster(directory, _NO_TIER if "bootstrap" in named else "")
+        named = {**read_options(cluster, "-"), **named}
+        del named["topic"]
+    return {**named, **extra}
+
+
+def is_local(given: Mapping[str, str], extra: Mapping[str, str]) -> bool:
+    """Return whether neither a tier nor an Apache Kafka is named.
+
+    Brokers of ours may be: they replace those of the local cluster.
+    """
+    named = {name for name, value in given.items() if value}
+    if named - {"bootstrap"}:
+        return False
+    return not (is_kafka_topic(extra) and (named or names_brokers(extra)))
+
+
+def list_topic_names(options: Mapping[str, str]) -> set[str]:
+    """Return the names of all topics except internal ones; exit if they cannot be listed.
+
+    ``options``: of the data source, without a topic.
+    """
+    from tidemark.kafka_client.blocking_client import BlockingKafkaClient
+    from tidemark.kafka_client.errors import KafkaError
+    from tidemark_pipeline.read.topic_source import topic_options
+
+    all_topics = {**options, "subscribePattern": ".*"}
+    try:
+        parsed = topic_options(all_topics)
+        # Without brokers, the topics are those of the tier.
+        if parsed.access is None:
+            assert parsed.storage is not None
+            names = {topic.name for topic in open_tier(parsed.storage).topics.all()}
+            return {name for name in names if not name.startswith("__")}
+        with BlockingKafkaClient(parsed.access) as brokers:
+            return {known.name for known in brokers.topics().values() if not known.internal}
+    except (*UNREADABLE, KafkaError) as error:
+        fail(str(error))
+
+
+def mentioned_topics(names: Iterable[str], statement: str) -> list[str]:
+    """Return the names that occur in the statement in any case; it can read no other topics."""
+    lowered = statement.lower()
+    return sorted(name for name in names if name.lower() in lowered)
+
+
+def check_source(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options unchanged; exit if the topic that they name cannot be read."""
+    from tidemark.kafka_client.errors import KafkaError
+    from tidemark_pipeline.read.topic_source import topic_options
+    from tidemark_pipeline.read.topic_survey import Survey
+
+    try:
+        with Survey(topic_options(options)) as survey:
+            survey.extents(survey.parts())
+    except (*UNREADABLE, KafkaError) as error:
+        fail(str(error))
+    return options

@@ -1,0 +1,268 @@
+"""``tidemark spark sql``: query topics, and the tables that they are exported to."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+from rich.table import Table
+
+from tidemark_cli.common import (
+    DEFAULT_DIR,
+    DirOption,
+    console,
+    errors,
+    fail,
+    shown_text,
+)
+from tidemark_cli.tier.spark_topic import (
+    check_source,
+    list_topic_names,
+    mentioned_topics,
+    source_options,
+)
+from tidemark_cli.tier.stores import (
+    BucketsOption,
+    EndpointOption,
+    PathOption,
+    PrefixOption,
+    RegionOption,
+    named_store,
+)
+from tidemark_cli.tier.tables import (
+    PAIR,
+    CatalogOption,
+    ConfOption,
+    CoresOption,
+    FormatOption,
+    JarOption,
+    LogOption,
+    WarehouseOption,
+    check_jars,
+    jars,
+    pairs,
+    place,
+    spark_log,
+    with_jars,
+)
+from tidemark_devcluster.tier import kafka_jars
+from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain.packages import ensure_spark
+from tidemark_pipeline.errors import project_error
+from tidemark_pipeline.export.export_progress import ExportError
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.table_options import CATALOG, TableOptions, catalog_of
+from tidemark_pipeline.java import JavaMissing, find_java
+from tidemark_pipeline.jobs.sql_text import DuplicateColumns, cell, csv_text, json_text
+from tidemark_pipeline.read.options import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+
+    from tidemark_pipeline.jobs.sql import StatementResult
+
+LIMIT_MAX = 100_000
+#: Longest text in a cell of the table; a value may have megabytes.
+CELL_MAX = 300
+_NAMED_MAX = 20
+_UNKNOWN_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
+
+
+class Output(StrEnum):
+    """Format of an answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+class Views(NamedTuple):
+    """Topics as views: ``topics`` are the views, ``all_topics`` are all topics that could be."""
+
+    options: Mapping[str, str]
+    topics: Sequence[str]
+    all_topics: Sequence[str]
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(help="Statement in Spark's SQL. A topic is a view.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Topic to use as a view. Default: every topic."),
+    ] = None,
+    output: Annotated[Output, typer.Option(help="Format of the output.")] = Output.TABLE,
+    limit: Annotated[int, typer.Option(min=1, max=LIMIT_MAX, help="Maximum number of rows.")] = 100,
+    warehouse: WarehouseOption = "",
+    catalog: CatalogOption = None,
+    table_format: FormatOption = Format.ICEBERG,
+    option: Annotated[
+        list[str] | None, typer.Option(help=f"Option of the data source, {PAIR}")
+    ] = None,
+    conf: ConfOption = None,
+    jar: JarOption = None,
+    bootstrap: Annotated[
+        str, typer.Option(help="Brokers, for records that are not in the tier.")
+    ] = "",
+    cores: CoresOption = 2,
+    log: LogOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    path: PathOption = "",
+    endpoint: EndpointOption = "",
+    buckets: BucketsOption = "",
+    prefix: PrefixOption = "",
+    region: RegionOption = "",
+) -> None:
+    """Run a query in which each topic is a view, with the data source's columns: key, value,
+    partition, offset, timestamp and so on. With --warehouse or --catalog the query reads tables,
+    such as db.orders, and the topics that --topic names.
+
+    Exit status: 0 if the query succeeded, 1 if it failed.
+    """
+    source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
+    extra, properties = pairs(option, "--option"), pairs(catalog, "--catalog")
+    conf_given, named = pairs(conf, "--conf"), check_jars(jar)
+    of_tables = bool(warehouse or properties)
+    try:
+        catalog_settings = (
+            catalog_of(place(warehouse), properties, table_format) if of_tables else {}
+        )
+        find_java()
+        # On standard error, so that standard output contains only the answer.
+        ensure_spark(errors.print)
+        views = Views({}, (), ())
+        if topic or not of_tables:
+            options = source_options(source, extra, directory)
+            views = _views(options, topic or (), statement)
+        settings = _settings(views, catalog_settings, table_format, named, conf_given)
+        result = _query(
+            statement, views, settings, limit=limit, cores=cores, log=spark_log(log, directory)
+        )
+        _write_result(result, output, limit)
+    except (
+        JavaMissing,
+        ToolchainError,
+        ExportError,
+        OptionError,
+        DuplicateColumns,
+        LookupError,
+    ) as error:
+        fail(str(error))
+
+
+def _views(options: Mapping[str, str], named: Sequence[str], statement: str) -> Views:
+    """Return the topics to create as SQL views: the named ones, or those in the statement.
+
+    Only these are created, as each view costs the start of a process. Exits if a topic cannot be
+    read.
+    """
+    all_topics = sorted(set(named) or list_topic_names(options))
+    topics = list(all_topics) if named else mentioned_topics(all_topics, statement)
+    if topics:
+        check_source({**options, "subscribe": ",".join(topics)})
+    # Spark compares the names of views without case.
+    by_name: dict[str, str] = {}
+    for topic in topics:
+        same_name = by_name.setdefault(topic.lower(), topic)
+        if same_name != topic:
+            fail(
+                f"topics {same_name} and {topic} have the same name in SQL: choose one with --topic"
+            )
+    return Views(options, topics, all_topics)
+
+
+def _settings(
+    views: Views,
+    catalog_settings: Mapping[str, str],
+    kind: Format,
+    given: Sequence[str],
+    conf: Mapping[str, str],
+) -> dict[str, str]:
+    """Return Spark's configuration for the statement: catalogs of tables, and the jars needed.
+
+    ``given``: jars of the user. ``conf``: the user's configuration. Raises ToolchainError.
+    """
+    # Catalogs exist only with table formats; their jars are added to the given ones.
+    if catalog_settings:
+        spark_conf = TableOptions(table="-", format=kind, catalog=catalog_settings).settings(
+            jars(given, kind, catalog_settings, conf), conf
+        )
+        if kind is Format.ICEBERG:
+            # A default only: the user's own configuration takes precedence.
+            spark_conf.setdefault("spark.sql.defaultCatalog", CATALOG)
+    else:
+        spark_conf = {**({"spark.jars": ",".join(given)} if given else {}), **conf}
+    # Topics of Apache Kafka need the jars of Spark's own source.
+    return with_jars(spark_conf, kafka_jars(views.options))
+
+
+def _query(
+    statement: str, views: Views, settings: Mapping[str, str], *, limit: int, cores: int, log: Path
+) -> "StatementResult":
+    """Run the statement in a new Spark session, with a view for each topic.
+
+    ``limit``: maximum number of rows. ``log``: file for Spark's log. Exits if it fails.
+    """
+    # Imported here, as loading Spark takes a second that other commands need not wait for.
+    from pyspark.errors import PySparkException
+
+    from tidemark_pipeline.jobs.progress import reporting_stages
+    from tidemark_pipeline.jobs.sql import make_view, run_statement
+    from tidemark_pipeline.session import local_session
+
+    # Progress goes to standard error, so that standard output has only the result.
+    def say(done: int, tasks: int) -> None:
+        errors.print(f"{done:,} of {tasks:,} tasks", highlight=False)
+
+    try:
+        with (
+            local_session("tidemark sql", cores=cores, log=log, settings=settings) as session,
+            reporting_stages(session.sparkContext, say),
+        ):
+            # All views exist before the statement runs, as it may join topics.
+            for topic in views.topics:
+                make_view(session, topic, views.options)
+            return run_statement(session, statement, limit)
+    except PySparkException as error:
+        fail(failure(error, views, log))
+
+
+def failure(error: "PySparkException", views: Views, log: Path) -> str:
+    """Return one line about Spark's error; for an unknown table it lists the topics."""
+    name, text = project_error(str(error))
+    # An error without a condition is not about the statement: the log has the details.
+    if name or error.getCondition() is None:
+        return f"{text}; Spark's own log: {log}"
+    if error.getCondition() != _UNKNOWN_TABLE or not views.options:
+        return text
+    named = ", ".join(views.all_topics[:_NAMED_MAX]) or "none"
+    more = len(views.all_topics) - _NAMED_MAX
+    return f"{text}; topics: {named}" + (f" and {more:,} more" if more > 0 else "")
+
+
+def _write_result(result: "StatementResult", output: Output, limit: int) -> None:
+    if output is Output.TABLE:
+        _print(result)
+    else:
+        write = {Output.JSON: json_text, Output.CSV: csv_text}[output]
+        sys.stdout.buffer.write(write(result.columns, result.rows).encode("utf-8", "replace"))
+        sys.stdout.flush()
+    if result.is_truncated:
+        text = f"only the first {limit:,} rows are shown; show more with --limit, at most "
+        errors.print(f"{text}{LIMIT_MAX:,}", highlight=False)
+
+
+def _print(result: "StatementResult") -> None:
+    if not result.columns:
+        return
+    table = Table()
+    for name in result.columns:
+        table.add_column(shown_text(name), overflow="fold")
+    for row in result.rows:
+        table.add_row(*(shown_text(_short(cell(value))) for value in row))
+    console.print(table, crop=False, highlight=False)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= CELL_MAX else text[: CELL_MAX - 1] + "…"

@@ -1,0 +1,122 @@
+"""``tidemark sweep``: list objects that no manifest names, and remove them with --delete."""
+
+import os
+import socket
+import time
+import uuid
+from typing import Annotated
+
+import typer
+
+from tidemark.tier.objects import StoreError
+from tidemark.tier.sweep_lease import SweepLease, SweepLeaseTaken
+from tidemark.tier.sweeper import Sweeper, SweepReport
+from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.tier.stores import (
+    BucketsOption,
+    EndpointOption,
+    OpenTier,
+    PathOption,
+    PrefixOption,
+    RegionOption,
+    named_store,
+    open_named,
+)
+
+_SHOWN = 20
+_HOUR_MS = 3_600_000
+
+
+def sweep(
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Remove orphans that are old enough.")
+    ] = False,
+    older_than: Annotated[
+        float, typer.Option(min=0.0, help="Minimum age in hours of what is removed.")
+    ] = 24.0,
+    directory: DirOption = DEFAULT_DIR,
+    path: PathOption = "",
+    endpoint: EndpointOption = "",
+    buckets: BucketsOption = "",
+    prefix: PrefixOption = "",
+    region: RegionOption = "",
+) -> None:
+    """Show orphans in the tier, and remove them with --delete.
+
+    Brokers remove them every six hours. Objects in folders of unknown topics are shown and never
+    removed.
+    """
+    # Without a store in the options, the local cluster's tier is swept.
+    opened = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
+    console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
+    # The minimum age protects recent uploads.
+    try:
+        report = _swept(opened, delete=delete, delay_ms=int(older_than * _HOUR_MS))
+    except (StoreError, SweepLeaseTaken) as error:
+        fail(str(error))
+    print_report(report, deleted=delete)
+
+
+def _swept(opened: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
+    """Search the tier for orphaned objects, and remove them if ``delete`` is set.
+
+    ``delay_ms``: minimum age of a removed object in milliseconds. A sweep that deletes holds the
+    store's sweep lease. Raises StoreError, SweepLeaseTaken.
+    """
+    lease, left = None, None
+    # Only a sweep that deletes takes the lease, so that listing never blocks a broker's sweep.
+    if delete:
+        holder = f"tidemark sweep on {socket.gethostname()} ({os.getpid()}, {uuid.uuid4().hex[:8]})"
+        lease = SweepLease(opened.tier.store, holder, _now_ms).take()
+    done = False
+    try:
+        report = Sweeper(
+            opened.tier, now_ms=_now_ms, delay_ms=delay_ms, lease=lease, progress=_progress
+        ).run()
+        done, left = True, report.left
+    finally:
+        # The lease is released after a failure too. ``done`` decides when brokers sweep next.
+        if lease is not None:
+            lease.end(done=done, left=left)
+    return report
+
+
+def _progress(report: SweepReport) -> None:
+    errors.print(
+        f"{report.looked_at:,} objects examined, {report.orphans.count:,} orphans", highlight=False
+    )
+
+
+def print_report(report: SweepReport, *, deleted: bool) -> None:
+    """Print the counts of a sweep, some examples, and the next step.
+
+    ``deleted``: the sweep was allowed to remove objects.
+    """
+    # Counts come first: a tier can have millions of orphans.
+    orphans, uploads = report.orphans, report.uploads
+    lines = [
+        f"{report.looked_at:,} objects and uploads examined",
+        f"{orphans.count:,} objects that no manifest names, {orphans.size_bytes:,} bytes",
+        f"{uploads.count:,} unfinished uploads that no manifest names",
+        f"{report.waiting.count:,} too young to be removed",
+        f"{report.removed.count + report.uploads_removed:,} removed",
+    ]
+    lines += [f"  {example}" for example in report.examples[:_SHOWN]]
+    # Unknown folders may belong to another cluster in the same bucket.
+    if report.unknown:
+        lines.append(
+            f"{report.unknown_objects:,} objects in folders without a manifest; never removed here:"
+        )
+        lines += [f"  {name} ({count:,})" for name, count in [*report.unknown.items()][:_SHOWN]]
+    if report.passed_over:
+        lines.append(f"{report.passed_over:,} objects could not be read and were left unchanged:")
+        lines += [f"  {trouble}" for trouble in report.troubles[:_SHOWN]]
+    # The hint appears only if there is something to delete.
+    if (orphans.count or uploads.count) and not deleted:
+        lines.append("remove objects that are old enough with: tidemark sweep --delete")
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

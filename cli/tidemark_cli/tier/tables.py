@@ -1,0 +1,103 @@
+"""Options of the commands that work on tables: their location, and the jars of their format."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemark_cli.common import errors, fail
+from tidemark_devcluster.layout import Layout, nearest
+from tidemark_devcluster.toolchain.maven import (
+    JarSet,
+    MavenMissing,
+    ensure_jars,
+    iceberg_aws,
+    table_format,
+)
+from tidemark_pipeline.export.formats import S3_PACKAGE, Format, packages
+
+PAIR = "as NAME=VALUE."
+
+FormatOption = Annotated[Format, typer.Option("--format", help="Format of the table.")]
+WarehouseOption = Annotated[
+    str, typer.Option(help="Location of tables: a folder, or a URI that Hadoop supports.")
+]
+CatalogOption = Annotated[
+    list[str] | None, typer.Option(help=f"Property of Iceberg's catalog, {PAIR}")
+]
+ConfOption = Annotated[list[str] | None, typer.Option(help=f"Setting of Spark, {PAIR}")]
+JarOption = Annotated[
+    list[Path] | None, typer.Option(help="Jars to use. The format's own jar is then not fetched.")
+]
+CoresOption = Annotated[int, typer.Option(min=1, help="Number of cores.")]
+LogOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="File for Spark's log. Default: in the folder of the local cluster, without one "
+        "spark.log."
+    ),
+]
+
+
+def spark_log(log: Path | None, directory: Path) -> Path:
+    """Return the file for Spark's log, and print where it is on standard error.
+
+    Without an option it is one of the local cluster's logs, so that ``tidemark down --purge``
+    removes it.
+    """
+    layout = Layout.at(nearest(directory))
+    path = log or (layout.log("spark") if layout.settings.exists() else Path("spark.log"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    errors.print(f"Spark's own log: {path}", highlight=False, markup=False, soft_wrap=True)
+    return path
+
+
+def pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:
+    """Parse ``name=value`` arguments; exit if one has another form."""
+    values = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            fail(f"{name} {text!r} is not a pair: write name=value")
+        values[key] = value
+    return values
+
+
+def place(warehouse: str) -> str:
+    """Return a local folder as an absolute path, a URI unchanged."""
+    return warehouse if not warehouse or ":/" in warehouse else str(Path(warehouse).resolve())
+
+
+def check_jars(given: Sequence[Path] | None) -> list[str]:
+    """Return the absolute paths of jars; exit if one is not a file."""
+    for jar in given or ():
+        if not jar.is_file():
+            fail(f"--jar {jar}: no such file")
+    return [str(jar.resolve()) for jar in given or ()]
+
+
+def with_jars(settings: Mapping[str, str], more: Sequence[str]) -> dict[str, str]:
+    """Return Spark's configuration with ``more`` jars added to those that it names."""
+    configured = settings.get("spark.jars")
+    both = [*([configured] if configured else []), *more]
+    return {**settings, **({"spark.jars": ",".join(both)} if both else {})}
+
+
+def jars(
+    given: Sequence[str], kind: Format, catalog: Mapping[str, str], conf: Mapping[str, str]
+) -> list[str]:
+    """Return the jars for Spark: the given ones, or those of the table format.
+
+    The format's jars come from the cache or Maven. The result is empty without Maven, or if the
+    configuration says what Spark fetches: Spark then downloads them itself. Raises ToolchainError.
+    """
+    if given or conf.keys() & {"spark.jars", "spark.jars.packages"}:
+        return list(given)
+    sets: list[JarSet] = [table_format(kind)]
+    if S3_PACKAGE in packages(kind, catalog):
+        sets.append(iceberg_aws())
+    try:
+        return [str(jar) for jar_set in sets for jar in sorted(ensure_jars(jar_set).glob("*.jar"))]
+    except MavenMissing:
+        return []

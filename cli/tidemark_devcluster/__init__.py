@@ -1,0 +1,1 @@
+"""Cluster of ``tidemark up``: control plane, tier, operator and brokers, each as a process."""

@@ -1,0 +1,198 @@
+"""Build a Go program once and store it: key, lock, build, rename.
+
+A program is a module of this project or the main package of a published module at a pinned version.
+The result is ``<cache>/bin/<name>/<version>-<key>/<name>``, which appears atomically. One process
+builds at a time; others wait for it.
+"""
+
+import contextlib
+import logging
+import os
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark_devcluster.toolchain.cache import (
+    PRIVATE_DIR,
+    build_key,
+    locked,
+    platform_tag,
+    prune,
+    user_cache,
+)
+from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain.golang import Go, build_environment, find_go
+from tidemark_devcluster.toolchain.progress import BuildProgress, default_progress
+from tidemark_devcluster.toolchain.versions import GoVersion
+
+logger = logging.getLogger(__name__)
+
+ERROR_LINES = 30
+# Debug information is a sixth of the compiler's work, and these programs are not debugged here.
+COMMON_FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoProgram:
+    """Go program to build.
+
+    ``folder`` is its module. Without one, ``package`` is a published main package, installed at
+    ``version``. ``packages`` is the approximate number of packages that a cold build compiles.
+    """
+
+    name: str
+    version: str
+    needs_go: GoVersion
+    packages: int
+    tags: tuple[str, ...] = ()
+    linker_flags: tuple[str, ...] = ("-s", "-w")
+    package: str = "."
+    folder: Path | None = None
+    sources: Mapping[str, bytes] = field(default_factory=dict)
+
+    def flags(self) -> list[str]:
+        """Return the flags that determine the program's bytes."""
+        chosen = list(COMMON_FLAGS)
+        if self.tags:
+            chosen.append(f"-tags={','.join(self.tags)}")
+        return [*chosen, f"-ldflags={' '.join(self.linker_flags)}"]
+
+    def key(self, platform: str) -> str:
+        """Return the key under which a build for ``platform`` is stored."""
+        parts = [self.name, self.version, self.package, platform, *self.flags()]
+        return build_key(parts, self.sources)
+
+
+def ensure_program(
+    program: GoProgram,
+    *,
+    progress: BuildProgress | None = None,
+    cache: Path | None = None,
+    checkout: Path | None = None,
+) -> Path:
+    """Return the path of a Go program; build it first if it is not in the cache.
+
+    ``checkout``: folder of this project that must not receive build caches. Raises ToolchainError.
+    """
+    cache = cache or user_cache()
+    key = program.key(platform_tag())
+    versions = cache / "bin" / program.name
+    target = versions / f"{program.version}-{key}" / program.name
+    if _used(target):
+        return target
+    display = progress or default_progress()
+    lock = cache / "locks" / f"{program.name}-{key}.lock"
+    with (
+        display,
+        locked(lock, lambda: display.step(f"waiting: another process builds {program.name}")),
+    ):
+        if _used(target):  # built by the process that held the lock
+            return target
+        go = find_go(program.needs_go, cache, display)
+        environ = build_environment(go, cache, os.environ, checkout)
+        display.note(
+            f"{program.name} is built once from source. Go's build cache and modules are stored in "
+            f"{environ['GOCACHE']} and {environ['GOMODCACHE']} (2 to 3 GB, safe to delete)"
+        )
+        display.step(f"building {program.name} {program.version} with Go {go.version}")
+        logger.info("building %s with %s, cache %s", program.name, go.executable, cache)
+        _build(program, go, environ, target, display)
+        prune(versions)
+    return target
+
+
+def _used(target: Path) -> bool:
+    """Return whether the program is cached; if so, mark it as used for :func:`prune`."""
+    if not target.exists():
+        return False
+    with contextlib.suppress(OSError):  # a cache in an image may be read-only
+        os.utime(target.parent)
+    return True
+
+
+def _build(
+    program: GoProgram, go: Go, environ: dict[str, str], target: Path, progress: BuildProgress
+) -> None:
+    """Build a Go program in a temporary folder and move it to ``target``.
+
+    Raises ToolchainError.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
+    # Built in a temporary folder on the same file system, so that the final rename is atomic.
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as temporary:
+        if program.folder is not None:
+            built = Path(temporary) / program.name
+            command = ["build", "-v", *program.flags(), "-o", str(built), program.package]
+            folder = program.folder
+        else:
+            built = Path(temporary) / program.package.rpartition("/")[2]
+            command = ["install", "-v", *program.flags(), f"{program.package}@{program.version}"]
+            folder, environ = Path(temporary), {**environ, "GOBIN": temporary}
+        _run([str(go.executable), *command], folder, environ, program, progress)
+        built.replace(target)
+
+
+def _run(
+    command: list[str],
+    folder: Path,
+    environ: dict[str, str],
+    program: GoProgram,
+    progress: BuildProgress,
+) -> None:
+    """Run a go command and report its progress.
+
+    Raises ToolchainError with the end of its output if it fails.
+    """
+    # Standard output is not read: go prints progress and errors to standard error.
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            output = follow(process.stderr or (), program.packages, progress.advance)
+        # An interrupted command must not leave a compiler running.
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        raise ToolchainError(
+            f"building {program.name} failed (go exited with status {process.returncode}). If a "
+            f"module could not be downloaded, check GOPROXY and the network. Output:\n"
+            + "\n".join(output)
+        )
+
+
+def follow(
+    lines: Iterable[str], packages: int, advance: Callable[[str, float], None]
+) -> deque[str]:
+    """Read the output of ``go build -v``, report the progress, and return the last error lines.
+
+    ``packages``: approximate number of packages of the build. ``advance`` receives a text and the
+    fraction from 0 to 1. Go prints each module that it downloads ("go: downloading …") and each
+    package that it compiles (only its path).
+    """
+    last: deque[str] = deque(maxlen=ERROR_LINES)
+    downloads = compiled = 0
+    for raw in lines:
+        line = raw.rstrip()
+        # Every line is a download, a package, or part of an error.
+        if line.startswith("go: downloading "):
+            downloads += 1
+        elif " " not in line:
+            compiled += 1
+        else:
+            last.append(line)
+        # The number of packages is known only approximately.
+        fraction = min(1.0, compiled / packages)
+        text = f"{compiled} packages" if compiled else f"{downloads} modules downloaded"
+        advance(text, fraction)
+    return last

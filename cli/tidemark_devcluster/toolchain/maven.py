@@ -1,0 +1,172 @@
+"""Published jars, downloaded once by Maven into the user's cache.
+
+A set of jars is a pom with pinned versions; Maven adds their dependencies. The result is
+``<cache>/jars/<name>/<version>-<key>/``, which appears atomically. One process downloads at a time;
+others wait for it.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark_devcluster.toolchain.cache import PRIVATE_DIR, build_key, locked, prune, user_cache
+from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain.progress import BuildProgress, default_progress
+from tidemark_pipeline.export.formats import PACKAGES, S3_PACKAGE, Format
+from tidemark_pipeline.java import JavaMissing, find_java
+
+POMS = Path(__file__).with_name("poms")
+ERROR_LINES = 20
+
+
+class MavenMissing(ToolchainError):
+    """Java or Maven is missing; the message says how to get it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JarSet:
+    """Set of jars that a pom defines.
+
+    ``version_property``: property of the pom that is set to ``version``. ``jars``: approximate
+    number of jars. ``folder``: location of the pom.
+    """
+
+    name: str
+    version: str
+    version_property: str
+    jars: int
+    folder: Path = POMS
+
+    @property
+    def pom(self) -> Path:
+        """Return the path of the pom."""
+        return self.folder / f"{self.name}.xml"
+
+    def key(self) -> str:
+        """Return the key under which the jars are stored."""
+        return build_key([self.name, self.version], {"pom": self.pom.read_bytes()})
+
+
+KAFKA = JarSet(name="apache-kafka", version="4.3.1", version_property="kafka.version", jars=93)
+
+
+def table_format(name: Format) -> JarSet:
+    """Return the jars that Spark needs for tables of a format."""
+    version = PACKAGES[name].rpartition(":")[2]
+    jars = {Format.ICEBERG: 1, Format.DELTA: 8}[name]
+    return JarSet(
+        name=f"{name}-spark", version=version, version_property=f"{name}.version", jars=jars
+    )
+
+
+def iceberg_aws() -> JarSet:
+    """Return the jars that Iceberg needs for S3."""
+    version = S3_PACKAGE.rpartition(":")[2]
+    return JarSet(name="iceberg-aws", version=version, version_property="iceberg.version", jars=1)
+
+
+def spark_kafka(version: str) -> JarSet:
+    """Return Spark's own Kafka source for a version of Spark."""
+    return JarSet(name="spark-kafka", version=version, version_property="spark.version", jars=4)
+
+
+def ensure_jars(
+    jar_set: JarSet, *, progress: BuildProgress | None = None, cache: Path | None = None
+) -> Path:
+    """Return the folder with a set of jars; download them with Maven if they are not cached.
+
+    Raises MavenMissing, and ToolchainError if Maven fails.
+    """
+    cache = cache or user_cache()
+    key = jar_set.key()
+    target = cache / "jars" / jar_set.name / f"{jar_set.version}-{key}"
+    if target.is_dir():
+        return target
+    maven = _maven()
+    display = progress or default_progress()
+    lock = cache / "locks" / f"{jar_set.name}-{key}.lock"
+    waiting = f"waiting: another process downloads {jar_set.name}"
+    with display, locked(lock, lambda: display.step(waiting)):
+        if target.is_dir():  # downloaded by the process that held the lock
+            return target
+        display.step(f"downloading the jars of {jar_set.name} {jar_set.version}")
+        target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as temporary:
+            fetched = Path(temporary) / "jars"
+            _run(_command(maven, jar_set, fetched), jar_set, display)
+            fetched.rename(target)
+        prune(target.parent)
+    return target
+
+
+def java() -> Path:
+    """Return the Java program. Raises MavenMissing."""
+    try:
+        return find_java()
+    except JavaMissing as error:
+        raise MavenMissing(str(error)) from error
+
+
+def _maven() -> str:
+    hint = "install it (Debian: apt install maven) and put it on the PATH"
+    java()
+    program = shutil.which("mvn")
+    if program is None:
+        raise MavenMissing(f"Maven (mvn) is needed to download jars and is not on the PATH; {hint}")
+    return program
+
+
+def _command(maven: str, jar_set: JarSet, folder: Path) -> list[str]:
+    return [
+        *(maven, "--batch-mode", "--strict-checksums", "--file", str(jar_set.pom)),
+        *("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
+        f"-D{jar_set.version_property}={jar_set.version}",
+    ]
+
+
+def _run(command: list[str], jar_set: JarSet, progress: BuildProgress) -> None:
+    """Run Maven and report its progress.
+
+    Raises ToolchainError with the end of its output if it fails.
+    """
+    # Both streams in one pipe: Maven mixes progress and errors.
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "MAVEN_OPTS": os.environ.get("MAVEN_OPTS", "-Xmx256m")},
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            output = follow(process.stdout or (), jar_set.jars, progress.advance)
+        # An interrupted command must not leave Maven running.
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        raise ToolchainError(
+            f"downloading the jars of {jar_set.name} failed (mvn exited with status "
+            f"{process.returncode}). If Maven Central is unreachable, check the network and the "
+            "mirrors in ~/.m2/settings.xml. Output:\n" + "\n".join(output)
+        )
+
+
+def follow(lines: Iterable[str], jars: int, advance: Callable[[str, float], None]) -> deque[str]:
+    """Report the number of downloaded jars to ``advance``; return Maven's last errors."""
+    last: deque[str] = deque(maxlen=ERROR_LINES)
+    fetched = 0
+    for raw in lines:
+        line = raw.rstrip()
+        if "Downloaded from" in line and ".jar" in line:
+            fetched += 1
+            advance(f"{fetched} jars", min(1.0, fetched / jars))
+        elif line.startswith("[ERROR]"):
+            last.append(line)
+    return last

@@ -1,0 +1,1 @@
+"""Kubernetes client of the command line: kubeconfig, transport and requests."""
