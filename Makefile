@@ -73,12 +73,12 @@ test test-long retest coverage: export PYTHONDONTWRITEBYTECODE :=
 # for each core, at most eight.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : 8)))
 test: $(ALL)
-	@$(BIN)/python -m tests.programs
+	@$(BIN)/python -m tools.programs
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "not long$(if $(FAST), and not slow)"
 
 # Tests that `make test` leaves out because they take minutes; it runs the shortest one of each group.
 test-long: $(ALL)
-	@$(BIN)/python -m tests.programs
+	@$(BIN)/python -m tools.programs
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m long
 
 # Images, charts and pods on a real kubelet: with kind and Docker, else as root on Debian on a node that the run makes.
@@ -100,11 +100,11 @@ reproducible: $(ALL)
 
 # Runs the failed tests of the last `make test` again, one at a time, until one fails again.
 retest: $(ALL)
-	@$(BIN)/python -m tests.retest
+	@$(BIN)/python -m tools.retest
 
 # The same tests with coverage of lines and branches, child processes included; slower.
 coverage: $(ALL)
-	@$(BIN)/python -m tests.programs
+	@$(BIN)/python -m tools.programs
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --cov --cov-report=term $(if $(FAST),-m "not slow and not long")
 
 lint: $(ALL)
@@ -113,11 +113,11 @@ lint: $(ALL)
 	@$(BIN)/mypy
 	@$(BIN)/mypy --config-file tests/mypy.ini
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m tests.dead_code
-	@$(BIN)/python -m tests.language --check
+	@$(BIN)/python -m tools.dead_code
+	@$(BIN)/python -m tools.language --check
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
-	@$(BIN)/python -m tests.chart_files --check charts/tidemark-base/files
-	@$(BIN)/python -m tests.argocd_files --check argocd/argocd-cm.yaml
+	@$(BIN)/python -m tools.chart_files --check charts/tidemark-base/files
+	@$(BIN)/python -m tools.argocd_files --check argocd/argocd-cm.yaml
 	@$(BIN)/python -m tidemark_operator.pages --check docs/reference
 	@$(BIN)/python -m tidemark.configuration.page --check docs/reference/configuration.md
 	@$(BIN)/python -m tidemark.metrics.page --check docs/reference/metrics.md
@@ -125,8 +125,8 @@ lint: $(ALL)
 	@$(BIN)/python -m tests.suites.page --check docs/reference/compatibility.md
 	@$(BIN)/python -m tidemark_broker.api.reference_page --check docs/reference/protocol.md
 	@$(BIN)/python -m tidemark_cli.reference_page --check docs/reference/cli.md
-	@$(BIN)/python -m tests.traceability --check docs/traceability.md
-	@$(BIN)/python -m tests.top_picture --check docs/images/top.svg
+	@$(BIN)/python -m tools.traceability --check docs/traceability.md
+	@$(BIN)/python -m tools.top_picture --check docs/images/top.svg
 
 # Test suites of other projects, and the same requests to Tidemark and to Apache Kafka (SUITE=oracle). SUITE: one suite; ONLY:
 # tests whose names contain this; SIDE=kafka: on Apache Kafka.
@@ -209,16 +209,16 @@ bench-scale: $(ALL)
 
 # sdist and wheel in dist/, each installed and started in an environment of its own.
 release: $(ALL)
-	@$(BIN)/python -m tests.release dist
+	@$(BIN)/python -m tools.release dist
 
 # The resource definitions, and the copies that the chart installs.
 crds: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
-	@$(BIN)/python -m tests.chart_files charts/tidemark-base/files
+	@$(BIN)/python -m tools.chart_files charts/tidemark-base/files
 
 # Health checks and actions for Argo CD, from the scripts in argocd/.
 argocd: $(ALL)
-	@$(BIN)/python -m tests.argocd_files argocd/argocd-cm.yaml
+	@$(BIN)/python -m tools.argocd_files argocd/argocd-cm.yaml
 
 # Argo CD on a local cluster: built once (7 minutes of one core); needs git and a redis-server.
 e2e-argocd: $(ALL)
@@ -232,8 +232,8 @@ pages: $(ALL)
 	@$(BIN)/python -m tidemark.metrics.dashboards charts/tidemark/files/dashboards
 	@$(BIN)/python -m tidemark_broker.api.reference_page docs/reference/protocol.md
 	@$(BIN)/python -m tidemark_cli.reference_page docs/reference/cli.md
-	@$(BIN)/python -m tests.traceability docs/traceability.md
-	@$(BIN)/python -m tests.top_picture docs/images/top.svg
+	@$(BIN)/python -m tools.traceability docs/traceability.md
+	@$(BIN)/python -m tools.top_picture docs/images/top.svg
 
 # The environment of the site: neither Spark nor the project's packages.
 $(DOCS)/.packages: requirements-docs.txt
@@ -260,7 +260,7 @@ $(THEME)/.scripts: requirements/docs/package.json requirements/docs/package-lock
 site docs: export TIDEMARK_EDIT_URI ?= $(if $(TIDEMARK_REPOSITORY),edit/main/docs)
 site: $(DOCS)/.packages $(THEME)/.scripts
 	@$(DOCS)/bin/zensical build --strict --config-file mkdocs.yml
-	@$(DOCS)/bin/python -m tests.site_resources build/site
+	@$(DOCS)/bin/python -m tools.site_resources build/site
 	@echo "file://$(CURDIR)/build/site/index.html"
 
 # The same, served at ADDRESS and renewed with each change of a page, until Ctrl-C.
@@ -273,7 +273,7 @@ $(VENV)/.sbom: $(ALL) requirements-sbom.txt
 	@touch $@
 
 sbom: $(VENV)/.sbom
-	@$(BIN)/python -m tests.sbom
+	@$(BIN)/python -m tools.sbom
 
 # Update requirements.txt from pyproject.toml, then its subsets, and the lists of `docs` and `sbom`: hashes, no addresses.
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
@@ -281,6 +281,6 @@ COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-u
 pins: $(ALL)
 	@$(COMPILE) --all-extras --output-file requirements.txt pyproject.toml
 	@$(MAKE) --no-print-directory $(ALL)
-	@$(BIN)/python -m tests.requirement_sets
+	@$(BIN)/python -m tools.requirement_sets
 	@$(COMPILE) --constraint requirements.txt --output-file requirements-docs.txt requirements-docs.in
 	@$(COMPILE) --constraint requirements.txt --output-file requirements-sbom.txt requirements-sbom.in

@@ -2,7 +2,7 @@
 
 A node of a test then starts with half of the processor time (1.5 instead of 2.9 s). Writing the
 file costs as much as ten starts, so that it is for tests alone, which start some dozens each time:
-``python -m tests.programs`` writes it once (55 MB, in the cache beside the jars).
+``python -m tools.programs`` writes it once (55 MB, in the cache beside the jars).
 """
 
 import shutil

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from lupa import lua51
 
-from tests.argocd_files import CONFIG_MAP
+from tools.argocd_files import CONFIG_MAP
 
 #: Of the libraries, and of what reaches out of them; Argo CD has none of it.
 _MISSING = ("coroutine", "debug", "io", "math", "os", "python", "string")

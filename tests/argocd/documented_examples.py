@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import argocd_files, lua
+from tests import lua
 from tests.argocd import states
 from tests.argocd.parts import NAMESPACE, ArgoCd
 from tests.argocd.repository import FOLDER, Repository
 from tests.conformance.local_cluster import RunningCluster, run_cluster
 from tidemark.reason_table import TABLE
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
+from tools import argocd_files
 
 EXAMPLE = argocd_files.ROOT / "examples" / "09-argocd"
 WAIT_S = 180

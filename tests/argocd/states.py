@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tests.argocd_files import KINDS
 from tidemark.reason_table import TABLE
 from tidemark_operator.controller.status.conditions import (
     ConditionValue,
@@ -13,6 +12,7 @@ from tidemark_operator.controller.status.conditions import (
     render,
     summary,
 )
+from tools.argocd_files import KINDS
 
 GENERATION = 3
 NOW_MS = 1_800_000_000_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.requirement_sets import FOLDER, SETS, render
+from tools.requirement_sets import FOLDER, SETS, render
 
 
 @pytest.mark.parametrize("name", SETS)

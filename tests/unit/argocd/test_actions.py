@@ -7,9 +7,10 @@ import pytest
 import yaml
 from lupa import lua51
 
-from tests import argocd_files, lua
+from tests import lua
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
 from tidemark_operator.resources.record_deletion import RecordDeletionSpec
+from tools import argocd_files
 
 RESOLVED = [{"partition": 0, "offset": 40, "leaderEpoch": 1}, {"partition": 2, "offset": -1}]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import argocd_files, lua
+from tests import lua
 from tests.argocd import states
 from tests.argocd.states import GENERATION
 from tests.unit.controller.controller_world import (
@@ -30,6 +30,7 @@ from tidemark_operator.controller.deletion_values import DeletionInfo, DeletionW
 from tidemark_operator.controller.model import TieringSpec
 from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
 from tidemark_operator.controller.status.conditions import condition, render, summary
+from tools import argocd_files
 
 ROOT = Path(__file__).parents[3]
 #: By the headings of the table of reasons. Additional conditions are judged beside good ones.

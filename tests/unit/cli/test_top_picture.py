@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.top_picture import main, render
+from tools.top_picture import main, render
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from images.debian import add_records
-from images.tree import Tree
+from tools.images.debian import add_records
+from tools.images.tree import Tree
 
 STATUS = """\
 Package: libz1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from images.elf import files, strip_all, without_debug_information
+from tools.images.elf import files, strip_all, without_debug_information
 
 LOAD = """
 import sys

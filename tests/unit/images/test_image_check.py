@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from images.image_check import ImageCheckResult, TrialFailed
+from tools.images.image_check import ImageCheckResult, TrialFailed
 
 PROGRAM = {
     "program/__init__.py": "",

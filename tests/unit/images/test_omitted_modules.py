@@ -1,7 +1,7 @@
 """Nothing in an image imports the parts of the standard library and packages that it omits.
 
-The build itself tries the imports of our own code (``images/image_check.py``). These tests check
-the packages: no function in them imports an omitted part of the standard library.
+The build itself tries the imports of our own code (``tools/images/image_check.py``). These tests
+check the packages: no function in them imports an omitted part of the standard library.
 """
 
 import ast
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from images import packages, runtime
-from tests import requirement_sets
+from tools import requirement_sets
+from tools.images import packages, runtime
 
 #: Files that import an omitted module, and the reason why the image does not need them.
 NOT_NEEDED = {

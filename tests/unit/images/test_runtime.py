@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from images.runtime import NotInBase, libraries, standard_library
+from tools.images.runtime import NotInBase, libraries, standard_library
 
 pytestmark = pytest.mark.skipif(not shutil.which("ldd"), reason="there is no ldd")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from images.tree import Tree, set_times
+from tools.images.tree import Tree, set_times
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from tests.chart_files import FOLDER, KEEP, ROOT, kept, main, render_all
-from tests.release import version
+from tools.chart_files import FOLDER, KEEP, ROOT, kept, main, render_all
+from tools.release import version
 
 
 def test_files_of_the_chart_are_current() -> None:

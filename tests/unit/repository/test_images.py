@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from images import runtime
-from tests.requirement_sets import FOLDER, SETS
+from tools.images import runtime
+from tools.requirement_sets import FOLDER, SETS
 
 ROOT = Path(__file__).parents[3]
 IMAGES = {
@@ -18,7 +18,7 @@ IMAGES = {
     "broker_image/Dockerfile": ("broker.txt", ["python3", "-m", "tidemark_broker"]),
     "pipeline/Dockerfile": ("spark.txt", ["python3"]),
 }
-#: Images whose file system images/ builds. Spark's launcher needs more than that.
+#: Images whose file system tools/images builds. Spark's launcher needs more than that.
 MADE = ("operator/Dockerfile", "broker_image/Dockerfile")
 each_image = pytest.mark.parametrize("path", IMAGES)
 
@@ -95,7 +95,7 @@ def test_bases_are_arguments(path: str) -> None:
 def test_image_has_only_what_was_built(path: str) -> None:
     found = instructions(path)
     package = IMAGES[path][1][-1]
-    assert ("RUN", f'["python3", "-m", "images", "{package}"]') in found
+    assert ("RUN", f'["python3", "-m", "tools.images", "{package}"]') in found
     last = max(number for number, (word, _) in enumerate(found) if word == "FROM")
     copies = [rest for word, rest in found[last:] if word in ("COPY", "ADD", "RUN")]
     assert copies == ["--from=build /image/runtime /", "--from=build /image/program /"]

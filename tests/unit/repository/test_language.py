@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import language
+from tools import language
 
 EMPTY = '"""Nothing to find here, in four words."""\n'
 
@@ -279,7 +279,7 @@ def test_changed_files_may_exchange_findings_but_not_add_any(
 
 def test_list_prints_the_places_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:
     # The counter's own file contains the banned words and is not counted.
-    assert language.main(["--list", "banned", "tests", "tests/language.py"]) == 0
+    assert language.main(["--list", "banned", "tests", "tools/language.py"]) == 0
     assert capsys.readouterr().out == ""
     with pytest.raises(SystemExit):
         language.main(["--list", "manners", "tests"])

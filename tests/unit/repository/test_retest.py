@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.retest import failed, verdict
+from tools.retest import failed, verdict
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import sbom
+from tools import sbom
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.site_resources import external, faults
+from tools.site_resources import external, faults
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

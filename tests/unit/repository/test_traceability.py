@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.traceability import DOCS, InvalidTraceability, citations, load, render
+from tools.traceability import DOCS, InvalidTraceability, citations, load, render
 
 
 def test_page_is_current() -> None:
@@ -19,7 +19,7 @@ def test_no_page_names_tests_in_its_prose() -> None:
         if path.name not in ("traceability.md", "development.md")
     }
     named = {page: tests for page, tests in pages.items() if tests}
-    assert named == {}, "move these to tests/traceability/PAGE.yaml"
+    assert named == {}, "move these to tools/traceability/PAGE.yaml"
 
 
 @pytest.fixture

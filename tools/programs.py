@@ -1,4 +1,4 @@
-"""``python -m tests.programs``: the programs that the tests run beside ours, had before the first
+"""``python -m tools.programs``: the programs that the tests run beside ours, had before the first
 test.
 
 Building the control plane, MinIO, Helm or Prometheus takes minutes on a machine that has not done

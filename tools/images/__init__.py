@@ -5,6 +5,6 @@ This package takes Python, its standard library, the shared libraries that the d
 and the certificates of authorities out of that image, and adds the program with its packages. The
 result is then tested: the program must import there everything that it imports in a full image.
 
-``python3 -m images PACKAGE`` creates two folders, which are a layer each: ``/image/runtime``, and
-``/image/program`` on top of it. Only the standard library is used here.
+``python3 -m tools.images PACKAGE`` creates two folders, which are a layer each: ``/image/runtime``,
+and ``/image/program`` on top of it. Only the standard library is used here.
 """

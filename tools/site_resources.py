@@ -1,4 +1,4 @@
-"""``python -m tests.site_resources build/site``: find what pages would load from another host.
+"""``python -m tools.site_resources build/site``: find what pages would load from another host.
 
 A browser opens a link only when the reader follows it, but loads scripts, style sheets, fonts and
 images by itself. The site must work without a network, so all of those must be its own files.

@@ -1,4 +1,4 @@
-"""Draw ``docs/images/top.svg``: ``python -m tests.top_picture [--check] docs/images/top.svg``.
+"""Draw ``docs/images/top.svg``: ``python -m tools.top_picture [--check] docs/images/top.svg``.
 
 The picture is a frame of ``tidemark top`` as a local cluster showed it: tiering of ``flights`` is
 being switched off while broker 3 is down. The SVG contains text only and loads nothing from a

@@ -1,4 +1,4 @@
-"""``python3 -m images PACKAGE`` in a Dockerfile: see the package's own text.
+"""``python3 -m tools.images PACKAGE`` in a Dockerfile: see the package's own text.
 
 What pip has installed is in ``/app``, with the program; all files are given the time of
 ``SOURCE_DATE_EPOCH``.
@@ -10,11 +10,11 @@ import py_compile
 import sys
 from pathlib import Path
 
-from images import debian, elf
-from images.image_check import SHOWN, ImageCheckResult, TrialFailed
-from images.packages import left_out
-from images.runtime import NotInBase, add_runtime, standard_library
-from images.tree import Tree, set_times
+from tools.images import debian, elf
+from tools.images.image_check import SHOWN, ImageCheckResult, TrialFailed
+from tools.images.packages import left_out
+from tools.images.runtime import NotInBase, add_runtime, standard_library
+from tools.images.tree import Tree, set_times
 
 APP = Path("/app")
 IMAGE = Path("/image")

@@ -1,4 +1,4 @@
-"""``python -m tests.release FOLDER``: build sdist and wheel, and try each where nothing else is.
+"""``python -m tools.release FOLDER``: build sdist and wheel, and try each where nothing else is.
 
 What a checkout has a package may lack: a data file that the build left out, a package that is
 required and not declared, a version that was not raised. So both go into new virtual environments
@@ -70,8 +70,10 @@ def try_out(package: Path, folder: Path) -> None:
     python = folder / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pinned = str(ROOT / "requirements" / "run.txt")
+    # The same pinned packages as for the demo: an index may have newer ones meanwhile.
     _run([*pip, "--no-deps", "--require-hashes", "--requirement", pinned], folder)
     _run([*pip, "--no-deps", "--no-build-isolation", str(package)], folder)
+    # Each program imports everything that it needs before it prints its options.
     for command in (
         [str(folder / "bin" / "tidemark"), "--help"],
         [str(python), "-m", "tidemark_operator", "--help"],
@@ -94,6 +96,7 @@ def main(target: Path) -> None:
 
 
 def _run(command: list[str], folder: Path) -> str:
+    # The checkout must not be found from the new environment.
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False

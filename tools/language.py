@@ -1,6 +1,6 @@
 """Count departures from the project's language rules, for each room of the repository.
 
-``python -m tests.language`` prints the counts and fails if one is above the record in
+``python -m tools.language`` prints the counts and fails if one is above the record in
 ``tests/unit/repository/language.json``. A count may only fall, so the record is a ratchet.
 
 - ``--list MEASURE ROOM [PATHS...]`` prints every place as ``path:line: words -> instead``.
@@ -88,7 +88,7 @@ MEASURES = {
 #: Written by programs from sources that are counted themselves, and entries of past releases.
 EXEMPT = re.compile(
     r"CHANGELOG\.md$|charts/[\w-]+/files/(crds|policies|dashboards)/|LICENSE$|requirements.*\.txt$"
-    r"|tests/language\.py$|tests/unit/repository/test_language\.py$|tests/unit/repository/language\.json$"
+    r"|tools/language\.py$|tests/unit/repository/test_language\.py$|tests/unit/repository/language\.json$"
 )
 ROOMS = ("tidemark", "operator", "broker_image", "pipeline", "cli", "tests")
 TEXT_ROOMS = ("docs", "charts", "crds", "build")
@@ -344,9 +344,9 @@ class _Reader:
                 # A docstring stands before what it contains: its definition has been here before.
                 self._docstring(node.value)
             elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
-                for name in _targets(node.target):
-                    if name.id == "each":
-                        self.findings.add("each_variables", name.lineno, "'for each'")
+                for target in _targets(node.target):
+                    if target.id == "each":
+                        self.findings.add("each_variables", target.lineno, "'for each'")
             elif isinstance(node, ast.keyword) and node.arg in _HELP_KEYWORDS:
                 text = _text_of(node.value)
                 if text is not None:
@@ -610,7 +610,7 @@ def compare(
             elif count < limit:
                 notes.append(f"{room}: {measure} is {count}, the record says {limit}")
     if notes:
-        notes.append("lower the record: python -m tests.language --write")
+        notes.append("lower the record: python -m tools.language --write")
     return failures, notes
 
 
@@ -622,7 +622,7 @@ def _failure(everything: list[Findings], measure: str, room: str, count: int, li
     lines = [f"{room}: {measure} is {count}, at most {limit}. Instead: {MEASURES[measure]}."]
     lines += [f"  {place}" for place in found[:PLACES_SHOWN]]
     if len(found) > PLACES_SHOWN:
-        lines.append(f"  all {len(found)}: python -m tests.language --list {measure} {room}")
+        lines.append(f"  all {len(found)}: python -m tools.language --list {measure} {room}")
     return "\n".join(lines)
 
 

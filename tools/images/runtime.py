@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
-from images import elf
-from images.tree import TEMPORARY, Tree
+from tools.images import elf
+from tools.images.tree import TEMPORARY, Tree
 
 USER = 65532
 #: Search path for programs in the image's settings.

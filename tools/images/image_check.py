@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from images.runtime import SEARCHED, USER
+from tools.images.runtime import SEARCHED, USER
 
 _TRIAL = Path(__file__).with_name("import_probe.py")
 SHOWN = 20

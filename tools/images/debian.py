@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from images.tree import Tree
+from tools.images.tree import Tree
 
 _DPKG = Path("/var/lib/dpkg")
 _DOC = Path("/usr/share/doc")

@@ -1,4 +1,4 @@
-"""``python -m tests.chart_files [--check] FOLDER``: what ``charts/tidemark-base`` installs as it
+"""``python -m tools.chart_files [--check] FOLDER``: what ``charts/tidemark-base`` installs as it
 stands.
 
 The resource definitions of ``crds/`` and the policies of ``policies/`` are the source; a chart
@@ -35,6 +35,7 @@ def render_all() -> dict[str, str]:
 def kept(definition: str) -> str:
     """A definition with the annotation. Raises ValueError where there is no place for it."""
     head, found, rest = definition.partition(_METADATA)
+    # A second annotations block would replace the first one without an error.
     if not found or rest.startswith("  annotations:"):
         raise ValueError("a definition begins with metadata, and has no annotations of its own")
     return head + found + KEEP + rest

@@ -4,8 +4,8 @@ The sample has the same number of functions of Tidemark and of the other project
 and without the names of the projects. Readers who know none of them rate each function from 1 to 10
 for the clarity of names, docstring and comments. ``--rate`` joins their ratings with the key::
 
-    python -m tests.blind_reading sample FOLDER kopf=DIR patroni=DIR aiokafka=DIR [--seed 1]
-    python -m tests.blind_reading rate FOLDER/key.json RATINGS.json...
+    python -m tools.blind_reading sample FOLDER kopf=DIR patroni=DIR aiokafka=DIR [--seed 1]
+    python -m tools.blind_reading rate FOLDER/key.json RATINGS.json...
 
 FOLDER gets ``functions.md``, which is for the readers, and ``key.json``, which is not. A file of
 ratings is an object of function number to rating.
@@ -32,7 +32,7 @@ _TEST_FOLDERS = frozenset({"tests", "test", "e2e", "examples", "docs", "build", 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.blind_reading", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.blind_reading", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     sample = commands.add_parser("sample", help="write functions.md and key.json")
     sample.add_argument("folder", type=Path)

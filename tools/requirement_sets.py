@@ -1,4 +1,4 @@
-"""``python -m tests.requirement_sets``: write the requirements of each command as parts of the one
+"""``python -m tools.requirement_sets``: write the requirements of each command as parts of the one
 lock.
 
 ``requirements.txt`` pins all packages of all extras. A first demo would wait for a gigabyte of it
@@ -51,6 +51,7 @@ def _closure(roots: Iterable[Requirement]) -> set[str]:
     while left:
         requirement = left.pop()
         name = canonicalize_name(requirement.name)
+        # An extra is a node of its own, because it requires more than its package.
         for part in {(name, extra) for extra in ("", *requirement.extras)} - found:
             found.add(part)
             left += () if name in DATA_ONLY else _required(*part)

@@ -77,6 +77,7 @@ def _make_bill() -> list[dict[str, Any]]:
     if made.returncode:
         raise SystemExit(f"the bill cannot be made: {made.stderr.strip()}")
     bill = json.loads(BILL.read_text("utf-8"))
+    # The environment also contains pip and this command's own packages.
     wanted = pinned()
     bill["components"] = [item for item in bill["components"] if _normal(item["name"]) in wanted]
     BILL.write_text(json.dumps(bill, indent=1, sort_keys=True) + "\n", "utf-8")
