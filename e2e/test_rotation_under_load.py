@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conformance.local_cluster import RunningCluster, wait
-from tidemark_operator.certificates.certificate_folders import read_files
-from tidemark_operator.certificates.formats import STATE
+from tidemark_operator.certificates.certificate_stores import read_files
+from tidemark_operator.certificates.stored_authority import STATE
 from tidemark_operator.resources.names import RENEWAL_ANNOTATION
 
 BROKERS = 3

@@ -13,8 +13,8 @@ from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
-from tidemark_operator.certificates.certificate_folders import read_files, write_files
-from tidemark_operator.certificates.formats import leaf_data, read_authority
+from tidemark_operator.certificates.certificate_stores import read_files, write_files
+from tidemark_operator.certificates.stored_authority import leaf_data, read_authority
 
 
 def now() -> dt.datetime:

@@ -8,6 +8,6 @@ exit_on_signals()
 leave_out_hypothesis()
 
 with importing():
-    from tidemark_operator.main import main
+    from tidemark_operator.process import main
 
 sys.exit(main())

@@ -3,6 +3,9 @@
 The main loop runs beside three threads (the Lease, the brokers' listener, kopf's watches),
 each with its own loop; they only hand work over. A thread that ends by itself ends the process:
 half an operator would look alive and do nothing.
+
+:func:`main` is the command ``python -m tidemark_operator``: flags, logging, one process, an exit
+status.
 """
 
 import asyncio
@@ -12,25 +15,26 @@ import logging
 import os
 import signal
 import socket
+import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidemark.http_page import HttpPage, Verdict
 from tidemark_operator.certificates.certificate_stores import BundleStore, FolderStore, SecretStore
 from tidemark_operator.certificates.certificates import OwnLeaf
 from tidemark_operator.clock import utc_now
-from tidemark_operator.handlers.watcher import Watcher
 from tidemark_operator.health import verdict
 from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.jobs.local import LocalJobs
 from tidemark_operator.jobs.runner import JobRunner
-from tidemark_operator.kube.access import KubernetesAccess
+from tidemark_operator.kube.access import AccessError, KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import Json
+from tidemark_operator.kube.watcher import Watcher
 from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.settings import BindAddress, OperatorSettings
+from tidemark_operator.settings import BadSettings, BindAddress, OperatorSettings, parse_arguments
 from tidemark_operator.term.broker_requests import BrokerRequests
 from tidemark_operator.term.term_runner import TermRunner
 
@@ -237,3 +241,52 @@ class OperatorProcess:
 
 def _ready_line(control_at: BindAddress, metrics_at: BindAddress) -> str:
     return json.dumps({"ready": True, "control": str(control_at), "metrics": str(metrics_at)})
+
+
+# ------------------------------------------------------------ command
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def configure_logging(level: str) -> None:
+    """Log to standard error; standard output has only the ready line."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format="%(asctime)s %(levelname)-7s %(threadName)s %(name)s: %(message)s",
+    )
+    # These libraries log every request at INFO.
+    for noisy in ("aiohttp", "asyncio", "kopf", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def announce(line: str) -> None:
+    """Print the ready line at once, also into a pipe."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+async def _run(settings: OperatorSettings) -> None:
+    await OperatorProcess(settings, announce).run()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the operator until SIGTERM; return the exit code.
+
+    0: stopped regularly. 1: a thread has ended. 2: the settings cannot work.
+    """
+    try:
+        settings = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+        configure_logging(settings.log_level)
+        asyncio.run(_run(settings))
+    except (BadSettings, AccessError) as error:
+        sys.stderr.write(f"tidemark-operator: {error}\n")
+        return EXIT_USAGE
+    except ThreadEnded as error:
+        sys.stderr.write(f"tidemark-operator: {error}\n")
+        return EXIT_FAILED
+    except OSError as error:
+        sys.stderr.write(f"tidemark-operator: cannot listen: {error}\n")
+        return EXIT_USAGE
+    return 0

@@ -12,7 +12,7 @@ from tidemark_cli.main import Commands
 #: The modules that each program loads; the command line imports each command when it is invoked.
 PROGRAMS = (
     ("tidemark_broker.main",),
-    ("tidemark_operator.main",),
+    ("tidemark_operator.process",),
     ("tidemark_pipeline.source",),
     ("tidemark_cli.main", *{row.target.split(":")[0] for row in Commands.rows.values()}),
 )

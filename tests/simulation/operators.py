@@ -19,8 +19,8 @@ from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark_operator.certificates.authority import KeyPair, issue
 from tidemark_operator.certificates.certificate_stores import StoredBundle
-from tidemark_operator.certificates.formats import authority_data, leaf_data
 from tidemark_operator.certificates.rotation import Authorities, RotationPhase
+from tidemark_operator.certificates.stored_authority import authority_data, leaf_data
 from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.kube.kinds import MANY, WATCHED, Json, key_of
 from tidemark_operator.leadership.elector import Elector, LeaseName

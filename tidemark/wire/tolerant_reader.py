@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from kio._kio_native import (
-    get_field_reader,
+from kio._kio_native import get_field_reader  # kio's own readers have no public name
+from kio.serial.readers import (
     read_compact_array_length,
     read_int8,
     read_legacy_array_length,
@@ -83,6 +83,7 @@ def _plan_of(entity_type: Any) -> _Plan:
 
 
 def _implicit_default(field: "dataclasses.Field[Any]") -> Any:
+    # kio's defaults have no public name.
     from kio.serial._implicit_defaults import get_tagged_field_default
 
     return get_tagged_field_default(field)

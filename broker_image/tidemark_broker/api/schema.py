@@ -18,7 +18,7 @@ from types import GenericAlias, MappingProxyType
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial._implicit_defaults import get_implicit_default
+from kio.serial._implicit_defaults import get_implicit_default  # kio's defaults are not public
 from kio.static.primitive import i32Timedelta
 
 Field = dataclasses.Field[Any]

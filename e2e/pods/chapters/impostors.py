@@ -22,7 +22,7 @@ from e2e.pods.progress import Failed
 from e2e.pods.stage import Stage
 from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates.authority import issue, make_authority
-from tidemark_operator.certificates.formats import leaf_data
+from tidemark_operator.certificates.stored_authority import leaf_data
 
 PROGRAM = Path(__file__).parents[1] / "impostor_program.py"
 IMPOSTOR = (NAMESPACE, "impostor")

@@ -11,8 +11,7 @@ from typing import Any
 
 from tidemark.export_job import ExportJobPhase, JobReport, shortened
 from tidemark_operator.controller.export_values import ABSENT, DesiredJob, JobPhase, JobSeen
-from tidemark_operator.jobs.reports import Reports
-from tidemark_operator.jobs.runner import JobRefused
+from tidemark_operator.jobs.runner import JobRefused, Reports
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import REFUSALS, Conflict, NotFound
 from tidemark_operator.kube.kinds import JOB, POD, Json, Kind, resource_version

@@ -28,8 +28,7 @@ from tidemark_operator.controller.export_values import (
     JobSeen,
     SecretFile,
 )
-from tidemark_operator.jobs.reports import Reports
-from tidemark_operator.jobs.runner import JobRefused
+from tidemark_operator.jobs.runner import JobRefused, Reports
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import SECRET

@@ -14,7 +14,7 @@ from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Key
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_of, is_leaving
-from tidemark_operator.reconcile import refused_creations
+from tidemark_operator.reconcile.failures import take_refusals
 from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
@@ -63,7 +63,7 @@ class KafkaClusterReconciler:
         if not services.seen.problem:
             await keep_objects(services)
         self._tell(key)
-        refused_s = refused_creations.take_refusals(services)
+        refused_s = take_refusals(services)
         await self._write(key, generation)
         return refused_s
 

@@ -3,22 +3,29 @@
 It wakes what has changed: brokers, placement, configurations (drift). Only topics that have a Topic
 are queried. The result of an observation is the state from then on. If the cluster does not answer,
 the Cluster's conditions say so, and the former state is kept.
+
+The access to the cluster comes from the spec and the Secrets that it names.
 """
 
 import asyncio
 import dataclasses
 import logging
 import time
+from collections.abc import Mapping
+from typing import Any
 
+from cryptography import x509
+
+from tidemark.kafka_client.access import OAUTHBEARER, KafkaAccess, Login, Tls
 from tidemark.kafka_client.values import ClusterView, TopicView
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import cluster_snapshot, desired_configs
-from tidemark_operator.engines.kafka.access import read_access
 from tidemark_operator.engines.kafka.cluster import EngineRefused, FoundTopic
 from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import BROKER, TOPIC, Json
-from tidemark_operator.kube.secrets import SecretProblem
+from tidemark_operator.kube.secrets import OfferedTo, SecretProblem, read_secret
 from tidemark_operator.objects.conversions import cluster_of
 
 logger = logging.getLogger(__name__)
@@ -273,3 +280,70 @@ def with_changes(found: FoundTopic, values: dict[str, str], unset: tuple[str, ..
     """Return a topic with a change of its configuration applied."""
     kept = {key: value for key, value in found.own.items() if key not in unset}
     return dataclasses.replace(found, own={**kept, **values})
+
+
+# ------------------------------------------------------------ access
+
+
+USERNAME, PASSWORD, TOKEN = "username", "password", "token"
+CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
+#: Source of a client certificate, for messages.
+_OWN = f"a Secret that tls.certificateSecretRef names ({CERTIFICATE}, {KEY})"
+
+
+async def read_access(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> KafkaAccess:
+    """Return the access of ``spec.engine.kafka``. Raises ``SecretProblem``."""
+    bootstrap = tuple(str(spec["bootstrapServers"]).split(","))
+    tls, sasl = spec.get("tls"), spec.get("sasl")
+    return KafkaAccess(
+        bootstrap,
+        None if tls is None else await _tls(api, namespace, tls),
+        None if sasl is None else await _login(api, namespace, sasl),
+    )
+
+
+async def _tls(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Tls:
+    """Return the TLS settings for a Kafka cluster, from the Secrets that the spec names."""
+    trusted, own = spec.get("caSecretRef"), spec.get("certificateSecretRef")
+    ca = {} if trusted is None else await _read(api, namespace, trusted, [CA])
+    leaf = {} if own is None else await _read(api, namespace, own, [CERTIFICATE, KEY])
+    certificate = leaf.get(CERTIFICATE, "")
+    return Tls(
+        ca.get(CA, ""),
+        certificate,
+        leaf.get(KEY, ""),
+        ca_source="" if trusted is None else f"Secret {trusted['name']} ({CA})",
+        own_source=_OWN if own is None else f"Secret {own['name']} ({CERTIFICATE}, {KEY})",
+        ends_s=_ends_s(certificate),
+    )
+
+
+async def _login(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Login:
+    mechanism, ref = str(spec["mechanism"]), spec["credentialsSecretRef"]
+    name = str(ref["name"])
+    # A token has no user name, and files often end with a line break.
+    if mechanism == OAUTHBEARER:
+        found = await _read(api, namespace, ref, [TOKEN])
+        return Login(mechanism, "", found[TOKEN].strip(), f"Secret {name}")
+    found = await _read(api, namespace, ref, [USERNAME, PASSWORD])
+    return Login(mechanism, found[USERNAME], found[PASSWORD], f"Secret {name}")
+
+
+async def _read(
+    api: KubeApi, namespace: str, ref: Mapping[str, Any], keys: list[str]
+) -> dict[str, str]:
+    return await read_secret(api, namespace, str(ref["name"]), keys, OfferedTo.CLUSTER)
+
+
+def _ends_s(certificate: str) -> float | None:
+    """Return the end of a chain's first certificate.
+
+    None if it cannot be read, which OpenSSL reports.
+    """
+    # With its end known, an expired certificate gets a message of its own instead of a failed
+    # handshake.
+    try:
+        first = x509.load_pem_x509_certificate(certificate.encode())
+    except ValueError:
+        return None
+    return first.not_valid_after_utc.timestamp()

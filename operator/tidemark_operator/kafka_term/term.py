@@ -1,25 +1,35 @@
-"""One term over an Apache Kafka, from a takeover to its end."""
+"""One term over an Apache Kafka, from a takeover to its end.
+
+A takeover claims the epoch in the Cluster's status, which fences the statuses that carry it, and
+reads all objects. There are no slices, because Kafka stores the rows. Requests to Kafka are fenced
+by the Lease alone, whose time is checked before each (docs/explanation/engines.md).
+"""
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable
 
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.reasons import Reason
 from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.controller.acknowledgements import AlwaysAcknowledged
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.model import EngineNotes
 from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.engines.kafka.cluster import KafkaCluster
 from tidemark_operator.engines.kafka.records import ApacheKafka
 from tidemark_operator.events import EventWriter
 from tidemark_operator.kafka_term.brokers import KafkaBrokerReconciler
 from tidemark_operator.kafka_term.clusters import KafkaClusterReconciler
-from tidemark_operator.kafka_term.disablement import Disabler
+from tidemark_operator.kafka_term.disablement import NOTE, Disabler
 from tidemark_operator.kafka_term.observer import Observer
 from tidemark_operator.kafka_term.reassignments import Mover
 from tidemark_operator.kafka_term.reflector import KafkaReflector
 from tidemark_operator.kafka_term.services import KafkaServices, ObservedCluster
-from tidemark_operator.kafka_term.takeover import KafkaTakeoverResult
 from tidemark_operator.kafka_term.topics import KafkaTopicReconciler
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
@@ -27,22 +37,25 @@ from tidemark_operator.kube.kinds import (
     RECORD_DELETION,
     TOPIC,
     USER,
+    WATCHED,
     Json,
     Key,
     Kind,
+    key_of,
 )
+from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.client import ObjectClient
-from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.objects.client import ObjectClient, take_list
+from tidemark_operator.objects.conversions import cluster_info, cluster_of
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectCache
+from tidemark_operator.reconcile.failures import reporter
 from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
-from tidemark_operator.reconcile.refused_creations import reporter
-from tidemark_operator.reconcile.term_tasks import TermTasks
-from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
+from tidemark_operator.reconcile.workers import LastPass, Reconcile, TermTasks, Workers
+from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
 TICK_S = 1.0
 _NO_USERS = (
@@ -54,6 +67,72 @@ _NO_EXPORTS = (
     "export with --option engine=kafka for Apache Kafka, and delete this "
     "object"
 )
+
+
+# ------------------------------------------------------------ takeover
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KafkaTakeoverResult:
+    """Start of a term."""
+
+    cluster_key: Key
+    state: ControllerState
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTakeover:
+    """Inputs of a takeover; ``run`` performs it."""
+
+    api: KubeApi
+    namespace: str
+    identity: str
+    leads: Callable[[], bool]
+    objects: ObjectCache
+
+    async def run(self, body: Json) -> KafkaTakeoverResult:
+        """Become the controller of a Cluster with an existing Kafka; return the start of the term.
+
+        ``body`` is the Cluster as it was just read.
+        """
+        meta = body["metadata"]
+        if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
+            await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)
+        # Raising the epoch fences the previous operator's status writes.
+        body = await raise_epoch(
+            self.api,
+            self.namespace,
+            str(meta["name"]),
+            identity=self.identity,
+            uid=str(meta["uid"]),
+            beginning={},
+            floor=0,
+            leads=self.leads,
+        )
+        # Partitions are not loaded from slices: the observer reads them from Kafka.
+        state = ControllerState(
+            controller_id=self.identity,
+            controller_epoch=stored_epoch(body),
+            cluster=cluster_info(
+                self.objects.without_unconfirmed_deletion(body),
+                remote_storage="",
+                storage_problem="",
+            ),
+        )
+        state.acknowledgements = AlwaysAcknowledged()
+        state.engine = EngineNotes(keeps_rows=True, tiering=NOTE)
+        # List after the epoch is claimed: later changes arrive by the watch.
+        for kind in WATCHED:
+            await take_list(self.api, self.objects, kind, self.namespace)
+        self.objects.put(body)
+        logger.info("Cluster %s: epoch %d", key_of(body), state.controller_epoch)
+        return KafkaTakeoverResult(key_of(body), state)
+
+
+# ------------------------------------------------------------ term
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ is retried here: the caller of a write with an unknown effect reads the object a
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -18,7 +18,6 @@ from tidemark.error_text import error_text
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.errors import ApiServerUnavailable, KubeError, error_of
 from tidemark_operator.kube.kinds import Json, Kind, ObjectList, resource_version
-from tidemark_operator.kube.line_stream import split_lines
 from tidemark_operator.kube.own_objects import OwnObjects
 
 REQUEST_TIMEOUT_S = 10.0
@@ -316,3 +315,32 @@ def _object(data: bytes, call: str) -> Json:
     if not isinstance(parsed, dict):
         raise KubeError(0, f"{call}: the response is not an object")
     return parsed
+
+
+#: Several times the largest object that an API server keeps (1.5 MiB in etcd).
+LINE_MAX = 8 * 1024 * 1024
+
+
+class LineTooLong(ValueError):
+    """A line has more than ``LINE_MAX`` bytes."""
+
+
+async def split_lines(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
+    """Split a stream of bytes into complete lines; yield those of each piece, without line feeds.
+
+    Empty lines and an unfinished last line are left out. Raises ``LineTooLong``.
+    """
+    unfinished: list[bytes] = []
+    unfinished_bytes = 0
+    async for piece in pieces:
+        *lines, rest = piece.split(b"\n")
+        if lines:
+            # The first line feed completes what earlier pieces began.
+            lines[0] = b"".join([*unfinished, lines[0]])
+            unfinished, unfinished_bytes = [], 0
+        unfinished.append(rest)
+        unfinished_bytes += len(rest)
+        if unfinished_bytes > LINE_MAX or any(len(line) > LINE_MAX for line in lines):
+            raise LineTooLong(f"a line exceeds {LINE_MAX} bytes")
+        if found := [line for line in lines if line]:
+            yield found

@@ -10,11 +10,16 @@ volume grows by its claim. It has no owner, so it stays, with all data, whatever
 Pods are replaced as soon as the template changes (``RollingUpdate``). With ``Parallel``, a pod that
 never became ready does not block its replacement. The writer of the template decides when that may
 be (:mod:`tidemark_operator.controller.restarts`).
+
+For ``spec.brokers`` of a Cluster: the Broker objects themselves. They are recognized by their
+labels and have no owner: a recreated Cluster finds its brokers.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from tidemark_operator.controller.scaling import PlannedBroker
 from tidemark_operator.pods import configuration
 from tidemark_operator.pods.identity import (
     Json,
@@ -25,6 +30,13 @@ from tidemark_operator.pods.identity import (
 )
 from tidemark_operator.pods.template import pod_template, port_name, ports_of
 from tidemark_operator.resources.broker_pod import BrokerPod
+from tidemark_operator.resources.names import (
+    API_VERSION,
+    CLUSTER_LABEL,
+    MANAGED_BY_LABEL,
+    OPERATOR,
+    SCALING_DOWN_ANNOTATION,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,3 +172,46 @@ def _common(api_version: str, kind: str, name: str, cluster: str, namespace: str
             "ownerReferences": [owner("Cluster", cluster, uid)],
         },
     }
+
+
+# ------------------------------------------------------------ Broker objects
+
+
+def is_made(body: Mapping[str, Any], cluster: str) -> bool:
+    """Return whether the operator has created this Broker for a Cluster of that name."""
+    labels = body["metadata"].get("labels") or {}
+    return labels.get(MANAGED_BY_LABEL) == OPERATOR and labels.get(CLUSTER_LABEL) == cluster
+
+
+def broker_manifest(placed: PlannedBroker, template: Json, cluster: str, namespace: str) -> Json:
+    """Return the Broker object of a planned broker; ``template`` is ``spec.brokers.template``."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Broker",
+        "metadata": {
+            "name": placed.name,
+            "namespace": namespace,
+            "labels": cluster_labels(cluster),
+            "annotations": {SCALING_DOWN_ANNOTATION: "true"} if placed.leaving else {},
+        },
+        "spec": {
+            "clusterRef": {"name": cluster},
+            "nodeId": placed.node_id,
+            "workload": "Pod",
+            "pod": template,
+            **({"rack": placed.rack} if placed.rack is not None else {}),
+            **({"drain": True} if placed.leaving else {}),
+        },
+    }
+
+
+def matches_manifest(body: Mapping[str, Any], manifest: Json) -> bool:
+    """Return whether a Broker has its desired state; other fields (a drain) belong to other
+    writers.
+    """
+    annotations = body["metadata"].get("annotations") or {}
+    is_leaving = SCALING_DOWN_ANNOTATION in annotations
+    # A drain of a scale-down has our annotation; one without it is a person's decision.
+    return is_leaving == bool(manifest["metadata"]["annotations"]) and all(
+        body["spec"].get(name) == value for name, value in manifest["spec"].items()
+    )

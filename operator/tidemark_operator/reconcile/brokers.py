@@ -1,7 +1,8 @@
 """Reconciler of Brokers.
 
 It adds the finalizer, keeps the pod and the external Services of a Broker that has them, writes the
-status, and removes the Broker once nothing depends on it.
+status, and removes the Broker once nothing depends on it. A registration counts once it is in the
+Broker's status.
 """
 
 import dataclasses
@@ -12,12 +13,13 @@ from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.certificate_stores import BundleConflict, BundleNameTaken
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import accepted_losses, draining, rebuilding, registration
-from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.commit import Draft, apply_broker
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.model import BrokerInfo, RowKey
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.controller.status.conditions import find, summary
 from tidemark_operator.controller.status.write_pacing import figures_interval_ms
+from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import BROKER, Json, Key
 from tidemark_operator.objects.conversions import broker_info, cluster_of
@@ -26,6 +28,7 @@ from tidemark_operator.reconcile.foreign_objects import report_foreign, write_co
 from tidemark_operator.reconcile.pods import PodKeeper
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.services import ReconcilerServices
+from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.names import BROKER_FINALIZER
 
 logger = logging.getLogger(__name__)
@@ -178,3 +181,81 @@ def _removed(draft: Draft, node_id: int) -> list[RowKey] | None:
 
 
 _EVENT_REASONS = (Reason.DRAINED, Reason.REPLICAS_CANNOT_MOVE, Reason.REPLICAS_IN_USE)
+
+
+# ------------------------------------------------------------ registrations
+
+
+TRIES = 4
+
+
+async def write_broker(services: ReconcilerServices, drafted: BrokerInfo) -> bool:
+    """Persist a broker's registration in its Broker's status, then put it into the state.
+
+    Returns whether it is stored; False if the Broker was deleted, a later registration is stored,
+    or conflicts persist. Flags (fenced, shutting down) are not persisted here: they follow from the
+    PartitionSlices. Nothing may run between the API server's answer and the update of the state, or
+    another status write would restore the former registration.
+    """
+    known = services.state.brokers.get(drafted.node_id)
+    # Only flags changed: nothing to persist.
+    if known is not None and _identity(known) == _identity(drafted):
+        apply_broker(services.state, _with_status(drafted, known))
+        return True
+    key = BROKER.key(drafted.key)
+    # Each conflict is followed by a fresh read of the object.
+    for _ in range(TRIES):
+        body = services.objects.get(key)
+        if body is None:
+            return False
+        stored = _known(body)
+        if stored.broker_epoch > drafted.broker_epoch:
+            return False  # a later registration is stored
+        fresh = _with_status(drafted, stored)
+        # A registration does not reconcile the spec, so the observed generation stays.
+        observed = dataclasses.replace(fresh, generation=_observed(fresh))
+        status = broker_status(services.state, observed, now_ms=wall_ms()).status
+        try:
+            written = await services.statuses.write(BROKER, key, status)
+        except Conflict:
+            services.metrics.conflicts.labels(BROKER.kind).inc()
+            await services.client.refresh(key)
+            continue
+        apply_broker(services.state, _with_status(drafted, _known(written)))
+        return True
+    return False
+
+
+def _known(body: Json) -> BrokerInfo:
+    """Return the Broker of an object; unknown fields of a newer version must not stop a broker."""
+    return broker_info(Broker.known_part(body), fenced=True)
+
+
+def _observed(broker: BrokerInfo) -> int:
+    """Return the generation that was reconciled last."""
+    observed = broker.status.get("observedGeneration")
+    return observed if isinstance(observed, int) else broker.generation
+
+
+def _identity(broker: BrokerInfo) -> tuple[object, ...]:
+    return (
+        broker.broker_epoch,
+        broker.incarnation_id,
+        broker.directory_id,
+        broker.listeners,
+        broker.reported_rack,
+    )
+
+
+def _with_status(drafted: BrokerInfo, stored: BrokerInfo) -> BrokerInfo:
+    """Return the drafted registration with all other fields of the object."""
+    return dataclasses.replace(
+        drafted,
+        key=stored.key,
+        spec_rack=stored.spec_rack,
+        external=stored.external,
+        deleting=stored.deleting,
+        drain=stored.drain,
+        generation=stored.generation,
+        status=stored.status,
+    )

@@ -1,6 +1,11 @@
 """Reconciler of the Cluster: configuration, remote storage, brokers, status.
 
 Other Clusters of the namespace get a condition that explains why they are not controlled.
+
+Audits run anywhere, with the keys of the store, and leave a record there
+(:mod:`tidemark.tier.audit_record`). The record changes once in weeks, and may be some MiB with
+thousands of topics, so reading it once a minute is enough. A Topic is also reconciled when only
+time has passed, because a clean audit counts for a limited time.
 """
 
 import asyncio
@@ -16,13 +21,14 @@ from tidemark_operator.controller import left_behind, rebuilding
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import cluster_status
 from tidemark_operator.controller.status.conditions import summary
+from tidemark_operator.controller.status.remote_integrity import has_changed, remote_integrity
 from tidemark_operator.controller.status.write_pacing import FIGURES_MS
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_info, cluster_of, is_leaving
-from tidemark_operator.reconcile import refused_creations, remote_storage
-from tidemark_operator.reconcile.audits import AuditReader
+from tidemark_operator.reconcile import remote_storage
+from tidemark_operator.reconcile.failures import take_refusals
 from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.reconcile.made_brokers import MadeBrokers
 from tidemark_operator.reconcile.services import ReconcilerServices
@@ -112,7 +118,7 @@ class ClusterReconciler:
         await self._settle_unserved()
         # Then brokers, then what the API server refused, then the status that shows all of it.
         brokers_s = await self._made_brokers.keep(key, body)
-        refused_s = refused_creations.take_refusals(services)
+        refused_s = take_refusals(services)
         later_s = await self._write(key, generation)
         configured = bool(body["spec"].get("remoteStorage"))
         check_s = STORAGE_CHECK_S if configured else None
@@ -317,3 +323,38 @@ class ClusterReconciler:
         if not written and former != status:
             return FIGURES_MS / 1000
         return None
+
+
+# ------------------------------------------------------------ audits
+
+
+AUDIT_CHECK_S = 60.0
+
+
+class AuditReader:
+    """Reader of one term."""
+
+    def __init__(self, services: ReconcilerServices) -> None:
+        self._services = services
+        self._due_s = 0.0
+
+    async def look(self) -> None:
+        """Read the audit record once a minute at most; without an answer the last result stays."""
+        state = self._services.state
+        if not state.cluster.remote_storage or time.monotonic() < self._due_s:
+            return
+        self._due_s = time.monotonic() + AUDIT_CHECK_S
+        # None: the store did not answer.
+        found = await remote_storage.last_audits(state.cluster.remote_storage)
+        if found is not None:
+            state.cluster = dataclasses.replace(state.cluster, audits=found)
+        self._wake()
+
+    def _wake(self) -> None:
+        state, now_ms = self._services.state, wall_ms()
+        for text, topic in state.topics.items():
+            if topic.paused or topic.deletion_ms is not None or not state.rows_of(topic.id):
+                continue
+            current = remote_integrity(state, topic, topic.tiering_status, now_ms=now_ms)
+            if has_changed(topic.status, current):
+                self._services.queue.add(TOPIC.key(text))

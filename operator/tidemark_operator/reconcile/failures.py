@@ -4,9 +4,15 @@ A failed try is no news: conflicts and busy servers are normal, and the next try
 that repeats a few times in a row waits for a person, who does not read the log. It is reported once
 per reason; the next status that the object's own reconciler writes removes it. Nothing is reported
 while the API server does not answer: nothing could be written.
+
+Objects that a policy, a quota or a role forbids to create are reported on the Cluster. Otherwise
+only a log would say why, for example, ``__consumer_offsets`` is never created in a namespace where
+a policy requires a label, and why consumer groups do not work.
 """
 
+import dataclasses
 import logging
+from collections.abc import Callable
 
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
@@ -14,7 +20,8 @@ from tidemark_operator.controller.events import warning
 from tidemark_operator.controller.status.cluster import REFUSED_REMEDY
 from tidemark_operator.controller.status.conditions import condition, render, stalled_first
 from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, Forbidden, KubeError
-from tidemark_operator.kube.kinds import BY_KIND, Json, Key
+from tidemark_operator.kube.kinds import BY_KIND, CLUSTER, EVENT, Json, Key
+from tidemark_operator.kube.own_objects import CreationRefusal
 from tidemark_operator.reconcile.services import TermServices
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.slices.committer import DecisionFailed
@@ -133,3 +140,32 @@ class Failures:
         conditions = stalled_first([*kept, *stalled])
         status = {**former, "observedGeneration": generation, "conditions": conditions}
         await self._services.statuses.write(BY_KIND[key.kind], key, status)
+
+
+# ------------------------------------------------------------ refused creations
+
+
+#: A refusal that is not repeated is forgotten (:mod:`tidemark_operator.kube.own_objects`).
+LOOK_AGAIN_S = 60.0
+
+
+def reporter(services: TermServices) -> Callable[[CreationRefusal], None]:
+    """Return the callback for a new refusal: it emits an Event and updates the Cluster."""
+
+    def report(refusal: CreationRefusal) -> None:
+        services.queue.add(services.cluster_key)
+        if refusal.kind != EVENT.kind:  # it would be refused as well
+            text = f"the API server rejects {refusal}. {REFUSED_REMEDY}"
+            key = services.cluster_key.namespaced_name
+            services.events.emit(warning(CLUSTER.kind, key, Reason.CREATION_REFUSED, text))
+
+    return report
+
+
+def take_refusals(services: TermServices) -> float | None:
+    """Copy the refusals into the state, before the Cluster's status is computed. Return the seconds
+    until the next look, None for none."""
+    refused = services.client.api.own.refused()
+    state = services.state
+    state.cluster = dataclasses.replace(state.cluster, refused_creations=tuple(map(str, refused)))
+    return LOOK_AGAIN_S if refused else None

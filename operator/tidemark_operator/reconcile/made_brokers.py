@@ -24,8 +24,13 @@ from tidemark_operator.kube.kinds import (
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.external_services import bootstrap_services
 from tidemark_operator.pods.identity import MANAGER
-from tidemark_operator.pods.made_brokers import broker_manifest, is_made, matches_manifest
-from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
+from tidemark_operator.pods.manifests import (
+    ClusterObjects,
+    broker_manifest,
+    cluster_objects,
+    is_made,
+    matches_manifest,
+)
 from tidemark_operator.pods.rollout import belongs_to_cluster, owner_text
 from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.services import ReconcilerServices

@@ -5,6 +5,9 @@ turn (:mod:`~tidemark_operator.controller.restarts`), including its configuratio
 that restarts by itself meanwhile is unchanged. A dry-run apply shows whether the API server would
 replace the pod. Pods are never touched: their StatefulSet replaces them. One Broker is handled at a
 time, otherwise two of them could both see that no other restarts.
+
+A pod continues with its volume if another size of the claim is refused. Only Events explain the
+problem of a claim: StorageClasses cannot be read from within a namespace.
 """
 
 import asyncio
@@ -22,6 +25,7 @@ from tidemark_operator.kube.kinds import (
     CONFIG_MAP,
     SERVICE,
     STATEFUL_SET,
+    VOLUME_CLAIM,
     Json,
     Kind,
     key_of,
@@ -33,14 +37,17 @@ from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
 from tidemark_operator.pods.rollout import (
     belongs_to_broker,
+    claim_matches,
+    foreign_claim,
     has_no_pod,
     is_complete,
+    is_pending,
     other_managers,
     owner_text,
     replaces_pod,
+    why_pending,
 )
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.reconcile.volumes import VolumeKeeper
 from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.references import secret_names
 
@@ -75,7 +82,6 @@ class PodKeeper:
         """Prepare the pods of one term; every existing pod is checked first."""
         self._services = services
         self._clock = clock
-        self._volumes = VolumeKeeper(services)
         #: Held while a pod is checked and perhaps replaced: at most one at a time.
         self._turn = asyncio.Lock()
         #: By Broker: the result of its last check.
@@ -183,7 +189,7 @@ class PodKeeper:
             foreign_owner = await self._foreign_owner(live, desired)
             if foreign_owner:
                 return dataclasses.replace(seen, refused=foreign_owner)
-            seen = await self._volumes.keep(desired.claim, seen)
+            seen = await self._keep_claim(desired.claim, seen)
             return await self._pod(broker, desired, live, seen)
         except SecretProblem as error:
             return dataclasses.replace(seen, refused=str(error))
@@ -267,7 +273,7 @@ class PodKeeper:
             if belongs_to_broker(live, desired.stateful_set):
                 return ""
             return f"StatefulSet {live['metadata']['name']} was not created for it. {_RENAME}"
-        foreign = await self._volumes.foreign(desired.claim)
+        foreign = await self._foreign_claim(desired.claim)
         if foreign:
             return foreign
         name = desired.service["metadata"]["name"]
@@ -279,6 +285,30 @@ class PodKeeper:
             await self._apply(CONFIG_MAP, desired.config_map, force=False, dry_run=True)
         )
         return f"ConfigMap {name} belongs to {', '.join(others)}. {_RENAME}" if others else ""
+
+    async def _foreign_claim(self, desired: Json) -> str:
+        """Return why a claim of the name is not the Broker's; "" if it is, or if there is none."""
+        live = await self._services.named(VOLUME_CLAIM, desired["metadata"]["name"])
+        return "" if live is None else foreign_claim(live, desired)
+
+    async def _keep_claim(self, desired: Json, seen: PodState) -> PodState:
+        """Apply the broker's PersistentVolumeClaim.
+
+        Return ``seen`` with the claim's problem, if any.
+        """
+        services, name = self._services, desired["metadata"]["name"]
+        try:
+            live = await services.named(VOLUME_CLAIM, name)
+            if live is None or not claim_matches(live, desired):
+                live = await self._apply(VOLUME_CLAIM, desired, force=True)
+        except REFUSALS as error:
+            return dataclasses.replace(seen, volume=f"claim {name}: {error.server_message}")
+        if not is_pending(live):
+            return seen
+        # A pending claim: its last warning Event usually names the cause.
+        api, namespace = services.client.api, services.cluster_key.namespace
+        why = why_pending(live, await last_warning(api, namespace, VOLUME_CLAIM, name))
+        return dataclasses.replace(seen, why=why and f"waits for its volume: {why}")
 
     def _hold(self, node_id: int, starting: Iterable[int]) -> Hold | None:
         """Return why a restart has to wait, None if it need not.

@@ -1,13 +1,19 @@
 """Reconciler of RecordDeletions.
 
 Its steps: resolve, freeze in a status write, delete, await the low watermarks.
+
+Parallel queries of a leader are limited, so that a leader that hangs blocks few workers. A caller
+without a slot does not wait: its key is queued again as soon as a slot is free. Workers therefore
+stay free for other objects, and a leader that answers never lacks work.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from tidemark.reasons import Reason
@@ -31,7 +37,6 @@ from tidemark_operator.controller.status.conditions import find
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
 from tidemark_operator.objects.conversions import deletion_info
-from tidemark_operator.reconcile.leader_query_slots import LeaderQuerySlots
 from tidemark_operator.reconcile.services import TermServices
 
 logger = logging.getLogger(__name__)
@@ -243,3 +248,43 @@ async def _all_at_once(
         for call in calls:
             group.create_task(limited(call))
     return answers, min(problems, default="")
+
+
+# ------------------------------------------------------------ parallel queries
+
+
+AT_ONCE = 8
+
+
+class LeaderQuerySlots:
+    """Slots of one term, bounded by the number of keys. ``wake`` queues a key again."""
+
+    def __init__(self, wake: Callable[[Key], None]) -> None:
+        self._wake = wake
+        self._asking: Counter[int] = Counter()
+        self._waiting: dict[int, dict[Key, None]] = {}
+
+    @contextlib.contextmanager
+    def slot(self, node_id: int, key: Key) -> Iterator[None]:
+        """Take one of a leader's slots for a query; a context manager that frees it at the end.
+
+        Limits the concurrent queries to one broker to :data:`AT_ONCE`. Without a free slot, ``key``
+        is queued again once one is free, and :class:`EngineUnavailable` is raised.
+        """
+        waiting = self._waiting.setdefault(node_id, {})
+        if self._asking[node_id] >= AT_ONCE:
+            waiting[key] = None
+            raise EngineUnavailable(
+                f"broker {node_id} has not answered {AT_ONCE} requests of this kind yet"
+            )
+        waiting.pop(key, None)
+        self._asking[node_id] += 1
+        try:
+            yield
+        finally:
+            self._asking[node_id] -= 1
+            # One waiting key per freed slot, in order of arrival.
+            if waiting:
+                first = next(iter(waiting))
+                del waiting[first]
+                self._wake(first)

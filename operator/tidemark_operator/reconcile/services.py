@@ -5,8 +5,7 @@ import uuid
 from collections.abc import Callable
 
 from tidemark_operator.background import BackgroundTasks
-from tidemark_operator.certificates.certificates import Certificates
-from tidemark_operator.certificates.clients import ClientCertificates
+from tidemark_operator.certificates.certificates import Certificates, ClientCertificates
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions

@@ -24,7 +24,6 @@ from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.kube.errors import Forbidden, Invalid
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.users import passwords
 from tidemark_operator.users.scram import (
     ITERATIONS,
     SALT_KEY_BYTES,
@@ -34,8 +33,11 @@ from tidemark_operator.users.scram import (
 )
 from tidemark_operator.users.user_secret import (
     USER_SECRETS,
+    BadPassword,
     StoredPassword,
     certificate_data,
+    make_password,
+    offered_password,
     password_data,
     read_certificate,
     read_password,
@@ -114,7 +116,7 @@ class UserSecrets:
         # The stored password stays in force while a referenced one cannot be read.
         try:
             present = None if own is None else read_password(own.data)
-        except passwords.BadPassword as error:
+        except BadPassword as error:
             if not given:
                 text = f"{error}. Correct it, or delete the Secret to generate another password"
                 return Proof(problem=UserProblem(Reason.PASSWORD_UNUSABLE, text))
@@ -122,7 +124,7 @@ class UserSecrets:
         if problem is not None and present is None:
             return Proof(problem=problem)
         kept = StoredPassword(
-            given or (passwords.make() if present is None else present.password),
+            given or (make_password() if present is None else present.password),
             secrets.token_bytes(SALT_KEY_BYTES) if present is None else present.salt_key,
         )
         # Write the Secret before brokers require the password, so that clients can read it in time.
@@ -137,8 +139,8 @@ class UserSecrets:
             return "", None
         try:
             api = self._services.client.api
-            return await passwords.read(api, self._namespace, *user.password_ref), None
-        except passwords.BadPassword as error:
+            return await offered_password(api, self._namespace, *user.password_ref), None
+        except BadPassword as error:
             return "", UserProblem(Reason.PASSWORD_UNUSABLE, str(error))
 
     async def _credential(self, user: UserInfo, kept: StoredPassword) -> ScramCredential:

@@ -7,7 +7,7 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.listener.server import ControlServer
-from tidemark_operator.reconcile.registrations import write_broker
+from tidemark_operator.reconcile.brokers import write_broker
 from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.slices.committer import CommitListener, Committed

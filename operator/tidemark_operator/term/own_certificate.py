@@ -13,10 +13,14 @@ from tidemark_operator.certificates.certificate_stores import (
     BundleStore,
     SecretStore,
 )
-from tidemark_operator.certificates.certificates import Certificates, OwnLeaf, authority_name
-from tidemark_operator.certificates.clients import ClientCertificates
-from tidemark_operator.certificates.formats import read_authority
+from tidemark_operator.certificates.certificates import (
+    Certificates,
+    ClientCertificates,
+    OwnLeaf,
+    authority_name,
+)
 from tidemark_operator.certificates.rotation import Authorities
+from tidemark_operator.certificates.stored_authority import read_authority
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import USER

@@ -24,16 +24,15 @@ from tidemark_operator.listener.standby_discovery import BrokerSearches
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.exports import ExportReconciler
+from tidemark_operator.reconcile.failures import reporter
 from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.reflector import Reflector
-from tidemark_operator.reconcile.refused_creations import reporter
 from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.reconcile.term_tasks import TermTasks
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.users import UserReconciler
-from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
+from tidemark_operator.reconcile.workers import LastPass, Reconcile, TermTasks, Workers
 from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
 from tidemark_operator.term.commit_effects import CommitEffects

@@ -15,16 +15,14 @@ from tidemark.backoff import Backoff
 from tidemark.reasons import Reason
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificate_stores import BundleStore
-from tidemark_operator.certificates.certificates import Certificates, OwnLeaf
-from tidemark_operator.certificates.clients import ClientCertificates
+from tidemark_operator.certificates.certificates import Certificates, ClientCertificates, OwnLeaf
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.events import normal
 from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Pulse
 from tidemark_operator.jobs.runner import JobRunner
-from tidemark_operator.kafka_term.takeover import KafkaTakeover
-from tidemark_operator.kafka_term.term import KafkaTerm, TermRoom, kafka_term
+from tidemark_operator.kafka_term.term import KafkaTakeover, KafkaTerm, TermRoom, kafka_term
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import CLUSTER, Json, Key

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from kio.index import load_request_schema
-from kio.serial._implicit_defaults import get_implicit_default
+from kio.serial._implicit_defaults import get_implicit_default  # kio's defaults are not public
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
 from tests.conformance.oracle.sides import SideWorld

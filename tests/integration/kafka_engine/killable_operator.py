@@ -17,8 +17,7 @@ from tidemark.kafka_client.client import KafkaClient
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes
 from tidemark_operator.kafka_term import disablement, observer, reassignments, requeue_delays
-from tidemark_operator.kafka_term.takeover import KafkaTakeover
-from tidemark_operator.kafka_term.term import TermRoom, kafka_term
+from tidemark_operator.kafka_term.term import KafkaTakeover, TermRoom, kafka_term
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import CLUSTER

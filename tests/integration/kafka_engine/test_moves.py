@@ -11,7 +11,7 @@ from tidemark.kafka_client import configs
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.values import BROKER, ConfigChange, NewTopic
 from tidemark_operator.engines.kafka.desired_configs import THROTTLED
-from tidemark_operator.kafka_term.throttle_rates import RATES
+from tidemark_operator.kafka_term.reassignments import RATES
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC
 
 

@@ -75,7 +75,7 @@ class OperatorProcess:
         self, command: Sequence[str], log: int
     ) -> asyncio.subprocess.Process | forked_processes.Forked:
         if not self.executed:
-            return await forked_processes.start("tidemark_operator.main", command, log)
+            return await forked_processes.start("tidemark_operator.process", command, log)
         if self.cgroup is not None:
             command = self.cgroup.command(command)
         return await asyncio.create_subprocess_exec(

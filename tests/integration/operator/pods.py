@@ -11,7 +11,7 @@ from typing import Any
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
 from tests.unit.pods.pod_values import POD
-from tidemark_operator.certificates.certificate_folders import write_files
+from tidemark_operator.certificates.certificate_stores import write_files
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import BROKER, SECRET, STATEFUL_SET, VOLUME_CLAIM, Json
 

@@ -21,7 +21,7 @@ from tests.integration.operator.recorder import Right, RightsRecorder, write_kub
 from tests.unit.pods.pod_values import POD
 from tests.unit.topic_changes.requests import change, create
 from tidemark.wire.topics import ChangeKind
-from tidemark_operator.certificates.certificate_folders import write_files
+from tidemark_operator.certificates.certificate_stores import write_files
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.kinds import (

@@ -12,12 +12,11 @@ import pytest
 
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.late_kind import LATE, define, make, undefine
-from tidemark_operator.handlers import watcher
-from tidemark_operator.handlers.watcher import Watcher
 from tidemark_operator.health import Echoes
-from tidemark_operator.kube import client
+from tidemark_operator.kube import client, watcher
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.kinds import TOPIC, Json, Kind
+from tidemark_operator.kube.watcher import Watcher
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.store import ObjectCache

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_operator.certificates import certificate_folders
-from tidemark_operator.certificates.certificate_folders import read_files, write_files
+from tidemark_operator.certificates import certificate_stores
+from tidemark_operator.certificates.certificate_stores import read_files, write_files
 
 FORMER = {"tls.key": b"k1", "tls.crt": b"c1", "other.crt": b"o1"}
 NEXT = {"tls.key": b"k2", "tls.crt": b"c2"}
@@ -81,7 +81,7 @@ def test_a_crash_leaves_the_former_version_or_the_next(
         for owner, name in ((os, "open"), (os, "fsync"), (Path, "rename"), (Path, "symlink_to")):
             patched.setattr(owner, name, counted(getattr(owner, name)))
         # The cleanup of old versions does not run after a power cut.
-        patched.setattr(certificate_folders.shutil, "rmtree", lambda *_, **__: None)
+        patched.setattr(certificate_stores.shutil, "rmtree", lambda *_, **__: None)
         try:
             write_files(folder, NEXT)
         except OSError:

@@ -14,7 +14,7 @@ from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.certificates.clock import NOW, CertificateClock
 from tidemark.tls.files import NoCertificates, TlsFiles
 from tidemark.tls.identity import TlsIdentity
-from tidemark_operator.certificates import authority, certificate_folders, rotation
+from tidemark_operator.certificates import authority, certificate_stores, rotation
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair
 from tidemark_operator.certificates.certificate_stores import (
     CERTIFICATES,
@@ -30,8 +30,8 @@ from tidemark_operator.certificates.certificates import (
     OwnLeaf,
     authority_name,
 )
-from tidemark_operator.certificates.formats import read_leaf
 from tidemark_operator.certificates.rotation import RotationPhase
+from tidemark_operator.certificates.stored_authority import read_leaf
 from tidemark_operator.kube.kinds import SECRET
 
 BROKER = {
@@ -330,7 +330,7 @@ async def test_own_leaf_is_usable_after_two_threads_have_written_it(
     """A takeover and the watch of the authority write the leaf at the same moment."""
     own, current = OwnLeaf(clock), await certificates.authorities()
     both_issue, other_is_done, delayed = threading.Barrier(2), threading.Event(), threading.Event()
-    issue, sync = authority.issue, certificate_folders._sync
+    issue, sync = authority.issue, certificate_stores._sync
 
     # Each wait times out where one thread waits for the other to finish.
     def issue_together(*arguments: Any) -> KeyPair:
@@ -350,7 +350,7 @@ async def test_own_leaf_is_usable_after_two_threads_have_written_it(
         other_is_done.set()
 
     monkeypatch.setattr(authority, "issue", issue_together)
-    monkeypatch.setattr(certificate_folders, "_sync", sync_late_once)
+    monkeypatch.setattr(certificate_stores, "_sync", sync_late_once)
     threads = [threading.Thread(target=follow) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -387,7 +387,7 @@ async def test_own_leaf_that_could_not_be_written_is_written_by_the_next_try(
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(certificate_folders, "_write", full)
+        patched.setattr(certificate_stores, "_write", full)
         # The disk is full twice, and the third try succeeds.
         for _ in range(2):
             with pytest.raises(OSError, match="no space"):

@@ -14,14 +14,15 @@ from tidemark.tls.identity import TlsIdentity, WrongPeer, of_certificate
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
 from tidemark_operator.certificates.certificate_stores import FolderStore
-from tidemark_operator.certificates.certificates import Certificates, authority_name
-from tidemark_operator.certificates.clients import (
+from tidemark_operator.certificates.certificates import (
     ANNOUNCED_PAUSE,
     ISSUING_PAUSE,
+    Certificates,
     ClientCertificates,
+    authority_name,
     clients_authority_name,
 )
-from tidemark_operator.certificates.formats import read_authority
+from tidemark_operator.certificates.stored_authority import read_authority
 
 
 @pytest.fixture

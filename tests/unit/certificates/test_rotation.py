@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates import authority, rotation
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
-from tidemark_operator.certificates.formats import authority_data, read_authority
 from tidemark_operator.certificates.rotation import Authorities, RotationPhase
+from tidemark_operator.certificates.stored_authority import authority_data, read_authority
 
 PAUSE = dt.timedelta(minutes=5)
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)

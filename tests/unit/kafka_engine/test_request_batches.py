@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.engines.kafka.request_batches import Batches
+from tidemark_operator.engines.kafka.cluster import Batches
 
 
 async def test_requests_that_arrive_meanwhile_are_batched_by_weight() -> None:

@@ -16,8 +16,7 @@ from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark.wire import control
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificate_stores import SecretStore
-from tidemark_operator.certificates.certificates import Certificates
-from tidemark_operator.certificates.clients import ClientCertificates
+from tidemark_operator.certificates.certificates import Certificates, ClientCertificates
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller import registration, snapshot
 from tidemark_operator.controller.broker_calls import (

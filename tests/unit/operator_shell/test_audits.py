@@ -14,8 +14,7 @@ from tidemark.tier.layout import AUDIT_KEY, segment_key
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.remote_integrity import VALID_MS
 from tidemark_operator.kube.kinds import TOPIC
-from tidemark_operator.reconcile.audits import AuditReader
-from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.clusters import AuditReader, ClusterReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 
 T = ShellWorld.key(TOPIC, "t")

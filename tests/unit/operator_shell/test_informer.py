@@ -11,12 +11,11 @@ import pytest
 from tests.loop_turns import many_turns
 from tests.unit.operator_shell.watched_server import WatchedApi, WatchedServer
 from tidemark.backoff import Backoff
-from tidemark_operator.kube import informer, line_stream
-from tidemark_operator.kube.client import WATCH_S, KubeApi
+from tidemark_operator.kube import client, informer
+from tidemark_operator.kube.client import WATCH_S, KubeApi, LineTooLong, split_lines
 from tidemark_operator.kube.errors import ApiServerUnavailable, Forbidden, KubeError, NotFound
 from tidemark_operator.kube.informer import Informer
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
-from tidemark_operator.kube.line_stream import LineTooLong, split_lines
 
 NAMESPACE = "ns"
 
@@ -352,7 +351,7 @@ async def test_complete_lines_are_yielded_at_once() -> None:
 async def test_a_line_has_a_limit(
     texts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_stream, "LINE_MAX", 4)
+    monkeypatch.setattr(client, "LINE_MAX", 4)
     # The limit counts a line without its end.
     assert await split(b"abcd\n", b"abc\n") == [[b"abcd"], [b"abc"]]
     with pytest.raises(LineTooLong):

@@ -12,8 +12,11 @@ from tests.unit.operator_shell.test_record_deletion_reconciler import points
 from tidemark_operator.controller.deletion_values import PartitionDeletionResult
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
-from tidemark_operator.reconcile.leader_query_slots import AT_ONCE, LeaderQuerySlots
-from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.record_deletions import (
+    AT_ONCE,
+    LeaderQuerySlots,
+    RecordDeletionReconciler,
+)
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass, Workers
 

@@ -24,7 +24,7 @@ from tidemark_operator.kube.kinds import (
 )
 from tidemark_operator.kube.own_objects import REFUSALS_MAX, REMEMBERED_S, OwnObjects
 from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.refused_creations import LOOK_AGAIN_S, reporter
+from tidemark_operator.reconcile.failures import LOOK_AGAIN_S, reporter
 from tidemark_operator.reconcile.topics import TopicReconciler
 
 GIVEN: Json = {"labels": {"team": "core", "own": "theirs"}, "annotations": {"cost": "7"}}

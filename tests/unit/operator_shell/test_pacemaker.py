@@ -10,7 +10,7 @@ import pytest
 from tests.unit.controller.controller_world import row
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark_operator.certificates.authority import split
-from tidemark_operator.certificates.clients import ANNOUNCED_PAUSE
+from tidemark_operator.certificates.certificates import ANNOUNCED_PAUSE
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import PartitionRow

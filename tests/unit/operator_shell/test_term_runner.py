@@ -11,7 +11,7 @@ import pytest
 from tests.loop_turns import many_turns
 from tests.unit.operator_shell.shell_world import NAMESPACE, NoEvents, ShellWorld
 from tidemark.tls.files import TlsFiles
-from tidemark_operator.certificates import certificate_folders
+from tidemark_operator.certificates import certificate_stores
 from tidemark_operator.certificates.certificate_stores import SecretStore
 from tidemark_operator.certificates.certificates import OwnLeaf
 from tidemark_operator.clock import utc_now
@@ -361,7 +361,7 @@ async def test_term_starts_after_the_own_certificate_is_written(
     shell.runner.won()
     # The second try must not assume that the leaf of the first one was written.
     with monkeypatch.context() as patched:
-        patched.setattr(certificate_folders, "_write", full_disk)
+        patched.setattr(certificate_stores, "_write", full_disk)
         for _ in range(2):
             await shell.runner._try(shell.api, FakeServer(), NoEvents())  # type: ignore[arg-type]
             assert shell.runner._term is None
@@ -385,7 +385,7 @@ async def test_failed_renewal_of_the_own_certificate_is_reported(
     async with shell.leading():
         following = asyncio.create_task(shell.runner.follow_authority(shell.api))  # type: ignore[arg-type]
         with monkeypatch.context() as patched:
-            patched.setattr(certificate_folders, "_write", full_disk)
+            patched.setattr(certificate_stores, "_write", full_disk)
             # The folder with the certificate is lost, and the disk is full.
             shutil.rmtree(shell.own_leaf.files.folder)
             await shell.until_ready("False", "CertificatesUnusable", "no space left on device")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.pods.pod_values import POD
 from tidemark_operator.controller.scaling import PlannedBroker
-from tidemark_operator.pods.made_brokers import broker_manifest, is_made, matches_manifest
+from tidemark_operator.pods.manifests import broker_manifest, is_made, matches_manifest
 
 
 def manifest(*, leaving: bool = False, rack: str | None = "a") -> dict[str, Any]:

@@ -10,12 +10,13 @@ from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tidemark_operator.certificates.certificate_stores import CERTIFICATES
 from tidemark_operator.kube.kinds import SECRET
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
-from tidemark_operator.users import passwords
-from tidemark_operator.users.passwords import BadPassword
 from tidemark_operator.users.user_secret import (
     USER_SECRETS,
+    BadPassword,
     StoredPassword,
     jaas,
+    make_password,
+    offered_password,
     password_data,
     read_password,
 )
@@ -29,11 +30,11 @@ async def read(data: dict[str, bytes], key: str = "password", **body: Any) -> st
     meta = {"name": "keys", "annotations": OFFERED, **body.pop("metadata", {})}
     encoded = {name: base64.b64encode(value).decode() for name, value in data.items()}
     server.create("user", SECRET, "ns", {"metadata": meta, "data": encoded, **body})
-    return await passwords.read(FakeKubeApi(server), "ns", "keys", key)  # type: ignore[arg-type]
+    return await offered_password(FakeKubeApi(server), "ns", "keys", key)  # type: ignore[arg-type]
 
 
 def test_a_password_is_long_and_never_the_same() -> None:
-    made = {passwords.make() for _ in range(100)}
+    made = {make_password() for _ in range(100)}
     assert len(made) == 100
     assert all(re.fullmatch("[A-Za-z0-9]{32}", item) for item in made)
 
@@ -65,7 +66,7 @@ async def test_invalid_password_is_refused_and_not_shown(
 
 async def test_a_secret_that_is_not_there_is_named() -> None:
     with pytest.raises(BadPassword, match="Secret keys does not exist or is not offered to User"):
-        await passwords.read(FakeKubeApi(FakeApiServer()), "ns", "keys", "p")  # type: ignore[arg-type]
+        await offered_password(FakeKubeApi(FakeApiServer()), "ns", "keys", "p")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import kopf
-from kopf._cogs.structs.references import Insights  # the type of an argument of kopf.operator
-from kopf._core.engines.peering import Identity  # of another
+from kopf._cogs.structs.references import Insights  # not public: shows which kinds kopf watches
+from kopf._core.engines.peering import Identity  # not public: the type of kopf.operator's identity
 
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.kinds import FEW, Json

@@ -1,1 +1,0 @@
-"""Watches by kopf; its handlers only pass the object on."""
