@@ -19,7 +19,7 @@ ADDRESS ?= localhost:8000
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up cli spark plots readers test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up cli spark plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -68,18 +68,27 @@ plots: $(PLOTS)
 readers: $(READERS)
 
 # A run starts hundreds of processes: compile their imports once, whatever the environment says.
-test test-long retest coverage: export PYTHONDONTWRITEBYTECODE :=
-# FAST=1 also leaves out tests marked slow. JOBS: number of processes. Tests wait for half of their time, so the default is two
-# for each core, at most eight.
+test test-all test-long retest coverage: export PYTHONDONTWRITEBYTECODE :=
+# Tests wait for half of their time, so the default number of processes (JOBS) is two for each core, at most eight.
+# tests/conftest.py orders them: the longest chains of tests start first.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : 8)))
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder
+
+# Ten minutes on two cores: every kind of proof once. FAST=1 also leaves out tests marked slow.
+test: export TIDEMARK_TEST_EFFORT := quick
 test: $(ALL)
 	@$(BIN)/python -m tools.programs
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "not long$(if $(FAST), and not slow)"
+	@$(PYTEST) -m "not long and not full$(if $(FAST), and not slow)"
 
-# Tests that `make test` leaves out because they take minutes; it runs the shortest one of each group.
+# All tests that take seconds, and all examples of property tests.
+test-all: $(ALL)
+	@$(BIN)/python -m tools.programs
+	@$(PYTEST) -m "not long"
+
+# Tests that take minutes: `make test-all` runs the shortest one of each group.
 test-long: $(ALL)
 	@$(BIN)/python -m tools.programs
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m long
+	@$(PYTEST) -m long
 
 # Images, charts and pods on a real kubelet: with kind and Docker, else as root on Debian on a node that the run makes.
 # PROVIDER: kind or node. CHAPTERS: some of them (CHAPTERS=? names them). Not a part of `test`, because it needs more permissions than tests should have.
@@ -98,14 +107,14 @@ bench-install: $(ALL)
 reproducible: $(ALL)
 	@$(BIN)/python -m e2e.pods.reproducible
 
-# Runs the failed tests of the last `make test` again, one at a time, until one fails again.
+# Runs the failed tests of the last run again, one at a time, until one fails again.
 retest: $(ALL)
 	@$(BIN)/python -m tools.retest
 
-# The same tests with coverage of lines and branches, child processes included; slower.
+# The tests of `test-all` with coverage of lines and branches, child processes included; slower.
 coverage: $(ALL)
 	@$(BIN)/python -m tools.programs
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --cov --cov-report=term $(if $(FAST),-m "not slow and not long")
+	@$(PYTEST) --cov --cov-report=term $(if $(FAST),-m "not slow and not long")
 
 lint: $(ALL)
 	@$(BIN)/ruff format --check .

@@ -66,6 +66,7 @@ def topic_names(cluster: RunningCluster) -> set[str]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

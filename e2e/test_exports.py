@@ -24,7 +24,7 @@ from tidemark_devcluster import processes
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
-pytestmark = [*MARKS, pytest.mark.timeout(3000)]
+pytestmark = [*MARKS, pytest.mark.timeout(3000), pytest.mark.full]
 
 ASKED_FOR = "EXPORT_EXAMPLE"
 RECORDS, PARTITIONS = 2000, 2

@@ -18,6 +18,8 @@ from tidemark_devcluster import processes
 from tidemark_devcluster.cluster import SECRET
 from tidemark_devcluster.controlplane import minio
 
+pytestmark = pytest.mark.full
+
 VALUE = b"v" * 1000
 SEGMENTS = "kafka_server_brokertopicmetrics_remotelogmetadatacount"
 AVAILABLE = "tidemark_broker_remote_store_available"

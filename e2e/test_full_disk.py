@@ -11,6 +11,8 @@ from tests.benchmarks.outages import Outages, written_to
 from tests.conformance.local_cluster import RunningCluster, wait
 from tidemark_devcluster import processes
 
+pytestmark = pytest.mark.full
+
 #: Well below a session, and below ``replica.lag.time.max.ms``: nothing is waited for.
 OUTAGE_S = 6.0
 

@@ -3,6 +3,7 @@
 import re
 import urllib.request
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.conformance.local_cluster import RunningCluster
@@ -17,6 +18,8 @@ from tidemark.metrics import (
 from tidemark.reason_table import TABLE
 from tidemark_broker.api.dispatcher import APIS
 from tidemark_devcluster import processes
+
+pytestmark = pytest.mark.full
 
 #: What brokers ask one another, by the names in ``tidemark_broker.broker``.
 AMONG_BROKERS = ("ReplicaFetch", "WriteMarkers", "AskCoordinator")

@@ -16,6 +16,8 @@ from tests.monitoring.promql_queries import has_data, queries
 from tests.monitoring.rules import FILE, NAMESPACE, alerts, rules
 from tidemark_devcluster import processes
 
+pytestmark = pytest.mark.full
+
 PATIENCE_S = 150.0
 
 

@@ -6,6 +6,8 @@ from tests.benchmarks.outages import written_to
 from tests.benchmarks.restarts import KINDS, restart_leader
 from tests.conformance.local_cluster import RunningCluster
 
+pytestmark = pytest.mark.full
+
 #: A session of nine seconds runs out, and a loaded machine takes its time for the rest.
 FAILOVER_S = 20.0
 

@@ -11,6 +11,8 @@ from tidemark_operator.certificates.certificate_stores import read_files
 from tidemark_operator.certificates.stored_authority import STATE
 from tidemark_operator.resources.names import RENEWAL_ANNOTATION
 
+pytestmark = pytest.mark.full
+
 BROKERS = 3
 
 

@@ -17,6 +17,8 @@ from tests.conformance.local_cluster import RunningCluster, wait
 from tidemark_devcluster.cluster import SECRET
 from tidemark_operator.resources.kinds import KINDS
 
+pytestmark = pytest.mark.full
+
 #: Where they are kept: the API server's store, MinIO's own settings, the private folder.
 KEPT_IN = ("control-plane/", "minio/", "certificates/")
 

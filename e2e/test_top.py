@@ -24,6 +24,8 @@ from tidemark_cli.top.reader import ObjectReader
 from tidemark_devcluster.controlplane.client import run_kubectl
 from tidemark_kube.client import GONE, KubeClient, KubeRequestError
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[1]
 PLUGIN = f'#!/bin/sh\nexec {sys.executable} -m tidemark_cli.kubectl_plugin "$@"\n'
 RECORDS = 4000  # 4 MB: three closed segments of the smallest size that there is

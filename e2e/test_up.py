@@ -13,6 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from e2e.commands import Up, run
 
+pytestmark = pytest.mark.full
+
 MANIFEST = """
 apiVersion: tidemark.dev/v1alpha1
 kind: Topic

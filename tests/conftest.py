@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.apache_kafka import QUICK, KafkaOptions, running
+from tests.effort import examples
 from tests.kafka_programs import kafka_jars
 from tests.leftover_sockets import collect_left_sockets
 from tests.lock_order import check_lock_order, end_check, reported
@@ -27,6 +28,7 @@ from tidemark_devcluster.kafka_nodes import KafkaNodes
 settings.register_profile(
     "tidemark",
     deadline=None,
+    max_examples=examples(100),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -46,6 +48,9 @@ SHARED = (
     "minio",
     "kafka",
 )
+
+#: Groups that take minutes of one process in `make test`.
+LONGEST = frozenset({"control_plane", "apache_kafka", "cluster", "session"})
 
 
 class _FailuresAtOnce:
@@ -93,15 +98,15 @@ def pytest_collection_modifyitems(
 ) -> Iterator[None]:
     """Assign groups before xdist reads them.
 
-    Long tests start first, in their random order, because a long test that starts last would run
-    alone.
+    What takes longest starts first, otherwise in random order: a long test, or a long chain of
+    tests in one process, that starts last would run alone.
     """
     for item in items:
         shared = _shared(item)
         if shared is not None:
             item.add_marker(pytest.mark.xdist_group(shared))
     yield
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items.sort(key=_start_order)
     if getattr(config.option, "loadgroup", False) and any(map(_is_scattered, items)):
         raise pytest.UsageError("this pytest-xdist does not group tests with this pytest")
 
@@ -149,6 +154,14 @@ def _shared(item: pytest.Item) -> str | None:
         return None
     made = fixtures.name2fixturedefs
     return next((name for name in SHARED if name in made and _outlives(made[name][-1])), None)
+
+
+def _start_order(item: pytest.Item) -> int:
+    """Return 0 for the longest chains, 1 for slow tests and other chains, and 2 for the rest."""
+    group = _shared(item)
+    if group in LONGEST:
+        return 0
+    return 1 if group is not None or item.get_closest_marker("slow") else 2
 
 
 def _outlives(fixture: pytest.FixtureDef[object]) -> bool:

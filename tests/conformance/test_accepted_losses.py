@@ -10,7 +10,7 @@ from test_lost_tail import VALUES, lose_the_tail_of_the_last
 
 from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 
 def offered(condition: dict[str, Any], annotation: str) -> str:

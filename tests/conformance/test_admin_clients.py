@@ -21,7 +21,7 @@ from local_cluster import RunningCluster, wait
 
 from tests.kafka_programs import java, kafka_jars
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 TIMEOUT_S = 30
 

@@ -31,6 +31,7 @@ def test_working_cluster_passes(
     assert [line.partition(" ")[0] for line in said] == ["ok:"] * 3
 
 
+@pytest.mark.full
 def test_unreachable_listener_and_missing_brokers_are_named(
     cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from tidemark.records.decode import decode_records
 from tidemark_broker.log import LogConfig, PartitionLog, appending, flushing
 from tidemark_broker.log.compaction import CleanerSettings, clean, dirtiness_of
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.full]
 
 CONFIG = LogConfig(
     segment_bytes=8000, index_interval_bytes=300, cleanup_policy=frozenset({"compact"})

@@ -13,7 +13,7 @@ from tidemark.configuration import table
 from tidemark.configuration.key import ConfigKey
 from tidemark.configuration.values import INT32_MAX, INT64_MAX, Number
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.full]
 
 PROGRAM = """
 import java.lang.reflect.Field;

@@ -83,12 +83,14 @@ def test_group_resumes_where_it_stopped(members: Members) -> None:
     assert max(more.values()) == 1
 
 
+@pytest.mark.full
 def test_regex_subscription_assigns_matching_topics(members: Members) -> None:
     topic = filled(members.cluster, partitions=2)
     members.join(f"^{topic}(-.*)?")
     wait(lambda: members.have(2), "the topic that is there", 60)
 
 
+@pytest.mark.full
 def test_static_member_gets_its_partitions_back(members: Members) -> None:
     topic = filled(members.cluster, partitions=2)
     for name in "ab":
@@ -102,6 +104,7 @@ def test_static_member_gets_its_partitions_back(members: Members) -> None:
     assert members.all[0].assignment() == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "strategy", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.long)]
 )
@@ -138,6 +141,7 @@ def test_members_migrate_to_consumer_protocol_and_back(members: Members, strateg
     wait(lambda: members.have(4), "the last one to have all of it", 60)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_group_survives_coordinator_failure(members: Members, group: str) -> None:
     cluster = members.cluster
@@ -169,6 +173,7 @@ def test_group_survives_coordinator_failure(members: Members, group: str) -> Non
     assert [item.offset for item in kept] == [COUNT + 50] * 3
 
 
+@pytest.mark.full
 @pytest.mark.java
 @pytest.mark.slow
 def test_java_consumer_and_group_tools(cluster: RunningCluster, group: str) -> None:

@@ -10,7 +10,7 @@ from default_clients import COMMANDS, talk_of
 from local_cluster import RunningCluster
 from stock_clients import PYTHON_CLIENTS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 NAMES = [*COMMANDS, "kcat"]
 COUNT = 50

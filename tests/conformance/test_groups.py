@@ -233,6 +233,7 @@ def committed(client: Consumer, places: list[TopicPartition]) -> list[TopicParti
     return found
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_group_survives_coordinator_failure(cluster: RunningCluster, group: str) -> None:
     topic = filled(cluster)
@@ -315,6 +316,7 @@ def read_by_java(
     return command
 
 
+@pytest.mark.full
 @pytest.mark.java
 @pytest.mark.slow
 def test_java_consumer_and_group_tools(cluster: RunningCluster, group: str) -> None:

@@ -8,6 +8,8 @@ from kafka import KafkaProducer
 from local_cluster import RunningCluster, wait
 from stock_clients import consume_confluent
 
+pytestmark = pytest.mark.full
+
 VALUES = [b"value-%06d" % number for number in range(3000)]
 Hook = Callable[[int], None]
 

@@ -18,7 +18,7 @@ from tests.unit.log.test_producers_of_a_log import finish
 from tests.unit.log.test_producers_of_a_log import produce as produce_in
 from tidemark_broker.log import flushing
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.full]
 
 SMALL_SEGMENTS = {"segment.bytes": str(1024 * 1024), "index.interval.bytes": "1024"}
 RECORD = re.compile(r"^\| offset: (\d+) ", re.MULTILINE)

@@ -8,6 +8,8 @@ import pytest
 from local_cluster import RunningCluster, wait
 from stock_clients import PYTHON_CLIENTS
 
+pytestmark = pytest.mark.full
+
 VALUES = [b"value-%05d" % number for number in range(400)]
 
 

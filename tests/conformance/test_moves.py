@@ -4,7 +4,7 @@ import pytest
 from local_cluster import RunningCluster, wait
 from steady_writer import PARTITIONS, AcknowledgedWriter, read
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 AFTER = 200
 

@@ -16,7 +16,7 @@ from tests.unit.api import api_requests
 from tests.user_states import quota, user_states
 from tidemark.wire.connection import KafkaConnection
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.full]
 
 TOPIC, CLIENT = "t", "measured"
 BYTES_PER_S = 50_000

@@ -17,7 +17,7 @@ from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.leader_epochs import GENERATION
 from tidemark_devcluster import processes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 #: The API's versions go back this far: watches that continue at their old version receive nothing.
 VERSIONS = 600

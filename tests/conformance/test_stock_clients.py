@@ -25,6 +25,7 @@ def test_client_reads_back_what_it_wrote(cluster: RunningCluster, name: str) -> 
     assert sorted(consume(cluster.bootstrap, topic, len(VALUES))) == sorted(VALUES)
 
 
+@pytest.mark.full
 def test_kcat_reads_back_what_it_wrote(cluster: RunningCluster, kcat: Kcat) -> None:
     topic = cluster.new_topic()
     place = ("-b", cluster.bootstrap, "-t", topic)
@@ -34,6 +35,7 @@ def test_kcat_reads_back_what_it_wrote(cluster: RunningCluster, kcat: Kcat) -> N
     assert out.splitlines() == VALUES
 
 
+@pytest.mark.full
 def test_kcat_lists_the_topic_with_its_replicas(cluster: RunningCluster, kcat: Kcat) -> None:
     topic = cluster.new_topic()
     text = kcat.run("-L", "-b", cluster.bootstrap, "-t", topic).decode()

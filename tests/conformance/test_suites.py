@@ -12,6 +12,8 @@ from tests.suites.outcomes import Result, SuiteOutcome
 from tests.suites.short_selection import SHORT, has_been_run, selected
 from tests.suites.targets import Tidemark
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ def copy(cluster: RunningCluster, source: str, target: str, hook: Callable[[int]
     consumer.close()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_transactional_copy_is_exactly_once_across_broker_failures(cluster: RunningCluster) -> None:
     source, target = (cluster.new_topic(config={"min.insync.replicas": "2"}) for _ in range(2))
@@ -185,6 +186,7 @@ def test_read_committed_excludes_aborted_and_open_transactions(
     assert read(cluster, topic) == [*committed, b"last"]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_transaction_is_aborted_after_its_timeout(cluster: RunningCluster) -> None:
     topic = cluster.new_topic()
@@ -205,6 +207,7 @@ def jars() -> Path:
     return kafka_jars()
 
 
+@pytest.mark.full
 @pytest.mark.java
 @pytest.mark.slow
 def test_java_transactional_message_copier(cluster: RunningCluster, jars: Path) -> None:
@@ -224,6 +227,7 @@ def test_java_transactional_message_copier(cluster: RunningCluster, jars: Path) 
     assert Counter(read(cluster, target)) == Counter(values)
 
 
+@pytest.mark.full
 @pytest.mark.java
 @pytest.mark.slow
 def test_transactions_tool_lists_describes_and_aborts(cluster: RunningCluster, jars: Path) -> None:
@@ -253,6 +257,7 @@ def test_transactions_tool_lists_describes_and_aborts(cluster: RunningCluster, j
     assert read(cluster, topic) == [b"behind"]
 
 
+@pytest.mark.full
 @pytest.mark.java
 @pytest.mark.slow
 def test_kafka_decodes_the_transaction_state_log(cluster: RunningCluster, jars: Path) -> None:

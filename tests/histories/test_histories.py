@@ -17,6 +17,8 @@ from tests.histories.rounds import RoundFailed, run_round
 from tests.histories.targets import BROKERS, OPERATOR, DisturbedCluster, leaders, served, tidemark
 from tests.histories.workload import idle_units
 
+pytestmark = pytest.mark.full
+
 DISTURBED_S = 10.0
 UNDISTURBED_S = 10.0
 #: Rounds until every client that does wrong has been found.

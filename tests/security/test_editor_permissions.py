@@ -36,6 +36,8 @@ from tidemark_operator.kube.kinds import (
 from tidemark_operator.resources.export_policy import is_code
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
 
+pytestmark = pytest.mark.full
+
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 MARK = "not-to-be-had"
 #: Every key that a field of ours reads, with a value that must not leave.

@@ -17,6 +17,8 @@ from tests.security.floods import (
     patient_fetch,
 )
 
+pytestmark = pytest.mark.full
+
 #: Of a broker under any flood.
 MEMORY_MIB = 400
 

@@ -10,7 +10,7 @@ from tests.kafka_programs import ProgramFailed, java, kafka_jars
 from tests.security.secured_broker import PASSWORD, READER, WRITER, Secured, secured
 from tests.user_states import quota, user
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.full]
 
 BOTH = user("both", "ALLOW ALL TOPIC orders", password=PASSWORD)
 ROBOT = user("robot", "ALLOW ALL TOPIC orders")

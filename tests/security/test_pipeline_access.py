@@ -18,6 +18,8 @@ from tidemark.records.decode import decode_records
 from tidemark_pipeline.read.options import parse
 from tidemark_pipeline.read.task_execution import read_tail
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:

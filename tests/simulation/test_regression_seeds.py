@@ -6,6 +6,8 @@ from tests.simulation.cluster import simulate
 from tests.simulation.regression_seeds import KEPT, Kept
 from tests.simulation.runs import story
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: str(kept.seed))
 def test_regression_seed_has_no_violation(kept: Kept) -> None:

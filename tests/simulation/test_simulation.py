@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import examples
 from tests.simulation.cluster import SimulationOutcome, simulate
 from tests.simulation.planted_bugs import BUGS, Bug
 from tests.simulation.regression_seeds import SHORT
 from tests.simulation.runs import outcomes, story
 
-SEEDS = 20
+SEEDS = examples(20)
 FOUND_WITHIN = 500
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +33,7 @@ def _digest(outcome: SimulationOutcome) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
+@pytest.mark.full
 def test_seed_gives_the_same_run_in_every_process() -> None:
     here = _digest(simulate(7, SHORT))
     assert here == _digest(simulate(7, SHORT))
@@ -52,6 +54,7 @@ def test_seed_gives_the_same_run_in_every_process() -> None:
         assert there.stdout.strip() == here
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_planted_bug_is_detected(bug: Bug) -> None:
     for seed in range(bug.first, bug.first + FOUND_WITHIN):

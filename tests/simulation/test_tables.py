@@ -4,11 +4,12 @@ import os
 
 import pytest
 
+from tests.effort import examples
 from tests.simulation.planted_tables import TABLE_BUGS, TableBug
 from tests.simulation.runs import story, table_outcomes
 from tests.simulation.tables import simulate_tables
 
-SEEDS = 60
+SEEDS = examples(60)
 FOUND_WITHIN = 500
 
 
@@ -26,6 +27,7 @@ def test_table_seed_gives_the_same_run() -> None:
     assert one.events
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bug", TABLE_BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_planted_table_bug_is_detected(bug: TableBug) -> None:
     for seed in range(FOUND_WITHIN):

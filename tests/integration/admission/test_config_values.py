@@ -12,6 +12,8 @@ from tests.integration.admission.api_server import (
 from tidemark.configuration import table
 from tidemark.configuration.problems import problems
 
+pytestmark = pytest.mark.full
+
 #: Texts at and beyond the bounds of every shape; each key is tried with each.
 PROBES = (
     "", " ", "0", "-0", "1", "-1", "-2", "007", "+1", "1.0", "1.5", "0.5", ".5", "1e3", "9", "10",

@@ -6,6 +6,8 @@ import pytest
 
 from tests.integration.admission.api_server import AdmissionApi, documents
 
+pytestmark = pytest.mark.full
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PATHS = sorted(set(EXAMPLES.glob("*/*.yaml")) - set(EXAMPLES.glob("*/kustomization.yaml")))
 

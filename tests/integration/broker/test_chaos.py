@@ -14,6 +14,8 @@ from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
 from tests.integration.broker.kafka_clients import consume_async
 from tests.integration.broker.scripted_controller import ScriptedController
 
+pytestmark = pytest.mark.full
+
 TOPIC = "flights"
 KILLS = 6
 

@@ -123,6 +123,7 @@ def refusing(controller: ScriptedController, node: int) -> dict[uuid.UUID, tuple
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("node", [1, 2], ids=["leader", "follower"])
 async def test_full_disk_costs_one_broker_its_replicas_and_no_producer_an_acknowledgement(
     controller: ScriptedController, start_brokers: StartBrokers, tmp_path: Path, node: int

@@ -4,9 +4,13 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.documented_commands import documented, flags, without_flags
 from tests.helm import Helm
 from tidemark_devcluster.controlplane.client import run_kubectl
+
+pytestmark = pytest.mark.full
 
 _FLAG = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 

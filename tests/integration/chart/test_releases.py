@@ -39,6 +39,7 @@ def uids(kubernetes: KubectlClient, namespace: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.full
 def test_next_release_adopts_what_a_release_left(helm: Helm, kubernetes: KubectlClient) -> None:
     namespace = kubernetes.namespace()
     install(helm, namespace)
@@ -75,6 +76,7 @@ def test_upgrade_and_rollback_keep_user_data(helm: Helm, kubernetes: KubectlClie
     assert uids(kubernetes, namespace) == before
 
 
+@pytest.mark.full
 def test_definitions_are_upgraded_and_survive_their_release(
     helm: Helm, kubernetes: KubectlClient, tmp_path: Path
 ) -> None:
@@ -111,6 +113,7 @@ def may(kubernetes: KubectlClient) -> str:
     return namespace
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("verb", "what", "answer"),
     [
@@ -145,6 +148,7 @@ def test_editors_reach_neither_a_status_nor_the_slices(
 ADDED = {"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}, "admin": {"admin"}}
 
 
+@pytest.mark.full
 def test_roles_add_to_those_of_kubernetes(kubernetes: KubectlClient) -> None:
     """The labels are those that the controller manager selects, which does not run here."""
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
@@ -157,6 +161,7 @@ def test_roles_add_to_those_of_kubernetes(kubernetes: KubectlClient) -> None:
             assert not any("/" in resource or "slice" in resource for resource in rule["resources"])
 
 
+@pytest.mark.full
 def test_upgrade_does_not_overwrite_changes_of_kafka_clients(
     helm: Helm, kubernetes: KubectlClient
 ) -> None:
@@ -208,6 +213,7 @@ class Kubelet:
         return bool(pod["status"]["phase"] == "Pending")
 
 
+@pytest.mark.full
 def test_helm_test_leaves_only_a_failed_pod(helm: Helm, kubernetes: KubectlClient) -> None:
     namespace = kubernetes.namespace()
     install(helm, namespace)

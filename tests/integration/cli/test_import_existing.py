@@ -23,7 +23,7 @@ from tidemark_cli.main import app
 from tidemark_devcluster.kafka_nodes import KafkaNodes
 from tidemark_devcluster.kafka_properties import protocol_map
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.full]
 
 
 def run(command: str, stdin: str = "") -> Result:

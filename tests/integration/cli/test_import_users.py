@@ -16,6 +16,8 @@ from tidemark_cli.main import app
 from tidemark_devcluster.controlplane.launcher import ControlPlane
 from tidemark_devcluster.controlplane.programs import find_programs
 
+pytestmark = pytest.mark.full
+
 #: With a character that a shell, a template or base64 could change.
 PASSWORD = "p'\"$(x) ä {{.}}"
 ACLS = [

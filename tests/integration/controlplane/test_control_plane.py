@@ -118,6 +118,7 @@ def can(plane: ControlPlane, token: str, verb: str, resource: str) -> bool:
     return done.stdout.strip() == "yes"
 
 
+@pytest.mark.full
 def test_restart_keeps_objects_address_and_credentials(tmp_path: Path) -> None:
     with ControlPlane.start(tmp_path / "plane", fsync=False) as first:
         kubectl(first, "create", "configmap", "kept", "--from-literal=key=value")
@@ -154,6 +155,7 @@ def test_folder_in_use_is_refused(control_plane: ControlPlane) -> None:
     assert kubectl(control_plane, "get", "--raw", "/readyz") == "ok"
 
 
+@pytest.mark.full
 def test_control_plane_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     # A program that starts the control plane and is then killed.
     code = (
@@ -172,6 +174,7 @@ def test_control_plane_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     wait_for(lambda: is_gone(pid))
 
 
+@pytest.mark.full
 def test_detached_control_plane_runs_until_signalled(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"

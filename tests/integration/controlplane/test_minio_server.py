@@ -7,9 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from minio import Minio
 
 from tidemark_devcluster.controlplane.minio import MinioServer
+
+pytestmark = pytest.mark.full
 
 
 def client(server: MinioServer) -> Minio:

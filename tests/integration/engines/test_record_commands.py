@@ -18,7 +18,7 @@ from tests.conformance.local_cluster import wait
 from tests.integration.engines.driver import LONG_S, DrivenEngine
 from tidemark_cli.records.produce import CODECS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 _TIMEOUT_S = 120
 

@@ -8,7 +8,7 @@ from tests.conformance.local_cluster import wait
 from tests.integration.engines.driver import LONG_S, DrivenEngine, Spec
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 #: Configuration of segments that close soon after they were begun.
 SMALL = {"segment.ms": "200", "segment.bytes": "1048576"}

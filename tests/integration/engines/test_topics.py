@@ -13,7 +13,7 @@ from tidemark_devcluster import processes
 from tidemark_kube.client import KubeRequestError
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 #: Longer than the intervals at which both engines look at existing topics.
 _REST_S = 8.0

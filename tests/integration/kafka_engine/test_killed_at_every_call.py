@@ -23,6 +23,8 @@ from tidemark.kafka_client.values import EARLIEST
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC, Json
 
+pytestmark = pytest.mark.full
+
 EVERY = bool(os.environ.get("KAFKA_KILLS"))
 CALLS_MAX = 30
 GOAL_S = 40.0

@@ -1,6 +1,8 @@
 """Replication factors on Apache Kafka: raised and lowered by throttled reassignments, after which
 no throttle is left."""
 
+import pytest
+
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.kafka_engine.record_production import produce
 from tests.integration.kafka_engine.test_topics import own, set_externally
@@ -13,6 +15,8 @@ from tidemark.kafka_client.values import BROKER, ConfigChange, NewTopic
 from tidemark_operator.engines.kafka.desired_configs import THROTTLED
 from tidemark_operator.kafka_term.reassignments import RATES
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC
+
+pytestmark = pytest.mark.full
 
 
 async def replicas(admin: Admin, name: str) -> list[int]:

@@ -27,6 +27,8 @@ from tidemark.kafka_client.errors import Unreachable
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import TOPIC
 
+pytestmark = pytest.mark.full
+
 
 class Twice(Fate):
     """No process dies; ``calls`` are those that were applied twice."""

@@ -28,6 +28,8 @@ from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.errors import ClusterRefused
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[SecuredKafka]:

@@ -75,6 +75,7 @@ async def test_kafka_tiering_is_disabled_by_either_policy_and_enabled(
     await until(lambda: offset(admin, name, 0, LATEST_TIERED), lambda found: found > copied)
 
 
+@pytest.mark.full
 async def test_disablement_refuses_changes_until_it_settles(world: KafkaWorld, name: str) -> None:
     """A stall is reported after two copy intervals, which leaves time for the checks."""
     await world.start_operator()
@@ -90,6 +91,7 @@ async def test_disablement_refuses_changes_until_it_settles(world: KafkaWorld, n
     await tiering(world, name, "Disabled", epoch=1)
 
 
+@pytest.mark.full
 async def test_topic_tiered_externally_is_reported_and_left_alone(
     world: KafkaWorld, admin: Admin, name: str
 ) -> None:

@@ -59,6 +59,7 @@ async def test_only_configuration_of_the_manifest_is_managed(
     assert "flush.ms: '007' -> not set; retention.ms: '3600000' -> '7200000'" in changes
 
 
+@pytest.mark.full
 async def test_configuration_refused_by_kafka_is_reported(world: KafkaWorld, name: str) -> None:
     await world.start_operator()
     too_long = {"enabled": True, "localRetention": {"time": "300h"}}
@@ -121,6 +122,7 @@ async def test_existing_topic_is_adopted_on_request_if_it_matches(
     assert (await own(admin, name), (await admin.topics([name]))[name]) == before
 
 
+@pytest.mark.full
 async def test_externally_deleted_topic_is_not_recreated(
     world: KafkaWorld, admin: Admin, name: str
 ) -> None:
@@ -154,6 +156,7 @@ async def test_externally_deleted_topic_is_not_recreated(
     await world.ready(name)
 
 
+@pytest.mark.full
 async def test_colliding_topic_names_are_refused(
     world: KafkaWorld, admin: Admin, name: str
 ) -> None:
@@ -168,6 +171,7 @@ async def test_colliding_topic_names_are_refused(
     await world.ready(f"{name}-c")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kafka", "reason"),
     [

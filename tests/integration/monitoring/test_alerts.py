@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.monitoring.alert_cases import CASES, AlertCase
 from tests.monitoring.programs import ensure_promtool
 from tests.monitoring.rules import FILE, NAMESPACE, alerts, rules
+
+pytestmark = pytest.mark.full
 
 TIMEOUT_S = 100
 

@@ -12,6 +12,8 @@ from tests.benchmarks import operator, topic_churn
 from tests.benchmarks.pod_limits import CGROUPS, MEBIBYTE, Limits, limited
 from tidemark_devcluster.controlplane.launcher import ControlPlane
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.usefixtures("kubeconfig")
 async def test_operator_benchmark_reports_creation_changes_and_disablements(

@@ -43,6 +43,7 @@ async def all_deleted(world: ClusterWorld) -> bool:
     return not any([await world.api.list_all(kind, world.namespace) for kind in kinds])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", [CLUSTER, BROKER, TOPIC], ids=lambda kind: kind.kind)
 async def test_deletion_completes_in_every_order_once_the_broker_stops(
     world: ClusterWorld, first: object
@@ -89,6 +90,7 @@ async def test_later_operators_complete_deletions_made_without_them(
     await world.until(lambda: namespace_is_deleted(world), "the namespace is deleted", NAMESPACE_S)
 
 
+@pytest.mark.full
 async def test_forcibly_removed_cluster_continues_once_recreated(
     world: ClusterWorld,
 ) -> None:
@@ -120,6 +122,7 @@ async def test_forcibly_removed_cluster_continues_once_recreated(
     assert former in await world.event("ClusterAdopted")
 
 
+@pytest.mark.full
 async def test_objects_held_by_other_finalizers_report_deleted(
     world: ClusterWorld,
 ) -> None:

@@ -18,7 +18,7 @@ from tests.integration.operator.operator_process import OperatorProcess
 from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.listener.request_limits import REQUEST_BYTES_MAX, UNPROVEN_BYTES_MAX
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 #: Of an operator under any flood.
 # The operator alone needs about 100 MiB.
 MEMORY_MIB = 300

@@ -29,6 +29,8 @@ from tidemark_operator.kube.kinds import (
     Kind,
 )
 
+pytestmark = pytest.mark.full
+
 POLICIES = Path(__file__).parents[3] / "policies"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -111,6 +111,7 @@ async def test_protected_objects_are_not_deleted_before_the_annotation_is_remove
         assert await world.is_deleted(TOPIC, "t")
 
 
+@pytest.mark.full
 async def test_protected_namespace_and_definition_are_not_deleted(world: ClusterWorld) -> None:
     # A definition and a namespace of this test, so that other tests are not affected.
     group = f"{world.namespace}.test"

@@ -14,6 +14,8 @@ from tidemark_operator.kube.kinds import CLUSTER, EXPORT, JOB, SECRET, TOPIC, Js
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
 
+pytestmark = pytest.mark.full
+
 #: A loopback address of each test process: pods' pages share one port.
 IP = f"127.8.{os.getpid() // 250 % 250}.{1 + os.getpid() % 250}"
 LOADED = 90.0

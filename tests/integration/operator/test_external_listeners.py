@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.chart_pods import entries_of
@@ -79,6 +80,7 @@ async def bootstrap(world: ClusterWorld, expected: str) -> None:
     )
 
 
+@pytest.mark.full
 async def test_node_ports_are_advertised_with_the_node_of_each_pod(
     world: ClusterWorld,
 ) -> None:
@@ -143,6 +145,7 @@ async def template(world: ClusterWorld, node: int) -> Json:
     return found
 
 
+@pytest.mark.full
 async def test_load_balancer_address_is_awaited_and_advertised(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await pods.start_operator(world)
@@ -177,6 +180,7 @@ async def test_load_balancer_address_is_awaited_and_advertised(world: ClusterWor
     assert await template(world, 1) == before, "no restart for an address"
 
 
+@pytest.mark.full
 async def test_taken_port_is_reported_until_it_is_free(world: ClusterWorld) -> None:
     await world.create_cluster()
     # A Service of another owner has the node port that the Broker requests.
@@ -205,6 +209,7 @@ async def test_taken_port_is_reported_until_it_is_free(world: ClusterWorld) -> N
     await endpoints(world, 1, ("10.0.0.1", taken))
 
 
+@pytest.mark.full
 async def test_services_of_a_former_external_listener_are_deleted(
     world: ClusterWorld,
 ) -> None:

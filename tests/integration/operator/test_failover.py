@@ -17,6 +17,7 @@ async def epoch_of(world: ClusterWorld) -> int:
     return int((status.get("controller") or {}).get("epoch", 0))
 
 
+@pytest.mark.full
 async def test_successor_of_a_killed_operator_changes_no_row(
     world: ClusterWorld,
 ) -> None:
@@ -112,6 +113,7 @@ async def test_stopped_operator_releases_its_lease(world: ClusterWorld) -> None:
     assert after["spec"]["holderIdentity"] != before["spec"]["holderIdentity"]
 
 
+@pytest.mark.full
 async def test_deleted_lease_places_no_topic_twice(
     world: ClusterWorld,
 ) -> None:
@@ -181,6 +183,7 @@ async def test_partitions_of_a_dead_broker_get_a_new_leader(
     assert set(result.isr) == {1, 2}
 
 
+@pytest.mark.full
 async def test_unclean_leader_recovers_before_its_isr_grows(
     world: ClusterWorld,
 ) -> None:
@@ -223,6 +226,7 @@ async def test_unclean_leader_recovers_before_its_isr_grows(
     assert (await one.alter("t", 0, (1, 2))).error_code == 0
 
 
+@pytest.mark.full
 async def test_controlled_shutdown_moves_leaders_first(
     world: ClusterWorld,
 ) -> None:
@@ -240,6 +244,7 @@ async def test_controlled_shutdown_moves_leaders_first(
     await world.condition(BROKER, "broker-1", "Ready", "False")
 
 
+@pytest.mark.full
 async def test_broker_with_a_higher_controller_epoch_causes_a_takeover(
     world: ClusterWorld,
 ) -> None:
@@ -255,6 +260,7 @@ async def test_broker_with_a_higher_controller_epoch_causes_a_takeover(
     assert await epoch_of(world) == peer.controller_epoch
 
 
+@pytest.mark.full
 async def test_missing_slice_is_recreated_and_its_loss_is_reported(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await world.start_operator()

@@ -10,6 +10,8 @@ from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import decode_row
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 
+pytestmark = pytest.mark.full
+
 T = ("t", 0)
 MIN_2 = {"min.insync.replicas": "2"}
 #: Long: whatever happens within a test does not wait for a session to end.

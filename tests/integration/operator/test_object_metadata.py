@@ -34,6 +34,8 @@ from tidemark_operator.kube.kinds import (
     Kind,
 )
 
+pytestmark = pytest.mark.full
+
 MESSAGE = "every object needs the label team (ask the platform team)"
 GIVEN: Json = {
     # A value that conflicts with a label of the operator itself.

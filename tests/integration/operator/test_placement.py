@@ -13,6 +13,7 @@ from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
 UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
 
 
+@pytest.mark.full
 async def test_topic_reports_how_many_brokers_are_missing(
     world: ClusterWorld,
 ) -> None:
@@ -170,6 +171,7 @@ async def test_registration_needs_a_broker_object_and_a_free_node_id(
     assert twin.broker_epoch > peer.broker_epoch
 
 
+@pytest.mark.full
 async def test_second_cluster_and_its_objects_report_the_conflict(world: ClusterWorld) -> None:
     await world.create_cluster()
     await world.start_operator()
@@ -187,6 +189,7 @@ async def test_second_cluster_and_its_objects_report_the_conflict(world: Cluster
     await world.condition(TOPIC, "t", "Ready", "False", "ClusterNotFound")
 
 
+@pytest.mark.full
 async def test_deleted_broker_leaves_placeholders(world: ClusterWorld) -> None:
     await world.create_cluster(**UNDER_REPLICATED)
     operator = await world.start_operator()
@@ -226,6 +229,7 @@ async def test_broker_is_drained_and_deleted_while_it_runs(world: ClusterWorld) 
     await world.until(lambda: world.is_deleted(BROKER, "broker-1"), "nothing holds it")
 
 
+@pytest.mark.full
 async def test_topic_changes_do_not_repeat_the_broker_list(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await world.start_operator()
@@ -244,6 +248,7 @@ async def test_topic_changes_do_not_repeat_the_broker_list(world: ClusterWorld) 
     await world.until(lambda: one.brokers[2].fenced, "the change is sent")
 
 
+@pytest.mark.full
 async def test_configuration_edits_of_a_paused_topic_are_not_applied(
     world: ClusterWorld,
 ) -> None:
@@ -285,6 +290,7 @@ def retention(peer: BrokerPeer) -> str:
     return {entry.name: entry.value for entry in peer.topics["t"].config}["retention.ms"]
 
 
+@pytest.mark.full
 async def test_local_retention_above_a_default_total_is_refused_in_a_condition(
     world: ClusterWorld,
 ) -> None:
@@ -302,6 +308,7 @@ async def test_local_retention_above_a_default_total_is_refused_in_a_condition(
     await world.condition(TOPIC, "t", "Ready", "True")
 
 
+@pytest.mark.full
 async def test_paused_topic_does_not_grow(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await world.start_operator()

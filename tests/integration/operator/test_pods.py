@@ -53,6 +53,7 @@ async def test_broker_has_a_pod_a_volume_and_services(world: ClusterWorld) -> No
     await world.condition(BROKER, "broker-1", "PodUpToDate", "True", "UpToDate")
 
 
+@pytest.mark.full
 async def test_missing_controller_addresses_are_reported(
     world: ClusterWorld,
 ) -> None:
@@ -68,6 +69,7 @@ async def test_missing_controller_addresses_are_reported(
     await pods.stateful_set(world, 1)
 
 
+@pytest.mark.full
 async def test_existing_object_of_the_name_blocks_until_it_is_deleted(
     world: ClusterWorld,
 ) -> None:
@@ -108,6 +110,7 @@ def claim(world: ClusterWorld, **labels: str) -> Json:
     }
 
 
+@pytest.mark.full
 async def test_existing_claim_is_adopted_once_it_is_labelled(
     world: ClusterWorld,
 ) -> None:
@@ -129,6 +132,7 @@ async def test_existing_claim_is_adopted_once_it_is_labelled(
     await pods.stateful_set(world, 1)
 
 
+@pytest.mark.full
 async def test_missing_storage_class_is_reported(world: ClusterWorld) -> None:
     """The volume binder reports a missing class in an Event of the claim."""
     await world.create_cluster()
@@ -157,6 +161,7 @@ async def test_missing_storage_class_is_reported(world: ClusterWorld) -> None:
     assert "StorageClass nowhere does not exist" in condition["message"]
 
 
+@pytest.mark.full
 async def test_changes_by_users_to_the_bootstrap_service_are_reverted(
     world: ClusterWorld,
 ) -> None:
@@ -178,6 +183,7 @@ async def test_changes_by_users_to_the_bootstrap_service_are_reverted(
     await world.until(is_back, "it leads to the brokers again")
 
 
+@pytest.mark.full
 async def test_volume_grows_only_if_its_class_allows_expansion(
     world: ClusterWorld,
 ) -> None:
@@ -281,6 +287,7 @@ async def test_rolling_restart_waits_until_all_replicas_are_in_sync(
         await world.condition(BROKER, f"broker-{node}", "PodUpToDate", "True")
 
 
+@pytest.mark.full
 async def test_pod_that_never_became_ready_is_replaced_at_once(world: ClusterWorld) -> None:
     await world.create_cluster()
     await pods.start_operator(world)
@@ -311,6 +318,7 @@ async def _number(world: ClusterWorld, replicas: int) -> None:
     await world.patch(CLUSTER, "demo", brokers=desired)
 
 
+@pytest.mark.full
 async def test_cluster_creates_brokers_and_drains_them_before_removal(
     world: ClusterWorld,
 ) -> None:
@@ -365,6 +373,7 @@ async def test_cluster_creates_brokers_and_drains_them_before_removal(
     await world.until(another, "a person removed one, and another one is made")
 
 
+@pytest.mark.full
 async def test_brokers_created_by_a_cluster_are_deleted_with_it(world: ClusterWorld) -> None:
     await world.create_cluster()
     await pods.start_operator(world)
@@ -375,6 +384,7 @@ async def test_brokers_created_by_a_cluster_are_deleted_with_it(world: ClusterWo
     assert await _brokers(world) == set()
 
 
+@pytest.mark.full
 async def test_unreadable_object_is_reported_and_others_continue(
     world: ClusterWorld,
 ) -> None:

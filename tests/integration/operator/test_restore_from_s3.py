@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -17,6 +18,8 @@ from tidemark_broker.log import appending
 from tidemark_cli.main import app
 from tidemark_operator.kube import kinds
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
+
+pytestmark = pytest.mark.full
 
 KEYS = ("accessKeyId", "secretAccessKey")
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.helm import BASE_CHART, CHART, Helm, of_kind
 from tests.integration.operator import jobs
 from tests.integration.operator.broker_peer import BrokerPeer
@@ -41,6 +43,8 @@ from tidemark_operator.kube.kinds import (
     Json,
     Kind,
 )
+
+pytestmark = pytest.mark.full
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 

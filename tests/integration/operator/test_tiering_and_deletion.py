@@ -96,6 +96,7 @@ async def test_disablement_continues_under_the_next_controller(world: ClusterWor
     assert tiering_of(status)["epoch"] == 1
 
 
+@pytest.mark.full
 async def test_grace_period_of_a_deletion_ends_under_the_next_controller(
     world: ClusterWorld,
 ) -> None:
@@ -117,6 +118,7 @@ async def test_grace_period_of_a_deletion_ends_under_the_next_controller(
     await world.until(lambda: world.is_deleted(TOPIC, "t"), "the period is over")
 
 
+@pytest.mark.full
 async def test_store_of_another_cluster_is_refused(world: ClusterWorld) -> None:
     # The identity file of another cluster.
     (world.tier / "tidemark.json").write_text(
@@ -163,6 +165,7 @@ async def test_record_deletion_resolves_its_offsets_once(world: ClusterWorld) ->
     assert all(not peer.deleted or peer.node_id in leaders for peer in peers)
 
 
+@pytest.mark.full
 async def test_dry_run_reports_what_it_would_delete(world: ClusterWorld) -> None:
     _, peers = await tiered(world)
     await world.create_deletion("d", "t", all={"beforeOffset": -1}, dryRun=True)
@@ -174,6 +177,7 @@ async def test_dry_run_reports_what_it_would_delete(world: ClusterWorld) -> None
     assert not any(peer.deleted for peer in peers)
 
 
+@pytest.mark.full
 async def test_deletion_beyond_the_high_watermark_is_refused(world: ClusterWorld) -> None:
     _, peers = await tiered(world)
     # The topic was created again with fewer records than the deletion's offset.
@@ -185,6 +189,7 @@ async def test_deletion_beyond_the_high_watermark_is_refused(world: ClusterWorld
     assert not any(peer.deleted for peer in peers)
 
 
+@pytest.mark.full
 async def test_finished_deletion_is_removed_after_its_time_to_live(world: ClusterWorld) -> None:
     await tiered(world)
     await world.create_deletion(
@@ -213,6 +218,7 @@ async def test_topic_deletion_removes_replicas_and_tier_first(
     await world.until(nothing_left, "rows and tombstones are collected")
 
 
+@pytest.mark.full
 async def test_fenced_broker_removes_deleted_topic_on_return(world: ClusterWorld) -> None:
     operator, (one, two) = await tiered(world)
     topic_id = one.topics["t"].topic_id
@@ -228,6 +234,7 @@ async def test_fenced_broker_removes_deleted_topic_on_return(world: ClusterWorld
     assert (topic_id, -1) in back.removed
 
 
+@pytest.mark.full
 async def test_orphaned_topic_is_recorded_and_can_be_adopted(world: ClusterWorld) -> None:
     _, (one, _) = await tiered(world, deletionPolicy="Orphan")
     await world.delete(TOPIC, "t")

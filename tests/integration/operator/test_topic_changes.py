@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.integration.operator.broker_peer import BrokerPeer
@@ -76,6 +77,7 @@ async def test_topic_of_a_client_is_managed_as_an_object(world: ClusterWorld) ->
     await world.until(lambda: world.is_deleted(TOPIC, name), "the object is deleted")
 
 
+@pytest.mark.full
 async def test_client_changes_respect_fields_owned_by_git(world: ClusterWorld) -> None:
     operator, peer = await _started(world)
     await _apply(world, "t", config={"retention.ms": "60000"})
@@ -115,6 +117,7 @@ async def test_client_changes_respect_fields_owned_by_git(world: ClusterWorld) -
     assert spec["config"] == {"retention.ms": "90000", "segment.ms": "70000"}
 
 
+@pytest.mark.full
 async def test_client_cannot_enable_tiering_during_a_disablement(world: ClusterWorld) -> None:
     operator, peer = await _started(world)
     made = create("t", settings=settings(remote_storage_enable="true"))
@@ -148,6 +151,7 @@ async def test_internal_topic_is_placed_with_one_broker(world: ClusterWorld) -> 
     assert "this internal topic stores the state of groups or transactions" in message
 
 
+@pytest.mark.full
 async def test_clients_change_no_manifest_of_a_cluster_that_refuses_it(
     world: ClusterWorld,
 ) -> None:

@@ -2,10 +2,14 @@
 the pending disablement.
 """
 
+import pytest
+
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json
+
+pytestmark = pytest.mark.full
 
 RACKS = {1: "a", 2: "b"}
 

@@ -5,6 +5,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.user_states import quota
@@ -93,6 +95,7 @@ async def test_user_is_sent_to_every_broker_and_removed(world: ClusterWorld) -> 
     assert password.decode() not in operator.log
 
 
+@pytest.mark.full
 async def test_next_operator_sends_the_complete_user_list(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await world.start_operator()
@@ -115,6 +118,7 @@ async def test_next_operator_sends_the_complete_user_list(world: ClusterWorld) -
     assert found["conditions"][0]["status"] == "True"
 
 
+@pytest.mark.full
 async def test_refused_user_command_is_repeated(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await world.start_operator()
@@ -154,6 +158,7 @@ async def test_changed_password_takes_effect(world: ClusterWorld) -> None:
         assert "second one" not in text
 
 
+@pytest.mark.full
 async def test_user_and_secret_are_restored_from_a_backup(world: ClusterWorld) -> None:
     """Backup tools restore the Secret first, without its owner."""
     await world.create_cluster()
@@ -178,6 +183,7 @@ async def test_user_and_secret_are_restored_from_a_backup(world: ClusterWorld) -
     assert (await secret(world, "alice"))["password"] == password
 
 
+@pytest.mark.full
 async def test_secret_of_another_owner_is_left_alone(world: ClusterWorld) -> None:
     await world.create_cluster()
     await put_secret(world, "alice", "theirs")

@@ -81,6 +81,7 @@ def delivered(
     gc.collect()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("definition_goes")
 @pytest.mark.parametrize("watched", [(TOPIC, LATE)], ids=["a definition comes late"])
 async def test_kind_that_is_served_later_is_watched(
@@ -103,6 +104,7 @@ async def test_kind_that_is_served_later_is_watched(
     await world.until(lambda: "one" in delivered.names, "the watch brings it")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("definition_goes")
 @pytest.mark.parametrize("watched", [(TOPIC, LATE)], ids=["a definition goes and comes"])
 async def test_recreated_definition_is_watched_again(

@@ -94,6 +94,7 @@ def test_each_record_is_exported_once_despite_kills(lake: Lake, topic: SmallTier
     check(lake)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "moment", ["before it writes", pytest.param("while it writes", marks=pytest.mark.long)]
 )
@@ -125,6 +126,7 @@ def test_superseded_job_commits_nothing_in_iceberg(lake: Lake, moment: str) -> N
     assert overtook[-1].offsets == {}
 
 
+@pytest.mark.full
 def test_table_with_foreign_rows_is_refused(lake: Lake) -> None:
     lake.session.sql(f"CREATE TABLE {lake.name} (topic string) USING iceberg")
     lake.session.sql(f"INSERT INTO {lake.name} VALUES ('t')")
@@ -143,6 +145,7 @@ BAD = {
 }
 
 
+@pytest.mark.full
 def test_unparseable_json_becomes_dead_letters(lake: Lake, tmp_path: Path) -> None:
     """Both tables have each record once though the job is killed between their commits, and the
     next one has another schema."""
@@ -236,6 +239,7 @@ def test_rows_of_any_timestamp_are_found_by_queries(
             assert session.table(lake.named(name)).where(condition).count() == count, condition
 
 
+@pytest.mark.full
 def test_json_that_spark_would_misread_is_handled_exactly(session: SparkSession) -> None:
     """A key that a map has twice, fractions and times that a column cannot hold, and records that
     are only partly JSON."""

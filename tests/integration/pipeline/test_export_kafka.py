@@ -26,7 +26,7 @@ from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs.propagate import propagate
 from tidemark_pipeline.read.options import OptionError
 
-pytestmark = [*MARKS, pytest.mark.timeout(600)]
+pytestmark = [*MARKS, pytest.mark.timeout(600), pytest.mark.full]
 
 _numbers = itertools.count(1)
 

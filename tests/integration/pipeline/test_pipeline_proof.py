@@ -10,7 +10,7 @@ from tests.conformance.local_cluster import run_cluster
 from tests.integration.pipeline.marks import MARKS
 from tests.pipeline_proof.scenarios import BROKERS, Proof, Size
 
-pytestmark = [*MARKS, pytest.mark.timeout(900)]
+pytestmark = [*MARKS, pytest.mark.timeout(900), pytest.mark.full]
 
 
 def test_spark_reads_what_confluent_kafka_reads(session: SparkSession, tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_aggregate_matches_plain_python(
     }
 
 
+@pytest.mark.full
 def test_report_counts_rows_keys_and_sizes(session: SparkSession, flights: SmallTier) -> None:
     # The expected size of each value is that of its JSON.
     values = [
@@ -107,6 +108,7 @@ def test_report_counts_rows_keys_and_sizes(session: SparkSession, flights: Small
     assert (found.keys, found.distinct_keys) == (((b"k", 60),), 1)
 
 
+@pytest.mark.full
 def test_executors_audit_a_topic_and_report_missing_objects(
     session: SparkSession, flights: SmallTier
 ) -> None:

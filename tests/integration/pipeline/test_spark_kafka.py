@@ -18,7 +18,7 @@ from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.report import figures
 from tidemark_pipeline.read.topic_source import read_topic
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.full]
 
 RECORDS = 4000
 

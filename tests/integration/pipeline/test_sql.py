@@ -84,6 +84,7 @@ def test_every_type_is_serializable(session: SparkSession) -> None:
     assert run_statement(session, "CREATE TEMPORARY VIEW nothing_said AS SELECT 1", 10).rows == ()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
@@ -103,6 +104,7 @@ def test_spark_errors_are_one_line(session: SparkSession, statement: str, expect
     assert (f"topics: t, {NAME}" in message) == ("nosuch" in statement)
 
 
+@pytest.mark.full
 def test_unreadable_topic_is_reported_plainly(session: SparkSession, tier: Path) -> None:
     make_view(session, NAME, {"path": str(tier)})
     # The tier's objects disappear while the view exists.

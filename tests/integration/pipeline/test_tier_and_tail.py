@@ -178,6 +178,7 @@ async def test_stream_resumes_where_it_was(broker: SparkBroker, tmp_path: Path) 
     assert in_order(seen) == expected(0, 400)
 
 
+@pytest.mark.full
 async def test_tiering_is_switched_between_two_reads(broker: SparkBroker) -> None:
     """With Delete only the brokers' local records are left, and the tier restarts behind them;
     a read of deleted records fails with that reason.

@@ -31,7 +31,7 @@ from tidemark_pipeline.export.json_values import JsonValues, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Partitioning, PartitionPeriod, TableLayout
 
-pytestmark = [*MARKS, pytest.mark.timeout(600)]
+pytestmark = [*MARKS, pytest.mark.timeout(600), pytest.mark.full]
 PARTITIONS = 2
 UPSERT = TableLayout(columns=RAW_DDL, mode=WriteMode.UPSERT)
 BY_KEY, BY_DAY = Partitioning(buckets=4), Partitioning(PartitionPeriod.DAY)

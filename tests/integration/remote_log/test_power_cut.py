@@ -15,6 +15,8 @@ from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
 from tidemark.records.batch import iter_headers
 from tidemark_broker.replication.partition import Role
 
+pytestmark = pytest.mark.full
+
 LATER_MS = NOW_MS + 1_000_000
 
 

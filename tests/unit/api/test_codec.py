@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from tests.effort import examples
 from tests.unit.api import api_requests as kafka
 from tidemark.wire.bounds import STRING_BYTES_MAX, MessageBounds
 from tidemark.wire.framing import (
@@ -120,7 +121,7 @@ def test_a_response_without_records_is_one_piece(version: int) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_bytes_decode_or_raise_a_frame_error(data: st.DataObject) -> None:
     """kio's reader is native code. It may raise nothing but the known errors."""
     key, version = data.draw(st.sampled_from(SERVED))
@@ -132,7 +133,7 @@ def test_any_bytes_decode_or_raise_a_frame_error(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_damaged_request_decodes_or_raises_a_frame_error(data: st.DataObject) -> None:
     version = data.draw(st.integers(3, 13))
     encoded = bytearray(encode(kafka.produce(version, "topic", kafka.batch(b"abc"), b"x" * 30)))
@@ -150,7 +151,7 @@ HUGE = (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", struct.pack(">i", 2**3
 
 
 @given(data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_wrong_lengths_are_rejected_before_memory_is_reserved(data: st.DataObject) -> None:
     """kio reserves the claimed length of an array. 2^32 elements would abort the process."""
     key, version = data.draw(st.sampled_from(SERVED))

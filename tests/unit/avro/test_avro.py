@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 import tidemark_avro
+from tests.effort import examples
 from tidemark_avro.column_rules import SchemaRefused
 from tidemark_avro.column_types import columns_of
 from tidemark_avro.decode import AvroDecoder
@@ -199,7 +200,7 @@ def records(draw: st.DrawFn, depth: int = 3) -> AvroCase:
     return AvroCase(schema, values)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_rows_equal_the_written_values(data: st.DataObject) -> None:
     case = data.draw(records())
@@ -209,7 +210,7 @@ def test_rows_equal_the_written_values(data: st.DataObject) -> None:
     assert rows == [had for _, had in pairs]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_bytes_that_are_no_record_fail_alone(data: st.DataObject) -> None:
     """Damaged records have errors, and the records around them are read."""
@@ -272,7 +273,7 @@ def like_fastavro(value: Any, schema: Any) -> Any:
 _BYTES = st.lists(st.one_of(st.integers(0, 4), st.integers(0, 255)), max_size=25).map(bytes)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(_PLAIN.map(record), st.lists(_BYTES, min_size=1, max_size=40))
 def test_accepted_bytes_are_a_record_for_fastavro_too(schema: Any, records: list[bytes]) -> None:
     """The converse is not true: fastavro accepts branches and symbols that do not exist."""

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.effort import examples
 from tests.unit.controller.controller_world import (
     T0,
     TIERED,
@@ -473,5 +474,5 @@ class TieringMachine(RuleBasedStateMachine):
         self.seen = self.tiering().epoch
 
 
-TieringMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
+TieringMachine.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30)
 TestTieringMachine = TieringMachine.TestCase

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.effort import examples
 from tests.unit.controller.controller_world import (
     ControllerWorld,
     broker,
@@ -356,8 +357,8 @@ class ClusterThatMovesTwoInSync(ClusterThatMoves):
     is_covered = ClusterOfTwoInSync.is_covered
 
 
-ReplicationMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
-ClusterOfTwoInSync.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+ReplicationMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30)
+ClusterOfTwoInSync.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 TestCluster = ReplicationMachine.TestCase
 TestClusterOfTwoInSync = ClusterOfTwoInSync.TestCase
 ClusterOfAChangingMinimum.TestCase.settings = ClusterOfTwoInSync.TestCase.settings

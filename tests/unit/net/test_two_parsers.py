@@ -14,6 +14,7 @@ from kio.schema.fetch.v4.response import FetchResponse as LegacyFetchResponse
 from kio.schema.fetch.v12.response import PartitionData
 from kio.schema.fetch.v16.response import FetchResponse
 
+from tests.effort import examples
 from tests.fuzz import frames
 from tests.fuzz.agreement import check_message
 from tidemark.wire.bounds import end_of_entity
@@ -38,7 +39,7 @@ _VERSIONS = struct.pack(">h", 0) + b"\x01" + struct.pack(">i", 0)
 
 
 @given(entity_type=_entity_types, rng=_randoms)
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_every_valid_message_is_read_to_its_end(entity_type: Any, rng: random.Random) -> None:
     body = frames.write(rng, entity_type)
     assert check_message(entity_type, body)
@@ -49,7 +50,7 @@ def test_every_valid_message_is_read_to_its_end(entity_type: Any, rng: random.Ra
 
 
 @given(entity_type=_entity_types, rng=_randoms, lies=st.sampled_from([0.0, 0.02, 0.2]))
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_a_malformed_message_is_read_alike_or_rejected(
     entity_type: Any, rng: random.Random, lies: float
 ) -> None:

@@ -175,6 +175,8 @@ FLOWS = {
     "more-replicas": KillFlow((made, edited(replicationFactor=3)), placed(replicas=3), (1, 2, 3)),
     "fewer-replicas": KillFlow((made, edited(replicationFactor=1)), placed(replicas=1)),
 }
+#: Flows of `make test`: others reach the same calls.
+SHORT = {"create", "delete", "remove-broker"}
 
 
 def final_state(world: MortalWorld) -> dict[str, object]:
@@ -231,8 +233,18 @@ async def begun(flow: KillFlow, tier: Path, clock: WallClock) -> MortalWorld:
     return world
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["call-lost", "answer-lost"])
-@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+@pytest.mark.parametrize(
+    "after",
+    [pytest.param(False, marks=pytest.mark.full), True],
+    ids=["call-lost", "answer-lost"],
+)
+@pytest.mark.parametrize(
+    "flow",
+    [
+        pytest.param(flow, id=name, marks=[] if name in SHORT else pytest.mark.full)
+        for name, flow in FLOWS.items()
+    ],
+)
 async def test_the_result_is_the_same_as_without_a_kill(
     flow: KillFlow, after: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

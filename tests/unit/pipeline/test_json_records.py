@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tests.effort import examples
 from tidemark_avro.column_rules import COLUMNS_MAX, folded
 from tidemark_pipeline.export.evolution import changes
 from tidemark_pipeline.export.formats import Format
@@ -325,7 +326,7 @@ _JSON = st.recursive(
 _RECORDS = st.dictionaries(st.sampled_from(["a", "A", "b", "a.b", "kafka"]), _JSON)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(_RECORDS, max_size=6))
 def test_any_records_make_columns_that_a_table_can_have(values: list[Any]) -> None:
     table = of(id=LONG)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
+from tests.effort import examples
 from tidemark_avro.column_rules import SchemaRefused
 from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder
 from tidemark_pipeline.schemas.protobuf.descriptors import (
@@ -171,7 +172,7 @@ def row_of(value: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(_ORDER, max_size=5))
 def test_rows_equal_the_written_values(shop: Messages, values: list[dict[str, Any]]) -> None:
     message = by_name(shop, "shop.Order")
@@ -185,7 +186,7 @@ def test_rows_equal_the_written_values(shop: Messages, values: list[dict[str, An
     assert rows == [row_of(value) for value in values]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_row_or_a_reason(shop: Messages, data: bytes) -> None:
     message = by_name(shop, "shop.Order")

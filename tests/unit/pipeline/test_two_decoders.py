@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.fuzz.agreement import EVERYTHING, LATEST_MS, check_batch, rows_of
 from tests.fuzz.batches import T0, batch, records, sealed, spoilt
 from tidemark.records.batch import HEADER_BYTES
@@ -19,7 +20,7 @@ from tidemark_pipeline.read.decode import ByteSource, decode
 
 
 @given(rng=st.randoms(use_true_random=False), codec=st.integers(0, 4))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_valid_batches_are_read_alike(rng: random.Random, codec: int) -> None:
     payload, count = records(rng)
     assert check_batch(batch(payload, count, codec=codec, base_offset=rng.randint(0, 2**40)))
@@ -30,7 +31,7 @@ def test_valid_batches_are_read_alike(rng: random.Random, codec: int) -> None:
     codec=st.sampled_from([0, 0, 0, 1, 2, 3, 4]),
     lies=st.sampled_from([0.0, 0.02, 0.1]),
 )
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_corrupt_batches_are_read_alike_or_by_neither(
     rng: random.Random, codec: int, lies: float
 ) -> None:

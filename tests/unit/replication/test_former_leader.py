@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.unit.replication.replica_nodes import ReplicaNode, batch, row
 from tidemark_broker.log import reading
 from tidemark_broker.replication.following.follower import FetchOutcome, next_request
@@ -79,7 +80,7 @@ async def test_an_empty_epoch_on_an_empty_log_is_dropped(node: Nodes) -> None:
     assert [entry.epoch for entry in one.partition.log.epochs.entries] == [2]
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from([1, 2]), st.integers(0, 3), st.booleans()), max_size=6

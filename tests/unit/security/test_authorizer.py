@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.user_states import user, user_states
 from tidemark.wire.users import Acl, UserState
 from tidemark_broker.security import authorizer as module
@@ -187,7 +188,7 @@ def reference(
     )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     users=USERS,
     who=st.sampled_from(["ann", "bob", "eve"]),

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.effort import examples
 from tidemark.tier import queries, transitions
 from tidemark.tier.codec import decode_head, decode_page, encode_head, encode_page
 from tidemark.tier.head import (
@@ -417,6 +418,6 @@ class TwoLeaders(RuleBasedStateMachine):
 
 TestTwoLeaders = TwoLeaders.TestCase
 TestTwoLeaders.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=60,
 )
