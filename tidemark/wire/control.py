@@ -544,8 +544,8 @@ class DisableRemoteTopicResult:
     error_code: int = wire("int16")
     leader_epoch: int = wire("int32")
     is_leader: bool = wire("bool")
-    local_log_start_offset: int = wire("int64")
-    message: str = wire("string")
+    local_log_start_offset: int = wire("int64", default=i64(-1))
+    message: str = wire("string", default="")
 
 
 @entity(_response, DISABLE_REMOTE_TOPIC)
@@ -580,8 +580,8 @@ class DeleteRemoteTopicResponse:
     """
 
     error_code: int = wire("int16")
-    remaining_segments: int = wire("int64")
-    message: str = wire("string")
+    remaining_segments: int = wire("int64", default=i64(0))
+    message: str = wire("string", default="")
 
 
 @entity(_request, REPLICA_LOG_INFO)
@@ -613,8 +613,8 @@ class ReplicaLog:
     last_epoch: int = wire("int32")
     next_offset: int = wire("int64")
     leader_epoch: int = wire("int32")
-    lost_start_offset: int = wire("int64")
-    lost_end_offset: int = wire("int64")
+    lost_start_offset: int = wire("int64", default=i64(-1))
+    lost_end_offset: int = wire("int64", default=i64(-1))
 
 
 @entity(_response, REPLICA_LOG_INFO)

@@ -9,11 +9,17 @@ epoch refuses. Offsets are -1 when unknown.
 import uuid
 
 from kio.static.constants import EntityType
+from kio.static.primitive import i16, i32, i64
 
 from tidemark.wire.entity import entity, wire
 
 DELETION_POINTS = 10008
 DELETE_TOPIC_RECORDS = 10009
+
+#: ``before_offset`` of everything that is committed at the time of the query.
+HIGH_WATERMARK = -1
+#: ``before_time_ms`` of a query by offset.
+NO_TIME = -1
 
 _nested = EntityType.nested
 _request = EntityType.request
@@ -21,17 +27,17 @@ _response = EntityType.response
 
 
 @entity(_nested, DELETION_POINTS)
-class WireDeletionPointQuery:
+class DeletionPointQuery:
     """Question about one partition, which the receiver leads in ``leader_epoch``.
 
-    It selects the records before the first one of ``before_time_ms`` or later. If that is -1, it
-    selects those below ``before_offset`` (-1: below the high watermark).
+    It selects the records before the first one of ``before_time_ms`` or later. If that is
+    :data:`NO_TIME`, it selects those below ``before_offset``.
     """
 
     partition: int = wire("int32")
     leader_epoch: int = wire("int32")
-    before_offset: int = wire("int64")
-    before_time_ms: int = wire("int64")
+    before_offset: int = wire("int64", default=i64(HIGH_WATERMARK))
+    before_time_ms: int = wire("int64", default=i64(NO_TIME))
 
 
 @entity(_request, DELETION_POINTS)
@@ -40,11 +46,11 @@ class DeletionPointsRequest:
 
     controller_epoch: int = wire("int32")
     topic_id: uuid.UUID = wire("uuid")
-    partitions: tuple[WireDeletionPointQuery, ...]
+    partitions: tuple[DeletionPointQuery, ...]
 
 
 @entity(_nested, DELETION_POINTS)
-class WireDeletionPoint:
+class DeletionPoint:
     """Answer for one partition.
 
     ``offset``: the records below it are selected; never above the high watermark unless requested.
@@ -58,12 +64,12 @@ class WireDeletionPoint:
     """
 
     partition: int = wire("int32")
-    error_code: int = wire("int16")
-    log_start_offset: int = wire("int64")
-    high_watermark: int = wire("int64")
-    offset: int = wire("int64")
-    last_epoch: int = wire("int32")
-    size_bytes: int = wire("int64")
+    error_code: int = wire("int16", default=i16(0))
+    log_start_offset: int = wire("int64", default=i64(-1))
+    high_watermark: int = wire("int64", default=i64(-1))
+    offset: int = wire("int64", default=i64(-1))
+    last_epoch: int = wire("int32", default=i32(-1))
+    size_bytes: int = wire("int64", default=i64(-1))
 
 
 @entity(_response, DELETION_POINTS)
@@ -71,11 +77,11 @@ class DeletionPointsResponse:
     """One point for each partition. ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11)."""
 
     error_code: int = wire("int16")
-    points: tuple[WireDeletionPoint, ...]
+    points: tuple[DeletionPoint, ...]
 
 
 @entity(_nested, DELETE_TOPIC_RECORDS)
-class WirePartitionDeletion:
+class PartitionDeletion:
     """Deletion of the records below ``offset``.
 
     The receiver executes it if it leads in ``leader_epoch``, and the last of the records was
@@ -98,23 +104,23 @@ class DeleteTopicRecordsRequest:
     controller_epoch: int = wire("int32")
     topic_id: uuid.UUID = wire("uuid")
     timeout_ms: int = wire("int32")
-    partitions: tuple[WirePartitionDeletion, ...]
+    partitions: tuple[PartitionDeletion, ...]
 
 
 @entity(_nested, DELETE_TOPIC_RECORDS)
-class WirePartitionDeletionResult:
+class PartitionDeletionResult:
     """Result of one partition.
 
-    ``error_code`` as in DeleteRecords, or as in :class:`WireDeletionPoint`. OFFSET_NOT_AVAILABLE
+    ``error_code`` as in DeleteRecords, or as in :class:`DeletionPoint`. OFFSET_NOT_AVAILABLE
     (78): the high watermark has not reached the offset yet. OFFSET_OUT_OF_RANGE (1): this log does
     not have the selected records; ``lost_from_offset`` is where it diverges from the log that had
     them, -1 if unknown. REQUEST_TIMED_OUT (7): deleted here, and not yet by all replicas.
     """
 
     partition: int = wire("int32")
-    error_code: int = wire("int16")
-    low_watermark: int = wire("int64")
-    lost_from_offset: int = wire("int64")
+    error_code: int = wire("int16", default=i16(0))
+    low_watermark: int = wire("int64", default=i64(-1))
+    lost_from_offset: int = wire("int64", default=i64(-1))
 
 
 @entity(_response, DELETE_TOPIC_RECORDS)
@@ -122,4 +128,4 @@ class DeleteTopicRecordsResponse:
     """One result for each partition. ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11)."""
 
     error_code: int = wire("int16")
-    results: tuple[WirePartitionDeletionResult, ...]
+    results: tuple[PartitionDeletionResult, ...]

@@ -40,7 +40,7 @@ class _DeletionRefused(Exception):
 
 async def deletion_points(
     manager: ReplicaManager, request: wire.DeletionPointsRequest
-) -> tuple[wire.WireDeletionPoint, ...]:
+) -> tuple[wire.DeletionPoint, ...]:
     """Resolve deletion requests to offsets. Return one result per partition, in request order.
 
     Nothing is deleted. The controller shows the results in a dry run, and sends the offsets back in
@@ -49,7 +49,7 @@ async def deletion_points(
     gate, found = asyncio.Semaphore(_AT_ONCE), []
     until_s = asyncio.get_running_loop().time() + _LOOKUPS_S
 
-    async def limited(point: wire.WireDeletionPointQuery) -> wire.WireDeletionPoint:
+    async def limited(point: wire.DeletionPointQuery) -> wire.DeletionPoint:
         """Resolve one partition, with at most :data:`_AT_ONCE` look-ups at a time."""
         async with gate:
             return await _point(manager, request.topic_id, point, until_s)
@@ -64,8 +64,8 @@ async def deletion_points(
 
 
 async def _point(
-    manager: ReplicaManager, topic_id: uuid.UUID, point: wire.WireDeletionPointQuery, until_s: float
-) -> wire.WireDeletionPoint:
+    manager: ReplicaManager, topic_id: uuid.UUID, point: wire.DeletionPointQuery, until_s: float
+) -> wire.DeletionPoint:
     """Resolve one partition's query, or return its error code with all offsets set to -1.
 
     ``until_s`` is the deadline in seconds of the loop's clock.
@@ -79,15 +79,7 @@ async def _point(
         error = refused.error
     except TimeoutError:
         error = ErrorCode.request_timed_out
-    return wire.WireDeletionPoint(
-        partition=point.partition,
-        error_code=int(error.value),
-        log_start_offset=-1,
-        high_watermark=-1,
-        offset=-1,
-        last_epoch=-1,
-        size_bytes=-1,
-    )
+    return wire.DeletionPoint(partition=point.partition, error_code=int(error.value))
 
 
 def _hosted(
@@ -102,9 +94,7 @@ def _hosted(
     raise _DeletionRefused(ErrorCode.kafka_storage_error if offline else ErrorCode.unknown_topic_id)
 
 
-async def _resolved(
-    partition: Partition, point: wire.WireDeletionPointQuery
-) -> wire.WireDeletionPoint:
+async def _resolved(partition: Partition, point: wire.DeletionPointQuery) -> wire.DeletionPoint:
     """Translate "before this offset" or "before this time" into the offset to delete up to.
 
     The result also contains the bounds of the log, the leader epoch of the last record below the
@@ -126,7 +116,7 @@ async def _resolved(
     error = partition.check_leader(point.leader_epoch)
     if error is not ErrorCode.none:
         raise _DeletionRefused(error)
-    return wire.WireDeletionPoint(
+    return wire.DeletionPoint(
         partition=point.partition,
         error_code=0,
         log_start_offset=partition.log_start_offset,
@@ -176,7 +166,7 @@ def _local_bytes(log: PartitionLog, copied: int, offset: int) -> int:
 
 async def delete_topic_records(
     manager: ReplicaManager, request: wire.DeleteTopicRecordsRequest, *, who: str
-) -> tuple[wire.WirePartitionDeletionResult, ...]:
+) -> tuple[wire.PartitionDeletionResult, ...]:
     """Delete records up to the given offsets and return one result per partition, in request order.
 
     Waits at most ``timeout_ms`` until all followers have deleted them too (the low watermark).
@@ -194,9 +184,7 @@ async def delete_topic_records(
     return _results(begun)
 
 
-def _begin(
-    manager: ReplicaManager, topic_id: uuid.UUID, below: wire.WirePartitionDeletion
-) -> Deletion:
+def _begin(manager: ReplicaManager, topic_id: uuid.UUID, below: wire.PartitionDeletion) -> Deletion:
     """Start the deletion on one partition.
 
     ``below`` contains the offset and the leader epochs that the controller resolved. Conditions are
@@ -217,9 +205,9 @@ def _begin(
     return deletions.begun(partition, result)
 
 
-def _results(ended: Sequence[Deletion]) -> tuple[wire.WirePartitionDeletionResult, ...]:
+def _results(ended: Sequence[Deletion]) -> tuple[wire.PartitionDeletionResult, ...]:
     return tuple(
-        wire.WirePartitionDeletionResult(
+        wire.PartitionDeletionResult(
             partition=deletion.tp.partition,
             error_code=int(deletion.error.value),
             low_watermark=deletion.low_watermark,

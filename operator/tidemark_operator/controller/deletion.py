@@ -5,29 +5,26 @@ its offset. A log start that is already beyond it is success (idempotent, invari
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.reasons import Reason
+from tidemark.wire.deletions import PartitionDeletion, PartitionDeletionResult
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_offsets import queries
 from tidemark_operator.controller.deletion_values import (
     TOPIC_TIMEOUT_MS,
     Delete,
-    DeleteCommand,
     DeletionInfo,
     DeletionProgress,
     DeletionWait,
     Finished,
-    PartitionDeletion,
-    PartitionDeletionResult,
-    ResolvedOffset,
     Step,
     error_name,
 )
 from tidemark_operator.controller.events import count, numbers
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
+from tidemark_operator.controller.model import NO_LEADER, TopicInfo
 
 #: A time-out is no error: some replicas need longer, and the low watermark shows their progress.
 _NO_ERROR = frozenset({ErrorCode.none.value, ErrorCode.request_timed_out.value})
@@ -137,45 +134,37 @@ def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> S
     """Return the deletions to send to the leaders of all partitions that are not complete."""
     waiting = _open(view)
     rows, resolved = state.rows_of(topic.id), view.resolved or {}
-    by_leader: dict[int, list[PartitionRow]] = {}
+    by_leader: dict[int, list[PartitionDeletion]] = {}
     # A partition without a leader stays pending; the others are deleted meanwhile.
     for part in waiting:
         row = rows.get(part)
         if row is not None and row.leader != NO_LEADER:
-            by_leader.setdefault(row.leader, []).append(row)
-    commands = tuple(
-        _command(node_id, topic, led, resolved) for node_id, led in sorted(by_leader.items())
-    )
-    if not commands:
+            # The leader epoch lets a former leader refuse, and the last epoch proves that the
+            # offset is of the same log.
+            deletion = PartitionDeletion(
+                partition=part,
+                leader_epoch=row.leader_epoch,
+                offset=resolved[part].offset,
+                last_epoch=resolved[part].last_epoch,
+            )
+            by_leader.setdefault(row.leader, []).append(deletion)
+    if not by_leader:
         text = f"partitions {numbers(waiting)} of topic {topic.name} have no leader"
         return DeletionWait(reason=Reason.PARTITIONS_OFFLINE, message=text)
-    return Delete(commands=commands, pending=waiting)
-
-
-def _command(
-    node_id: int, topic: TopicInfo, led: list[PartitionRow], resolved: Mapping[int, ResolvedOffset]
-) -> DeleteCommand:
-    points = {}
-    for row in led:
-        frozen = resolved[row.partition]
-        points[row.partition] = PartitionDeletion(
-            offset=frozen.offset, leader_epoch=row.leader_epoch, last_epoch=frozen.leader_epoch
-        )
-    return DeleteCommand(node_id=node_id, topic_id=topic.id, points=points)
+    return Delete(topic_id=topic.id, commands=dict(sorted(by_leader.items())), pending=waiting)
 
 
 def command_for(
     state: ControllerState, view: DeletionInfo, node_id: int, *, now_ms: int
-) -> DeleteCommand | None:
-    """Return the command for a broker as of now, because another broker's answer may have taken
+) -> Sequence[PartitionDeletion]:
+    """Return the deletions for a broker as of now, because another broker's answer may have taken
     long.
     """
     step = next_step(state, view, now_ms=now_ms)
-    commands = step.commands if isinstance(step, Delete) else ()
-    return next((command for command in commands if command.node_id == node_id), None)
+    return step.commands.get(node_id, ()) if isinstance(step, Delete) else ()
 
 
-def record(view: DeletionInfo, answers: Mapping[int, PartitionDeletionResult]) -> DeletionInfo:
+def record(view: DeletionInfo, answers: Iterable[PartitionDeletionResult]) -> DeletionInfo:
     """Return the RecordDeletion with the leaders' responses added to its progress.
 
     A low watermark never decreases. Errors that a retry can fix, for example of a newly elected
@@ -184,7 +173,8 @@ def record(view: DeletionInfo, answers: Mapping[int, PartitionDeletionResult]) -
     fails.
     """
     progress = dict(view.progress)
-    for part, answer in answers.items():
+    for answer in answers:
+        part = answer.partition
         if view.resolved is None or part not in view.resolved or _done(view, part):
             continue
         # Answers may overtake each other, so the highest low watermark counts.
@@ -206,7 +196,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
     """
     if view.resolved is None or view.topic_id is None:
         return view
-    low_watermarks: dict[int, PartitionDeletionResult] = {}
+    low_watermarks: list[PartitionDeletionResult] = []
     progress = dict(view.progress)
     for part in _open(view):
         report, row = state.reports.get((view.topic_id, part)), state.row((view.topic_id, part))
@@ -215,9 +205,11 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
             continue
         frozen = view.resolved[part]
         # A report in the epoch of the resolution may be older than the resolution itself.
-        is_later = report.leader_epoch > frozen.leader_epoch
+        is_later = report.leader_epoch > frozen.last_epoch
         if report.low_watermark >= frozen.offset:
-            low_watermarks[part] = PartitionDeletionResult(low_watermark=report.low_watermark)
+            low_watermarks.append(
+                PartitionDeletionResult(partition=part, low_watermark=report.low_watermark)
+            )
         elif (
             is_later
             and report.next_offset < frozen.offset
@@ -232,12 +224,12 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
     return record(view, low_watermarks) if low_watermarks else view
 
 
-def _lost_records_text(lost_from: int | None, offset: int) -> str:
-    """Return the error of lost records; ``lost_from`` None: the first lost offset is not known."""
+def _lost_records_text(lost_from: int, offset: int) -> str:
+    """Return the error of lost records; ``lost_from`` -1: the first lost offset is not known."""
     return (
         f"{ErrorCode.offset_out_of_range.name.upper()}: records below {offset} "
         "were lost in an unclean "
-        f"election{'' if lost_from is None else f', from {lost_from} on'}. The "
+        f"election{'' if lost_from < 0 else f', from {lost_from} on'}. The "
         "new records are kept. To delete them, create another RecordDeletion"
     )
 
@@ -259,7 +251,7 @@ def _error_text(answer: PartitionDeletionResult, offset: int) -> str:
     if code in _NO_ERROR:
         return ""
     if code == ErrorCode.offset_out_of_range.value:
-        return _lost_records_text(None if answer.lost_from < 0 else answer.lost_from, offset)
+        return _lost_records_text(answer.lost_from_offset, offset)
     if code == ErrorCode.offset_not_available.value:
         return f"HIGH_WATERMARK_BEHIND: the leader has not reached offset {offset} yet"
     return error_name(code)

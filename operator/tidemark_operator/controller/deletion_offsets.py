@@ -6,31 +6,24 @@ more.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Iterable
 
 from tidemark.reasons import Reason
+from tidemark.wire.deletions import HIGH_WATERMARK, NO_TIME, DeletionPoint, DeletionPointQuery
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
-    HIGH_WATERMARK,
     DeletionInfo,
-    DeletionPoint,
-    DeletionPointQuery,
     DeletionProgress,
     DeletionTarget,
     DeletionWait,
     Finished,
     Resolve,
-    ResolvedOffset,
     Step,
     error_name,
     is_fatal,
 )
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
-
-#: Leaders' answers by partition.
-Answers: TypeAlias = Mapping[int, DeletionPoint]
 
 
 def _points(
@@ -78,27 +71,32 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
     if offline:
         text = f"partitions {numbers(offline)} of topic {topic.name} have no leader"
         return DeletionWait(reason=Reason.PARTITIONS_OFFLINE, message=text)
-    leader_queries = tuple(_query(rows[part], points[part]) for part in sorted(points))
-    return Resolve(topic_id=topic.id, queries=leader_queries)
+    by_leader: dict[int, list[DeletionPointQuery]] = {}
+    for part in sorted(points):
+        by_leader.setdefault(rows[part].leader, []).append(_query(rows[part], points[part]))
+    return Resolve(topic_id=topic.id, queries=by_leader)
 
 
 def _query(row: PartitionRow, target: DeletionTarget) -> DeletionPointQuery:
-    offset = HIGH_WATERMARK if target.before_offset is None else target.before_offset
     return DeletionPointQuery(
         partition=row.partition,
-        node_id=row.leader,
         leader_epoch=row.leader_epoch,
-        before_offset=offset,
-        before_time_ms=target.before_time_ms,
+        before_offset=HIGH_WATERMARK if target.before_offset is None else target.before_offset,
+        before_time_ms=NO_TIME if target.before_time_ms is None else target.before_time_ms,
     )
 
 
 def freeze(
-    state: ControllerState, view: DeletionInfo, step: Resolve, answers: Answers, *, now_ms: int
+    state: ControllerState,
+    view: DeletionInfo,
+    step: Resolve,
+    found: Iterable[DeletionPoint],
+    *,
+    now_ms: int,
 ) -> DeletionInfo | DeletionWait | Finished:
     """Return the RecordDeletion with the resolved offsets, to be persisted before the deletion.
 
-    ``answers`` are the leaders' responses by partition to the queries of ``step``. Returns
+    ``found`` are the leaders' answers to the queries of ``step``. Returns
     ``DeletionWait`` if a response is missing, a leader has changed, or the Topic was recreated; all
     partitions are then queried again. Returns ``Finished`` (failed) if leaders would refuse the
     deletion, so that a dry run fails where the real run does.
@@ -114,7 +112,10 @@ def freeze(
     if topic.id != step.topic_id:
         return DeletionWait(reason=Reason.RESOLVING, message=f"{view.topic_key} was recreated")
     rows, points = state.rows_of(topic.id), _points(state, topic, view)
-    queried = {(query.partition, query.leader_epoch) for query in step.queries}
+    answers = {point.partition: point for point in found}
+    queried = {
+        (query.partition, query.leader_epoch) for led in step.queries.values() for query in led
+    }
     # An answer counts only if its leader still leads in the same epoch.
     late = [
         part
@@ -138,7 +139,7 @@ def freeze(
         return DeletionWait(reason=Reason.RESOLVING, message=text)
     resolved = {part: _resolved(answers[part], points[part]) for part in sorted(points)}
     # The size is only shown if it is known for every partition.
-    sizes = [point.size_bytes for point in resolved.values() if point.size_bytes is not None]
+    sizes = [point.size_bytes for point in resolved.values() if point.size_bytes >= 0]
     return dataclasses.replace(
         view,
         topic_id=topic.id,
@@ -148,23 +149,20 @@ def freeze(
             for part in resolved
             if (error := _refused(answers[part], points[part]))
         },
-        records=sum(point.records or 0 for point in resolved.values()),
+        records=sum(point.offset - point.log_start_offset for point in resolved.values()),
         size_bytes=sum(sizes) if len(sizes) == len(resolved) else None,
         started_ms=now_ms,
     )
 
 
-def _resolved(answer: DeletionPoint, target: DeletionTarget) -> ResolvedOffset:
-    """Return the answer as a resolved offset. A refused partition has no records to delete."""
-    refused = bool(_refused(answer, target))
-    records = 0 if refused else max(0, answer.offset - answer.log_start_offset)
-    size_bytes = 0 if refused else answer.size_bytes
-    return ResolvedOffset(
-        offset=answer.offset,
-        leader_epoch=answer.last_epoch,
-        records=records,
-        size_bytes=None if size_bytes < 0 else size_bytes,
-    )
+def _resolved(answer: DeletionPoint, target: DeletionTarget) -> DeletionPoint:
+    """Return the point to freeze: a refused partition has no records to delete, and none below its
+    log start.
+    """
+    if _refused(answer, target):
+        return dataclasses.replace(answer, log_start_offset=answer.offset, size_bytes=0)
+    start = min(answer.log_start_offset, answer.offset)
+    return dataclasses.replace(answer, log_start_offset=start)
 
 
 def _refused(answer: DeletionPoint, target: DeletionTarget) -> str:

@@ -1,17 +1,15 @@
-"""Values of a RecordDeletion (KIP-107) in the core, and its steps."""
+"""RecordDeletion objects (KIP-107) as the core sees them, and the steps of one."""
 
 import dataclasses
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.reasons import Reason
+from tidemark.wire.deletions import DeletionPoint, DeletionPointQuery, PartitionDeletion
 from tidemark_operator.controller.model import Json
-
-#: ``before_offset`` of everything that is committed at the time of the query.
-HIGH_WATERMARK = -1
 
 #: Errors of DeleteRecords that a retry cannot fix; any other is retried.
 _FATAL = frozenset(
@@ -58,21 +56,6 @@ class DeletionTarget:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedOffset:
-    """Frozen offset of one partition: records below ``offset`` are deleted.
-
-    The last of them was written in ``leader_epoch``: a log that has it has all before it, too.
-    ``records`` counts offsets, ``size_bytes`` counts segments entirely below the offset; None if
-    unknown.
-    """
-
-    offset: int
-    leader_epoch: int
-    records: int | None = None
-    size_bytes: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionProgress:
     """Progress of one partition; ``error`` starts with Kafka's error name, "" for none."""
 
@@ -89,7 +72,9 @@ class DeletionInfo:
     """A ``RecordDeletion`` object.
 
     ``expected_topic_id`` is the only topic that may lose records; None: whichever has the name.
-    ``resolved`` is None before the offsets are frozen; ``topic_id`` is set with it.
+    ``resolved`` has the frozen offset of each partition, with the leader epoch of the last record
+    below it and where deletion starts; None before the offsets are frozen. ``topic_id`` is set with
+    it.
     """
 
     key: str
@@ -104,7 +89,7 @@ class DeletionInfo:
     paused: bool = False
     ttl_after_finished_ms: int | None = None
     topic_id: uuid.UUID | None = None
-    resolved: Mapping[int, ResolvedOffset] | None = None
+    resolved: Mapping[int, DeletionPoint] | None = None
     progress: Mapping[int, DeletionProgress] = dataclasses.field(default_factory=dict)
     records: int | None = None
     size_bytes: int | None = None
@@ -122,87 +107,27 @@ class DeletionWait:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionPointQuery:
-    """Query to a partition's leader in its leader epoch.
-
-    It requests the offset of ``before_time_ms``, or where that is None of ``before_offset``.
-    """
-
-    partition: int
-    node_id: int
-    leader_epoch: int
-    before_offset: int = HIGH_WATERMARK
-    before_time_ms: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionPoint:
-    """Answer to a PointQuery; offsets are -1 with an error.
-
-    ``last_epoch`` is the leader epoch of the last record below ``offset``. ``size_bytes`` is -1 if
-    unknown.
-    """
-
-    error_code: int
-    log_start_offset: int = -1
-    high_watermark: int = -1
-    offset: int = -1
-    last_epoch: int = -1
-    size_bytes: int = -1
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Resolve:
     """Send the queries, pass the answers to :func:`deletion_offsets.freeze`, and persist the
     result.
+
+    ``queries`` are by the node id of the leader.
     """
 
     topic_id: uuid.UUID
-    queries: tuple[DeletionPointQuery, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDeletion:
-    """Deletion point for one leader: delete the records below ``offset``.
-
-    Only if it leads in ``leader_epoch`` and the last of them was written in ``last_epoch``.
-    """
-
-    offset: int
-    leader_epoch: int
-    last_epoch: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteCommand:
-    """Command for the partitions of a topic that one broker leads."""
-
-    node_id: int
-    topic_id: uuid.UUID
-    points: Mapping[int, PartitionDeletion]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDeletionResult:
-    """A partition's answer: its low watermark, -1 if unknown.
-
-    ``lost_from`` is the first of the resolved records missing in the leader's log, -1 if unknown.
-    """
-
-    error_code: int = 0
-    low_watermark: int = -1
-    lost_from: int = -1
+    queries: Mapping[int, Sequence[DeletionPointQuery]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
     """Send the commands and pass the answers to :func:`deletion.record`.
 
-    ``pending`` are the partitions that are not done. ``problem`` says why a broker could not be
-    reached.
+    ``commands`` are by the node id of the leader. ``pending`` are the partitions that are not done.
+    ``problem`` says why a broker could not be reached.
     """
 
-    commands: tuple[DeleteCommand, ...]
+    topic_id: uuid.UUID
+    commands: Mapping[int, Sequence[PartitionDeletion]]
     pending: tuple[int, ...]
     problem: str = ""
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark_operator.controller.broker_calls import Disablement, DisablementAnswer
+from tidemark.wire.control import DisableRemoteTopicRequest, DisableRemoteTopicResponse
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event, normal
 from tidemark_operator.controller.model import (
@@ -31,6 +31,8 @@ from tidemark_operator.controller.model import (
 
 #: Time without progress after which a disablement is reported as stalled.
 STALL_MS = 10 * 60 * 1000
+#: Time until a broker answers that it is still working; the request is then repeated.
+REQUEST_TIMEOUT_MS = 30_000
 
 
 def step_by_spec(
@@ -83,7 +85,7 @@ class DisablementProgress:
         state: ControllerState,
         topic_id: uuid.UUID,
         node_id: int,
-        answer: DisablementAnswer,
+        answer: DisableRemoteTopicResponse,
         *,
         now_ms: int,
     ) -> bool:
@@ -102,7 +104,7 @@ class DisablementProgress:
         before = dict(acks)
         # Answers may be delivered out of order, so an older leader epoch never replaces a later
         # one.
-        for replica in answer.replicas:
+        for replica in answer.results:
             if replica.error_code == ErrorCode.none.value:
                 ack = Ack(
                     broker_epoch=answer.broker_epoch,
@@ -119,9 +121,11 @@ class DisablementProgress:
             self._moved_ms[topic_id] = topic.tiering.epoch, now_ms
         return acks != before
 
-    def _note_error(self, topic_id: uuid.UUID, node_id: int, answer: DisablementAnswer) -> None:
+    def _note_error(
+        self, topic_id: uuid.UUID, node_id: int, answer: DisableRemoteTopicResponse
+    ) -> None:
         waiting = (ErrorCode.none.value, ErrorCode.request_timed_out.value)
-        failed = [part for part in answer.replicas if part.error_code not in waiting]
+        failed = [part for part in answer.results if part.error_code not in waiting]
         if failed and failed[0].message:
             text = f"broker {node_id}, partition {failed[0].partition}: {failed[0].message}"
             self.errors[topic_id] = text
@@ -221,7 +225,7 @@ def _done(
 
 def requests(
     state: ControllerState, topic: TopicInfo, disablements: DisablementProgress
-) -> dict[int, Disablement]:
+) -> dict[int, DisableRemoteTopicRequest]:
     """Return the disablement requests (KIP-950) to send now, by node id.
 
     Only for a topic whose state Disabling is persisted. Stateless: call it again after each
@@ -229,12 +233,15 @@ def requests(
     """
     if not topic.tiering.is_disabling or topic.deletion_ms is not None:
         return {}
+    # One request per broker, with the partitions that it has not acknowledged yet.
     return {
-        node_id: Disablement(
+        node_id: DisableRemoteTopicRequest(
+            controller_epoch=state.controller_epoch,
             topic_id=topic.id,
             tiered_epoch=topic.tiering.epoch,
-            policy=topic.tiering.disable_policy,
+            disable_policy=int(topic.tiering.disable_policy),
             partitions=partitions,
+            timeout_ms=REQUEST_TIMEOUT_MS,
         )
         for node_id, partitions in pending(state, topic, disablements).items()
     }

@@ -12,10 +12,10 @@ import dataclasses
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_operator.controller.broker_calls import ReplicaLogAnswer, ReplicaLogsAnswer
+from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event, count, numbers, warning
-from tidemark_operator.controller.model import BrokerInfo, LogReport, RowKey
+from tidemark_operator.controller.model import BrokerInfo, LogEnd, LogReport, RowKey
 
 #: Partitions in one request.
 ASKED_MAX = 1000
@@ -71,7 +71,7 @@ class ReplicaLogs:
         return start
 
     def take(
-        self, state: ControllerState, node_id: int, answer: ReplicaLogsAnswer
+        self, state: ControllerState, node_id: int, answer: ReplicaLogInfoResponse
     ) -> tuple[list[RowKey], list[Event]]:
         """Take a broker's response about log ends; return the partitions answered, and Events."""
         broker = state.brokers.get(node_id)
@@ -80,7 +80,7 @@ class ReplicaLogs:
         start, lost = self._start(state, broker), []
         # Each log end counts for an election, and for the report of records lost in a crash.
         for log in answer.logs:
-            key = log.key
+            key = log.topic_id, log.partition
             # An election may wait for this report.
             if key in state.awaiting_logs:
                 reports = state.log_reports.setdefault(key, {})
@@ -88,11 +88,11 @@ class ReplicaLogs:
             # The storage may work later, so the loss of this replica is not settled yet.
             if log.error_code == int(ErrorCode.kafka_storage_error):
                 continue
-            if key not in start.answered and log.lost:
+            if key not in start.answered and log.lost_end_offset > log.lost_start_offset:
                 lost.append(log)
             start.pending.discard(key)
             start.answered.add(key)
-        keys = [log.key for log in answer.logs]
+        keys = [(log.topic_id, log.partition) for log in answer.logs]
         if keys:
             self._reached[node_id] = keys[-1]
         return keys, _lost_events(state, node_id, lost)
@@ -115,20 +115,20 @@ def _awaits_report(state: ControllerState, key: RowKey, node_id: int) -> bool:
     return state.logs_of(row).get(node_id) is None
 
 
-def _report(broker_epoch: int, log: ReplicaLogAnswer) -> LogReport:
+def _report(broker_epoch: int, log: ReplicaLog) -> LogReport:
     refused = log.error_code != int(ErrorCode.none)
     return LogReport(
         broker_epoch=broker_epoch,
         leader_epoch=log.leader_epoch,
-        end=None if refused else log.end,
+        end=None if refused else LogEnd(log.last_epoch, log.next_offset),
     )
 
 
-def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLogAnswer]) -> list[Event]:
+def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLog]) -> list[Event]:
     """Return one Event per Topic."""
-    by_topic: dict[str, list[ReplicaLogAnswer]] = {}
+    by_topic: dict[str, list[ReplicaLog]] = {}
     for log in lost:
-        topic = state.topic_by_id(log.key[0])
+        topic = state.topic_by_id(log.topic_id)
         if topic is not None:
             by_topic.setdefault(topic.key, []).append(log)
     return [
@@ -137,12 +137,12 @@ def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLogAnsw
     ]
 
 
-def _lost_text(node_id: int, logs: list[ReplicaLogAnswer]) -> str:
+def _lost_text(node_id: int, logs: list[ReplicaLog]) -> str:
     ranges = [
-        f"partition {log.key[1]} offsets {log.lost[0]} to {log.lost[-1]}"
+        f"partition {log.partition} offsets {log.lost_start_offset} to {log.lost_end_offset - 1}"
         for log in logs[:LISTED_MAX]
     ]
-    more = [log.key[1] for log in logs[LISTED_MAX:]]
+    more = [log.partition for log in logs[LISTED_MAX:]]
     if more:
         ranges.append(f"{count(len(more), 'more partition')} ({numbers(more)})")
     return (

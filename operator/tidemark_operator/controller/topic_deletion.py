@@ -16,11 +16,12 @@ from collections.abc import Collection, Iterable
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.control import (
+    DeleteRemoteTopicRequest,
+    DeleteRemoteTopicResponse,
     PartitionStatesRequest,
     PartitionStatesResponse,
 )
 from tidemark_operator.controller import left_behind
-from tidemark_operator.controller.broker_calls import TierDeletion, TierDeletionAnswer
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
@@ -47,7 +48,7 @@ class DeletionStep:
 
     release: bool = False
     orphan: OrphanedTopic | None = None
-    remote: tuple[int, TierDeletion] | None = None
+    remote: tuple[int, DeleteRemoteTopicRequest] | None = None
     waiting_for: tuple[int, ...] = ()
     message: str = ""
     problem: str = ""
@@ -94,7 +95,9 @@ class Deletions:
             self._confirmed.setdefault(topic_id, {})[node_id] = broker.directory_id
         return tuple(fresh)
 
-    def take_remote(self, topic_id: uuid.UUID, node_id: int, answer: TierDeletionAnswer) -> bool:
+    def take_remote(
+        self, topic_id: uuid.UUID, node_id: int, answer: DeleteRemoteTopicResponse
+    ) -> bool:
         """Take the named broker's answer.
 
         Return whether the tier has nothing of the topic any more.
@@ -271,7 +274,8 @@ def _empty_tier(
     # The id spreads the work over brokers, and each failure moves it to the next one.
     start = int.from_bytes(topic.id.bytes[-4:], "big") + deletions.failures(topic.id)
     node_id = live[start % len(live)]
-    request = TierDeletion(
+    request = DeleteRemoteTopicRequest(
+        controller_epoch=state.controller_epoch,
         topic_id=topic.id,
         name=topic.name,
         tiered_epoch=topic.tiering.epoch,

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Protocol
 from uuid import UUID
 
-from tidemark_operator.controller.deletion_values import (
-    DeleteCommand,
+from tidemark.wire.deletions import (
     DeletionPoint,
     DeletionPointQuery,
+    PartitionDeletion,
     PartitionDeletionResult,
 )
 
@@ -35,16 +35,20 @@ class Engine(Protocol):
 
     async def deletion_points(
         self, node_id: int, topic_id: UUID, queries: Sequence[DeletionPointQuery]
-    ) -> dict[int, DeletionPoint]:
-        """Resolve the offsets of a record deletion, by partition.
+    ) -> Sequence[DeletionPoint]:
+        """Resolve the offsets of a record deletion at the leader of some partitions.
 
         Raises :class:`EngineUnavailable`.
         """
 
     async def delete_records(
-        self, command: DeleteCommand, timeout_ms: int
-    ) -> dict[int, PartitionDeletionResult]:
-        """Delete, and wait up to ``timeout_ms`` for the low watermarks; by partition.
+        self,
+        node_id: int,
+        topic_id: UUID,
+        deletions: Sequence[PartitionDeletion],
+        timeout_ms: int,
+    ) -> Sequence[PartitionDeletionResult]:
+        """Delete on the leader of some partitions; wait up to ``timeout_ms`` for low watermarks.
 
         Raises :class:`EngineUnavailable`.
         """

@@ -19,9 +19,9 @@ from kio.schema.errors import ErrorCode
 from tidemark.kafka_client import offsets
 from tidemark.kafka_client.errors import KafkaError
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, Offset
+from tidemark.wire.control import DisableRemoteTopicResponse, DisableRemoteTopicResult
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement
-from tidemark_operator.controller.broker_calls import DisabledReplica, DisablementAnswer
 from tidemark_operator.controller.model import PartitionRow, RowKey, TopicInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import cluster_snapshot, desired_configs
@@ -109,7 +109,7 @@ class Disabler:
 
     async def _ask_broker(
         self, node_id: int, partitions: dict[uuid.UUID, tuple[int, ...]]
-    ) -> dict[uuid.UUID, list[DisabledReplica]]:
+    ) -> dict[uuid.UUID, list[DisableRemoteTopicResult]]:
         """Return a broker's acknowledgements by topic id; topics that it still tiers are left out.
 
         Apache Kafka has no such acknowledgement (KIP-950 is not complete there), so it is derived
@@ -131,7 +131,7 @@ class Disabler:
 
     async def _replicas(
         self, node_id: int, topic: TopicInfo, parts: Iterable[int]
-    ) -> list[DisabledReplica]:
+    ) -> list[DisableRemoteTopicResult]:
         """Return the acknowledgements of a topic's partitions on one broker.
 
         The error code ``request_timed_out`` means that the leader has not finished yet.
@@ -145,12 +145,11 @@ class Disabler:
         for row in led:
             code = ErrorCode.none if row.partition in settled else ErrorCode.request_timed_out
             found.append(
-                DisabledReplica(
+                DisableRemoteTopicResult(
                     partition=row.partition,
                     error_code=code.value,
                     leader_epoch=row.leader_epoch,
                     is_leader=True,
-                    message="",
                 )
             )
         return found
@@ -197,26 +196,28 @@ class Disabler:
             raise EngineUnavailable(str(error)) from error
         return {part: item.offset for (_, part), item in found.items() if isinstance(item, Offset)}
 
-    def _take(self, topic_id: uuid.UUID, node_id: int, replicas: list[DisabledReplica]) -> None:
+    def _take(
+        self, topic_id: uuid.UUID, node_id: int, replicas: list[DisableRemoteTopicResult]
+    ) -> None:
         """Record acknowledgements that were derived for one broker."""
         services = self._services
         topic = services.state.topic_by_id(topic_id)
         if topic is None:
             return
-        answer = DisablementAnswer(
+        answer = DisableRemoteTopicResponse(
+            error_code=ErrorCode.none.value,
             broker_epoch=cluster_snapshot.BROKER_EPOCH,
             tiered_epoch=topic.tiering.epoch,
-            replicas=tuple(replicas),
+            results=tuple(replicas),
         )
         if services.disablements.take(services.state, topic_id, node_id, answer, now_ms=wall_ms()):
             services.queue.add(TOPIC.key(topic.key))
 
 
-def _done(partition: int) -> DisabledReplica:
-    return DisabledReplica(
+def _done(partition: int) -> DisableRemoteTopicResult:
+    return DisableRemoteTopicResult(
         partition=partition,
         error_code=ErrorCode.none.value,
         leader_epoch=0,
         is_leader=False,
-        message="",
     )

@@ -18,11 +18,11 @@ from tidemark.ids import id_text, parse_id
 from tidemark.reasons import Reason, RebuildingReason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
+from tidemark.wire.deletions import DeletionPoint
 from tidemark_operator.controller.deletion_values import (
     DeletionInfo,
     DeletionProgress,
     DeletionTarget,
-    ResolvedOffset,
 )
 from tidemark_operator.controller.model import (
     BrokerInfo,
@@ -365,11 +365,12 @@ def deletion_info(body: Json) -> DeletionInfo:
     resolved = None
     if status.resolved is not None:
         resolved = {
-            point.partition: ResolvedOffset(
+            point.partition: DeletionPoint(
+                partition=point.partition,
+                log_start_offset=-1 if point.records is None else point.offset - point.records,
                 offset=point.offset,
-                leader_epoch=point.leader_epoch,
-                records=point.records,
-                size_bytes=point.bytes,
+                last_epoch=point.leader_epoch,
+                size_bytes=-1 if point.bytes is None else point.bytes,
             )
             for point in status.resolved
         }

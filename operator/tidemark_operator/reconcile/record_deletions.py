@@ -13,21 +13,23 @@ import dataclasses
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tidemark.reasons import Reason
+from tidemark.wire.deletions import (
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletion,
+    PartitionDeletionResult,
+)
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import deletion, deletion_offsets
 from tidemark_operator.controller.deletion_values import (
     Delete,
-    DeleteCommand,
     DeletionInfo,
-    DeletionPoint,
-    DeletionPointQuery,
     DeletionWait,
     Finished,
-    PartitionDeletionResult,
     Resolve,
     Step,
 )
@@ -90,13 +92,10 @@ class RecordDeletionReconciler:
         Nothing is deleted in this step: after a crash, the next operator deletes up to the same
         offsets. Returns the seconds until the next step.
         """
-        by_leader: dict[int, list[DeletionPointQuery]] = {}
-        for query in step.queries:
-            by_leader.setdefault(query.node_id, []).append(query)
         # Leaders in parallel, one request each.
         answers, problem = await _all_at_once(
             self._points(key, node_id, step.topic_id, queries)
-            for node_id, queries in sorted(by_leader.items())
+            for node_id, queries in step.queries.items()
         )
         # A partial result is not frozen: a retry resolves all partitions again.
         if problem:
@@ -117,7 +116,7 @@ class RecordDeletionReconciler:
 
     async def _points(
         self, key: Key, node_id: int, topic_id: uuid.UUID, queries: Sequence[DeletionPointQuery]
-    ) -> Mapping[int, DeletionPoint]:
+    ) -> Sequence[DeletionPoint]:
         with self._turns.slot(node_id, key):
             return await self._services.engine.deletion_points(node_id, topic_id, queries)
 
@@ -133,7 +132,7 @@ class RecordDeletionReconciler:
         if not _says_so(view):
             await self._write(key, view, step)
         answers, problem = await _all_at_once(
-            self._delete_on(key, view, command.node_id) for command in step.commands
+            self._delete_on(key, view, step.topic_id, node_id) for node_id in step.commands
         )
         current = deletion.record(view, answers)
         # Do not write to a request that was deleted, paused or replaced while the leaders worked.
@@ -149,23 +148,22 @@ class RecordDeletionReconciler:
         return LOOK_AGAIN_S
 
     async def _delete_on(
-        self, key: Key, view: DeletionInfo, node_id: int
-    ) -> Mapping[int, PartitionDeletionResult]:
+        self, key: Key, view: DeletionInfo, topic_id: uuid.UUID, node_id: int
+    ) -> Sequence[PartitionDeletionResult]:
         """Delete what one broker has to delete by now. Raises :class:`EngineUnavailable`.
 
         While the status was written, or other brokers were queried, another leader may have been
         elected, and the request may have been withdrawn.
         """
-        command = self._command_for(key, view, node_id)
-        if command is None:
-            return {}
+        command: Sequence[PartitionDeletion] = ()
+        if self._is_current(key, view):
+            command = deletion.command_for(self._services.state, view, node_id, now_ms=wall_ms())
+        if not command:
+            return ()
         with self._turns.slot(node_id, key):
-            return await self._services.engine.delete_records(command, QUERY_TIMEOUT_MS)
-
-    def _command_for(self, key: Key, view: DeletionInfo, node_id: int) -> DeleteCommand | None:
-        if not self._is_current(key, view):
-            return None
-        return deletion.command_for(self._services.state, view, node_id, now_ms=wall_ms())
+            return await self._services.engine.delete_records(
+                node_id, topic_id, command, QUERY_TIMEOUT_MS
+            )
 
     def _is_current(self, key: Key, view: DeletionInfo) -> bool:
         """Return whether the object is the same, and neither withdrawn nor paused."""
@@ -225,21 +223,21 @@ def _says_so(view: DeletionInfo) -> bool:
 
 
 async def _all_at_once(
-    calls: Iterable[Coroutine[None, None, Mapping[int, R]]],
-) -> tuple[dict[int, R], str]:
-    """Call several leaders in parallel; return their answers by partition.
+    calls: Iterable[Coroutine[None, None, Sequence[R]]],
+) -> tuple[list[R], str]:
+    """Call several leaders in parallel; return their answers, one per partition.
 
     The second value is the problem of one leader that failed, "" if all answered. A slow or absent
     leader delays no other.
     """
     gate = asyncio.Semaphore(LEADERS_AT_ONCE)
-    answers: dict[int, R] = {}
+    answers: list[R] = []
     problems: list[str] = []
 
-    async def limited(call: Coroutine[None, None, Mapping[int, R]]) -> None:
+    async def limited(call: Coroutine[None, None, Sequence[R]]) -> None:
         async with gate:
             try:
-                answers.update(await call)
+                answers.extend(await call)
             except EngineUnavailable as error:
                 problems.append(str(error))
 

@@ -5,11 +5,12 @@ import logging
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.control import (
+    DeleteRemoteTopicRequest,
+    DisableRemoteTopicRequest,
     TopicState,
 )
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement, left_behind, topic_restore
-from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import normal
@@ -286,7 +287,9 @@ class TopicReconciler:
                 name = ("disable", topic.id, request.tiered_epoch, node_id)
                 services.background.spawn(name, self._disable_on(text, node_id, request))
 
-    async def _disable_on(self, text: str, node_id: int, request: Disablement) -> None:
+    async def _disable_on(
+        self, text: str, node_id: int, request: DisableRemoteTopicRequest
+    ) -> None:
         """Send one broker the request to disable a topic's tiering (KIP-950); record its answer."""
         services = self._services
         try:
@@ -298,7 +301,7 @@ class TopicReconciler:
             services.state, request.topic_id, node_id, response, now_ms=wall_ms()
         )
         still_at_work = any(
-            result.error_code == int(ErrorCode.request_timed_out) for result in response.replicas
+            result.error_code == int(ErrorCode.request_timed_out) for result in response.results
         )
         # Progress is shown at once; a broker that is still working is queried again soon.
         if news:
@@ -340,7 +343,7 @@ class TopicReconciler:
             logger.info("%s: released: %s", key, step.message)
         return True
 
-    async def _empty_tier(self, text: str, node_id: int, request: TierDeletion) -> None:
+    async def _empty_tier(self, text: str, node_id: int, request: DeleteRemoteTopicRequest) -> None:
         """Have one broker delete a topic's remote data, and queue its Topic with the result."""
         services = self._services
         try:

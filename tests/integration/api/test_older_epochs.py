@@ -35,7 +35,7 @@ async def test_deletion_refuses_records_of_an_older_epoch(
     await broker.create("t", leader_epoch=6, replicas=(1,), topic_id=topic_id)
     await append(broker, batches_since)
     # Resolved: below offset 10, whose last record is of epoch 5.
-    below = deletions.WirePartitionDeletion(partition=0, leader_epoch=6, offset=10, last_epoch=5)
+    below = deletions.PartitionDeletion(partition=0, leader_epoch=6, offset=10, last_epoch=5)
     request = deletions.DeleteTopicRecordsRequest(
         controller_epoch=1, topic_id=topic_id, timeout_ms=1000, partitions=(below,)
     )

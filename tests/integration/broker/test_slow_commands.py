@@ -18,12 +18,12 @@ from tidemark.wire.connection import ConnectionClosed
 from tidemark.wire.deletions import (
     DeleteTopicRecordsRequest,
     DeleteTopicRecordsResponse,
-    WirePartitionDeletion,
+    PartitionDeletion,
 )
 
 
 def deletion(topic_id: uuid.UUID, offset: int, timeout_s: int) -> DeleteTopicRecordsRequest:
-    below = WirePartitionDeletion(partition=0, leader_epoch=0, offset=offset, last_epoch=0)
+    below = PartitionDeletion(partition=0, leader_epoch=0, offset=offset, last_epoch=0)
     return DeleteTopicRecordsRequest(
         controller_epoch=1,
         topic_id=topic_id,

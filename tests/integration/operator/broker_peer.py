@@ -500,7 +500,7 @@ class BrokerPeer:
                 by_time = self.offset_of_time(point_request.before_time_ms)
                 offset = self.high_watermark if by_time < 0 else by_time
             found.append(
-                deletions.WireDeletionPoint(
+                deletions.DeletionPoint(
                     partition=point_request.partition,
                     error_code=error,
                     log_start_offset=start,
@@ -523,7 +523,7 @@ class BrokerPeer:
                 # The log start never moves backwards.
                 self.deleted[key] = max(self.deleted.get(key, 0), below.offset)
             done.append(
-                deletions.WirePartitionDeletionResult(
+                deletions.PartitionDeletionResult(
                     partition=below.partition,
                     error_code=error,
                     low_watermark=-1 if error else self.deleted[key],

@@ -12,21 +12,19 @@ from tidemark.wire.control import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
+    DisableRemoteTopicRequest,
+    DisableRemoteTopicResponse,
+    DisableRemoteTopicResult,
     Endpoint,
     IsrChange,
     PartitionError,
     PartitionStatesResponse,
     PartitionStatus,
+    ReplicaLog,
+    ReplicaLogInfoResponse,
 )
 from tidemark_operator.controller import commit, elections, registration, snapshot, topics
 from tidemark_operator.controller import isr as isr_rules
-from tidemark_operator.controller.broker_calls import (
-    DisabledReplica,
-    Disablement,
-    DisablementAnswer,
-    ReplicaLogAnswer,
-    ReplicaLogsAnswer,
-)
 from tidemark_operator.controller.commit import Draft, GroupCommit
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
@@ -34,7 +32,6 @@ from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import (
     BrokerInfo,
     ClusterInfo,
-    LogEnd,
     PartitionRow,
     PersistedTiering,
     RowKey,
@@ -314,10 +311,10 @@ def tiered(enabled: bool, state: TieringState, epoch: int = 0) -> dict[str, obje
 def acknowledge(
     world: ControllerWorld,
     node_id: int,
-    request: Disablement,
+    request: DisableRemoteTopicRequest,
     *,
     broker_epoch: int | None = None,
-) -> DisablementAnswer:
+) -> DisableRemoteTopicResponse:
     """Return a broker's answer that every partition is disabled, with its role."""
     results = []
     for partition in request.partitions:
@@ -325,7 +322,7 @@ def acknowledge(
         found = world.state.row((request.topic_id, partition))
         assert found is not None
         results.append(
-            DisabledReplica(
+            DisableRemoteTopicResult(
                 partition=partition,
                 error_code=0,
                 leader_epoch=found.leader_epoch,
@@ -333,8 +330,11 @@ def acknowledge(
             )
         )
     epoch = world.state.brokers[node_id].broker_epoch if broker_epoch is None else broker_epoch
-    return DisablementAnswer(
-        broker_epoch=epoch, tiered_epoch=request.tiered_epoch, replicas=tuple(results)
+    return DisableRemoteTopicResponse(
+        error_code=0,
+        broker_epoch=epoch,
+        tiered_epoch=request.tiered_epoch,
+        results=tuple(results),
     )
 
 
@@ -388,13 +388,16 @@ def report_log(
 ) -> list[Event]:
     """Report the end of a broker's replica, commit what follows and return the events."""
     made = world.row(partition)
-    log = ReplicaLogAnswer(
-        key=made.key,
+    log = ReplicaLog(
+        topic_id=made.topic_id,
+        partition=made.partition,
         error_code=0,
         leader_epoch=made.leader_epoch,
-        end=LogEnd(last_epoch, next_offset),
+        last_epoch=last_epoch,
+        next_offset=next_offset,
     )
-    answer = ReplicaLogsAnswer(
+    answer = ReplicaLogInfoResponse(
+        error_code=0,
         broker_epoch=world.state.brokers[node_id].broker_epoch,
         logs=(dataclasses.replace(log, **fields),),  # type: ignore[arg-type]
     )

@@ -25,8 +25,8 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark.wire.control import DisableRemoteTopicResponse
 from tidemark_operator.controller import disablement, elections, registration
-from tidemark_operator.controller.broker_calls import DisablementAnswer
 from tidemark_operator.controller.disablement import DisablementProgress, step_by_spec
 from tidemark_operator.controller.model import PartitionRow, PersistedTiering, TieringSpec
 
@@ -133,7 +133,7 @@ def test_each_broker_is_queried_for_its_replicas() -> None:
         2: (0, 1),
         3: (1,),
     }
-    assert {(r.tiered_epoch, r.policy) for r in pending_requests.values()} == {(1, DELETE)}
+    assert {(r.tiered_epoch, r.disable_policy) for r in pending_requests.values()} == {(1, DELETE)}
 
 
 def test_stalled_disablement_names_the_slow_broker() -> None:
@@ -237,12 +237,12 @@ def test_a_failure_is_remembered_for_the_condition() -> None:
     world = _disabling_world()
     pending_requests = disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, 1, pending_requests[1])
-    failed = dataclasses.replace(answer.replicas[0], error_code=56, message="bucket not found")
+    failed = dataclasses.replace(answer.results[0], error_code=56, message="bucket not found")
     world.disablements.take(
         world.state,
         numbered_uuid(1),
         1,
-        dataclasses.replace(answer, replicas=(failed,)),
+        dataclasses.replace(answer, results=(failed,)),
         now_ms=T0,
     )
     assert world.disablements.errors == {
@@ -352,8 +352,8 @@ class TieringMachine(RuleBasedStateMachine):
             rows=[row((1, 2, 3), partition=0), row((2, 3, -1), partition=1)],
             view=cluster(TIERED),
         )
-        self.late: list[tuple[int, DisablementAnswer]] = []
-        self.delivered: list[tuple[int, DisablementAnswer]] = []
+        self.late: list[tuple[int, DisableRemoteTopicResponse]] = []
+        self.delivered: list[tuple[int, DisableRemoteTopicResponse]] = []
         self.starts = 0
 
     def tiering(self) -> Tiering:
@@ -403,7 +403,7 @@ class TieringMachine(RuleBasedStateMachine):
             for sender, response in self.delivered
             if (sender, response.broker_epoch) == (node_id, broker_epoch)
             and response.tiered_epoch == tiered_epoch
-            for result in response.replicas
+            for result in response.results
             if result.partition == made.partition
         ]
         # The leader's part counts only under the current leader epoch.
@@ -411,7 +411,7 @@ class TieringMachine(RuleBasedStateMachine):
             return any(r.is_leader and r.leader_epoch == made.leader_epoch for r in acknowledged)
         return bool(acknowledged)
 
-    def _deliver(self, node_id: int, response: DisablementAnswer) -> None:
+    def _deliver(self, node_id: int, response: DisableRemoteTopicResponse) -> None:
         self.delivered.append((node_id, response))
         self.world.disablements.take(
             self.world.state, numbered_uuid(1), node_id, response, now_ms=T0

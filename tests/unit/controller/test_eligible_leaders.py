@@ -22,10 +22,9 @@ from tests.unit.controller.controller_world import (
     row,
     topic,
 )
+from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
 from tidemark_operator.controller import elections, registration, replica_logs, snapshot
-from tidemark_operator.controller.broker_calls import ReplicaLogAnswer, ReplicaLogsAnswer
-from tidemark_operator.controller.model import LogEnd, PartitionRow, RowKey
-from tidemark_operator.engines.own.control_calls import replica_log_info
+from tidemark_operator.controller.model import PartitionRow, RowKey
 
 MIN_2 = {"min.insync.replicas": "2"}
 UNCLEAN = {"unclean.leader.election.enable": "true"}
@@ -283,18 +282,20 @@ def test_replicas_with_failed_storage_do_not_prevent_queries_to_the_others(
         queried += unanswered
         logs = tuple(_refusing(key) for key in unanswered)
         epoch = world.state.brokers[1].broker_epoch
-        answer = ReplicaLogsAnswer(broker_epoch=epoch, logs=logs)
+        answer = ReplicaLogInfoResponse(error_code=0, broker_epoch=epoch, logs=logs)
         world.replica_logs.take(world.state, 1, answer)
     # The requests rotate through all partitions.
     assert queried == [*keys, keys[0]]
 
 
-def _refusing(key: RowKey) -> ReplicaLogAnswer:
-    return ReplicaLogAnswer(
-        key=key,
+def _refusing(key: RowKey) -> ReplicaLog:
+    return ReplicaLog(
+        topic_id=key[0],
+        partition=key[1],
         error_code=int(ErrorCode.kafka_storage_error),
         leader_epoch=-1,
-        end=LogEnd(-1, -1),
+        last_epoch=-1,
+        next_offset=-1,
     )
 
 
@@ -335,8 +336,6 @@ def test_replicas_are_queried_only_while_an_election_waits_for_them() -> None:
     assert world.replica_logs.unanswered(world.state, 1) == [KEY]
     assert world.replica_logs.unanswered(world.state, 2) == [KEY]
     assert world.replica_logs.unanswered(world.state, 3) == []
-    (requested,) = replica_log_info([KEY], 7).topics
-    assert (requested.topic_id, requested.partitions) == (KEY[0], (0,))
     report_log(world, 2, 4, 80)
     assert world.replica_logs.unanswered(world.state, 2) == []
     report_log(world, 1, 4, 70)
@@ -349,7 +348,7 @@ def test_lost_records_are_reported_once_with_their_range() -> None:
     assert world.replica_logs.unanswered(world.state, 1) == [KEY], (
         "it leads, and may have lost some"
     )
-    lost = {"lost": range(800, 1000)}
+    lost = {"lost_start_offset": 800, "lost_end_offset": 1000}
     (event,) = report_log(world, 1, 4, 800, **lost)
     assert (event.reason, event.type.value, event.key) == ("RecordsLost", "Warning", "ns/topic-1")
     assert "broker 1" in event.message

@@ -18,22 +18,23 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.control import PartitionStatus
+from tidemark.wire.deletions import (
+    NO_TIME,
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletion,
+    PartitionDeletionResult,
+)
 from tidemark_operator.controller import deletion, deletion_offsets
 from tidemark_operator.controller.deletion_values import (
     TOPIC_TIMEOUT_MS,
     Delete,
-    DeleteCommand,
     DeletionInfo,
-    DeletionPoint,
-    DeletionPointQuery,
     DeletionProgress,
     DeletionTarget,
     DeletionWait,
     Finished,
-    PartitionDeletion,
-    PartitionDeletionResult,
     Resolve,
-    ResolvedOffset,
     Step,
 )
 from tidemark_operator.controller.status import deletion_status
@@ -71,15 +72,19 @@ ALL_TO_HW = DeletionTarget(partition=None, before_offset=-1)
 def _answers(step: Step, found: dict[int, int] | None = None) -> dict[int, DeletionPoint]:
     """Answer with log start 10, high watermark 100 and epoch 3; ``found`` has offsets by time."""
     assert isinstance(step, Resolve)
-    return {query.partition: _answer(query, found or {}) for query in step.queries}
+    return {query.partition: _answer(query, found or {}) for query in _queries(step)}
+
+
+def _queries(step: Resolve) -> list[DeletionPointQuery]:
+    return [query for led in step.queries.values() for query in led]
 
 
 def _answer(query: DeletionPointQuery, found: dict[int, int]) -> DeletionPoint:
     offset = 100 if query.before_offset == -1 else query.before_offset
-    if query.before_time_ms is not None:
+    if query.before_time_ms != NO_TIME:
         offset = found[query.before_time_ms]
     return DeletionPoint(
-        error_code=0,
+        partition=query.partition,
         log_start_offset=10,
         high_watermark=100,
         offset=offset,
@@ -93,21 +98,27 @@ def _frozen(
 ) -> DeletionInfo:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
-    frozen = deletion_offsets.freeze(world.state, view, step, _answers(step, found), now_ms=T0)
+    frozen = deletion_offsets.freeze(
+        world.state, view, step, _answers(step, found).values(), now_ms=T0
+    )
     assert isinstance(frozen, DeletionInfo)
     return frozen
 
 
-def _reached(**low_watermarks: int) -> dict[int, PartitionDeletionResult]:
+def _reached(**low_watermarks: int) -> list[PartitionDeletionResult]:
     """Return results with low watermarks; ``p0=100`` is partition 0."""
-    return {
-        int(name[1:]): PartitionDeletionResult(low_watermark=low)
+    return [
+        PartitionDeletionResult(partition=int(name[1:]), low_watermark=low)
         for name, low in low_watermarks.items()
+    ]
+
+
+def _commanded(step: Delete) -> dict[int, dict[int, int]]:
+    """Return the offsets to delete up to, by leader and partition."""
+    return {
+        node_id: {deletion.partition: deletion.offset for deletion in led}
+        for node_id, led in step.commands.items()
     }
-
-
-def _commanded(command: DeleteCommand) -> dict[int, int]:
-    return {part: point.offset for part, point in command.points.items()}
 
 
 def _offsets(view: DeletionInfo) -> dict[int, int]:
@@ -118,12 +129,13 @@ def _offsets(view: DeletionInfo) -> dict[int, int]:
 def test_leaders_are_queried_for_the_offsets_of_their_partitions() -> None:
     step = deletion.next_step(_world().state, _view(ALL_TO_HW), now_ms=T0)
     assert isinstance(step, Resolve)
-    assert {(q.partition, q.node_id, q.leader_epoch) for q in step.queries} == {
-        (0, 1, 4),
-        (1, 2, 5),
-        (2, 1, 6),
+    assert step.queries == {
+        1: [
+            DeletionPointQuery(partition=0, leader_epoch=4),
+            DeletionPointQuery(partition=2, leader_epoch=6),
+        ],
+        2: [DeletionPointQuery(partition=1, leader_epoch=5)],
     }
-    assert {(q.before_offset, q.before_time_ms) for q in step.queries} == {(-1, None)}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +152,14 @@ def test_targets_are_resolved_to_offsets(
     """The frozen epoch is that of the records, not the leader's current epoch."""
     frozen = _frozen(_world(), _view(target), found)
     assert frozen.resolved == {
-        1: ResolvedOffset(offset=offset, leader_epoch=3, records=offset - 10, size_bytes=7 * offset)
+        1: DeletionPoint(
+            partition=1,
+            log_start_offset=10,
+            high_watermark=100,
+            offset=offset,
+            last_epoch=3,
+            size_bytes=7 * offset,
+        )
     }
     assert (frozen.records, frozen.size_bytes) == (offset - 10, 7 * offset)
     assert frozen.topic_id == numbered_uuid(1)
@@ -153,10 +172,10 @@ def test_unknown_bytes_of_one_partition_omit_the_total() -> None:
     answers = _answers(step)
     # One leader cannot read the sizes of its remote segments.
     answers[1] = dataclasses.replace(answers[1], size_bytes=-1)
-    frozen = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
+    frozen = deletion_offsets.freeze(world.state, view, step, answers.values(), now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     assert frozen.resolved is not None
-    assert [point.size_bytes for point in frozen.resolved.values()] == [700, None, 700]
+    assert [point.size_bytes for point in frozen.resolved.values()] == [700, -1, 700]
     assert frozen.size_bytes is None
     end = deletion.next_step(world.state, dataclasses.replace(frozen, dry_run=True), now_ms=T0)
     assert "dry run: 270 records in 3 partitions would be deleted" in getattr(end, "message", "")
@@ -185,8 +204,8 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     assert isinstance(step, Resolve)
     answers = _answers(step)
     # 6 is NOT_LEADER_OR_FOLLOWER: the leader changed during the query.
-    answers[1] = DeletionPoint(error_code=6)
-    waiting = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
+    answers[1] = DeletionPoint(partition=1, error_code=6)
+    waiting = deletion_offsets.freeze(world.state, view, step, answers.values(), now_ms=T0)
     assert isinstance(waiting, DeletionWait)
     assert "partitions 1 " in waiting.message
     assert waiting.message.endswith("(NOT_LEADER_OR_FOLLOWER)")
@@ -199,7 +218,7 @@ def test_answer_of_a_former_leader_is_not_frozen() -> None:
     assert isinstance(step, Resolve)
     # An election happens between the query and the freeze.
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
-    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), now_ms=T0)
+    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
     assert isinstance(waiting, DeletionWait)
     assert waiting.message.endswith("partitions 0")
 
@@ -210,7 +229,7 @@ def test_a_topic_deleted_during_the_query_is_named() -> None:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     del world.state.topics[view.topic_key]
-    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), now_ms=T0)
+    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
     assert waiting == DeletionWait(
         reason="TopicNotFound", message=f"Topic {view.topic_key} does not exist"
     )
@@ -238,7 +257,7 @@ def test_beyond_the_high_watermark_fails_that_partition_only() -> None:
     )
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
-    assert [_commanded(command) for command in step.commands] == [{1: 50}]
+    assert list(_commanded(step).values()) == [{1: 50}]
     assert (view.records, view.size_bytes) == (40, 350), "of what will go"
     view = deletion.record(view, _reached(p1=50))
     end = deletion.next_step(world.state, view, now_ms=T0)
@@ -260,7 +279,7 @@ def test_records_of_a_later_epoch_than_requested_are_kept() -> None:
     )
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
-    assert [_commanded(command) for command in step.commands] == [{1: 50}]
+    assert list(_commanded(step).values()) == [{1: 50}]
     assert view.records == 40
     view = deletion.record(view, _reached(p1=50))
     end = deletion.next_step(world.state, view, now_ms=T0)
@@ -274,13 +293,12 @@ def test_each_leader_gets_its_partitions_until_the_low_watermark_is_there() -> N
     view = _frozen(world, _view(ALL_TO_HW))
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
-    assert [(c.node_id, _commanded(c)) for c in step.commands] == [
-        (1, {0: 100, 2: 100}),
-        (2, {1: 100}),
-    ]
+    assert _commanded(step) == {1: {0: 100, 2: 100}, 2: {1: 100}}
     # Partition 1 times out at offset 40, partition 2 has already passed its target.
-    late = PartitionDeletionResult(error_code=ErrorCode.request_timed_out.value, low_watermark=40)
-    view = deletion.record(view, _reached(p0=100, p2=250) | {1: late})
+    late = PartitionDeletionResult(
+        partition=1, error_code=ErrorCode.request_timed_out.value, low_watermark=40
+    )
+    view = deletion.record(view, [*_reached(p0=100, p2=250), late])
     assert view.progress[1] == DeletionProgress(low_watermark=40)
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
@@ -301,9 +319,10 @@ def test_retriable_errors_are_retried_and_fatal_ones_end_the_partition() -> None
         ErrorCode.offset_not_available,
         ErrorCode.policy_violation,
     )
-    answers = {
-        part: PartitionDeletionResult(error_code=code.value) for part, code in enumerate(codes)
-    }
+    answers = [
+        PartitionDeletionResult(partition=part, error_code=code.value)
+        for part, code in enumerate(codes)
+    ]
     view = deletion.record(view, answers)
     assert view.progress[0].error == "NOT_LEADER_OR_FOLLOWER"
     assert view.progress[1].error.startswith("HIGH_WATERMARK_BEHIND")
@@ -319,11 +338,11 @@ def test_a_leader_receives_its_epoch_and_that_of_the_last_record() -> None:
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=9))
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
-    assert step.commands[0].topic_id == numbered_uuid(1)
-    assert step.commands[0].points == {
-        0: PartitionDeletion(offset=100, leader_epoch=9, last_epoch=3),
-        2: PartitionDeletion(offset=100, leader_epoch=6, last_epoch=3),
-    }
+    assert step.topic_id == numbered_uuid(1)
+    assert step.commands[1] == [
+        PartitionDeletion(partition=0, offset=100, leader_epoch=9, last_epoch=3),
+        PartitionDeletion(partition=2, offset=100, leader_epoch=6, last_epoch=3),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -333,9 +352,9 @@ def test_lost_records_fail_their_partition(lost_from: int, where: str) -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
     lost = PartitionDeletionResult(
-        error_code=ErrorCode.offset_out_of_range.value, lost_from=lost_from
+        partition=0, error_code=ErrorCode.offset_out_of_range.value, lost_from_offset=lost_from
     )
-    view = deletion.record(view, _reached(p1=100, p2=100) | {0: lost})
+    view = deletion.record(view, [*_reached(p1=100, p2=100), lost])
     assert view.progress[0].fatal
     assert where in view.progress[0].error
     end = deletion.next_step(world.state, view, now_ms=T0)
@@ -409,10 +428,10 @@ def test_policy_violation_fails_before_offsets_are_frozen(dry_run: bool) -> None
     view = _view(ALL_TO_HW, dry_run=dry_run)
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
-    refused = {
-        query.partition: DeletionPoint(error_code=ErrorCode.policy_violation.value)
-        for query in step.queries
-    }
+    refused = [
+        DeletionPoint(partition=query.partition, error_code=ErrorCode.policy_violation.value)
+        for query in _queries(step)
+    ]
     ended = deletion_offsets.freeze(world.state, view, step, refused, now_ms=T0)
     assert isinstance(ended, Finished)
     assert (ended.succeeded, ended.reason) == (False, "PartitionsFailed")
@@ -477,7 +496,8 @@ def test_records_lost_in_an_unclean_election_are_not_waited_for() -> None:
     """Otherwise the records that replace the lost ones would be deleted against the spec."""
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
-    view = dataclasses.replace(view, resolved={0: ResolvedOffset(offset=100, leader_epoch=4)})
+    point = DeletionPoint(partition=0, offset=100, last_epoch=4)
+    view = dataclasses.replace(view, resolved={0: point})
     key = numbered_uuid(1), 0
     # The leader's log ends below the frozen offset.
     behind = dataclasses.replace(_report(0, 4, 0), next_offset=99)
@@ -557,7 +577,7 @@ def test_an_offset_frozen_by_an_earlier_version_is_written_unchanged() -> None:
     """The API server refuses any change of it."""
     world = _world()
     # An offset without a count of its records, as earlier versions wrote it.
-    old = {0: ResolvedOffset(offset=100, leader_epoch=4)}
+    old = {0: DeletionPoint(partition=0, offset=100, last_epoch=4)}
     view = _view(ALL_TO_HW, topic_id=numbered_uuid(1), resolved=old, records=90)
     step = deletion.next_step(world.state, view, now_ms=T0)
     result = deletion_status(world.state, view, step, now_ms=T0)

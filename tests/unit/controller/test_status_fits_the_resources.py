@@ -14,14 +14,9 @@ from tests.unit.controller.controller_world import (
     numbered_uuid,
     topic,
 )
+from tidemark.wire.deletions import DeletionPoint, PartitionDeletionResult
 from tidemark_operator.controller import commit, deletion, deletion_offsets, disablement
-from tidemark_operator.controller.deletion_values import (
-    DeletionInfo,
-    DeletionPoint,
-    DeletionTarget,
-    PartitionDeletionResult,
-    Resolve,
-)
+from tidemark_operator.controller.deletion_values import DeletionInfo, DeletionTarget, Resolve
 from tidemark_operator.controller.model import TieringSpec
 from tidemark_operator.controller.status import (
     broker_status,
@@ -89,22 +84,24 @@ def test_record_deletions() -> None:
     )
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
-    answers = {
-        query.partition: DeletionPoint(
-            error_code=0,
+    answers = [
+        DeletionPoint(
+            partition=query.partition,
             log_start_offset=0,
             high_watermark=7,
             offset=7,
             last_epoch=0,
             size_bytes=query.partition - 1,
         )
-        for query in step.queries
-    }
+        for led in step.queries.values()
+        for query in led
+    ]
     frozen = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     # One partition succeeds and another one fails, for all optional fields.
-    done, failed = PartitionDeletionResult(low_watermark=7), PartitionDeletionResult(error_code=6)
-    after = deletion.record(frozen, {0: done, 1: failed})
+    done = PartitionDeletionResult(partition=0, low_watermark=7)
+    failed = PartitionDeletionResult(partition=1, error_code=6)
+    after = deletion.record(frozen, [done, failed])
     for made in (view, frozen, after):
         next_step = deletion.next_step(world.state, made, now_ms=T0)
         result = deletion_status(world.state, made, next_step, now_ms=T0)

@@ -12,9 +12,8 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.tiering import TieringState
-from tidemark.wire.control import PartitionError, PartitionStatesResponse
+from tidemark.wire.control import DeleteRemoteTopicResponse, PartitionError, PartitionStatesResponse
 from tidemark_operator.controller import snapshot, topic_deletion
-from tidemark_operator.controller.broker_calls import TierDeletionAnswer
 from tidemark_operator.controller.model import DeletionPolicy
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 
@@ -140,8 +139,8 @@ def test_a_takeover_repeats_the_request() -> None:
     assert _step(world).waiting_for == (1, 2)
 
 
-def _remote_answer(code: int, message: str = "") -> TierDeletionAnswer:
-    return TierDeletionAnswer(error_code=code, message=message)
+def _remote_answer(code: int, message: str = "") -> DeleteRemoteTopicResponse:
+    return DeleteRemoteTopicResponse(error_code=code, message=message)
 
 
 def test_the_tier_is_emptied_by_one_live_broker_after_the_replicas_are_deleted() -> None:

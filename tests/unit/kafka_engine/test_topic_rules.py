@@ -125,11 +125,11 @@ def test_missing_replicas_are_placeholders_in_the_snapshot() -> None:
 
 def test_a_leader_that_is_behind_is_distinguished_from_one_that_lost_records() -> None:
     beyond = RequestFailure(ErrorCode.offset_out_of_range)
-    behind = records._answer(-1, beyond, 5, RequestFailure(ErrorCode.offset_not_available))
+    behind = records._result(0, -1, beyond, 5, RequestFailure(ErrorCode.offset_not_available))
     assert behind.error_code == ErrorCode.offset_not_available.value
-    lost = records._answer(-1, beyond, 5, Offset(3, -1, 2))
-    assert (lost.error_code, lost.lost_from) == (ErrorCode.offset_out_of_range.value, 3)
-    assert records._answer(5, None, 5, None).low_watermark == 5
+    lost = records._result(0, -1, beyond, 5, Offset(3, -1, 2))
+    assert (lost.error_code, lost.lost_from_offset) == (ErrorCode.offset_out_of_range.value, 3)
+    assert records._result(0, 5, None, 5, None).low_watermark == 5
 
 
 def test_client_changes_that_cannot_be_refused_are_reported_until_the_field_is_removed() -> None:

@@ -12,16 +12,15 @@ from typing import Any
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.operator_shell.shell_world import FakeEngine, FakeJobs, ShellWorld
-from tests.unit.operator_shell.test_record_deletion_reconciler import points
+from tests.unit.operator_shell.test_record_deletion_reconciler import deleted, points
 from tidemark.wire import control
-from tidemark_operator.controller import isr, snapshot
-from tidemark_operator.controller.broker_calls import (
-    DisabledReplica,
-    Disablement,
-    DisablementAnswer,
-    TierDeletionAnswer,
+from tidemark.wire.control import (
+    DeleteRemoteTopicResponse,
+    DisableRemoteTopicRequest,
+    DisableRemoteTopicResponse,
+    DisableRemoteTopicResult,
 )
-from tidemark_operator.controller.deletion_values import PartitionDeletionResult
+from tidemark_operator.controller import isr, snapshot
 from tidemark_operator.controller.export_values import DesiredJob, JobSeen
 from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT, RECORD_DELETION, TOPIC, Kind
@@ -147,12 +146,9 @@ class MortalWorld(ShellWorld):
         # Every broker succeeds at once: the only failure in these tests is the kill itself.
         self.engine.answers = {
             "disable_tiering": self._disabled,
-            "empty_tier": lambda *_: TierDeletionAnswer(error_code=0),
+            "empty_tier": lambda *_: DeleteRemoteTopicResponse(error_code=0),
             "deletion_points": points,
-            "delete_records": lambda _, command: {
-                part: PartitionDeletionResult(low_watermark=point.offset)
-                for part, point in command.points.items()
-            },
+            "delete_records": deleted,
         }
 
     def begin(self, tier: Path, brokers: Sequence[int]) -> None:
@@ -172,14 +168,18 @@ class MortalWorld(ShellWorld):
         other.jobs.seen = dict(self.jobs.seen)
         return other
 
-    def _disabled(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
+    def _disabled(
+        self, node_id: int, request: DisableRemoteTopicRequest
+    ) -> DisableRemoteTopicResponse:
+        # Only partitions with a row are acknowledged, under their present leader epoch.
         state = self.services.state
-        rows = {part: state.row((disablement.topic_id, part)) for part in disablement.partitions}
-        return DisablementAnswer(
+        rows = {part: state.row((request.topic_id, part)) for part in request.partitions}
+        return DisableRemoteTopicResponse(
             broker_epoch=state.brokers[node_id].broker_epoch,
-            tiered_epoch=disablement.tiered_epoch,
-            replicas=tuple(
-                DisabledReplica(
+            tiered_epoch=request.tiered_epoch,
+            error_code=0,
+            results=tuple(
+                DisableRemoteTopicResult(
                     partition=part,
                     error_code=0,
                     leader_epoch=row.leader_epoch,

@@ -14,26 +14,26 @@ from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.controller.controller_world import SESSION_MS, registration_request
 from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark.wire import control
+from tidemark.wire.control import (
+    DeleteRemoteTopicRequest,
+    DeleteRemoteTopicResponse,
+    DisableRemoteTopicRequest,
+    DisableRemoteTopicResponse,
+    ReplicaLogInfoResponse,
+)
+from tidemark.wire.deletions import (
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletion,
+    PartitionDeletionResult,
+)
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificate_stores import SecretStore
 from tidemark_operator.certificates.certificates import Certificates, ClientCertificates
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller import registration, snapshot
-from tidemark_operator.controller.broker_calls import (
-    Disablement,
-    DisablementAnswer,
-    ReplicaLogsAnswer,
-    TierDeletion,
-    TierDeletionAnswer,
-)
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion_values import (
-    DeleteCommand,
-    DeletionPoint,
-    DeletionPointQuery,
-    PartitionDeletionResult,
-)
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.export_values import ABSENT, DesiredJob, JobPhase, JobSeen
 from tidemark_operator.controller.model import RowKey
@@ -112,24 +112,32 @@ class FakeEngine(OwnEngine):
             raise EngineUnavailable(f"broker {node_id} has no command connection")
         return self.answers[method](node_id, request)
 
-    async def disable_tiering(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
-        return await self._answer("disable_tiering", node_id, disablement)
+    async def disable_tiering(
+        self, node_id: int, request: DisableRemoteTopicRequest
+    ) -> DisableRemoteTopicResponse:
+        return await self._answer("disable_tiering", node_id, request)
 
-    async def empty_tier(self, node_id: int, deletion: TierDeletion) -> TierDeletionAnswer:
-        return await self._answer("empty_tier", node_id, deletion)
+    async def empty_tier(
+        self, node_id: int, request: DeleteRemoteTopicRequest
+    ) -> DeleteRemoteTopicResponse:
+        return await self._answer("empty_tier", node_id, request)
 
-    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
+    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogInfoResponse:
         return await self._answer("replica_logs", node_id, keys)
 
     async def deletion_points(
         self, node_id: int, topic_id: UUID, queries: Sequence[DeletionPointQuery]
-    ) -> dict[int, DeletionPoint]:
+    ) -> Sequence[DeletionPoint]:
         return await self._answer("deletion_points", node_id, queries)
 
     async def delete_records(
-        self, command: DeleteCommand, timeout_ms: int
-    ) -> dict[int, PartitionDeletionResult]:
-        return await self._answer("delete_records", command.node_id, command)
+        self,
+        node_id: int,
+        topic_id: UUID,
+        deletions: Sequence[PartitionDeletion],
+        timeout_ms: int,
+    ) -> Sequence[PartitionDeletionResult]:
+        return await self._answer("delete_records", node_id, deletions)
 
 
 class NoEvents:

@@ -11,7 +11,7 @@ import pytest
 from tests.container_sizes import elements, grown
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark.wire import control
-from tidemark_operator.controller.broker_calls import TierDeletionAnswer
+from tidemark.wire.control import DeleteRemoteTopicResponse
 from tidemark_operator.controller.status import cluster_status
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Key
 from tidemark_operator.reconcile.clusters import ClusterReconciler
@@ -43,7 +43,7 @@ async def world() -> AsyncIterator[ShellWorld]:
     async with made.term():
         for node_id in (1, 2):
             await made.start_broker(node_id)
-        made.engine.answers["empty_tier"] = lambda *_: TierDeletionAnswer(error_code=0)
+        made.engine.answers["empty_tier"] = lambda *_: DeleteRemoteTopicResponse(error_code=0)
         yield made
 
 

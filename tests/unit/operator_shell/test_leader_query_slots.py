@@ -8,8 +8,7 @@ import pytest
 
 from tests.loop_turns import many_turns
 from tests.unit.operator_shell.shell_world import FakeEngine, ShellWorld
-from tests.unit.operator_shell.test_record_deletion_reconciler import points
-from tidemark_operator.controller.deletion_values import PartitionDeletionResult
+from tests.unit.operator_shell.test_record_deletion_reconciler import deleted, points
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
 from tidemark_operator.reconcile.record_deletions import (
@@ -52,10 +51,7 @@ async def world() -> AsyncIterator[ShellWorld]:
     made.engine = HangingEngine(made.journal)
     made.engine.answers = {
         "deletion_points": points,
-        "delete_records": lambda _, command: {
-            part: PartitionDeletionResult(low_watermark=point.offset)
-            for part, point in command.points.items()
-        },
+        "delete_records": deleted,
     }
     made.make_cluster()
     async with made.term():

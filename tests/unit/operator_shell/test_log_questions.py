@@ -8,8 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.operator_shell.shell_world import ShellWorld
-from tidemark_operator.controller.broker_calls import ReplicaLogAnswer, ReplicaLogsAnswer
-from tidemark_operator.controller.model import LogEnd, PartitionRow
+from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
+from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import TOPIC
 from tidemark_operator.reconcile.topics import TopicReconciler
@@ -42,20 +42,24 @@ class PowerCutWorld(ShellWorld):
         self.engine.requests.clear()
         self.engine.reachable = {1, 2}
 
-    def _answer(self, node_id: int, keys: Any) -> ReplicaLogsAnswer:
+    def _answer(self, node_id: int, keys: Any) -> ReplicaLogInfoResponse:
         end, refused = self.ends[node_id], int(ErrorCode.kafka_storage_error)
+        lost = self.lost.get(node_id, range(0))
         logs = tuple(
-            ReplicaLogAnswer(
-                key=key,
+            ReplicaLog(
+                topic_id=topic_id,
+                partition=partition,
                 error_code=refused if end is None else 0,
                 leader_epoch=self.row.leader_epoch,
-                end=LogEnd(0, end or 0),
-                lost=self.lost.get(node_id, range(0)),
+                last_epoch=0,
+                next_offset=end or 0,
+                lost_start_offset=lost.start,
+                lost_end_offset=lost.stop,
             )
-            for key in keys
+            for topic_id, partition in keys
         )
         broker = self.services.state.brokers[node_id]
-        return ReplicaLogsAnswer(broker_epoch=broker.broker_epoch, logs=logs)
+        return ReplicaLogInfoResponse(error_code=0, broker_epoch=broker.broker_epoch, logs=logs)
 
     async def ask(self) -> list[int]:
         """Return the brokers that received a request."""

@@ -1,21 +1,18 @@
 """Topics, leaders and RecordDeletions change during a request: stale facts are discarded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
+from tests.unit.operator_shell.test_record_deletion_reconciler import deleted
 from tidemark.ids import id_text
-from tidemark_operator.controller.deletion_values import (
-    DeleteCommand,
-    DeletionPoint,
-    PartitionDeletionResult,
-)
+from tidemark.wire.deletions import DeletionPoint, PartitionDeletion, PartitionDeletionResult
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
@@ -25,6 +22,14 @@ TIMED_OUT = int(ErrorCode.request_timed_out.value)
 D = ShellWorld.key(RECORD_DELETION, "d")
 T = ShellWorld.key(TOPIC, "t")
 ALL = {"topicRef": {"name": "t"}, "all": {"beforeOffset": -1}}
+
+
+class SentDeletions(NamedTuple):
+    """Deletion that was sent to a leader."""
+
+    node_id: int
+    topic_id: UUID
+    deletions: Sequence[PartitionDeletion]
 
 
 @pytest.fixture
@@ -48,9 +53,9 @@ async def world() -> AsyncIterator[ShellWorld]:
 
 def points_at(high_watermark: int) -> Any:
     """Return an answerer for logs that start at 0 and belong to the leader's epoch."""
-    return lambda _, queries: {
-        query.partition: DeletionPoint(
-            error_code=0,
+    return lambda _, queries: [
+        DeletionPoint(
+            partition=query.partition,
             log_start_offset=0,
             high_watermark=high_watermark,
             offset=high_watermark if query.before_offset < 0 else query.before_offset,
@@ -58,20 +63,15 @@ def points_at(high_watermark: int) -> Any:
             size_bytes=0,
         )
         for query in queries
-    }
+    ]
 
 
-def deleted(_: int, command: DeleteCommand) -> dict[int, PartitionDeletionResult]:
-    """Answer that the records are deleted everywhere."""
-    return {
-        part: PartitionDeletionResult(low_watermark=point.offset)
-        for part, point in command.points.items()
-    }
-
-
-def late(_: int, command: DeleteCommand) -> dict[int, PartitionDeletionResult]:
+def late(_: int, deletions: Sequence[PartitionDeletion]) -> list[PartitionDeletionResult]:
     """Answer that some replica needs longer, so the request is repeated."""
-    return {part: PartitionDeletionResult(error_code=TIMED_OUT) for part in command.points}
+    return [
+        PartitionDeletionResult(partition=deletion.partition, error_code=TIMED_OUT)
+        for deletion in deletions
+    ]
 
 
 def topic_id(world: ShellWorld) -> UUID:
@@ -118,9 +118,9 @@ def partition_0(before: int) -> dict[str, Any]:
 
 def meanwhile(
     world: ShellWorld, method: str, event: Callable[[], object], *, call: int = 1
-) -> list[DeleteCommand]:
+) -> list[SentDeletions]:
     """Let ``event`` happen before the answer of the given call; return the sent deletions."""
-    sent: list[DeleteCommand] = []
+    sent: list[SentDeletions] = []
     count = 0
 
     def wrapped(name: str) -> Any:
@@ -129,7 +129,7 @@ def meanwhile(
         async def intercepted(*arguments: Any) -> Any:
             nonlocal count
             if name == "delete_records":
-                sent.append(arguments[0])
+                sent.append(SentDeletions(*arguments[:3]))
             await asyncio.sleep(0)  # the other leader receives its request
             answer = await real(*arguments)
             if name == method:
@@ -145,8 +145,8 @@ def meanwhile(
     return sent
 
 
-def offsets(command: DeleteCommand) -> dict[int, int]:
-    return {part: point.offset for part, point in command.points.items()}
+def offsets(command: SentDeletions) -> dict[int, int]:
+    return {deletion.partition: deletion.offset for deletion in command.deletions}
 
 
 async def run(world: ShellWorld, turns: int) -> None:
@@ -190,9 +190,13 @@ async def test_a_broker_elected_meanwhile_receives_its_leader_epoch(world: Shell
     await run(world, 2)
     # Differences to the frozen epochs: only the addressed leader's epoch may advance.
     epochs = [
-        (part, point.leader_epoch - frozen[part], point.last_epoch - frozen[part])
+        (
+            deletion.partition,
+            deletion.leader_epoch - frozen[deletion.partition],
+            deletion.last_epoch - frozen[deletion.partition],
+        )
         for command in sent
-        for part, point in sorted(command.points.items())
+        for deletion in command.deletions
     ]
     assert sorted(epochs[:2]) == [(0, 0, 0), (1, 0, 0)]
     assert sorted(epochs[2:]) == [(0, 1, 0), (1, 1, 0)]

@@ -18,16 +18,7 @@ from tests.unit.controller.controller_world import (
 from tidemark.tiering import DisablePolicy
 from tidemark.wire import control, deletions
 from tidemark.wire.users import UserStatesRequest, UserStatesResponse
-from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import apply, plan
-from tidemark_operator.controller.deletion_values import (
-    DeleteCommand,
-    DeletionPoint,
-    DeletionPointQuery,
-    PartitionDeletion,
-    PartitionDeletionResult,
-)
-from tidemark_operator.controller.model import LogEnd
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own import link as link_module
@@ -36,7 +27,14 @@ from tidemark_operator.engines.own.own_brokers import OwnBrokers
 
 ID = numbered_uuid(1)
 STATES = control.PartitionStatesRequest
-DISABLEMENT = Disablement(topic_id=ID, tiered_epoch=3, policy=DisablePolicy.DELETE, partitions=(0,))
+DISABLEMENT = control.DisableRemoteTopicRequest(
+    controller_epoch=7,
+    topic_id=ID,
+    tiered_epoch=3,
+    disable_policy=int(DisablePolicy.DELETE),
+    partitions=(0,),
+    timeout_ms=1000,
+)
 
 
 class FakeChannel:
@@ -327,7 +325,7 @@ async def test_disablement_carries_the_controller_epoch_and_its_answer_is_conver
     # 7 is the epoch of this world's controller, and 1 the policy Delete on the wire.
     assert (sent.controller_epoch, sent.tiered_epoch, sent.disable_policy) == (7, 3, 1)
     assert (answer.broker_epoch, answer.tiered_epoch) == (101, 3)
-    (part,) = answer.replicas
+    (part,) = answer.results
     assert (part.partition, part.leader_epoch, part.is_leader) == (0, 5, True)
 
 
@@ -356,7 +354,9 @@ async def test_failed_tier_deletion_reports_its_progress(
     engine.channel.answer = lambda _: control.DeleteRemoteTopicResponse(
         error_code=56, remaining_segments=2, message="no such bucket"
     )
-    deletion = TierDeletion(topic_id=ID, name="t", tiered_epoch=0, partitions=4)
+    deletion = control.DeleteRemoteTopicRequest(
+        controller_epoch=7, topic_id=ID, name="t", tiered_epoch=0, partitions=4
+    )
     answer = await engine.brokers.empty_tier(1, deletion)
     assert (answer.error_code, answer.message) == (56, "no such bucket")
     assert engine.channel.sent[-1].controller_epoch == 7
@@ -385,14 +385,10 @@ async def test_ends_of_logs_are_requested_by_topic_and_returned_by_partition(
     # Partitions of one topic share an entry of the request.
     assert (requested.topic_id, requested.partitions) == (ID, (0, 1))
     (found,) = answer.logs
-    assert (found.key, found.end, list(found.lost)) == ((ID, 1), LogEnd(4, 80), list(range(80, 90)))
+    assert found == log
 
 
-COMMAND = DeleteCommand(
-    node_id=1,
-    topic_id=ID,
-    points={0: PartitionDeletion(offset=7, leader_epoch=4, last_epoch=3)},
-)
+COMMAND = [deletions.PartitionDeletion(partition=0, offset=7, leader_epoch=4, last_epoch=3)]
 
 
 async def test_record_deletion_names_topic_id_and_leader_epoch(
@@ -400,7 +396,7 @@ async def test_record_deletion_names_topic_id_and_leader_epoch(
 ) -> None:
     """A name may be reused, and a leader may have missed later changes."""
     await engine.attach()
-    wire_point = deletions.WireDeletionPoint(
+    point = deletions.DeletionPoint(
         partition=0,
         error_code=0,
         log_start_offset=1,
@@ -410,48 +406,27 @@ async def test_record_deletion_names_topic_id_and_leader_epoch(
         size_bytes=-1,
     )
     engine.channel.answer = lambda _: deletions.DeletionPointsResponse(
-        error_code=0, points=(wire_point,)
+        error_code=0, points=(point,)
     )
     # The two forms of a query: by offset and by time.
     queries = [
-        DeletionPointQuery(partition=0, node_id=1, leader_epoch=4, before_offset=7),
-        DeletionPointQuery(partition=1, node_id=1, leader_epoch=5, before_time_ms=99),
+        deletions.DeletionPointQuery(partition=0, leader_epoch=4, before_offset=7),
+        deletions.DeletionPointQuery(partition=1, leader_epoch=5, before_time_ms=99),
     ]
-    assert await engine.brokers.deletion_points(1, ID, queries) == {
-        0: DeletionPoint(
-            error_code=0,
-            log_start_offset=1,
-            high_watermark=42,
-            offset=7,
-            last_epoch=3,
-            size_bytes=-1,
-        )
-    }
+    assert await engine.brokers.deletion_points(1, ID, queries) == (point,)
     assert engine.channel.sent[-1] == deletions.DeletionPointsRequest(
-        controller_epoch=7,
-        topic_id=ID,
-        partitions=(
-            deletions.WireDeletionPointQuery(
-                partition=0, leader_epoch=4, before_offset=7, before_time_ms=-1
-            ),
-            deletions.WireDeletionPointQuery(
-                partition=1, leader_epoch=5, before_offset=-1, before_time_ms=99
-            ),
-        ),
+        controller_epoch=7, topic_id=ID, partitions=tuple(queries)
     )
     # Records below the offset were lost from offset 5, in an unclean election.
-    failed = deletions.WirePartitionDeletionResult(
+    failed = deletions.PartitionDeletionResult(
         partition=0, error_code=1, low_watermark=-1, lost_from_offset=5
     )
     engine.channel.answer = lambda _: deletions.DeleteTopicRecordsResponse(
         error_code=0, results=(failed,)
     )
-    assert await engine.brokers.delete_records(COMMAND, 1000) == {
-        0: PartitionDeletionResult(error_code=1, low_watermark=-1, lost_from=5)
-    }
-    point = deletions.WirePartitionDeletion(partition=0, leader_epoch=4, offset=7, last_epoch=3)
+    assert await engine.brokers.delete_records(1, ID, COMMAND, 1000) == (failed,)
     assert engine.channel.sent[-1] == deletions.DeleteTopicRecordsRequest(
-        controller_epoch=7, topic_id=ID, timeout_ms=1000, partitions=(point,)
+        controller_epoch=7, topic_id=ID, timeout_ms=1000, partitions=tuple(COMMAND)
     )
 
 
@@ -461,7 +436,7 @@ async def test_broker_of_a_later_controller_refuses_record_deletion(engine: Engi
         error_code=11, results=()
     )
     with pytest.raises(EngineUnavailable, match="error 11"):
-        await engine.brokers.delete_records(COMMAND, 1000)
+        await engine.brokers.delete_records(1, ID, COMMAND, 1000)
     engine.channel.answer = lambda _: deletions.DeletionPointsResponse(error_code=11, points=())
     with pytest.raises(EngineUnavailable, match="error 11"):
         await engine.brokers.deletion_points(1, ID, [])
@@ -477,7 +452,7 @@ async def test_unknown_commands_are_not_sent_to_an_earlier_version(
     with pytest.raises(EngineUnavailable, match="has an earlier version"):
         await engine.brokers.deletion_points(1, ID, [])
     with pytest.raises(EngineUnavailable, match="has an earlier version"):
-        await engine.brokers.delete_records(COMMAND, 1000)
+        await engine.brokers.delete_records(1, ID, COMMAND, 1000)
     assert len(engine.channel.sent) == sent
 
 

@@ -9,9 +9,10 @@ from kio.schema.errors import ErrorCode
 
 from tests import kstatus
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
-from tidemark_operator.controller.deletion_values import (
+from tidemark.wire.deletions import (
     DeletionPoint,
     DeletionPointQuery,
+    PartitionDeletion,
     PartitionDeletionResult,
 )
 from tidemark_operator.kube.errors import Conflict
@@ -32,19 +33,24 @@ async def world() -> AsyncIterator[ShellWorld]:
         await made.start_broker(1)
         await TopicReconciler(made.services).reconcile(made.key(TOPIC, "t"))
         made.engine.answers["deletion_points"] = points
-        made.engine.answers["delete_records"] = lambda _, command: {
-            part: PartitionDeletionResult(low_watermark=point.offset)
-            for part, point in command.points.items()
-        }
+        made.engine.answers["delete_records"] = deleted
         yield made
 
 
-def points(_: int, queries: Sequence[DeletionPointQuery]) -> dict[int, DeletionPoint]:
+def deleted(_: int, deletions: Sequence[PartitionDeletion]) -> list[PartitionDeletionResult]:
+    """Answer that the records are deleted everywhere."""
+    return [
+        PartitionDeletionResult(partition=deletion.partition, low_watermark=deletion.offset)
+        for deletion in deletions
+    ]
+
+
+def points(_: int, queries: Sequence[DeletionPointQuery]) -> list[DeletionPoint]:
     """Answer for a log of a hundred records of 7 bytes, in segments of ten."""
     offsets = {query.partition: query.before_offset for query in queries}
-    return {
-        part: DeletionPoint(
-            error_code=0,
+    return [
+        DeletionPoint(
+            partition=part,
             log_start_offset=0,
             high_watermark=100,
             offset=100 if offset < 0 else offset,
@@ -52,7 +58,7 @@ def points(_: int, queries: Sequence[DeletionPointQuery]) -> dict[int, DeletionP
             size_bytes=70 * ((100 if offset < 0 else offset) // 10),
         )
         for part, offset in offsets.items()
-    }
+    ]
 
 
 def request_deletion(world: ShellWorld, before: int = 40, **spec: Any) -> None:
@@ -76,7 +82,7 @@ def bump_leader_epoch(world: ShellWorld) -> None:
 
 def deletions(world: ShellWorld) -> list[Any]:
     return [
-        {part: point.offset for part, point in request.points.items()}
+        {deletion.partition: deletion.offset for deletion in request}
         for method, _, request in world.engine.requests
         if method == "delete_records"
     ]
@@ -121,8 +127,8 @@ async def test_a_slow_leader_receives_the_same_request_again(world: ShellWorld) 
     request_deletion(world)
     done = world.engine.answers["delete_records"]
     # The leader answers with REQUEST_TIMED_OUT: some followers lag behind.
-    late = {0: PartitionDeletionResult(error_code=int(ErrorCode.request_timed_out.value))}
-    world.engine.answers["delete_records"] = lambda _, __: late
+    late = PartitionDeletionResult(partition=0, error_code=ErrorCode.request_timed_out.value)
+    world.engine.answers["delete_records"] = lambda _, __: [late]
     await run(world, 2)
     world.engine.answers["delete_records"] = done
     await run(world, 2)
@@ -190,9 +196,9 @@ async def test_records_that_replaced_lost_ones_are_not_deleted(world: ShellWorld
     # Freeze the offset, then elect a leader that lost the records from 30.
     await run(world, 1)
     lost = int(ErrorCode.offset_out_of_range.value)
-    world.engine.answers["delete_records"] = lambda *_: {
-        0: PartitionDeletionResult(error_code=lost, lost_from=30)
-    }
+    world.engine.answers["delete_records"] = lambda *_: [
+        PartitionDeletionResult(partition=0, error_code=lost, lost_from_offset=30)
+    ]
     bump_leader_epoch(world)
     await run(world, 2)
     status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")

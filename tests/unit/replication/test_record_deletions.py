@@ -48,8 +48,8 @@ async def deletion_point(
     before_time_ms: int = -1,
     leader_epoch: int = 4,
     topic_id: uuid.UUID = TOPIC_ID,
-) -> wire.WireDeletionPoint:
-    query = wire.WireDeletionPointQuery(
+) -> wire.DeletionPoint:
+    query = wire.DeletionPointQuery(
         partition=0,
         leader_epoch=leader_epoch,
         before_offset=before_offset,
@@ -67,8 +67,8 @@ async def delete(
     last_epoch: int = 4,
     leader_epoch: int = 4,
     topic_id: uuid.UUID = TOPIC_ID,
-) -> wire.WirePartitionDeletionResult:
-    below = wire.WirePartitionDeletion(
+) -> wire.PartitionDeletionResult:
+    below = wire.PartitionDeletion(
         partition=0, leader_epoch=leader_epoch, offset=offset, last_epoch=last_epoch
     )
     request = wire.DeleteTopicRecordsRequest(
@@ -79,7 +79,7 @@ async def delete(
     return result
 
 
-def error(answer: wire.WireDeletionPoint | wire.WirePartitionDeletionResult) -> ErrorCode:
+def error(answer: wire.DeletionPoint | wire.PartitionDeletionResult) -> ErrorCode:
     return ErrorCode(answer.error_code)
 
 
@@ -379,10 +379,8 @@ async def test_commands_of_a_former_controller_are_rejected(
     node: Nodes, controller_epoch: int, code: int
 ) -> None:
     one = await led(node)
-    query = wire.WireDeletionPointQuery(
-        partition=0, leader_epoch=4, before_offset=6, before_time_ms=-1
-    )
-    below = wire.WirePartitionDeletion(partition=0, leader_epoch=4, offset=6, last_epoch=4)
+    query = wire.DeletionPointQuery(partition=0, leader_epoch=4, before_offset=6, before_time_ms=-1)
+    below = wire.PartitionDeletion(partition=0, leader_epoch=4, offset=6, last_epoch=4)
     # One query and one deletion of the same controller epoch.
     answers = await answers_of(
         one,

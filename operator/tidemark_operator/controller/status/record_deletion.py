@@ -2,6 +2,7 @@
 
 from tidemark.ids import id_text
 from tidemark.reasons import Reason
+from tidemark.wire.deletions import DeletionPoint
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     DeletionInfo,
@@ -9,7 +10,6 @@ from tidemark_operator.controller.deletion_values import (
     DeletionWait,
     Finished,
     Resolve,
-    ResolvedOffset,
     Step,
 )
 from tidemark_operator.controller.events import numbers
@@ -54,23 +54,23 @@ def _numbers(view: DeletionInfo) -> dict[str, object]:
     body: dict[str, object] = {"records": view.records or 0}
     if view.size_bytes is not None:
         body["bytes"] = view.size_bytes
-    body["resolved"] = [_resolved(part, resolved[part]) for part in sorted(resolved)]
+    body["resolved"] = [_resolved(resolved[part]) for part in sorted(resolved)]
     body["partitions"] = [
         _progress(part, view.progress.get(part, DeletionProgress())) for part in sorted(resolved)
     ]
     return body
 
 
-def _resolved(partition: int, point: ResolvedOffset) -> dict[str, object]:
+def _resolved(point: DeletionPoint) -> dict[str, object]:
     """Return a frozen offset; values that an earlier version did not record stay absent."""
     body: dict[str, object] = {
-        "partition": partition,
+        "partition": point.partition,
         "offset": point.offset,
-        "leaderEpoch": point.leader_epoch,
+        "leaderEpoch": point.last_epoch,
     }
-    if point.records is not None:
-        body["records"] = point.records
-    if point.size_bytes is not None:
+    if point.log_start_offset >= 0:
+        body["records"] = point.offset - point.log_start_offset
+    if point.size_bytes >= 0:
         body["bytes"] = point.size_bytes
     return body
 

@@ -15,14 +15,15 @@ from kio.schema.errors import ErrorCode
 from tidemark.kafka_client import offsets
 from tidemark.kafka_client.errors import KafkaError
 from tidemark.kafka_client.values import EARLIEST, LATEST, Offset, RequestFailure, TopicPartition
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion_values import (
+from tidemark.wire.deletions import (
     HIGH_WATERMARK,
-    DeleteCommand,
+    NO_TIME,
     DeletionPoint,
     DeletionPointQuery,
+    PartitionDeletion,
     PartitionDeletionResult,
 )
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.engines.base import Engine, EngineUnavailable
 from tidemark_operator.engines.kafka.cluster import KafkaCluster
 
@@ -43,7 +44,7 @@ class ApacheKafka(Engine):
 
     async def deletion_points(
         self, node_id: int, topic_id: UUID, queries: Sequence[DeletionPointQuery]
-    ) -> dict[int, DeletionPoint]:
+    ) -> list[DeletionPoint]:
         """Return the offset up to which a RecordDeletion would delete, per partition.
 
         Deletes nothing: it queries the leader ``node_id`` with ListOffsets for the log start, the
@@ -54,37 +55,40 @@ class ApacheKafka(Engine):
         # DeleteRecords refuses a topic without the policy delete, so a dry run has to as well.
         policies = await self.cluster.in_force(node_id, [name], [CLEANUP_POLICY])
         if "delete" not in policies.get(name, {}).get(CLEANUP_POLICY, "delete"):
-            refused = DeletionPoint(error_code=ErrorCode.policy_violation.value)
-            return {query.partition: refused for query in queries}
+            code = ErrorCode.policy_violation.value
+            return [DeletionPoint(partition=query.partition, error_code=code) for query in queries]
         parts = [query.partition for query in queries]
         starts = await self._list(node_id, name, dict.fromkeys(parts, EARLIEST))
         ends = await self._list(node_id, name, dict.fromkeys(parts, LATEST))
         times = {
             query.partition: query.before_time_ms
             for query in queries
-            if query.before_time_ms is not None
+            if query.before_time_ms != NO_TIME
         }
-        # A query without partitions would be refused.
-        timed = await self._list(node_id, name, times) if times else {}
-        return {
-            query.partition: _point(
+        timed = await self._list(node_id, name, times)
+        return [
+            _point(
                 query,
                 starts.get((name, query.partition)),
                 ends.get((name, query.partition)),
                 timed.get((name, query.partition)),
             )
             for query in queries
-        }
+        ]
 
     async def delete_records(
-        self, command: DeleteCommand, timeout_ms: int
-    ) -> dict[int, PartitionDeletionResult]:
+        self,
+        node_id: int,
+        topic_id: UUID,
+        deletions: Sequence[PartitionDeletion],
+        timeout_ms: int,
+    ) -> list[PartitionDeletionResult]:
         """Delete records on one leader with DeleteRecords; return the result of each partition."""
         # DeleteRecords addresses topics by name.
-        name = await self._name_of(command.topic_id)
-        targets = {(name, part): point.offset for part, point in command.points.items()}
-        answers = await self._answer(
-            offsets.delete_records(self.cluster.client, command.node_id, targets, timeout_ms)
+        name = await self._name_of(topic_id)
+        targets = {(name, deletion.partition): deletion.offset for deletion in deletions}
+        answers = await self._sent(
+            offsets.delete_records(self.cluster.client, node_id, targets, timeout_ms)
         )
         # Out of range may mean lost records or a leader that is behind; its log end tells which.
         beyond = [
@@ -92,12 +96,11 @@ class ApacheKafka(Engine):
             for (_, part), (_, failure) in answers.items()
             if failure is not None and failure.code is ErrorCode.offset_out_of_range
         ]
-        ends = await self._list(command.node_id, name, dict.fromkeys(beyond, LATEST))
-        return {
-            part: _answer(low_watermark, failure, command.points[part].offset, ends.get(key))
+        ends = await self._list(node_id, name, dict.fromkeys(beyond, LATEST))
+        return [
+            _result(key[1], low_watermark, failure, targets[key], ends.get(key))
             for key, (low_watermark, failure) in answers.items()
-            for _, part in [key]
-        }
+        ]
 
     async def _name_of(self, topic_id: UUID) -> str:
         """Return the topic's name if the name still has that id."""
@@ -112,13 +115,14 @@ class ApacheKafka(Engine):
     async def _list(
         self, node_id: int, name: str, timestamps: Mapping[int, int]
     ) -> dict[TopicPartition, Offset | RequestFailure]:
+        # A query without partitions would be refused.
         if not timestamps:
             return {}
         queries = {(name, part): timestamp for part, timestamp in timestamps.items()}
-        return await self._answer(offsets.list_offsets(self.cluster.client, node_id, queries))
+        return await self._sent(offsets.list_offsets(self.cluster.client, node_id, queries))
 
     @staticmethod
-    async def _answer(answer: Awaitable[R]) -> R:
+    async def _sent(answer: Awaitable[R]) -> R:
         try:
             return await answer
         except KafkaError as error:
@@ -137,20 +141,22 @@ def _point(
     high watermark and ``query.before_time_ms``; None: not queried or not answered.
     """
     # Any missing answer makes the point unknown; a known error is returned as such.
-    needed = [start, end] if query.before_time_ms is None else [start, end, timed]
+    needed = [start, end] if query.before_time_ms == NO_TIME else [start, end, timed]
     failures = [answer for answer in needed if not isinstance(answer, Offset)]
     if failures or not isinstance(start, Offset) or not isinstance(end, Offset):
         code = next((failure.code.value for failure in failures if failure is not None), None)
-        return DeletionPoint(error_code=code or ErrorCode.offset_not_available.value)
+        return DeletionPoint(
+            partition=query.partition, error_code=code or ErrorCode.offset_not_available.value
+        )
     # An explicit offset is taken as requested.
     offset, last_epoch = query.before_offset, end.leader_epoch
     # A time resolves to the first later record; without one, everything is older than it.
     if isinstance(timed, Offset) and timed.offset >= 0:
         offset, last_epoch = timed.offset, timed.leader_epoch
-    elif query.before_time_ms is not None or query.before_offset == HIGH_WATERMARK:
+    elif query.before_time_ms != NO_TIME or query.before_offset == HIGH_WATERMARK:
         offset = end.offset
     return DeletionPoint(
-        error_code=0,
+        partition=query.partition,
         log_start_offset=start.offset,
         high_watermark=end.offset,
         offset=offset,
@@ -158,7 +164,8 @@ def _point(
     )
 
 
-def _answer(
+def _result(
+    partition: int,
     low_watermark: int,
     failure: RequestFailure | None,
     offset: int,
@@ -169,17 +176,19 @@ def _answer(
     ``offset`` is the requested one, and ``end`` the log end, queried after OFFSET_OUT_OF_RANGE
     only. If the leader's log reaches ``offset``, a newly elected leader may not know the high
     watermark yet: the error becomes OFFSET_NOT_AVAILABLE, which is retried. Otherwise records were
-    lost, and ``lost_from`` is the log end (-1: unknown).
+    lost, and ``lost_from_offset`` is the log end (-1: unknown).
     """
     if failure is None:
-        return PartitionDeletionResult(low_watermark=low_watermark)
+        return PartitionDeletionResult(partition=partition, low_watermark=low_watermark)
     # The leader's log reaches the offset: temporary. Otherwise those records were lost.
     code = failure.code
     if code is ErrorCode.offset_out_of_range and (
         not isinstance(end, Offset) or end.offset >= offset
     ):
-        return PartitionDeletionResult(error_code=ErrorCode.offset_not_available.value)
-    lost_from = end.offset if isinstance(end, Offset) else -1
+        code, low_watermark, end = ErrorCode.offset_not_available, -1, None
     return PartitionDeletionResult(
-        error_code=code.value, low_watermark=low_watermark, lost_from=lost_from
+        partition=partition,
+        error_code=code.value,
+        low_watermark=low_watermark,
+        lost_from_offset=end.offset if isinstance(end, Offset) else -1,
     )

@@ -1,43 +1,40 @@
 """Tidemark's own brokers behind the engine's port, over their command connections."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from tidemark.wire.control import (
+    DeleteRemoteTopicRequest,
     DeleteRemoteTopicResponse,
+    DisableRemoteTopicRequest,
     DisableRemoteTopicResponse,
     PartitionStatesRequest,
     Removal,
+    ReplicaLogInfoRequest,
     ReplicaLogInfoResponse,
+    TopicPartitions,
 )
 from tidemark.wire.deletions import (
     DELETE_TOPIC_RECORDS,
     DELETION_POINTS,
+    DeleteTopicRecordsRequest,
     DeleteTopicRecordsResponse,
-    DeletionPointsResponse,
-)
-from tidemark_operator.controller import snapshot
-from tidemark_operator.controller.broker_calls import (
-    Disablement,
-    DisablementAnswer,
-    ReplicaLogsAnswer,
-    TierDeletion,
-    TierDeletionAnswer,
-)
-from tidemark_operator.controller.commit import SliceWrite
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion_values import (
-    DeleteCommand,
     DeletionPoint,
     DeletionPointQuery,
+    DeletionPointsRequest,
+    DeletionPointsResponse,
+    PartitionDeletion,
     PartitionDeletionResult,
 )
+from tidemark_operator.controller import snapshot
+from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.engines.own import control_calls
 from tidemark_operator.engines.own.link import Link, LinkListener, PendingChange
 from tidemark_operator.engines.own.port import OwnEngine
 from tidemark_operator.engines.own.user_link import USERS_BACKOFF, UserLink, UserListener
@@ -47,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 CALL_TIMEOUT_S = 15.0
-DISABLE_TIMEOUT_MS = 30_000
 
 
 class EngineListener(LinkListener, UserListener, Protocol):
@@ -213,53 +209,74 @@ class OwnBrokers(OwnEngine):
 
     # ------------------------------------------------------------ requests
 
-    async def disable_tiering(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
+    async def disable_tiering(
+        self, node_id: int, request: DisableRemoteTopicRequest
+    ) -> DisableRemoteTopicResponse:
         """Send KIP-950's request to one broker."""
-        request = control_calls.disable_remote_topic(
-            disablement, self._state.controller_epoch, DISABLE_TIMEOUT_MS
-        )
-        timeout_s = DISABLE_TIMEOUT_MS / 1000 + CALL_TIMEOUT_S
+        timeout_s = request.timeout_ms / 1000 + CALL_TIMEOUT_S
         response = await self._call(node_id, request, DisableRemoteTopicResponse, timeout_s)
         _check(node_id, response.error_code)
-        return control_calls.disablement_of(response)
+        return response
 
-    async def empty_tier(self, node_id: int, deletion: TierDeletion) -> TierDeletionAnswer:
+    async def empty_tier(
+        self, node_id: int, request: DeleteRemoteTopicRequest
+    ) -> DeleteRemoteTopicResponse:
         """Remove a deleted topic's remote data through one broker."""
-        request = control_calls.delete_remote_topic(deletion, self._state.controller_epoch)
-        timeout_s = 2 * CALL_TIMEOUT_S
-        response = await self._call(node_id, request, DeleteRemoteTopicResponse, timeout_s)
-        return control_calls.tier_deletion_of(response)
+        return await self._call(node_id, request, DeleteRemoteTopicResponse, 2 * CALL_TIMEOUT_S)
 
-    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
+    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogInfoResponse:
         """Send KIP-966's request to one broker."""
-        request = control_calls.replica_log_info(keys, self._state.controller_epoch)
+        # Partitions of one topic share an entry.
+        by_topic = itertools.groupby(sorted(keys), key=lambda key: key[0])
+        request = ReplicaLogInfoRequest(
+            controller_epoch=self._state.controller_epoch,
+            topics=tuple(
+                TopicPartitions(topic_id=topic_id, partitions=tuple(part for _, part in group))
+                for topic_id, group in by_topic
+            ),
+        )
         response = await self._call(node_id, request, ReplicaLogInfoResponse, CALL_TIMEOUT_S)
         _check(node_id, response.error_code)
-        return control_calls.replica_logs_of(response)
+        return response
 
     async def deletion_points(
         self, node_id: int, topic_id: UUID, queries: Sequence[DeletionPointQuery]
-    ) -> dict[int, DeletionPoint]:
+    ) -> Sequence[DeletionPoint]:
         """Query offsets by topic id and leader epoch, which Kafka's ListOffsets cannot do."""
         self._check_knows(node_id, DELETION_POINTS)
-        request = control_calls.deletion_points(topic_id, queries, self._state.controller_epoch)
+        request = DeletionPointsRequest(
+            controller_epoch=self._state.controller_epoch,
+            topic_id=topic_id,
+            partitions=tuple(queries),
+        )
         response = await self._call(node_id, request, DeletionPointsResponse, 2 * CALL_TIMEOUT_S)
         _check(node_id, response.error_code)
-        return control_calls.points_of(response)
+        return response.points
 
     async def delete_records(
-        self, command: DeleteCommand, timeout_ms: int
-    ) -> dict[int, PartitionDeletionResult]:
-        """Delete records by topic id and leader epoch, which Kafka's DeleteRecords cannot do."""
-        node_id = command.node_id
+        self,
+        node_id: int,
+        topic_id: UUID,
+        deletions: Sequence[PartitionDeletion],
+        timeout_ms: int,
+    ) -> Sequence[PartitionDeletionResult]:
+        """Delete records by topic id and leader epoch, which Kafka's DeleteRecords cannot do.
+
+        A broker whose followers need longer than ``timeout_ms`` answers with a timeout; the caller
+        then repeats the request, which is idempotent.
+        """
         self._check_knows(node_id, DELETE_TOPIC_RECORDS)
-        request = control_calls.delete_topic_records(
-            command, self._state.controller_epoch, timeout_ms
+        request = DeleteTopicRecordsRequest(
+            controller_epoch=self._state.controller_epoch,
+            topic_id=topic_id,
+            timeout_ms=timeout_ms,
+            partitions=tuple(deletions),
         )
+        # The broker answers after its own timeout at the latest; the network may add to that.
         timeout_s = timeout_ms / 1000 + CALL_TIMEOUT_S
         response = await self._call(node_id, request, DeleteTopicRecordsResponse, timeout_s)
         _check(node_id, response.error_code)
-        return control_calls.deletions_of(response)
+        return response.results
 
     def _check_knows(self, node_id: int, command: int) -> None:
         """Raise if a broker does not know a command.

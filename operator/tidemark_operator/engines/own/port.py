@@ -8,12 +8,12 @@ answer stands only for what the broker reported.
 from collections.abc import Iterable
 from typing import Protocol
 
-from tidemark_operator.controller.broker_calls import (
-    Disablement,
-    DisablementAnswer,
-    ReplicaLogsAnswer,
-    TierDeletion,
-    TierDeletionAnswer,
+from tidemark.wire.control import (
+    DeleteRemoteTopicRequest,
+    DeleteRemoteTopicResponse,
+    DisableRemoteTopicRequest,
+    DisableRemoteTopicResponse,
+    ReplicaLogInfoResponse,
 )
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
@@ -48,13 +48,17 @@ class OwnEngine(Engine, Protocol):
     def connected(self, node_id: int) -> bool:
         """Return whether requests can be sent to a broker now."""
 
-    async def disable_tiering(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
+    async def disable_tiering(
+        self, node_id: int, request: DisableRemoteTopicRequest
+    ) -> DisableRemoteTopicResponse:
         """Send KIP-950's request. Raises :class:`EngineUnavailable`."""
 
-    async def empty_tier(self, node_id: int, deletion: TierDeletion) -> TierDeletionAnswer:
+    async def empty_tier(
+        self, node_id: int, request: DeleteRemoteTopicRequest
+    ) -> DeleteRemoteTopicResponse:
         """Remove a deleted topic's data from the tier. Raises :class:`EngineUnavailable`."""
 
-    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
+    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogInfoResponse:
         """Query the log ends of a broker's replicas (KIP-966).
 
         Raises :class:`EngineUnavailable`.
