@@ -21,6 +21,7 @@ from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
 from tidemark.wire.receiver import Frame
+from tidemark_broker.admission.connection_limits import ConnectionLimits
 from tidemark_broker.admission.response_memory import SMALL_BYTES, ResponseBudget, ResponseMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
@@ -44,7 +45,6 @@ from tidemark_broker.listeners import REPLICATION, ClientListener, ListenerAddre
 from tidemark_broker.log import StorageError
 from tidemark_broker.log_maintenance import LogMaintenance
 from tidemark_broker.metrics import BrokerCollector, CertificateCollector, TopicCollector
-from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
 from tidemark_broker.producer_ids import ProducerIds
@@ -268,7 +268,7 @@ class BrokerServer:
             me=tls_identity.TlsIdentity(self.config.cluster_id, self.config.node_id),
             files=self.tls,
             encrypted=self.config.replicates_encrypted,
-            config=ServerConfig.of(self.config.entries),
+            limits=ConnectionLimits.of(self.config.entries),
             net_metrics=self.net_metrics,
         )
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 
 from tidemark.tls.files import ListenerFiles
 from tidemark.wire.control import Endpoint
+from tidemark_broker.admission.connection_limits import ConnectionLimits
 from tidemark_broker.admission.rate import Windows
 from tidemark_broker.api.dispatcher import Dispatcher
 from tidemark_broker.api.sessions import ConnectionSessions, ProofLimits
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.config_entries import accepted
 from tidemark_broker.listeners import OAUTHBEARER, ClientAuth, ClientListener
-from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.server import KafkaServer
@@ -47,7 +47,7 @@ class ClientListeners:
         #: Checks passwords, SCRAM proofs and bearer tokens, in threads of its own.
         self._verifier = Verifier(users, _token_checker(config))
         # Limits of connections and memory apply to all listeners together.
-        connections = Connections(ServerConfig.of(config.entries), metrics)
+        connections = Connections(ConnectionLimits.of(config.entries), metrics)
         limits = ProofLimits.of(config.entries)
         # Until the controller has sent the users, an authenticating listener delays its sessions.
         waits = any(listener.authenticates for listener in config.clients)

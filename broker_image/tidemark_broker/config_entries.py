@@ -1,6 +1,8 @@
 """Values of a configuration file: text by key, with the defaults of the table of keys."""
 
+import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from tidemark.configuration.table import BROKER, listener_key
 from tidemark.configuration.values import Number
@@ -60,3 +62,20 @@ def integer_of(entries: Mapping[str, str], name: str) -> int:
     if isinstance(type_, Number) and value > type_.maximum:
         raise ConfigError(f"{name}={value} must be at most {type_.maximum}")
     return value
+
+
+def key_field(name: str) -> Any:
+    """Declare a field of a dataclass for the whole number of the key ``name``, with its default."""
+    return dataclasses.field(default=BROKER[name].default_value, metadata={"key": name})
+
+
+def values_of(settings: type[Any], entries: Mapping[str, str]) -> dict[str, int]:
+    """Return the configured values of a dataclass with fields that :func:`key_field` declares.
+
+    Raises :class:`ConfigError`.
+    """
+    return {
+        field.name: integer_of(entries, field.metadata["key"])
+        for field in dataclasses.fields(settings)
+        if "key" in field.metadata
+    }

@@ -11,6 +11,7 @@ with one log line.
 import asyncio
 import collections
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -21,25 +22,29 @@ from tidemark.wire.bounds import STRING_BYTES_MAX
 from tidemark.wire.connection import peer_name
 from tidemark.wire.framing import PRODUCE_KEY, FrameError, peek_key
 from tidemark.wire.receiver import Frame, FrameReceiver
-from tidemark_broker.admission.response_memory import ResponseBudget, ResponseMemory
-from tidemark_broker.net.budget import RequestBudget
-from tidemark_broker.net.channel_mute import ChannelMute
-from tidemark_broker.net.config import ServerConfig
+from tidemark_broker.admission.channel_mute import ChannelMute
+from tidemark_broker.admission.connection_limits import ConnectionLimits
+from tidemark_broker.admission.request_memory import (
+    REQUEST_BYTES_MIN,
+    MemoryBudgets,
+    ReadBackpressure,
+    weight,
+)
+from tidemark_broker.admission.response_memory import ResponseMemory, UnsentResponses
 from tidemark_broker.net.metrics import NetMetrics
-from tidemark_broker.net.partial_requests import UnfinishedFrames
-from tidemark_broker.net.read_backpressure import REQUEST_BYTES_MIN, ReadBackpressure, weight
-from tidemark_broker.net.sockets import has_left
-from tidemark_broker.net.unsent_responses import Unsent
 
 logger = logging.getLogger(__name__)
 
 #: Time between the last answer and the end of a connection. Some clients that see the end right
 #: after an answer ignore the answer.
-_LAST_WORD_S = 0.5
+_LAST_RESPONSE_S = 0.5
 #: Part of a large request that surely contains its client id.
 _HEADER_BYTES = 10 + STRING_BYTES_MAX
 #: Time for the peer to receive what was sent before the end of a connection.
 _CLOSING_S = 10.0
+
+#: Linux TCP states of a connection whose peer no longer sends: CLOSE and CLOSE_WAIT.
+_CLOSED_BY_PEER = frozenset({7, 8})
 
 #: Takes a request frame and the memory of its answer; returns the pieces of the answer's frame, or
 #: None for a request without an answer. Raises FrameError for an unreadable frame, and
@@ -69,17 +74,14 @@ class ListenerState:
     """State that all connections of one listener share.
 
     ``opened`` and ``lost`` are called for each connection. ``confined`` is called for one that must
-    authenticate first, ``released`` once it has. ``budget`` counts the memory of unanswered
-    requests, ``answers`` that of responses, ``unfinished`` that of requests that have not arrived
-    completely. ``scratch`` is a receive buffer that all connections reuse.
+    authenticate first, ``released`` once it has. ``scratch`` is a receive buffer that all
+    connections reuse.
     """
 
     open_session: OpenSession
-    config: ServerConfig
+    limits: ConnectionLimits
     metrics: NetMetrics
-    budget: RequestBudget
-    answers: ResponseBudget
-    unfinished: UnfinishedFrames
+    budgets: MemoryBudgets
     scratch: bytearray
     loop: asyncio.AbstractEventLoop
     opened: "Callable[[ServerConnection], None]"
@@ -89,22 +91,20 @@ class ListenerState:
     refusals: Refusals = field(default_factory=lambda: Refusals("connections"))
 
 
-class _Slot:
-    """One request in flight, at its place in the order of responses.
+@dataclass(slots=True, eq=False)
+class _RequestInFlight:
+    """One started request, at its place in the order of responses.
 
     ``size`` is the memory of the request in bytes, ``memory`` that of the response. With
-    ``alone`` the request is not a Produce, and at most one such request may be in flight. Once
-    ``done``, ``pieces`` contains the response frame, None without one.
+    ``is_alone`` the request is not a Produce, and at most one such request may be in flight. Once
+    it ``is_done``, ``pieces`` contains the response frame, None without one.
     """
 
-    __slots__ = ("alone", "done", "memory", "pieces", "size")
-
-    def __init__(self, size: int, memory: ResponseMemory, *, alone: bool) -> None:
-        self.size = size
-        self.memory = memory
-        self.alone = alone
-        self.done = False
-        self.pieces: Sequence[bytes] | None = None
+    size: int
+    memory: ResponseMemory
+    is_alone: bool
+    is_done: bool = False
+    pieces: Sequence[bytes] | None = None
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -117,9 +117,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Create the protocol of an accepted socket. ``address`` is the peer's IP address."""
         self.shared = shared
         self.address = address
-        self._config = shared.config
+        self._limits = shared.limits
         #: Concurrent requests: 1 until the client has authenticated, see :meth:`confine`.
-        self._in_flight_max = shared.config.requests_in_flight_max
+        self._in_flight_max = shared.limits.requests_in_flight_max
         #: Time limit of the authentication; later that of the final response.
         self._deadline: asyncio.TimerHandle | None = None
         #: Handler of request frames, set when the connection is established.
@@ -128,10 +128,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         # Reading decides when to pause. It calls back once the reason has passed.
         self._reading = ReadBackpressure(
             FrameReceiver(
-                shared.config.request_bytes_max, shared.scratch, frame_bytes_min=REQUEST_BYTES_MIN
+                shared.limits.request_bytes_max, shared.scratch, frame_bytes_min=REQUEST_BYTES_MIN
             ),
-            shared.budget,
-            shared.unfinished,
+            shared.budgets,
             address,
             resume=self._advance,
             give_up=self._too_slow,
@@ -140,15 +139,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         #: Complete requests that have not started.
         self._arrived: collections.deque[Frame] = collections.deque()
         #: Started requests in the order of arrival. Their responses are written in this order.
-        self._in_flight: collections.deque[_Slot] = collections.deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight: collections.deque[_RequestInFlight] = collections.deque()
+        #: Tasks of the running requests.
+        self.tasks: set[asyncio.Task[None]] = set()
         #: False while the transport's write buffer is full.
         self._may_write = True
         #: False while reading from the transport is paused.
         self._is_read = True
-        #: True once this side has decided to close.
-        self._ended = False
-        self._unsent = Unsent(ResponseMemory(shared.answers), shared.loop, self._advance)
+        #: True once this side has decided to close. The socket may still be sending.
+        self.ended = False
+        #: Responses that the client has not received yet.
+        self.unsent = UnsentResponses(
+            ResponseMemory(shared.budgets.responses), shared.loop, self._advance
+        )
         #: Mute because of exceeded quotas (KIP-219).
         self._mute = ChannelMute(shared.loop, self._mute_ended)
         #: Timer that aborts a socket whose peer does not receive the rest.
@@ -162,8 +165,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         # Resume only when the buffer is empty, which is when no memory is held.
-        self._transport.set_write_buffer_limits(high=self._config.unsent_bytes_max, low=0)
-        self._unsent.transport = self._transport
+        self._transport.set_write_buffer_limits(high=self._limits.unsent_bytes_max, low=0)
+        self.unsent.transport = self._transport
         self.peer = peer_name(transport)
         self.last_received_s = self._now()
         # Registered first, since opening the session may close the connection.
@@ -174,7 +177,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._reading.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._ended:
+        if self.ended:
             return
         self.last_received_s = self._now()
         self.shared.metrics.bytes_in.inc(nbytes)
@@ -192,23 +195,23 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._may_write = False
-        self._unsent.pause()
+        self.unsent.pause()
         self._advance()
 
     def resume_writing(self) -> None:
         self._may_write = True
-        self._unsent.resume()
+        self.unsent.resume()
         self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = True
-        for task in self._tasks:
+        self.ended = True
+        for task in self.tasks:
             task.cancel()
         self._end_deadline()
         if self._closing is not None:
             self._closing.cancel()
         self._release()
-        self._unsent.forget()
+        self.unsent.forget()
         self.shared.lost(self)
 
     def _release(self) -> None:
@@ -219,12 +222,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         """
         self._mute.cancel()
         self._reading.stop()
-        request_bytes = sum(map(weight, self._arrived)) + sum(slot.size for slot in self._in_flight)
-        for slot in self._in_flight:
-            slot.memory.set_reserved(0)
+        request_bytes = sum(map(weight, self._arrived)) + sum(
+            request.size for request in self._in_flight
+        )
+        for request in self._in_flight:
+            request.memory.set_reserved(0)
         self._arrived.clear()
         self._in_flight.clear()
-        self.shared.budget.give(request_bytes)
+        self.shared.budgets.requests.give(request_bytes)
 
     # ------------------------------------------------------------ called by the listener
 
@@ -233,25 +238,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         """True if no request is in progress, or the client does not read its answers."""
         return not self._may_write or not (self._in_flight or self._arrived)
 
-    @property
-    def ended(self) -> bool:
-        """True if this side has closed it; the socket may still be sending."""
-        return self._ended
-
-    @property
-    def tasks(self) -> set[asyncio.Task[None]]:
-        """Tasks of the running requests."""
-        return self._tasks
-
     def end(self, reason: str, text: str) -> None:
         """Close with one log line; answers that are ready are still sent."""
-        if self._ended:
+        if self.ended:
             return
-        self._ended = True
-        self._say_why(reason, text)
+        self.ended = True
+        self._log_close(reason, text)
         self.close()
 
-    def _say_why(self, reason: str, text: str) -> None:
+    def _log_close(self, reason: str, text: str) -> None:
         self.shared.metrics.closed(reason)
         if reason == broker_table.AUTHENTICATION:  # summarized, so that attacks cannot fill the log
             self.shared.refusals.add(self.peer, text)
@@ -263,8 +258,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close without a log line."""
-        self._ended = True
-        for task in self._tasks:
+        self.ended = True
+        for task in self.tasks:
             if task is not asyncio.current_task():
                 task.cancel()
         self._release()
@@ -291,14 +286,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         """
         self._reading.limit(frame_bytes_max)
         self._in_flight_max = 1
-        self._deadline = self.shared.loop.call_later(timeout_s, self._not_proven)
+        self._deadline = self.shared.loop.call_later(timeout_s, self._authentication_timed_out)
         self.shared.confined(self)
 
     def release(self) -> None:
         """Lift the restrictions after authentication."""
         self._end_deadline()
-        self._reading.limit(self._config.request_bytes_max)
-        self._in_flight_max = self._config.requests_in_flight_max
+        self._reading.limit(self._limits.request_bytes_max)
+        self._in_flight_max = self._limits.requests_in_flight_max
         self.shared.released(self)
 
     def mute_before_first(self, mute_s: Callable[[Frame], float | None]) -> None:
@@ -308,7 +303,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def mute(self, for_s: float) -> None:
         """Mute the connection, because its quotas are exceeded."""
-        if not self._ended:
+        if not self.ended:
             self._mute.begin(for_s)
 
     def _mute_ended(self) -> None:
@@ -317,7 +312,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         A client that disconnected before its first request started may already retry on another
         connection. While reading was paused, the disconnect was not noticed.
         """
-        if self._mute.is_first and self._transport is not None and has_left(self._transport):
+        if (
+            self._mute.is_first
+            and self._transport is not None
+            and _peer_has_closed(self._transport)
+        ):
             self.end(broker_table.ASKED, "the client disconnected while it was throttled")
             return
         self._advance()
@@ -331,12 +330,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return 0
         return self._reading.partial_bytes + sum(map(weight, self._arrived))
 
-    @property
-    def unsent(self) -> "Unsent":
-        """Answers that the client has not read yet."""
-        return self._unsent
-
-    def _not_proven(self) -> None:
+    def _authentication_timed_out(self) -> None:
         self.end(broker_table.AUTHENTICATION, "it did not authenticate in time")
 
     def _end_malformed(self, error: FrameError) -> None:
@@ -360,11 +354,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             frame = self._arrived[0]
             # At most one request other than Produce runs at a time. Its response may be large, and
             # would hold memory while it waits for the previous one. Produce responses are small.
-            alone = peek_key(frame) != PRODUCE_KEY
-            if (alone and self._reading.waits_for_request) or self._mute.comes_first(frame):
+            is_alone = peek_key(frame) != PRODUCE_KEY
+            if (is_alone and self._reading.waits_for_request) or self._mute.must_wait(frame):
                 break
             self._arrived.popleft()
-            self._begin(frame, alone=alone)
+            self._begin(frame, is_alone=is_alone)
         # Reading continues only if every received request has started. Otherwise TCP slows the
         # client down.
         if not self._arrived and self._may_begin() and not self._is_large_request_muted():
@@ -374,33 +368,34 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._reading.pause()
             self._read_on(False)
 
-    def _begin(self, frame: Frame, *, alone: bool) -> None:
-        slot = _Slot(weight(frame), ResponseMemory(self.shared.answers), alone=alone)
-        self._reading.waits_for_request = self._reading.waits_for_request or alone
-        self._in_flight.append(slot)
-        task = self.shared.loop.create_task(self._run(frame, slot))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _begin(self, frame: Frame, *, is_alone: bool) -> None:
+        memory = ResponseMemory(self.shared.budgets.responses)
+        request = _RequestInFlight(weight(frame), memory, is_alone)
+        self._reading.waits_for_request = self._reading.waits_for_request or is_alone
+        self._in_flight.append(request)
+        task = self.shared.loop.create_task(self._run(frame, request))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def _is_large_request_muted(self) -> bool:
         """True if a large incomplete request must wait for a mute, during which it would only
         hold memory.
         """
         begun = self._reading.partial_large_request
-        return begun is not None and len(begun) >= _HEADER_BYTES and self._mute.comes_first(begun)
+        return begun is not None and len(begun) >= _HEADER_BYTES and self._mute.must_wait(begun)
 
     def _may_begin(self) -> bool:
         # The last condition bounds requests in flight; the others bound memory and fairness.
         return (
             self._may_write
-            and not self._ended
+            and not self.ended
             and not self._mute.is_on
-            and not (self._unsent.unsent_bytes and self.shared.answers.short)
+            and not (self.unsent.unsent_bytes and self.shared.budgets.responses.is_short)
             and len(self._in_flight) < self._in_flight_max
         )
 
     def _read_on(self, is_read: bool) -> None:
-        if self._transport is None or self._ended or is_read is self._is_read:
+        if self._transport is None or self.ended or is_read is self._is_read:
             return
         self._is_read = is_read
         if is_read:
@@ -408,46 +403,46 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    async def _run(self, frame: Frame, slot: _Slot) -> None:
+    async def _run(self, frame: Frame, request: _RequestInFlight) -> None:
         """Run one request, and write its response once all earlier ones are written.
 
         Every error ends the connection, because responses are in order and none can be left out.
         """
         try:
-            slot.pieces = await self._serve(frame, slot.memory)
+            request.pieces = await self._serve(frame, request.memory)
         # The close cancels the connection's other requests.
         except CloseConnection as order:
-            self._obey(order, slot)
+            self._close_as_ordered(order, request)
         except FrameError as error:
             self._end_malformed(error)
         except Exception:
-            if not self._ended:
+            if not self.ended:
                 logger.exception("a request of %s failed", self.peer)
             self.end(broker_table.FAILED, "the request failed inside the broker")
         else:
             # Marked only. ``_write_ready`` waits for the responses of earlier requests.
-            slot.done = True
-            slot.memory.set_reserved(sum(map(len, slot.pieces or ())))
+            request.is_done = True
+            request.memory.set_reserved(sum(map(len, request.pieces or ())))
             self._write_ready()
         finally:
             # After a close nothing is written any more, so the memory is returned here.
-            if self._ended:
-                slot.memory.set_reserved(0)
+            if self.ended:
+                request.memory.set_reserved(0)
 
-    def _obey(self, order: CloseConnection, slot: _Slot) -> None:
+    def _close_as_ordered(self, order: CloseConnection, request: _RequestInFlight) -> None:
         """Close the connection, after the last answer if there is one."""
         if order.answer is None:
             self.end(order.reason, str(order))
             return
-        slot.pieces, slot.done = order.answer, True
-        slot.memory.set_reserved(sum(map(len, order.answer)))
+        request.pieces, request.is_done = order.answer, True
+        request.memory.set_reserved(sum(map(len, order.answer)))
         self._write_ready()
         # Closed a moment later, so that the client reads the answer before the end.
-        if not self._ended:
-            self._ended = True
-            self._say_why(order.reason, str(order))
+        if not self.ended:
+            self.ended = True
+            self._log_close(order.reason, str(order))
             self._end_deadline()
-            self._deadline = self.shared.loop.call_later(_LAST_WORD_S, self.close)
+            self._deadline = self.shared.loop.call_later(_LAST_RESPONSE_S, self.close)
 
     def _write_ready(self) -> None:
         """Write the responses that are next in the order of requests.
@@ -455,20 +450,36 @@ class ServerConnection(asyncio.BufferedProtocol):
         Stops at the first request that is still running.
         """
         transport = self._transport
-        if transport is None or self._ended:
+        if transport is None or self.ended:
             return
         freed = 0
-        while self._in_flight and self._in_flight[0].done:
-            slot = self._in_flight.popleft()
-            freed += slot.size
+        while self._in_flight and self._in_flight[0].is_done:
+            request = self._in_flight.popleft()
+            freed += request.size
             # The request behind which others waited is answered, so the next one may start.
-            if slot.alone:
+            if request.is_alone:
                 self._reading.waits_for_request = False
-            if slot.pieces:
-                self.shared.metrics.bytes_out.inc(slot.memory.reserved_bytes)
-                transport.writelines(slot.pieces)
-                self._unsent.add(slot.memory)
+            if request.pieces:
+                self.shared.metrics.bytes_out.inc(request.memory.reserved_bytes)
+                transport.writelines(request.pieces)
+                self.unsent.add(request.memory)
         # More room for requests, of this connection and of others.
         if freed:
-            self.shared.budget.give(freed)
+            self.shared.budgets.requests.give(freed)
             self._advance()
+
+
+def _peer_has_closed(transport: asyncio.Transport) -> bool:
+    """Return whether the peer has closed the connection, even with unread data.
+
+    False if unknown.
+    """
+    own = transport.get_extra_info("socket")
+    if own is None or not hasattr(socket, "TCP_INFO"):
+        return False
+    try:
+        # tcpi_state is the first byte of the structure.
+        state: int = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    except OSError:
+        return True
+    return state in _CLOSED_BY_PEER

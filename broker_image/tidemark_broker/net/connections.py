@@ -12,18 +12,15 @@ from prometheus_client import CollectorRegistry
 from tidemark.metrics import broker_table
 from tidemark.tls.acceptor import Refusals
 from tidemark.wire.receiver import SCRATCH_BYTES
-from tidemark_broker.admission.response_memory import ResponseBudget
-from tidemark_broker.net.budget import RequestBudget
-from tidemark_broker.net.config import ServerConfig
+from tidemark_broker.admission.connection_limits import ConnectionLimits, ConnectionQuotas
+from tidemark_broker.admission.request_memory import MemoryBudgets
 from tidemark_broker.net.connection import ListenerState, OpenSession, ServerConnection
-from tidemark_broker.net.connection_quotas import ConnectionQuotas
 from tidemark_broker.net.metrics import NetMetrics
-from tidemark_broker.net.partial_requests import UnfinishedFrames
 
 logger = logging.getLogger(__name__)
 
 _IDLE_CHECKS_PER_LIMIT = 10
-_TAKES_NOTHING_S = 10.0
+_READS_NOTHING_S = 10.0
 _PARKED_CHECK_S = 1.0
 #: Connections with less are spared: even all of them together hold little.
 _PARKED_BYTES = 8 * 1024
@@ -37,22 +34,17 @@ class Connections:
     Used from the loop on which it was first used.
     """
 
-    def __init__(self, config: ServerConfig, net_metrics: NetMetrics | None = None) -> None:
+    def __init__(self, limits: ConnectionLimits, net_metrics: NetMetrics | None = None) -> None:
         """Create the limits and budgets of a broker's client connections."""
-        self.config = config
+        self.limits = limits
         self.metrics = net_metrics or NetMetrics(CollectorRegistry())
-        #: Memory of requests from their arrival until they are answered.
-        self.budget = RequestBudget(config.queued_request_bytes_max)
-        #: Memory of responses until the client has received them.
-        self.answers = ResponseBudget(config.answer_bytes_max)
-        #: Memory of requests that have not arrived completely.
-        self.unfinished = UnfinishedFrames(config.queued_request_bytes_max // 4)
-        self.metrics.queued_bytes.set_function(lambda: self.budget.used_bytes)
-        self.metrics.answer_bytes.set_function(lambda: self.answers.used_bytes)
+        self.budgets = MemoryBudgets.of(limits.queued_request_bytes_max, limits.answer_bytes_max)
+        self.metrics.queued_bytes.set_function(lambda: self.budgets.requests.used_bytes)
+        self.metrics.answer_bytes.set_function(lambda: self.budgets.responses.used_bytes)
         self.metrics.connections.set_function(lambda: len(self._open))
-        self.connection_quotas = ConnectionQuotas(
-            per_address_max=config.connections_per_address_max,
-            rate_per_address_max=config.connection_rate_per_address_max,
+        self.quotas = ConnectionQuotas(
+            per_address_max=limits.connections_per_address_max,
+            rate_per_address_max=limits.connection_rate_per_address_max,
         )
         self._open: set[ServerConnection] = set()
         #: Connections that must authenticate and have not.
@@ -76,11 +68,9 @@ class Connections:
         # Budgets are common to all listeners, only sessions and refusals differ.
         return ListenerState(
             open_session=open_session,
-            config=self.config,
+            limits=self.limits,
             metrics=self.metrics,
-            budget=self.budget,
-            answers=self.answers,
-            unfinished=self.unfinished,
+            budgets=self.budgets,
             scratch=self._scratch,
             loop=loop,
             opened=self._opened,
@@ -124,13 +114,13 @@ class Connections:
         """Register a connection, and close it again above the limit."""
         self.metrics.opened.inc()
         self._open.add(connection)
-        if len(self._open) > self.config.connections_max:
-            self._refuse(connection, self.config.connections_max, "connections")
+        if len(self._open) > self.limits.connections_max:
+            self._refuse(connection, self.limits.connections_max, "connections")
 
     def _confine(self, connection: ServerConnection) -> None:
         """Register a connection that must authenticate, and close it above the limit."""
         self._confined.add(connection)
-        limit = max(1, self.config.connections_max // 2)
+        limit = max(1, self.limits.connections_max // 2)
         if len(self._confined) > limit:
             self._refuse(connection, limit, "unauthenticated connections")
 
@@ -143,17 +133,17 @@ class Connections:
 
     def _lost(self, connection: ServerConnection) -> None:
         """Remove a closed connection."""
-        self.connection_quotas.remove(connection.address)
+        self.quotas.remove(connection.address)
         self._open.discard(connection)
         self._confined.discard(connection)
         # Log the limit again once it was left.
         self._refusing = self._refusing and (
-            len(self._open) >= self.config.connections_max
-            or len(self._confined) >= self.config.connections_max // 2
+            len(self._open) >= self.limits.connections_max
+            or len(self._confined) >= self.limits.connections_max // 2
         )
 
     async def _close_idle(self) -> None:
-        limit_s = self.config.idle_ms_max / 1000
+        limit_s = self.limits.idle_ms_max / 1000
         now = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(limit_s / _IDLE_CHECKS_PER_LIMIT)
@@ -174,7 +164,9 @@ class Connections:
         was_short = False
         while True:
             await asyncio.sleep(_PARKED_CHECK_S)
-            is_short = self.budget.exhausted or self.unfinished.has_waiters
+            is_short = (
+                self.budgets.requests.is_exhausted or self.budgets.partial_requests.has_waiters
+            )
             # A shortage must last for two checks, since bursts pass by themselves.
             if is_short and was_short:
                 self._end_parked()
@@ -185,7 +177,7 @@ class Connections:
         sizes = ((connection, connection.parked_bytes) for connection in self._open)
         parked = {connection: size for connection, size in sizes if size >= _PARKED_BYTES}
         missing = sum(parked.values()) // 2
-        if missing < self.config.queued_request_bytes_max // _PARKED_SHARE:
+        if missing < self.limits.queued_request_bytes_max // _PARKED_SHARE:
             return
         for connection in sorted(parked, key=lambda candidate: parked[candidate], reverse=True):
             connection.end(broker_table.SLOW, "it holds memory that other connections need")
@@ -196,13 +188,13 @@ class Connections:
     async def _close_non_readers(self) -> None:
         """Close connections that hold answer memory and do not read, while that memory is short."""
         while True:
-            await asyncio.sleep(_TAKES_NOTHING_S / 10)
-            if not self.answers.short:
+            await asyncio.sleep(_READS_NOTHING_S / 10)
+            if not self.budgets.responses.is_short:
                 continue
             for connection in tuple(self._open):
-                if connection.unsent.is_stalled(_TAKES_NOTHING_S):
+                if connection.unsent.is_stalled(_READS_NOTHING_S):
                     connection.end(
                         broker_table.SLOW,
-                        f"it did not read its answers for {_TAKES_NOTHING_S:.0f} s",
+                        f"it did not read its answers for {_READS_NOTHING_S:.0f} s",
                     )
                     connection.abort()

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from tidemark.wire.receiver import Frame
+from tidemark_broker.admission.connection_limits import ConnectionLimits
 from tidemark_broker.admission.response_memory import SMALL_BYTES, ResponseMemory
 from tidemark_broker.net import connections as connections_module
-from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
 
@@ -29,7 +29,7 @@ async def as_much_as_it_may(frame: Frame, memory: ResponseMemory) -> Sequence[by
 @pytest.fixture
 async def server() -> AsyncIterator[KafkaServer]:
     made = KafkaServer(
-        lambda _: as_much_as_it_may, Connections(ServerConfig(answer_bytes_max=LIMIT)), "TEST"
+        lambda _: as_much_as_it_may, Connections(ConnectionLimits(answer_bytes_max=LIMIT)), "TEST"
     )
     await (await made.bind("127.0.0.1", 0)).listen()
     yield made
@@ -76,7 +76,7 @@ async def idle_readers(server: KafkaServer, count: int, requests: int = 8) -> As
             client = await stack.enter_async_context(AnswerClient.of(server, reads=False))
             client.writer.write(FETCH * requests)
         # Wait until the memory is in use, so that the next client meets the shortage.
-        await until(lambda: server.connections.answers.used_bytes > LIMIT // 2)
+        await until(lambda: server.connections.budgets.responses.used_bytes > LIMIT // 2)
         yield
 
 
@@ -85,7 +85,7 @@ async def test_single_client_gets_half_of_the_memory(server: KafkaServer) -> Non
         for _ in range(3):
             # Half of what is free, so that a second client can be served as well.
             assert await client.fetch() == LIMIT // 2
-            await until(lambda: server.connections.answers.used_bytes == 0)
+            await until(lambda: server.connections.budgets.responses.used_bytes == 0)
 
 
 async def test_idle_readers_use_no_more_than_the_limit(
@@ -95,9 +95,9 @@ async def test_idle_readers_use_no_more_than_the_limit(
     async with idle_readers(server, 40):
         for _ in range(50):
             await asyncio.sleep(0.01)
-            most = max(most, server.connections.answers.used_bytes)
+            most = max(most, server.connections.budgets.responses.used_bytes)
     assert most <= LIMIT + 40 * 2 * SMALL_BYTES  # one being sent, one that was begun before
-    await until(lambda: server.connections.answers.used_bytes == 0)
+    await until(lambda: server.connections.budgets.responses.used_bytes == 0)
 
 
 async def test_reading_client_is_served_despite_idle_readers(server: KafkaServer) -> None:
@@ -110,7 +110,7 @@ async def test_idle_reader_is_disconnected_while_memory_is_short(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 0.2 s instead of the default without progress.
-    monkeypatch.setattr(connections_module, "_TAKES_NOTHING_S", 0.2)
+    monkeypatch.setattr(connections_module, "_READS_NOTHING_S", 0.2)
     async with AnswerClient.of(server) as client, idle_readers(server, 40, 1000):
         # The idle clients are disconnected, and their memory is free.
         await until(lambda: len(server.connections._open) < 41)
@@ -124,10 +124,10 @@ async def test_idle_reader_stays_while_memory_suffices(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With enough memory a slow client is not disconnected.
-    monkeypatch.setattr(connections_module, "_TAKES_NOTHING_S", 0.05)
+    monkeypatch.setattr(connections_module, "_READS_NOTHING_S", 0.05)
     async with AnswerClient.of(server, reads=False) as slow, AnswerClient.of(server) as client:
         slow.writer.write(FETCH)
-        await until(lambda: server.connections.answers.used_bytes > 0)
+        await until(lambda: server.connections.budgets.responses.used_bytes > 0)
         for _ in range(10):
             await asyncio.sleep(0.02)
             await client.fetch()

@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.net.test_server import _client, _framed, _read, _serving
 from tidemark.wire.receiver import Frame
+from tidemark_broker.admission import request_memory
 from tidemark_broker.admission.response_memory import ResponseMemory
-from tidemark_broker.net import partial_requests
 from tidemark_broker.net.server import KafkaServer
 
 LARGE = 1_000_000
@@ -40,7 +40,7 @@ async def flooded(
             # All but the last byte: the server cannot begin any of them.
             writer.write(_framed(bytes(LARGE))[:-1])
         async with asyncio.timeout(10):
-            while server.connections.unfinished.used_bytes < LIMIT:  # noqa: ASYNC110 - there is no event
+            while server.connections.budgets.partial_requests.used_bytes < LIMIT:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
         yield clients
 
@@ -51,8 +51,8 @@ async def test_unfinished_requests_use_no_more_than_their_limit(server: KafkaSer
         await asyncio.sleep(0.3)
         # One is over the limit when it is noticed, and one has its turn; small pieces of the rest.
         assert (
-            server.connections.unfinished.used_bytes
-            <= LIMIT + 3 * LARGE + 100 * partial_requests.SMALL_BYTES
+            server.connections.budgets.partial_requests.used_bytes
+            <= LIMIT + 3 * LARGE + 100 * request_memory.SMALL_BYTES
         )
 
 
@@ -74,14 +74,14 @@ async def test_large_requests_complete_one_after_another(server: KafkaServer) ->
         async with asyncio.timeout(20):
             for reader, _ in clients:
                 assert await _read(reader) == struct.pack(">i", LARGE)
-        assert server.connections.unfinished.used_bytes == 0
+        assert server.connections.budgets.partial_requests.used_bytes == 0
 
 
 async def test_client_that_does_not_continue_loses_its_place(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A client that does not continue for 0.1 s loses its turn.
-    monkeypatch.setattr(partial_requests, "TURN_S", 0.1)
+    monkeypatch.setattr(request_memory, "READ_S", 0.1)
     async with flooded(server, 8), _client(server) as (reader, writer):
         writer.write(_framed(bytes(LARGE)))
         async with asyncio.timeout(20):
@@ -92,14 +92,14 @@ async def test_ordinary_requests_do_not_wait_for_huge_unfinished_ones(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forty that had begun 90 MB each kept every other above 64 KiB out for a minute."""
-    monkeypatch.setattr(partial_requests, "TURN_S", 60)
+    monkeypatch.setattr(request_memory, "READ_S", 60)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(12):
             _, writer = await stack.enter_async_context(_client(server))
             # Requests of 20 MB of which 250 kB have arrived.
             writer.write(_framed(bytes(20 * LARGE))[:250_000])
         async with asyncio.timeout(10):
-            while not server.connections.unfinished.exhausted:  # noqa: ASYNC110 - there is no event
+            while not server.connections.budgets.partial_requests.is_exhausted:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
         # Requests that miss little are preferred to those that miss much.
         async with asyncio.timeout(5):
@@ -112,7 +112,7 @@ async def test_ordinary_requests_do_not_wait_for_huge_unfinished_ones(
 async def test_slow_request_completes_if_no_other_waits(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial_requests, "TURN_S", 0.05)
+    monkeypatch.setattr(request_memory, "READ_S", 0.05)
     async with _client(server) as (reader, writer):
         data = _framed(bytes(LARGE))
         # In steps that are slower than the turn, but with no client waiting.
@@ -128,7 +128,7 @@ async def test_lost_connection_releases_its_unfinished_request(server: KafkaServ
         for _, writer in clients:
             writer.transport.abort()
         async with asyncio.timeout(5):
-            while server.connections.unfinished.used_bytes:  # noqa: ASYNC110 - there is no event
+            while server.connections.budgets.partial_requests.used_bytes:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
     async with _client(server) as (reader, writer):
         writer.write(_framed(bytes(LARGE)))

@@ -15,10 +15,10 @@ import pytest
 from tidemark.tls.files import ListenerFiles, NoCertificates
 from tidemark.wire.framing import FrameError
 from tidemark.wire.receiver import SCRATCH_BYTES, Frame
+from tidemark_broker.admission.connection_limits import ConnectionLimits
 from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.net import connection as connection_module
 from tidemark_broker.net import connections as connections_module
-from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
@@ -38,7 +38,7 @@ async def _echo(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[byt
 def _server(serve: Callable[..., Any], **limits: int) -> KafkaServer:
     return KafkaServer(
         lambda connection: functools.partial(serve, peer=connection.peer),
-        Connections(ServerConfig(**limits)),
+        Connections(ConnectionLimits(**limits)),
         "TEST",
     )
 
@@ -329,7 +329,7 @@ async def test_all_connections_together_respect_the_budget() -> None:
         clients = [await stack.enter_async_context(_client(server)) for _ in range(4)]
         for _, writer in clients:
             writer.write(_framed(body) * 5)
-        while server.connections.budget.used_bytes < 1_000_000:  # noqa: ASYNC110
+        while server.connections.budgets.requests.used_bytes < 1_000_000:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         gate.set()
         for reader, _ in clients:
@@ -337,7 +337,7 @@ async def test_all_connections_together_respect_the_budget() -> None:
                 assert await asyncio.wait_for(_read(reader), 10) == b"ok"
         # each connection may finish the frame that it had begun
         assert most <= 1_000_000 + 4 * 400_000
-        assert server.connections.budget.used_bytes == 0
+        assert server.connections.budgets.requests.used_bytes == 0
 
 
 @contextlib.asynccontextmanager
@@ -358,7 +358,10 @@ async def test_large_request_is_not_read_behind_a_waiting_one() -> None:
     async with _waiting_server() as (server, gate), _client(server) as (reader, writer):
         writer.write(_framed(FETCH) + _framed(bytes(40_000)) + _framed(bytes(1_000_000)))
         await asyncio.sleep(0.2)
-        held_bytes = server.connections.budget.used_bytes + server.connections.unfinished.used_bytes
+        held_bytes = (
+            server.connections.budgets.requests.used_bytes
+            + server.connections.budgets.partial_requests.used_bytes
+        )
         assert held_bytes <= 2 * SCRATCH_BYTES
         gate.set()
         answers = [await asyncio.wait_for(_read(reader), 5) for _ in range(3)]
@@ -374,15 +377,15 @@ async def test_started_large_request_is_not_read_further_without_room() -> None:
         # Only a part of the second client's request arrives before the memory is used up.
         begun, rest = _framed(bytes(3_000_000))[:200_000], bytes(3_000_004 - 200_000)
         begins.write(begun)
-        await _until(lambda: server.connections.unfinished.used_bytes >= 200_000)
+        await _until(lambda: server.connections.budgets.partial_requests.used_bytes >= 200_000)
         # The first client fills the request memory.
         asks.write(_framed(bytes(12_000_000)))
-        await _until(lambda: server.connections.budget.used_bytes >= 12_000_000)
+        await _until(lambda: server.connections.budgets.requests.used_bytes >= 12_000_000)
         begins.write(rest)
         # The rest of the second request is not read meanwhile.
         await asyncio.sleep(0.2)
-        assert server.connections.unfinished.used_bytes < 3_000_000
-        assert server.connections.budget.used_bytes >= 12_000_000
+        assert server.connections.budgets.partial_requests.used_bytes < 3_000_000
+        assert server.connections.budgets.requests.used_bytes >= 12_000_000
         gate.set()
         assert await asyncio.wait_for(_read(first), 5) == b"12000000"
         assert await asyncio.wait_for(_read(late), 5) == b"3000000"
@@ -414,12 +417,12 @@ async def test_ended_connection_releases_its_memory_at_once(
         (served,) = server.connections._open
         await _until(lambda: served.unsent.unsent_bytes > 0)
         writer.write(_framed(bytes(3_000_000)))
-        await _until(lambda: server.connections.budget.used_bytes > 3_000_000)
+        await _until(lambda: server.connections.budgets.requests.used_bytes > 3_000_000)
         # A frame of one byte is malformed and ends the connection.
         writer.write(struct.pack(">i", 1))
         await _until(lambda: served.ended)
         # Its memory is free although the socket is still open.
-        assert server.connections.budget.used_bytes == 0
+        assert server.connections.budgets.requests.used_bytes == 0
         assert served in server.connections._open
         await _until(lambda: served not in server.connections._open)
 
@@ -447,7 +450,9 @@ async def test_connection_with_parked_requests_is_closed_for_others(
             writer.write(_framed(FETCH) + _framed(FETCH + bytes(2)) * 500)
             greedy.append(reader)
         # Some may have disconnected before the check.
-        await _until(lambda: server.connections.budget.exhausted or any(map(_has_ended, greedy)))
+        await _until(
+            lambda: server.connections.budgets.requests.is_exhausted or any(map(_has_ended, greedy))
+        )
         # A new client is served: greedy ones were disconnected.
         reader, writer = await stack.enter_async_context(_client(server))
         writer.write(_framed(b"good request"))
@@ -470,14 +475,14 @@ async def test_client_that_disconnects_while_muted_is_not_served(
         connection.mute_before_first(lambda _: 0.2)
         return serve
 
-    server = KafkaServer(open_session, Connections(ServerConfig()), "TEST")
+    server = KafkaServer(open_session, Connections(ConnectionLimits()), "TEST")
     await (await server.bind("127.0.0.1", 0)).listen()
     async with _client(server) as (_, writer):
         writer.write(_framed(b"gone request"))
-        await _until(lambda: server.connections.budget.used_bytes > 0)
+        await _until(lambda: server.connections.budgets.requests.used_bytes > 0)
     # The client has disconnected before that.
     await _until(lambda: not server.connections._open)
-    assert (served, server.connections.budget.used_bytes) == ([], 0)
+    assert (served, server.connections.budgets.requests.used_bytes) == ([], 0)
     await server.stop()
 
 
@@ -504,8 +509,8 @@ async def test_lost_connection_releases_its_memory() -> None:
             writer.write(_framed(bytes(1000)) * 3)
             # Three requests are in memory when the client disconnects.
             await asyncio.wait_for(begun.wait(), 5)
-            assert server.connections.budget.used_bytes > 0
-        while server.connections.budget.used_bytes:  # noqa: ASYNC110
+            assert server.connections.budgets.requests.used_bytes > 0
+        while server.connections.budgets.requests.used_bytes:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -567,7 +572,7 @@ async def test_muted_client_is_not_read_and_continues_afterwards() -> None:
         connections.append(connection)
         return serve
 
-    server = KafkaServer(open_session, Connections(ServerConfig()), "TEST")
+    server = KafkaServer(open_session, Connections(ConnectionLimits()), "TEST")
     await (await server.bind("127.0.0.1", 0)).listen()
     now = asyncio.get_running_loop().time
     async with _client(server) as (reader, writer):
@@ -584,7 +589,7 @@ async def test_muted_client_is_not_read_and_continues_afterwards() -> None:
 async def test_throttle_time_below_the_clock_resolution() -> None:
     """uvloop then calls at once, with a handle that has no time."""
     server = KafkaServer(
-        lambda _: functools.partial(_echo, peer=""), Connections(ServerConfig()), "TEST"
+        lambda _: functools.partial(_echo, peer=""), Connections(ConnectionLimits()), "TEST"
     )
     await (await server.bind("127.0.0.1", 0)).listen()
     async with _client(server) as (reader, writer):
@@ -611,7 +616,7 @@ async def test_every_throttle_time_ends() -> None:
         connections.append(connection)
         return serve
 
-    server = KafkaServer(open_session, Connections(ServerConfig()), "TEST")
+    server = KafkaServer(open_session, Connections(ConnectionLimits()), "TEST")
     await (await server.bind("127.0.0.1", 0)).listen()
     async with _client(server) as (reader, writer):
         for number in range(100):
@@ -632,7 +637,7 @@ async def test_connection_can_be_muted_before_its_first_request() -> None:
         connection.mute_before_first(first)
         return functools.partial(_echo, peer="")
 
-    server = KafkaServer(open_session, Connections(ServerConfig()), "TEST")
+    server = KafkaServer(open_session, Connections(ConnectionLimits()), "TEST")
     await (await server.bind("127.0.0.1", 0)).listen()
     now = asyncio.get_running_loop().time
     for size in (100, 10_000_000):
@@ -642,7 +647,8 @@ async def test_connection_can_be_muted_before_its_first_request() -> None:
             # While the client is muted only the beginning of its request is read.
             await asyncio.sleep(0.1)
             held_bytes = (
-                server.connections.budget.used_bytes + server.connections.unfinished.used_bytes
+                server.connections.budgets.requests.used_bytes
+                + server.connections.budgets.partial_requests.used_bytes
             )
             assert held_bytes <= 32 * SCRATCH_BYTES
             assert len(await asyncio.wait_for(_read(reader), 5)) == size
@@ -668,14 +674,14 @@ async def test_stop_lets_what_is_under_way_finish() -> None:
 
 
 def test_limits_are_read_from_kafkas_keys() -> None:
-    config = ServerConfig.of({"socket.request.max.bytes": "1000", "max.connections": "5"})
+    config = ConnectionLimits.of({"socket.request.max.bytes": "1000", "max.connections": "5"})
     assert (config.request_bytes_max, config.connections_max) == (1000, 5)
     # Kafka's default of connections.max.idle.ms is ten minutes.
     assert config.idle_ms_max == 600_000
     with pytest.raises(ValueError, match=r"max\.connections"):
-        ServerConfig.of({"max.connections": "many"})
+        ConnectionLimits.of({"max.connections": "many"})
     with pytest.raises(ValueError, match=r"at least 1"):
-        ServerConfig.of({"socket.request.max.bytes": "0"})
+        ConnectionLimits.of({"socket.request.max.bytes": "0"})
 
 
 async def test_listener_without_its_certificate_does_not_start(tmp_path: Path) -> None:
@@ -683,7 +689,7 @@ async def test_listener_without_its_certificate_does_not_start(tmp_path: Path) -
     files = ListenerFiles(tmp_path, ssl.CERT_NONE)
     server = KafkaServer(
         lambda _: functools.partial(_echo, peer=""),
-        Connections(ServerConfig()),
+        Connections(ConnectionLimits()),
         "OUTSIDE",
         files.context,
     )

@@ -1,21 +1,21 @@
-"""Turns of connections with unfinished requests while the memory for them is used up."""
+"""Connections with incomplete requests while the memory for them is used up."""
 
 import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from tidemark_broker.net import partial_requests
-from tidemark_broker.net.partial_requests import LITTLE_BYTES, FrameReader, UnfinishedFrames
+from tidemark_broker.admission import request_memory
+from tidemark_broker.admission.request_memory import LITTLE_BYTES, FrameReader, PartialRequestBudget
 
 MUCH = 50 * 1024 * 1024
 
 
-class TurnQueue:
+class FullBudget:
     """Queue without free memory, and readers that record when they are resumed or ended."""
 
     def __init__(self) -> None:
-        self.frames = UnfinishedFrames(1000)
+        self.frames = PartialRequestBudget(1000)
         self.frames.add(1000)
         self.resumed: list[str] = []
         self.ended: list[str] = []
@@ -31,7 +31,7 @@ class TurnQueue:
 
 
 async def test_one_small_and_one_large_request_are_read_at_a_time() -> None:
-    queue = TurnQueue()
+    queue = FullBudget()
     names = ("little", "much", "later", "more")
     little, much, later, more = (queue.reader(name) for name in names)
     # There is one turn for requests that miss few bytes and one for requests that miss many.
@@ -49,7 +49,7 @@ async def test_one_small_and_one_large_request_are_read_at_a_time() -> None:
 
 
 async def test_addresses_take_turns_and_the_smallest_request_comes_first() -> None:
-    queue = TurnQueue()
+    queue = FullBudget()
     readers = {
         name: queue.reader(name, address)
         for name, address in {"a1": "a", "a2": "a", "a3": "a", "a4": "a", "b1": "b"}.items()
@@ -66,7 +66,7 @@ async def test_addresses_take_turns_and_the_smallest_request_comes_first() -> No
 
 
 async def test_new_addresses_do_not_starve_others() -> None:
-    queue = TurnQueue()
+    queue = FullBudget()
     first = queue.reader("first", "a")
     assert queue.may_read(first)
     good = [queue.reader("good", "g") for _ in range(3)]
@@ -77,13 +77,13 @@ async def test_new_addresses_do_not_starve_others() -> None:
     for number in range(8):
         readers.append(queue.reader("new", f"n{number}"))
         queue.may_read(readers[-1])
-        queue.frames.remove(next(reader for reader in readers if queue.frames.has_turn(reader)))
+        queue.frames.remove(next(reader for reader in readers if queue.frames.is_current(reader)))
         await asyncio.sleep(0)
     assert queue.resumed.count("good") == 3
 
 
 async def test_all_readers_continue_once_memory_is_free() -> None:
-    queue = TurnQueue()
+    queue = FullBudget()
     readers = [queue.reader(str(number)) for number in range(4)]
     assert [queue.may_read(reader) for reader in readers] == [True, False, False, False]
     queue.frames.add(-1)
@@ -93,9 +93,9 @@ async def test_all_readers_continue_once_memory_is_free() -> None:
 async def test_a_stuck_reader_is_closed_while_others_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partial_requests, "TURN_S", 0.001)
-    monkeypatch.setattr(partial_requests, "TURN_BYTES_PER_S", 10**12)
-    queue = TurnQueue()
+    monkeypatch.setattr(request_memory, "READ_S", 0.001)
+    monkeypatch.setattr(request_memory, "READ_BYTES_PER_S", 10**12)
+    queue = FullBudget()
     slow, other = queue.reader("slow"), queue.reader("other")
     assert queue.may_read(slow)
     await asyncio.sleep(0.02)
@@ -113,27 +113,27 @@ async def test_a_stuck_reader_is_closed_while_others_wait(
 async def test_slow_progress_extends_the_time_limit_to_a_maximum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partial_requests, "TURN_S", 0.005)
-    monkeypatch.setattr(partial_requests, "TURN_BYTES_PER_S", 10**12)
-    monkeypatch.setattr(partial_requests, "RENEWALS_MAX", 2)
-    queue = TurnQueue()
+    monkeypatch.setattr(request_memory, "READ_S", 0.005)
+    monkeypatch.setattr(request_memory, "READ_BYTES_PER_S", 10**12)
+    monkeypatch.setattr(request_memory, "EXTENSIONS_MAX", 2)
+    queue = FullBudget()
     slow, other = queue.reader("slow"), queue.reader("other")
     missing = MUCH
     assert queue.may_read(slow, missing)
     assert not queue.may_read(other, missing)
-    renewals = []
+    extensions = []
     while not queue.ended:
-        # Each step is just enough to renew the turn, so only the maximum number of renewals ends
+        # Each step is just enough to extend the time, so only the maximum number of extensions ends
         # it.
-        missing -= partial_requests.RENEWAL_BYTES
+        missing -= request_memory.EXTENSION_BYTES
         assert queue.may_read(slow, missing)
-        renewals.append(queue.frames._long_line._renewals)
+        extensions.append(queue.frames._queues[1]._extensions)
         await asyncio.sleep(0.001)
-    assert max(renewals) == 2
+    assert max(extensions) == 2
 
 
 async def test_a_reader_that_left_the_queue_is_not_called() -> None:
-    queue = TurnQueue()
+    queue = FullBudget()
     first, second, third = (queue.reader(name) for name in ("1", "2", "3"))
     for item in (first, second, third):
         queue.may_read(item)

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from tidemark.wire.receiver import Frame
 
 #: Shorter mutes are skipped.
-_LEAST_S = 0.001
+_MUTE_MIN_S = 0.001
 #: Longest mute before a first request. Clients time out after 30 s by default, and would restart
 #: the wait on a new connection.
 FIRST_MAX_S = 10.0
 #: Interval in which a first mute is computed again, since other clients may have stopped.
-_ASK_AGAIN_S = 1.0
+_RECOMPUTE_S = 1.0
 
 
 class ChannelMute:
@@ -55,7 +55,7 @@ class ChannelMute:
         self._until_s = until_s
         self._timer = self._loop.call_at(until_s, self._end)
 
-    def comes_first(self, request: Frame) -> bool:
+    def must_wait(self, request: Frame) -> bool:
         """Return whether this request must wait for a mute before it may start, and start the mute.
 
         Used before the first Produce of a connection, since other connections of the client may
@@ -70,9 +70,9 @@ class ChannelMute:
             self._first_until_s = now_s + min(for_s, FIRST_MAX_S)
         # Muted for at most one second at a time, because other connections of the client may have
         # closed.
-        left_s = min(for_s, self._first_until_s - now_s, _ASK_AGAIN_S)
+        left_s = min(for_s, self._first_until_s - now_s, _RECOMPUTE_S)
         # The wait is over. From here on only the mutes that responses start apply.
-        if left_s < _LEAST_S:
+        if left_s < _MUTE_MIN_S:
             self.before_first = None
             return False
         self.begin(left_s)

@@ -1,17 +1,47 @@
-"""Limits of new connections: concurrent ones and a rate, per address.
+"""Limits of connections, by Kafka's broker keys, and quotas of new ones per address.
 
-Checked before the TLS handshake, which is the largest cost of a connection. A rejected connection
-does not count, so a client is accepted as soon as it connects less often.
+New connections are checked before the TLS handshake, which is the largest cost of a connection. A
+rejected connection does not count, so a client is accepted as soon as it connects less often.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
 
 from tidemark_broker.admission.fair_share import UsageByClient
 from tidemark_broker.admission.rate import WindowedRates, Windows
+from tidemark_broker.config_entries import key_field, values_of
 
 #: Number of recent addresses whose rates are remembered.
 ADDRESSES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Limits of all connections.
+
+    ``queued_request_bytes_max`` bounds unanswered requests of all connections, ``answer_bytes_max``
+    their responses. ``unsent_bytes_max`` is per connection: above it no request starts.
+    """
+
+    request_bytes_max: int = key_field("socket.request.max.bytes")
+    idle_ms_max: int = key_field("connections.max.idle.ms")
+    connections_max: int = key_field("max.connections")
+    connections_per_address_max: int = key_field("max.connections.per.ip")
+    connection_rate_per_address_max: int = key_field("tidemark.connection.creation.rate.per.ip")
+    queued_request_bytes_max: int = key_field("queued.max.request.bytes")
+    answer_bytes_max: int = key_field("tidemark.answers.bytes.max")
+    requests_in_flight_max: int = key_field("tidemark.connection.requests.in.flight.max")
+    unsent_bytes_max: int = key_field("tidemark.connection.unsent.bytes.max")
+
+    @classmethod
+    def of(cls, entries: Mapping[str, str]) -> Self:
+        """Read the limits from Kafka's text configuration.
+
+        Raises ``ConfigError`` that names the key.
+        """
+        return cls(**values_of(cls, entries))
 
 
 class ConnectionQuotas:

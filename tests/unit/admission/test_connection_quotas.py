@@ -1,7 +1,7 @@
 """Limits on the connections of an address and on the rate of new ones."""
 
-from tidemark_broker.net import connection_quotas
-from tidemark_broker.net.connection_quotas import ConnectionQuotas
+from tidemark_broker.admission import connection_limits
+from tidemark_broker.admission.connection_limits import ConnectionQuotas
 
 
 class ManualClock:
@@ -38,9 +38,9 @@ def test_each_address_has_a_connection_rate_and_rejected_attempts_do_not_count()
 
 def test_the_number_of_remembered_addresses_is_limited() -> None:
     limits = ConnectionQuotas(per_address_max=5, rate_per_address_max=5)
-    for number in range(connection_quotas.ADDRESSES_MAX + 50):
+    for number in range(connection_limits.ADDRESSES_MAX + 50):
         address = f"2001:db8::{number:x}"
         assert limits.refusal(address) is None
         limits.remove(address)
-    assert len(limits._rates) == connection_quotas.ADDRESSES_MAX
+    assert len(limits._rates) == connection_limits.ADDRESSES_MAX
     assert not limits._open
