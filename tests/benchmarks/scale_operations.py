@@ -33,9 +33,8 @@ from tidemark.wire.framing import (
     encode_request,
     encode_response,
 )
-from tidemark_broker.api import fetch_wait
+from tidemark_broker.api import fetch
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.fetch_read import FetchParams
 from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
@@ -226,10 +225,10 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
         ]
         # A minimum of 1 GiB is never reached, so the Fetch waits throughout.
         waiting = asyncio.create_task(
-            fetch_wait.read_until_enough(
+            fetch.read_until_enough(
                 asked,
                 Call(shared, 12, Client("", ""), room()),
-                FetchParams(max_bytes=1 << 30, min_bytes=1 << 30, max_wait_s=600.0),
+                fetch.FetchParams(max_bytes=1 << 30, min_bytes=1 << 30, max_wait_s=600.0),
             )
         )
         while not purgatory.size:  # noqa: ASYNC110 - until it waits

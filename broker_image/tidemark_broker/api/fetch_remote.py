@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.fetch_read import Read, total_bytes
+from tidemark_broker.api.fetch_response import Read, total_bytes
 from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import (

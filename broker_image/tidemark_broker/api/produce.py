@@ -1,10 +1,33 @@
 """Produce (0): append record batches unchanged, with acks 0, 1 or all.
 
-Supported from version 3 and advertised from 0. From version 13 a topic is identified by its id. The
-bytes from kio go to the log untouched. The log reads the batch header and the records of a few
-batches (:mod:`tidemark_broker.log.validation`), and checks the producer's sequence. Before
-the first records of a transaction are appended, its coordinator is queried
-(:mod:`produce_verification`).
+Versions 3 to 13:
+
+- 3: transactional id, record batches of magic 2
+- 4: the client understands KAFKA_STORAGE_ERROR
+- 5: log start offset in the answer
+- 7: zstd (KIP-110)
+- 8: invalid records and a message in the answer (KIP-467)
+- 9: flexible
+- 10: current leader and its endpoint in the answer (KIP-951)
+- 11: the client understands TRANSACTION_ABORTABLE (KIP-890)
+- 12: the request adds its partitions to the transaction (KIP-890)
+- 13: topics by id (KIP-516)
+
+Versions 6 and 12 have the fields of the version before.
+
+Behaviour:
+
+- Versions 0 to 2 are advertised and not served: librdkafka before 2.11 does not compress otherwise.
+- A partition that is named twice gets INVALID_REQUEST, as does an unknown value of acks.
+- With acks 0 an error closes the connection, as in Kafka, because there is no answer to carry it.
+- The records of most large batches are not read. The log reads the header of each batch, and the
+  records of a sample (:mod:`tidemark_broker.log.validation`).
+- A later batch of the same producer is refused if an earlier one was refused and not retried
+  (:mod:`tidemark_broker.replication.partition.refused_batches`).
+
+The walk of a batch: :func:`handle`, :func:`_append_part`, then
+:func:`tidemark_broker.replication.partition.produce.begin`, and
+:func:`tidemark_broker.log.appending.append_as_leader`, which writes to the active segment.
 """
 
 import asyncio
@@ -12,32 +35,45 @@ import uuid
 from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v13 import request as v13
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
-from tidemark.records.batch import codec_of, is_transactional
+from tidemark.records.batch import (
+    BatchHeader,
+    CorruptBatch,
+    codec_of,
+    is_transactional,
+    read_header,
+)
 from tidemark.records.codecs import Codec
 from tidemark_broker.admission.arrival_order import Place
 from tidemark_broker.admission.client_quotas import QuotaKind
 from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
-from tidemark_broker.api.produce_verification import TransactionalBatch, Verdict, verified
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
 from tidemark_broker.api.table import Api, Call, duplicates
-from tidemark_broker.log import FIRST_BATCHES, VerificationGuard
+from tidemark_broker.log import FIRST_BATCHES, VerificationGuard, appending
 from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
-from tidemark_broker.security.acls import Operation
+from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.transactions import verification
+from tidemark_broker.transactions.core.metadata import Producer
 
 ACKS_ALL = -1
 _DENIED = ProduceResult(error=ErrorCode.topic_authorization_failed)
 _TWICE = ProduceResult(
     error=ErrorCode.invalid_request, message="the request names the partition more than once"
+)
+_ID_DENIED = ProduceResult(error=ErrorCode.transactional_id_authorization_failed)
+_TWO_PRODUCERS = ProduceResult(
+    error=ErrorCode.invalid_producer_id_mapping,
+    message="a transactional request must have one producer id and epoch",
 )
 _UNKNOWN_ID = ProduceResult(error=ErrorCode.unknown_topic_id)
 _INTERNAL = ProduceResult(
@@ -46,6 +82,10 @@ _INTERNAL = ProduceResult(
 _NOTHING = ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
 #: From this version a topic is identified by its id alone.
 _BY_ID_SINCE = 13
+#: From this version a Produce request adds its partitions to the transaction.
+_ADDS_SINCE = 12
+#: From this version clients understand TRANSACTION_ABORTABLE.
+_ABORTABLE_SINCE = 11
 #: Consumers beside a producer of an older version may not be able to decompress it (KIP-110).
 _ZSTD_SINCE = 7
 _ZSTD_TOO_EARLY = ProduceResult(
@@ -141,11 +181,25 @@ async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     # Ids are resolved first, since authorization is by name.
     names = [_name_of(topic, call) for topic in request.topic_data]
     denied = await call.denied(Operation.WRITE, filter(None, names))
-    entries = await call.time_slice.collect(_entries(request, names, denied))
+    entries: Sequence[_ProduceEntry] = await call.time_slice.collect(
+        _entries(request, names, denied)
+    )
     # Bytes count when they arrive, whatever becomes of them: they have used the network.
     if call.quotas is not None:
         call.quotas.use(QuotaKind.PRODUCE, sum(len(entry.records or b"") for entry in entries))
-    results = await _append_all(request, entries, call)
+    # Only transactional batches need their coordinator, so other requests pay nothing. Later
+    # requests of the connection wait meanwhile: their sequence numbers follow.
+    if request.transactional_id is not None or any(map(_is_transactional, entries)):
+        entries = await _verified(request, entries, call)
+    results: list[ProduceResult] = []
+    # Appends are tasks, so only a limited number of them exists at a time.
+    for part in in_parts(entries):
+        # The connection's next request may start after this one's last part has started.
+        is_last = len(results) + len(part) == len(entries)
+        results += await _append_part(request, part, call, call.place if is_last else None)
+        # Let other requests run between the parts.
+        if call.time_slice.is_over:
+            await call.time_slice.renew()
     # With acks 0 an error can only be signalled by closing the connection.
     if request.acks == 0:
         _close_on_error(entries, results)
@@ -168,8 +222,12 @@ def _entries(
     twice = duplicates(
         [(name, data.index) for name, topic in named for data in topic.partition_data]
     )
+    whole = None
+    if request.acks not in (ACKS_ALL, 0, 1):
+        message = f"acks={request.acks}: use 0, 1 or all"
+        whole = ProduceResult(error=ErrorCode.invalid_required_acks, message=message)
     for name, topic in named:
-        refused = _UNKNOWN_ID if name is None else _DENIED if name in denied else None
+        refused = whole or (_UNKNOWN_ID if name is None else _DENIED if name in denied else None)
         for data in topic.partition_data:
             repeated = twice and (name, data.index) in twice
             yield _ProduceEntry(
@@ -177,135 +235,57 @@ def _entries(
             )
 
 
-async def _append_all(
-    request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call
-) -> Sequence[ProduceResult]:
-    """Append all partitions and return their results, in the order of the request.
-
-    Every append starts before the first one is waited for. With acks 0 and 1 the only wait is for
-    batches whose records must be inspected.
-    """
-    refused = _refusal(request)
-    if refused is not None:
-        return [refused] * len(entries)
-    # Only transactional batches need their coordinator, so other requests pay nothing.
-    if request.transactional_id is not None or any(map(_is_transactional, entries)):
-        entries = await _verified(request, entries, call)
-    results: list[ProduceResult] = []
-    # Appends are tasks, so only a limited number of them exists at a time.
-    for part in in_parts(entries):
-        # The connection's next request may start after this one's last part has started.
-        is_last = len(results) + len(part) == len(entries)
-        results += await _append_some(request, part, call, call.place if is_last else None)
-        # Let other requests run between the parts.
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
-    return results
-
-
-async def _append_some(
+async def _append_part(
     request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call, place: Place | None
 ) -> Sequence[ProduceResult]:
     """Start the appends of some partitions in order, then wait until all are acknowledged.
 
-    ``place`` is left once all have started, so that the connection's next request may start.
-    None if more partitions of this request follow.
+    With acks 0 and 1 the only wait is for batches whose records must be inspected. ``place`` is
+    left once all have started, so that the connection's next request may start. None if more
+    partitions of this request follow.
     """
+    client, who, acks = call.client, call.client.identity, request.acks
     timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
     begun: list[_PendingAppend | ProduceResult] = []
-    who = call.client.identity
     # If one append raises or the request is cancelled, the others stop waiting in the purgatory.
     try:
+        # Every append starts before the first one is waited for.
         for entry in entries:
-            begun.append(_begin(entry, request.acks, call))  # noqa: PERF401 - all are given up
+            partition, refused = _found(entry, call)
+            if partition is None or entry.records is None:
+                begun.append(refused)
+                continue
+            append = produce.begin(
+                partition,
+                entry.records,
+                acks=acks,
+                peer=client.peer,
+                guard=entry.guard,
+                # The first batches of a connection are always inspected.
+                is_early=client.batches_sent < FIRST_BATCHES,
+            )
+            client.batches_sent += 1
+            begun.append(_PendingAppend(partition, append))
         if place is not None:
             place.leave()
-        if request.acks != ACKS_ALL or len(begun) == 1:  # at most one wait, so no tasks
-            return [await _acknowledged(entry, request.acks, timeout_ms, who) for entry in begun]
+        # At most one append waits, so no tasks are needed.
+        if acks != ACKS_ALL or len(begun) == 1:
+            return [await _acknowledged(item, acks, timeout_ms, who) for item in begun]
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_acknowledged(entry, ACKS_ALL, timeout_ms, who))
-                for entry in begun
+                group.create_task(_acknowledged(item, acks, timeout_ms, who)) for item in begun
             ]
         return [task.result() for task in tasks]
     finally:
-        for started in begun:
-            if isinstance(started, _PendingAppend) and isinstance(started.append, DelayedAppend):
-                started.append.give_up()
-
-
-async def _acknowledged(
-    begun: "_PendingAppend | ProduceResult", acks: int, timeout_ms: int, who: Hashable
-) -> ProduceResult:
-    if isinstance(begun, ProduceResult):
-        return begun
-    return await produce.acknowledged(
-        begun.partition, begun.append, acks=acks, timeout_ms=timeout_ms, who=who
-    )
-
-
-def _refusal(request: ProduceRequest) -> ProduceResult | None:
-    if request.acks not in (ACKS_ALL, 0, 1):
-        return ProduceResult(
-            error=ErrorCode.invalid_required_acks, message=f"acks={request.acks}: use 0, 1 or all"
-        )
-    return None
-
-
-def _is_transactional(entry: _ProduceEntry) -> bool:
-    return entry.records is not None and is_transactional(entry.records)
-
-
-async def _verified(
-    request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call
-) -> Sequence[_ProduceEntry]:
-    """Verify the request's transaction at its coordinator (KIP-890).
-
-    Return the entries, the transactional ones with a guard for the log or an error. Later requests
-    of the connection wait meanwhile, because their sequence numbers follow.
-    """
-    # Rejected partitions, and those without records, need no verification.
-    batches = {
-        number: TransactionalBatch(TopicPartition(entry.topic, entry.partition), entry.records)
-        for number, entry in enumerate(entries)
-        if entry.records is not None and entry.refused is None
-    }
-    verdicts = await verified(batches, request.transactional_id, call)
-    return [
-        entry if (verdict := verdicts.get(number)) is None else _judged(entry, verdict)
-        for number, entry in enumerate(entries)
-    ]
-
-
-def _judged(entry: _ProduceEntry, verdict: Verdict) -> _ProduceEntry:
-    if isinstance(verdict, ProduceResult):
-        return replace(entry, refused=verdict)
-    return replace(entry, guard=verdict)
-
-
-def _begin(entry: _ProduceEntry, acks: int, call: Call) -> "_PendingAppend | ProduceResult":
-    """Start the append of one partition, or return its error."""
-    # ``refused`` is INVALID_RECORD if the partition exists but the request has no records for it.
-    partition, refused = _found(entry, call)
-    if partition is None or entry.records is None:
-        return refused
-    append = produce.begin(
-        partition,
-        entry.records,
-        acks=acks,
-        peer=call.client.peer,
-        guard=entry.guard,
-        # The first batches of a connection are always inspected.
-        is_early=call.client.batches_sent < FIRST_BATCHES,
-    )
-    call.client.batches_sent += 1
-    return _PendingAppend(partition, append)
+        for item in begun:
+            if isinstance(item, _PendingAppend) and isinstance(item.append, DelayedAppend):
+                item.append.give_up()
 
 
 def _found(entry: _ProduceEntry, call: Call) -> tuple[Partition | None, ProduceResult]:
     """Return the partition to append to, or None with the result that rejects the request.
 
-    With a partition the result is the one to use if there are no records.
+    With a partition the result is INVALID_RECORD, for an entry without records.
     """
     if entry.refused is not None:
         return None, entry.refused
@@ -320,6 +300,127 @@ def _found(entry: _ProduceEntry, call: Call) -> tuple[Partition | None, ProduceR
     if call.version < _ZSTD_SINCE and codec_of(entry.records or b"") == Codec.ZSTD:
         return None, _ZSTD_TOO_EARLY
     return partition, _NOTHING
+
+
+async def _acknowledged(
+    begun: _PendingAppend | ProduceResult, acks: int, timeout_ms: int, who: Hashable
+) -> ProduceResult:
+    if isinstance(begun, ProduceResult):
+        return begun
+    return await produce.acknowledged(
+        begun.partition, begun.append, acks=acks, timeout_ms=timeout_ms, who=who
+    )
+
+
+# ---------------------------------------------------------------- transactions
+
+
+def _is_transactional(entry: _ProduceEntry) -> bool:
+    return entry.records is not None and is_transactional(entry.records)
+
+
+async def _verified(
+    request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call
+) -> Sequence[_ProduceEntry]:
+    """Authorize and verify the request's transaction at its coordinator (KIP-890).
+
+    Return the entries, the transactional ones with a guard for the log or with an error. Up to
+    version 11 a producer has added the partitions before, and the coordinator confirms it.
+    """
+    # Rejected partitions, and those without records, need no verification.
+    batches = {
+        number: (TopicPartition(entry.topic, entry.partition), entry.records)
+        for number, entry in enumerate(entries)
+        if entry.records is not None and entry.refused is None
+    }
+    headers = {
+        number: header
+        for number, (_, records) in batches.items()
+        if (header := _transactional_header(records)) is not None
+    }
+    if not headers:
+        return entries
+    transactional_id = request.transactional_id
+    producers = {Producer(header.producer_id, header.producer_epoch) for header in headers.values()}
+    verdicts: dict[int, VerificationGuard | ProduceResult]
+    # A transactional batch without an id cannot be verified, so it counts as unauthorized.
+    if not transactional_id or not call.client.may(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    ):
+        verdicts = dict.fromkeys(batches, _ID_DENIED)
+    # The coordinator is queried for one producer, so mixed batches cannot be verified.
+    elif len(producers) > 1:
+        verdicts = dict.fromkeys(headers, _TWO_PRODUCERS)
+    else:
+        found = await verification.verified(
+            call.services.transactions.inquiries,
+            transactional_id,
+            producers.pop(),
+            # Only the guards of partitions with verification still open lead to a query.
+            {batches[number][0]: partial(_guard, *batches[number], call) for number in headers},
+            adds=call.version >= _ADDS_SINCE,
+        )
+        verdicts = {
+            number: _verdict(found[tp], call)
+            for number in headers
+            if (tp := batches[number][0]) in found
+        }
+    return [
+        entry
+        if (verdict := verdicts.get(number)) is None
+        else replace(entry, refused=verdict)
+        if isinstance(verdict, ProduceResult)
+        else replace(entry, guard=verdict)
+        for number, entry in enumerate(entries)
+    ]
+
+
+def _transactional_header(records: bytes) -> BatchHeader | None:
+    """Return the header, or None if the batch is not transactional or not readable.
+
+    The append reports the latter.
+    """
+    try:
+        header = read_header(records)
+    except CorruptBatch:
+        return None
+    return header if header.is_transactional else None
+
+
+def _guard(tp: TopicPartition, records: bytes, call: Call) -> VerificationGuard | None:
+    """Start a verification in the log. None if it is not needed, or if the append will fail."""
+    # A partition that this broker does not lead fails in the append, with the right error.
+    partition: Partition | None = call.services.replicas.get(*tp)
+    if partition is None or partition.check_leader() is not ErrorCode.none:
+        return None
+    return appending.begin_verification(
+        partition.log,
+        records,
+        partition.context.wall_ms(),
+        supports_epoch_bump=call.version >= _ADDS_SINCE,
+    )
+
+
+def _verdict(found: VerificationGuard | ErrorCode, call: Call) -> VerificationGuard | ProduceResult:
+    """Convert the coordinator's result into one for the client: the guard, or an error.
+
+    Older clients do not retry some transient errors. All of them retry NOT_ENOUGH_REPLICAS without
+    looking for another leader, as Kafka's ReplicaManager does.
+    """
+    if isinstance(found, VerificationGuard):
+        return found
+    if found in verification.PASSES:
+        return ProduceResult(
+            error=ErrorCode.not_enough_replicas,
+            message=f"the transaction's coordinator is not available now: {found.name}",
+        )
+    return ProduceResult(
+        error=verification.as_client_knows(found, knows_abortable=call.version >= _ABORTABLE_SINCE),
+        message="the partition is not in the producer's transaction",
+    )
+
+
+# ---------------------------------------------------------------- response
 
 
 def _close_on_error(entries: Sequence[_ProduceEntry], results: Sequence[ProduceResult]) -> None:

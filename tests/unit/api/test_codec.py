@@ -24,7 +24,7 @@ from tidemark.wire.framing import (
     encode_response,
     encode_response_pieces,
 )
-from tidemark_broker.api import api_versions, fetch, schema
+from tidemark_broker.api import api_versions, fetch, fetch_response, schema
 from tidemark_broker.api.dispatcher import APIS
 from tidemark_broker.api.schema import ZERO, timestamp
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest
@@ -39,7 +39,7 @@ def _request_type(key: int, version: int) -> Any:
 
 def _fetch_answer(*records: bytes) -> fetch.FetchResponse:
     parts = tuple(
-        fetch.PartitionData(
+        fetch_response.PartitionData(
             partition_index=number,
             error_code=ErrorCode.none,
             high_watermark=7,
@@ -50,7 +50,7 @@ def _fetch_answer(*records: bytes) -> fetch.FetchResponse:
         )
         for number, data in enumerate(records)
     )
-    topic = fetch.FetchableTopicResponse(topic="t", topic_id=None, partitions=parts)
+    topic = fetch_response.FetchableTopicResponse(topic="t", topic_id=None, partitions=parts)
     return fetch.FetchResponse(error_code=ErrorCode.none, responses=(topic,))
 
 
@@ -250,7 +250,7 @@ def _plain(annotation: Any) -> Any:
 
 def test_a_missing_field_of_a_message_is_an_error() -> None:
     with pytest.raises(TypeError, match="has no field"):
-        schema.answer_type(fetch.FetchableTopicResponse, 1, 4)
+        schema.answer_type(fetch_response.FetchableTopicResponse, 1, 4)
 
 
 def test_timestamps_keep_their_milliseconds() -> None:

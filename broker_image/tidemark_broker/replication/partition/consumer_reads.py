@@ -8,7 +8,6 @@ so and the caller reads there.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -134,8 +133,29 @@ def fetch(
     # The consumer is at the end of the committed data: the caller waits for more.
     if offset >= readable_end(log, read_committed=read_committed):
         return empty_answer(partition)
-    need = DiskReadNeed(offset, max_bytes, min_one, read_committed)
-    return _read(partition, empty_answer(partition), need)
+    # A partition whose disk fails is retried after a pause, not with every fetch.
+    context = partition.context
+    if not context.failures.may_try(partition.tp, context.monotonic()):
+        return FetchResult(error=ErrorCode.kafka_storage_error)
+    answer = empty_answer(partition)
+    try:
+        found = reading.read_cached(
+            log,
+            offset,
+            max_bytes=max_bytes,
+            up_to_offset=readable_end(log, read_committed=read_committed),
+            min_one=min_one,
+        )
+        aborted = _aborted_now(log, offset, found) if read_committed else ()
+        return _result_with(answer, data=found.data, aborted=aborted)
+    except NotCached:
+        need = DiskReadNeed(offset, max_bytes, min_one, read_committed)
+        return _result_with(answer, from_disk=need)
+    except OffsetOutOfRange:  # retention, in a thread, has just deleted the segment
+        return _not_here(partition, offset, max_bytes)
+    except StorageError as failure:
+        partition.storage_failed(failure)
+        return FetchResult(error=ErrorCode.kafka_storage_error)
 
 
 def readable_end(log: PartitionLog, *, read_committed: bool) -> int:
@@ -173,49 +193,27 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     return _result_with(empty_answer(partition), remote=need)
 
 
-def _read(partition: Partition, answer: FetchResult, need: DiskReadNeed) -> FetchResult:
-    """Return ``answer`` with records from the page cache, or with the need for a disk read.
+def _aborted_now(log: PartitionLog, offset: int, found: ReadResult) -> Sequence[AbortedTxn]:
+    """Return the aborted transactions that records read from ``offset`` may be part of.
 
-    Storage errors become KAFKA_STORAGE_ERROR.
+    Raises :class:`NotCached` for a long search, which would block the loop.
     """
-    context, log = partition.context, partition.log
-    # A partition whose disk fails is retried after a pause, not with every fetch.
-    if not context.failures.may_try(partition.tp, context.monotonic()):
-        return FetchResult(error=ErrorCode.kafka_storage_error)
-    # A long search of transaction indexes would block the loop.
-    aborted = reading.aborted_count(log, need.offset) if need.read_committed else 0
+    aborted = reading.aborted_count(log, offset) if found.data else 0
     if aborted > _ABORTED_MAX:
-        return _result_with(answer, from_disk=need)
-    try:
-        data, found = _read_with(log, need, reading.read_cached, with_aborted=aborted > 0)
-    except NotCached:
-        return _result_with(answer, from_disk=need)
-    except OffsetOutOfRange:  # retention, in a thread, has just deleted the segment
-        return _not_here(partition, need.offset, need.max_bytes)
-    except StorageError as error:
-        partition.storage_failed(error)
-        return FetchResult(error=ErrorCode.kafka_storage_error)
-    return _result_with(answer, data=data, aborted=found)
+        raise NotCached
+    return reading.aborted_transactions(log, offset, found.next_offset) if aborted else ()
 
 
-class _ReadLog(Protocol):
-    def __call__(
-        self, log: PartitionLog, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool
-    ) -> ReadResult: ...
-
-
-def _read_with(
-    log: PartitionLog, need: DiskReadNeed, read: _ReadLog, *, with_aborted: bool
-) -> tuple[bytes, Sequence[AbortedTxn]]:
-    """Return the records, and the aborted transactions that they may be part of."""
-    found = read(
+def _read_blocking(log: PartitionLog, need: DiskReadNeed) -> tuple[bytes, Sequence[AbortedTxn]]:
+    """Return the records on disk, and the aborted transactions that they may be part of."""
+    found = reading.read(
         log,
         need.offset,
         max_bytes=need.max_bytes,
         up_to_offset=readable_end(log, read_committed=need.read_committed),
         min_one=need.min_one,
     )
-    if not found.data or not with_aborted:
+    if not found.data or not need.read_committed:
         return found.data, ()
     return found.data, reading.aborted_transactions(log, need.offset, found.next_offset)
 
@@ -229,13 +227,7 @@ async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchRes
     if need is None:
         return fetched
     try:
-        data, aborted = await in_read_thread(
-            _read_with,
-            partition.log,
-            need,
-            reading.read,
-            with_aborted=need.read_committed,
-        )
+        data, aborted = await in_read_thread(_read_blocking, partition.log, need)
     except OffsetOutOfRange:  # retention has deleted the segment meanwhile
         return _not_here(partition, need.offset, need.max_bytes)
     except StorageError as error:

@@ -5,7 +5,8 @@ the purgatory until the high watermark has passed the batch. If the ISR became t
 the data stays and the answer says so.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -84,44 +85,62 @@ def begin(
         or is_quickly_read(data)
         or (not in_record_thread.is_busy and is_sampled(data, is_early=is_early))
     )
-
-    def append(contents: BatchContents | None) -> ProduceResult:
-        """Append the batch; ``contents`` are its records if they were read, otherwise None."""
-        return _append(
-            partition,
-            acks,
-            data,
-            lambda: appending.append_as_leader(
-                partition.log,
-                data,
-                leader_epoch=partition.leader_epoch,
-                now_ms=partition.context.wall_ms(),
-                contents=contents,
-                origin=origin,
-                guard=guard,
-                reads=reads,
-            ),
-        )
-
+    batch = _Batch(data, acks, origin, guard, reads)
     # A batch of a peer with earlier waiting batches must queue after them.
-    if peer not in partition.append_order:
-        try:
-            return append(None)
-        # The records must be read first. Small batches are read here, large ones in a thread.
-        except RecordsInDoubt:
-            if is_quickly_read(data):
-                return _append_read(partition, data, append)
-    return DelayedAppend(partition, append, data, partition.append_order.take(peer))
-
-
-def _append_read(
-    partition: Partition, data: bytes, append: Callable[[BatchContents | None], ProduceResult]
-) -> ProduceResult:
+    if peer in partition.append_order:
+        return DelayedAppend(partition, batch, partition.append_order.take(peer))
     try:
-        contents = batch_contents(data)
+        return _append(partition, batch, None)
+    # The records must be read first. Small batches are read here, large ones in a thread.
+    except RecordsInDoubt:
+        if not is_quickly_read(data):
+            return DelayedAppend(partition, batch, partition.append_order.take(peer))
+    try:
+        return _append(partition, batch, batch_contents(data))
     except LogError as error:
         return _refused(partition, error)
-    return append(contents)
+
+
+class _Batch(NamedTuple):
+    """Batch to append, with the arguments of :func:`begin`. ``reads``: its records are checked."""
+
+    data: bytes
+    acks: int
+    origin: AppendOrigin
+    guard: VerificationGuard | None
+    reads: bool
+
+
+def _append(partition: Partition, batch: _Batch, contents: BatchContents | None) -> ProduceResult:
+    """Append a batch if the replica may accept it; return the result for the producer.
+
+    ``contents`` are its records if they were read. Raises :class:`RecordsInDoubt` if they must be
+    read first. Refused batches are remembered, so that no later one of the producer overtakes them.
+    """
+    # Retryable refusals come first: the batch itself is not examined for them.
+    refusal = _refusal(partition, batch.acks)
+    if refusal is not None:
+        return _note_refused(partition, batch.data, refusal)
+    # Checked only if any batch was refused lately, which is rare.
+    if len(partition.context.refused):
+        refusal = _overtaking(partition, batch.data)
+        if refusal is not None:
+            return refusal
+    # The log checks the batch, stamps it with its offset and writes it.
+    try:
+        info = appending.append_as_leader(
+            partition.log,
+            batch.data,
+            leader_epoch=partition.leader_epoch,
+            now_ms=partition.context.wall_ms(),
+            contents=contents,
+            origin=batch.origin,
+            guard=batch.guard,
+            reads=batch.reads,
+        )
+    except LogError as error:
+        return _failed(partition, batch.data, error)
+    return _appended(partition, info)
 
 
 def begin_marker(
@@ -138,11 +157,11 @@ def begin_marker(
     ``transaction_version``: version of the transaction protocol (KIP-890).
     """
     # Coordinators never wait for fewer replicas: a lost marker would leave the transaction open.
-    return _append(
-        partition,
-        ACKS_ALL,
-        b"",
-        lambda: appending.append_marker(
+    refusal = _refusal(partition, ACKS_ALL)
+    if refusal is not None:
+        return refusal
+    try:
+        info = appending.append_marker(
             partition.log,
             marker,
             producer_id=producer_id,
@@ -150,8 +169,10 @@ def begin_marker(
             transaction_version=transaction_version,
             leader_epoch=partition.leader_epoch,
             now_ms=partition.context.wall_ms(),
-        ),
-    )
+        )
+    except LogError as error:
+        return _failed(partition, b"", error)
+    return _appended(partition, info)
 
 
 async def acknowledged(
@@ -180,16 +201,9 @@ class DelayedAppend:
     :meth:`finish` or :meth:`give_up` it.
     """
 
-    def __init__(
-        self,
-        partition: Partition,
-        append: Callable[[BatchContents | None], ProduceResult],
-        data: bytes,
-        place: Place,
-    ) -> None:
+    def __init__(self, partition: Partition, batch: _Batch, place: Place) -> None:
         self._partition = partition
-        self._append = append
-        self._data = data
+        self._batch = batch
         self._place = place
 
     def give_up(self) -> None:
@@ -201,20 +215,22 @@ class DelayedAppend:
 
         Its records are read in a thread if the append needs them.
         """
+        partition, batch = self._partition, self._batch
         try:
             await self._place.wait()
             try:
                 # The first attempt shows whether the records are needed, now that predecessors are
                 # appended.
-                return self._append(None)
+                return _append(partition, batch, None)
             except RecordsInDoubt:
-                return self._append(await in_record_thread(batch_contents, self._data))
+                contents = await in_record_thread(batch_contents, batch.data)
+                return _append(partition, batch, contents)
         except ThreadsBusy as error:
             # Clients retry REQUEST_TIMED_OUT; the batch was not appended.
             busy = ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
-            return _note_refused(self._partition, self._data, busy)
+            return _note_refused(partition, batch.data, busy)
         except LogError as error:
-            return _refused(self._partition, error)
+            return _refused(partition, error)
         finally:
             self._place.leave()
 
@@ -232,6 +248,9 @@ def _refusal(partition: Partition, acks: int) -> ProduceResult | None:
                 f"{partition.min_isr}"
             ),
         )
+    # A partition whose disk fails is retried after a pause, not with every batch.
+    if not partition.context.failures.may_try(partition.tp, partition.context.monotonic()):
+        return ProduceResult(error=ErrorCode.kafka_storage_error)
     return None
 
 
@@ -249,39 +268,24 @@ def _refused(partition: Partition, error: LogError) -> ProduceResult:
     )
 
 
-def _append(
-    partition: Partition, acks: int, data: bytes, append: Callable[[], AppendInfo]
-) -> ProduceResult:
-    """Call ``append`` if the replica may accept the batch; return the result for the producer.
-
-    ``append`` writes to the log; ``data`` is its batch, b"" for a marker. Errors become results,
-    and refused batches are remembered, so that no later one of the producer overtakes them.
-    """
+def _failed(partition: Partition, data: bytes, error: LogError) -> ProduceResult:
+    """Return the result of a batch that the log has refused; ``data`` is b"" for a marker."""
     context = partition.context
-    # Retryable refusals come first: the batch itself is not examined for them.
-    refusal = _refusal(partition, acks)
-    if refusal is not None:
-        return _note_refused(partition, data, refusal)
-    if not context.failures.may_try(partition.tp, context.monotonic()):
-        refusal = ProduceResult(error=ErrorCode.kafka_storage_error)
-        return _note_refused(partition, data, refusal)
-    # Checked only if any batch was refused lately, which is rare.
-    if len(context.refused):
-        refusal = _overtaking(partition, data)
-        if refusal is not None:
-            return refusal
-    try:
-        info = append()
-    except StorageError as error:
+    if isinstance(error, StorageError):
         partition.storage_failed(error)
         refusal = ProduceResult(error=error.error_code, message=str(error))
         return _note_refused(partition, data, refusal)
-    except TooManyProducers as error:
-        # The producer's next batch must not be taken for its first once there is room again.
+    refusal = _refused(partition, error)
+    # The producer's next batch must not be taken for its first once there is room again.
+    if isinstance(error, TooManyProducers):
         context.refused.note_new_producer(partition.tp, str(error), context.monotonic())
-        return _note_refused(partition, data, _refused(partition, error))
-    except LogError as error:
-        return _refused(partition, error)
+        return _note_refused(partition, data, refusal)
+    return refusal
+
+
+def _appended(partition: Partition, info: AppendInfo) -> ProduceResult:
+    """Notify the operations that wait for an append, and return its result."""
+    context = partition.context
     # Wake fetches before the high watermark is recomputed: followers may proceed.
     context.failures.succeeded(partition.tp)
     context.purgatory.notify((PartitionChange.LOG_END, partition.tp))
