@@ -28,7 +28,6 @@ from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.services import HandlerServices, HandlerSettings
 from tidemark_broker.api.table import PrivateApi
-from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.config_entries import accepted
@@ -43,6 +42,7 @@ from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.groups.metrics import GroupCollector
 from tidemark_broker.listeners import REPLICATION, ClientListener, ListenerAddress
 from tidemark_broker.log import StorageError
+from tidemark_broker.log_cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.log_maintenance import LogMaintenance
 from tidemark_broker.metrics import BrokerCollector, CertificateCollector, TopicCollector
 from tidemark_broker.net.metrics import NetMetrics

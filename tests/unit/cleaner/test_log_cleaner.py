@@ -9,12 +9,12 @@ import pytest
 from tests.unit.log.conftest import LogBench
 from tests.unit.replication.replica_nodes import T0, ReplicaNode
 from tidemark_broker.admission.rate import ByteRateQuota
-from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.config import BrokerConfig, parse
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import LogConfig, flushing, opening
 from tidemark_broker.log.compaction import CleaningAborted
 from tidemark_broker.log.compaction.cleaning_pace import CleaningPace
+from tidemark_broker.log_cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.replication.partition import Partition
 
 COMPACT = LogConfig(segment_bytes=300, cleanup_policy=frozenset({"compact"}))
