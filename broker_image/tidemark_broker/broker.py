@@ -39,12 +39,17 @@ from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
-from tidemark_broker.groups.metrics import GroupCollector
 from tidemark_broker.listeners import REPLICATION, ClientListener, ListenerAddress
 from tidemark_broker.log import StorageError
 from tidemark_broker.log_cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.log_maintenance import LogMaintenance
-from tidemark_broker.metrics import BrokerCollector, CertificateCollector, TopicCollector
+from tidemark_broker.metrics import (
+    BrokerCollector,
+    CertificateCollector,
+    GroupCollector,
+    TopicCollector,
+    TransactionsCollector,
+)
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
 from tidemark_broker.producer_ids import ProducerIds
@@ -67,7 +72,6 @@ from tidemark_broker.topic_changes.creations import Creations
 from tidemark_broker.topic_changes.forwarder import Forwarder
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.marker_writer import MarkerWriter
-from tidemark_broker.transactions.metrics import TransactionsCollector
 from tidemark_broker.transactions.shard import TransactionLimits
 from tidemark_broker.transactions.wire import (
     QUERY_COORDINATOR,

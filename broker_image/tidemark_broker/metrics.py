@@ -18,9 +18,12 @@ from tidemark.metrics import broker_table, topic_table
 from tidemark.metrics.families import Values, family, single
 from tidemark.metrics.metric import Metric as Row
 from tidemark.tls.files import CERTIFICATE
+from tidemark_broker.groups.core.values import GroupState
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import RemoteSummary
+from tidemark_broker.transactions.coordinator import TransactionCoordinator
 
 
 class BrokerCollector(Collector):
@@ -206,3 +209,42 @@ class TopicCollector(Collector):
                 summary = RemoteSummary() if remote is None else remote.summary(partition)
                 topics.setdefault(partition.topic, _TopicSums()).add(partition, summary)
         return topics
+
+
+# ------------------------------------------------------------ coordinators
+
+
+class GroupCollector(Collector):
+    """Metrics of groups, by state: a label per group would grow without limit."""
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics. Dead groups do not count."""
+        (label,) = broker_table.GROUPS.labels
+        counts = dict.fromkeys(label.values, 0)
+        members = 0
+        # A snapshot for each shard, since the loop changes groups meanwhile.
+        for shard in self._groups.coordinators.active():
+            for group in shard.all_groups():
+                if group.state is not GroupState.DEAD:
+                    counts[group.state.value] += 1
+                members += len(group.members)
+        yield family(broker_table.GROUPS, {(state,): number for state, number in counts.items()})
+        yield single(broker_table.GROUP_MEMBERS, members)
+        yield single(broker_table.GROUPS_BYTES, self._groups.room.used_bytes)
+
+
+class TransactionsCollector(Collector):
+    """Metrics of the transaction coordinator."""
+
+    def __init__(self, coordinator: TransactionCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield sums over the partitions of ``__transaction_state`` that this broker leads."""
+        weight = sum(shard.weight_bytes for shard in list(self._coordinator.shards()))
+        yield single(broker_table.TRANSACTIONAL_IDS, self._coordinator.count)
+        yield single(broker_table.TRANSACTIONS_BYTES, weight)
+        yield single(broker_table.WITHOUT_MARKERS, self._coordinator.markers.unfinished)

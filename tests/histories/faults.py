@@ -44,7 +44,7 @@ from tests.histories.plan import (
     RoundPlan,
 )
 from tests.histories.targets import DisturbedCluster, leaders
-from tidemark_broker.coordinators.java_hash import partition_of
+from tidemark_broker.coordinators.coordinator_lookup import partition_of
 
 #: Where coordinators keep what they know.
 COORDINATORS = {GROUPS: "__consumer_offsets", TRANSACTIONS: "__transaction_state"}

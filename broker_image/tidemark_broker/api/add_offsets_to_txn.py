@@ -12,8 +12,8 @@ from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.transactional import as_known, refusal
+from tidemark_broker.coordinators.coordinator_lookup import partition_of
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.coordinators.java_hash import partition_of
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import Producer

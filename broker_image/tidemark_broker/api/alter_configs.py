@@ -30,7 +30,7 @@ from tidemark_broker.api.topic_change_requests import (
     forward,
     wait_until_known,
 )
-from tidemark_broker.groups.core.group_configs import config_error
+from tidemark_broker.groups.core.settings import config_error
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _IN_FILE = (

@@ -15,7 +15,7 @@ from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.assignors import Assignment
-from tidemark_broker.groups.core.consumer_values import (
+from tidemark_broker.groups.core.values import (
     JOIN,
     HeartbeatAnswer,
     HeartbeatRequest,

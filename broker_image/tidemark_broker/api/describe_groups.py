@@ -10,7 +10,7 @@ from tidemark_broker.api.authorized_operations import group_operations
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.member import ClassicMember
+from tidemark_broker.groups.core.classic_group import ClassicMember
 from tidemark_broker.groups.core.values import GroupState
 from tidemark_broker.security.acls import Operation, ResourceType
 

@@ -16,9 +16,8 @@ from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpo
 from tidemark_broker.api.fetch_session import FetchContext, PartitionRequest
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Call
-from tidemark_broker.replication.fetch_metadata import NO_SESSION
 from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.types import FetchResult
+from tidemark_broker.replication.types import NO_SESSION, FetchResult
 
 READ_COMMITTED = 1
 #: From these versions clients know KAFKA_STORAGE_ERROR, and answers contain the current leader

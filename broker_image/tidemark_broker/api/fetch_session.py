@@ -20,16 +20,16 @@ from typing import NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.replication.fetch_metadata import (
+from tidemark_broker.replication.types import (
     FINAL_EPOCH,
     IDLE_S,
     INITIAL_EPOCH,
     NO_SESSION,
     SESSION_ID_MAX,
+    FetchResult,
     after,
     is_full,
 )
-from tidemark_broker.replication.types import FetchResult
 
 #: Partitions of all sessions together: about 400 bytes each.
 PARTITIONS_MAX = 100_000

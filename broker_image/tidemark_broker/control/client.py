@@ -34,18 +34,18 @@ from tidemark_broker.control.controller_discovery import (
     FoundController,
 )
 from tidemark_broker.control.epoch_file import ControllerEpoch
-from tidemark_broker.control.errors import (
+from tidemark_broker.control.heartbeat import HeartbeatTarget, HeartbeatThread, LoopClock
+from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.control.producer_id_blocks import allocate_blocks
+from tidemark_broker.control.replica_states import pages
+from tidemark_broker.control.session import (
     ControllerRefused,
+    ControllerSession,
     NotController,
     PreviousProcessAlive,
     SessionEnded,
     check,
 )
-from tidemark_broker.control.heartbeat import HeartbeatTarget, HeartbeatThread, LoopClock
-from tidemark_broker.control.isr_changes import IsrChanges
-from tidemark_broker.control.producer_id_blocks import allocate_blocks
-from tidemark_broker.control.replica_states import pages
-from tidemark_broker.control.session import ControllerSession
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
 from tidemark_broker.producer_ids import ProducerIds

@@ -36,7 +36,7 @@ from tidemark.wire.users import USER_STATES, UserStatesRequest, UserStatesRespon
 from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.record_deletions import delete_topic_records, deletion_points
-from tidemark_broker.control.replica_logs import replica_logs
+from tidemark_broker.control.replica_states import replica_logs
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
-from tidemark_broker.control.errors import check
-from tidemark_broker.control.session import ControllerSession
+from tidemark_broker.control.session import ControllerSession, check
 from tidemark_broker.replication.partition import isr_maintenance
 from tidemark_broker.replication.types import TopicIdPartition
 

@@ -12,8 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
-from tidemark_broker.control.errors import check
-from tidemark_broker.control.session import ControllerSession
+from tidemark_broker.control.session import ControllerSession, check
 from tidemark_broker.producer_ids import ProducerIds
 
 logger = logging.getLogger(__name__)

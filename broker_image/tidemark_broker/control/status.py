@@ -16,8 +16,7 @@ from math import inf
 from tidemark.reasons import Reason
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
-from tidemark_broker.control.errors import check
-from tidemark_broker.control.session import ControllerSession
+from tidemark_broker.control.session import ControllerSession, check
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, Role, log_start
 from tidemark_broker.replication.remote import RemoteSummary

@@ -5,6 +5,7 @@ records behind the answer are committed.
 """
 
 import asyncio
+import collections
 import logging
 import uuid
 from collections.abc import (
@@ -18,7 +19,7 @@ from collections.abc import (
     Set,
 )
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -30,11 +31,6 @@ from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProduc
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_targets import Offload
-from tidemark_broker.groups.core.consumer_values import (
-    HeartbeatAnswer,
-    HeartbeatRequest,
-    SubscribedTopic,
-)
 from tidemark_broker.groups.core.group_offsets import Group, NewOffset, OffsetCommitter
 from tidemark_broker.groups.core.journal import GroupMemory
 from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
@@ -42,14 +38,16 @@ from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps
 from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
 from tidemark_broker.groups.core.values import (
+    HeartbeatAnswer,
+    HeartbeatRequest,
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
+    SubscribedTopic,
     SyncAnswer,
     SyncRequest,
     shown,
 )
-from tidemark_broker.groups.group_responses import Answers
 from tidemark_broker.groups.shard import GroupShard
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
@@ -486,3 +484,44 @@ async def _driven(steps: Steps[A]) -> A:
     # A cancelled request must run the steps' finally blocks at once.
     finally:
         steps.close()
+
+
+# ------------------------------------------------------------ answers
+
+# Delivery of answers to waiting members, a few in each turn of the loop.
+#
+# A generation starts for all members at once, which may be thousands. Each answer wakes a
+# connection that writes it. Delivered in one turn of the loop they would block all other clients.
+
+#: Answers in one turn of the loop.
+AT_ONCE = 100
+
+
+class Answers:
+    """Answers of one broker's groups. Used from its loop only."""
+
+    def __init__(self) -> None:
+        self._due: collections.deque[tuple[asyncio.Future[Any], Any]] = collections.deque()
+
+    def into(self, answer: "asyncio.Future[A]") -> Callable[[A], None]:
+        """Return a callback that delivers the answer soon.
+
+        The client may have disconnected by then.
+        """
+
+        def deliver(value: A) -> None:
+            # The first answer schedules the delivery of all that follow in this turn.
+            if not self._due:
+                asyncio.get_running_loop().call_soon(self._some)
+            self._due.append((answer, value))
+
+        return deliver
+
+    def _some(self) -> None:
+        for _ in range(min(AT_ONCE, len(self._due))):
+            answer, value = self._due.popleft()
+            # The request may have timed out or been cancelled.
+            if not answer.done():
+                answer.set_result(value)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._some)

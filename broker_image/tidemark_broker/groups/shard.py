@@ -26,13 +26,6 @@ from tidemark_broker.groups.core.consumer_effects import effect_of, records_of, 
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
 from tidemark_broker.groups.core.consumer_targets import Offload
-from tidemark_broker.groups.core.consumer_values import (
-    JOIN,
-    HeartbeatAnswer,
-    HeartbeatRequest,
-    SubscribedTopic,
-)
-from tidemark_broker.groups.core.group_configs import GroupConfigOf, GroupConfigs
 from tidemark_broker.groups.core.group_offsets import Group, GroupOffsets
 from tidemark_broker.groups.core.journal import GroupMemory
 from tidemark_broker.groups.core.offsets import CommittedOffset, CommittedOffsets, OffsetKey
@@ -47,12 +40,16 @@ from tidemark_broker.groups.core.records import (
     read_record,
     record_of,
 )
-from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.settings import GroupConfigOf, GroupConfigs, GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
 from tidemark_broker.groups.core.values import (
+    JOIN,
+    HeartbeatAnswer,
+    HeartbeatRequest,
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
+    SubscribedTopic,
     SyncAnswer,
     SyncRequest,
     shown,
@@ -399,7 +396,7 @@ def _size_of(classic: ClassicGroup) -> int:
 
 
 class _Journal:
-    """Journal in a coordinator's log, see :class:`~tidemark_broker.groups.core.journal.Journal`."""
+    """A :class:`~tidemark_broker.groups.core.journal.Journal` in a coordinator's log."""
 
     def __init__(self, log: CoordinatorLog, clock: Callable[[], Now]) -> None:
         self._log = log

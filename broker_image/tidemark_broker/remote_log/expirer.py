@@ -16,10 +16,20 @@ from tidemark.tier.open import Tier
 from tidemark.tier.retention import RetentionLimits, expired_up_to
 from tidemark.tier.topics import TopicObject
 from tidemark.tier.transitions import PendingDelete
-from tidemark_broker.remote_log import expiry
+from tidemark_broker.log import SegmentInfo
 from tidemark_broker.remote_log.disablement import follow_local_starts
+from tidemark_broker.remote_log.eligibility import first_ending_behind
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.manager_state import ManagerState
+
+
+def local_only_bytes(segments: Sequence[SegmentInfo], highest_remote_offset: int) -> int:
+    """Return the bytes of the local log that the tier does not have, so that nothing counts
+    twice.
+    """
+    first = first_ending_behind(segments, highest_remote_offset + 1)
+    return sum(segments[at].size_bytes for at in range(first, len(segments)))
+
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +107,7 @@ class Expirer:
             head,
             limits,
             self._writer.totals.live_bytes,
-            expiry.local_only_bytes(
+            local_only_bytes(
                 log.segment_infos(head.highest_remote_offset + 1), head.highest_remote_offset
             ),
         )

@@ -15,8 +15,7 @@ from tidemark_broker.api.fetch_session import (
     Key,
     PartitionRequest,
 )
-from tidemark_broker.replication.fetch_metadata import FINAL_EPOCH, IDLE_S, INITIAL_EPOCH
-from tidemark_broker.replication.types import FetchResult
+from tidemark_broker.replication.types import FINAL_EPOCH, IDLE_S, INITIAL_EPOCH, FetchResult
 
 TOPIC_ID = uuid.UUID(int=7)
 

@@ -17,7 +17,7 @@ from tidemark.wire.framing import encode_response_pieces
 from tidemark_broker.api import find_coordinator
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
-from tidemark_broker.coordinators.java_hash import partition_of
+from tidemark_broker.coordinators.coordinator_lookup import partition_of
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
 

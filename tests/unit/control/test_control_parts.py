@@ -9,7 +9,7 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.control.client import first_of
 from tidemark_broker.control.commands import AT_ONCE, WAITING_MAX, CommandSlots
 from tidemark_broker.control.epoch_file import ControllerEpoch
-from tidemark_broker.control.errors import ControllerRefused, NotController, SessionEnded, check
+from tidemark_broker.control.session import ControllerRefused, NotController, SessionEnded, check
 from tidemark_broker.log import StorageError
 
 

@@ -10,9 +10,8 @@ from kio.schema.errors import ErrorCode
 from tests.loop_turns import many_turns
 from tidemark.wire import control
 from tidemark_broker.control import producer_id_blocks
-from tidemark_broker.control.errors import NotController, SessionEnded
 from tidemark_broker.control.producer_id_blocks import AllocationPace, allocate_blocks
-from tidemark_broker.control.session import ControllerSession
+from tidemark_broker.control.session import ControllerSession, NotController, SessionEnded
 from tidemark_broker.producer_ids import ProducerIds
 
 SESSION = ControllerSession(3, 17, b"secret")

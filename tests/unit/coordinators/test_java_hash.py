@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemark_broker.coordinators.java_hash import partition_of, string_hash
+from tidemark_broker.coordinators.coordinator_lookup import partition_of, string_hash
 
 #: Results of ``"…".hashCode()`` in jshell.
 KNOWN = [

@@ -17,17 +17,17 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_targets import Offload
-from tidemark_broker.groups.core.consumer_values import (
-    HeartbeatAnswer,
-    HeartbeatRequest,
-    SubscribedTopic,
-)
 from tidemark_broker.groups.core.group_offsets import NewOffset, OffsetCommitter
 from tidemark_broker.groups.core.journal import GroupMemory
 from tidemark_broker.groups.core.offsets import OffsetKey
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps
-from tidemark_broker.groups.core.values import MemberIdentity
+from tidemark_broker.groups.core.values import (
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    MemberIdentity,
+    SubscribedTopic,
+)
 from tidemark_broker.groups.shard import GroupShard
 
 A = TypeVar("A")

@@ -14,7 +14,6 @@ from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalPro
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
-from tidemark_broker.groups.core.group_configs import GroupConfigs
 from tidemark_broker.groups.core.group_offsets import GroupOffsets, NewOffset, OffsetCommitter
 from tidemark_broker.groups.core.journal import GroupMemory
 from tidemark_broker.groups.core.offsets import CommittedOffset, CommittedOffsets, OffsetKey
@@ -25,7 +24,7 @@ from tidemark_broker.groups.core.records import (
     OffsetCommitKey,
     read_record,
 )
-from tidemark_broker.groups.core.settings import GroupSettings, Migration, Now
+from tidemark_broker.groups.core.settings import GroupConfigs, GroupSettings, Migration, Now
 from tidemark_broker.groups.core.values import (
     GroupState,
     JoinAnswer,

@@ -14,7 +14,7 @@ from tests.unit.groups.consumers import (
 )
 from tests.unit.groups.members import T0_MS
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.consumer_values import (
+from tidemark_broker.groups.core.values import (
     LEAVE,
     LEAVE_FOR_NOW,
     HeartbeatRequest,

@@ -17,8 +17,8 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
-from tidemark_broker.groups.metrics import GroupCollector
 from tidemark_broker.log import appending
+from tidemark_broker.metrics import GroupCollector
 
 
 async def test_a_group_from_its_first_member_to_its_end(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tidemark_broker.groups.group_responses import AT_ONCE, Answers
+from tidemark_broker.groups.group_coordinator import AT_ONCE, Answers
 
 
 async def test_many_answers_are_sent_in_turns_and_in_order() -> None:

@@ -18,11 +18,11 @@ from tests.unit.groups.consumers import (
 )
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core import consumer_records as records
-from tidemark_broker.groups.core.consumer_values import LEAVE
 from tidemark_broker.groups.core.records import read_record, record_of
 from tidemark_broker.groups.core.settings import Migration
 from tidemark_broker.groups.core.subscriptions import assigned, subscribed
 from tidemark_broker.groups.core.values import (
+    LEAVE,
     JoinAnswer,
     JoinRequest,
     MemberIdentity,

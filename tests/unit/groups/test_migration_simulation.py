@@ -22,9 +22,9 @@ from tests.unit.groups.consumers import (
 )
 from tests.unit.groups.test_migration import _HEAD, partitions, subscription
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.consumer_values import LEAVE
 from tidemark_broker.groups.core.subscriptions import assigned
 from tidemark_broker.groups.core.values import (
+    LEAVE,
     JoinAnswer,
     JoinRequest,
     MemberIdentity,

@@ -19,8 +19,7 @@ from tidemark.metrics import (
 )
 from tidemark.metrics.metric import Label, Metric, MetricType, counter, gauge
 from tidemark.tiering import TieringState
-from tidemark_broker.groups.core.consumer_values import ConsumerGroupState
-from tidemark_broker.groups.core.values import GroupState
+from tidemark_broker.groups.core.values import ConsumerGroupState, GroupState
 from tidemark_operator.kube.kinds import BY_KIND
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from tidemark.tier import retention
 from tidemark.tier.retention import RetentionLimits
 from tidemark.tier.segment import SegmentEntry, SegmentState, new_segment
 from tidemark_broker.log import SegmentInfo
-from tidemark_broker.remote_log import eligibility, expiry
+from tidemark_broker.remote_log import eligibility, expirer
 from tidemark_broker.remote_log.eligibility import Blocked
 
 DAY_MS = 86_400_000
@@ -150,7 +150,7 @@ def test_a_gap_between_copies_is_reported() -> None:
 def test_the_lag_counts_closed_segments_that_are_not_copied() -> None:
     lag = eligibility.lag(local(0, 10, 30, 40), 10)
     assert (lag.segments, lag.size_bytes) == (2, 30)
-    assert expiry.local_only_bytes(local(0, 10, 30, 40), 9) == 33
+    assert expirer.local_only_bytes(local(0, 10, 30, 40), 9) == 33
 
 
 class CountingSegments(Sequence[SegmentInfo]):
@@ -186,5 +186,5 @@ def test_choosing_a_segment_takes_a_bisection(count: int) -> None:
         assert segments.accesses - before <= 2 * (count.bit_length() + 2)
     before = segments.accesses
     assert eligibility.lag(segments, 10 * (count - 2)).segments == 2
-    assert expiry.local_only_bytes(segments, 10 * (count - 2) - 1) > 0
+    assert expirer.local_only_bytes(segments, 10 * (count - 2) - 1) > 0
     assert segments.accesses - before <= 2 * (count.bit_length() + 6)

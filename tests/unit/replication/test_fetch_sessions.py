@@ -23,7 +23,6 @@ from tests.unit.replication.replica_nodes import (
 from tidemark.tls.identity import TlsIdentity
 from tidemark_broker.log import NotCached, reading
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.fetch_metadata import after
 from tidemark_broker.replication.following import fetcher, service
 from tidemark_broker.replication.following.fetch_session import ReplicaFetchSessionCache
 from tidemark_broker.replication.following.fetcher import FetchLimits, ReplicaFetcher
@@ -43,6 +42,7 @@ from tidemark_broker.replication.partition import (
 )
 from tidemark_broker.replication.partition.isr import FollowerProgress
 from tidemark_broker.replication.threads import in_read_thread
+from tidemark_broker.replication.types import after
 
 Nodes = Callable[[int], ReplicaNode]
 PARTITIONS = 20

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.unit.replication.replica_nodes import ReplicaNode, row
-from tidemark_broker.flush_ages import FlushAges
 from tidemark_broker.log import LogConfig
+from tidemark_broker.log_maintenance import FlushAges
 from tidemark_broker.replication.types import TopicPartition
 
 TP = TopicPartition("t", 0)

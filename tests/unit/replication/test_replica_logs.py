@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.replication.replica_nodes import T0, TOPIC_ID, ReplicaNode, row
 from tidemark.wire import control
-from tidemark_broker.control.replica_logs import replica_logs
+from tidemark_broker.control.replica_states import replica_logs
 from tidemark_broker.log import StorageError, flushing, retention, truncation
 
 Nodes = Callable[[int], ReplicaNode]

@@ -31,7 +31,6 @@ from tidemark_broker.groups.core.consumer_records import (
     UNRELEASED_PARTITIONS,
     UNREVOKED_PARTITIONS,
 )
-from tidemark_broker.groups.core.consumer_values import SubscribedTopic
 from tidemark_broker.groups.core.journal import GroupMemory
 from tidemark_broker.groups.core.migration import classic_metadata
 from tidemark_broker.groups.core.reconciliation import PartitionEpochs
@@ -47,6 +46,7 @@ from tidemark_broker.groups.core.values import (
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
+    SubscribedTopic,
     SyncAnswer,
     SyncRequest,
 )

@@ -25,9 +25,9 @@ from tidemark_broker.groups.core.consumer_effects import (
     names_weigh,
     partitions_weigh,
 )
-from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, SubscribedTopic
 from tidemark_broker.groups.core.reconciliation import NOWHERE, MemberPosition, PartitionEpochs
 from tidemark_broker.groups.core.steps import AT_ONCE_MAX
+from tidemark_broker.groups.core.values import ConsumerGroupState, SubscribedTopic
 
 #: Protocol type of consumers in the classic protocol.
 CONSUMER = "consumer"

@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core import consumer_checks
 from tidemark_broker.groups.core import consumer_records as records
-from tidemark_broker.groups.core import expressions
 from tidemark_broker.groups.core.assignors import Assignment
 from tidemark_broker.groups.core.consumer_checks import (
     check_request,
@@ -42,14 +42,17 @@ from tidemark_broker.groups.core.consumer_effects import (
     target_entry,
 )
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup, ConsumerMember, TopicsSeen
-from tidemark_broker.groups.core.consumer_journal import ConsumerJournal
 from tidemark_broker.groups.core.consumer_records import UNREVOKED_PARTITIONS
 from tidemark_broker.groups.core.consumer_targets import (
     AssignmentDeadline,
     ConsumerTargets,
     Offload,
 )
-from tidemark_broker.groups.core.consumer_values import (
+from tidemark_broker.groups.core.journal import ConsumerJournal, GroupMemory, Journal
+from tidemark_broker.groups.core.reconciliation import MemberPosition, MemberTarget, advance
+from tidemark_broker.groups.core.settings import GroupConfigs, GroupSettings, Now
+from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.values import (
     JOIN,
     LEAVE,
     LEAVE_FOR_NOW,
@@ -57,13 +60,8 @@ from tidemark_broker.groups.core.consumer_values import (
     HeartbeatAnswer,
     HeartbeatRequest,
     SubscribedTopic,
+    shown,
 )
-from tidemark_broker.groups.core.group_configs import GroupConfigs
-from tidemark_broker.groups.core.journal import GroupMemory, Journal
-from tidemark_broker.groups.core.reconciliation import MemberPosition, MemberTarget, advance
-from tidemark_broker.groups.core.settings import GroupSettings, Now
-from tidemark_broker.groups.core.steps import Steps, elsewhere
-from tidemark_broker.groups.core.values import shown
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +252,7 @@ class ConsumerGroups:
     ) -> Sequence[str]:
         """Return expressions to resolve. See :func:`.expressions.unresolved`."""
         group, refresh_ms = self._groups.get(group_id), self._settings.regex_refresh_ms
-        return expressions.unresolved(group, regex, topics_version, refresh_ms, now)
+        return consumer_checks.unresolved(group, regex, topics_version, refresh_ms, now)
 
     # ------------------------------------------------------------ ConsumerGroupHeartbeat
 
@@ -276,12 +274,12 @@ class ConsumerGroups:
         described = yield from _described(request, None if member is None else member.described)
         check_room(group, member, described, self._settings, self._room)
         # Regular expressions were resolved by the caller; only their number is limited here.
-        expressions.check_limit(group, request.regex)
+        consumer_checks.check_limit(group, request.regex)
         wants_others = yield from self.update(
             group,
             member,
             Update(member_id=request.member_id, described=described, takes_over=takes_over),
-            expressions.resolved(group, request, now),
+            consumer_checks.resolved(group, request, now),
             request.topics_version,
             now,
         )
@@ -304,7 +302,7 @@ class ConsumerGroups:
         """
         described = by.described
         # Collect all records first, because they are written together.
-        entries = expressions.no_longer_used(group, member, described.subscription.regex)
+        entries = consumer_checks.no_longer_used(group, member, described.subscription.regex)
         if member is not None and by.takes_over:
             entries += _replacement(group, member, by.member_id, described)
         elif member is None or described is not member.described:
@@ -393,7 +391,7 @@ class ConsumerGroups:
     def fence(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         """Remove a member, in one batch with the new epoch."""
         entries = [
-            *expressions.no_longer_used(group, member, None),
+            *consumer_checks.no_longer_used(group, member, None),
             *member_tombstones(group.group_id, member.member_id),
             epoch_entry(group.group_id, group.epoch + 1, group.metadata_hash),
         ]

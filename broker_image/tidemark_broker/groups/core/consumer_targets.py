@@ -18,13 +18,10 @@ from tidemark_broker.groups.core.consumer_effects import (
     epoch_entry,
 )
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
-from tidemark_broker.groups.core.consumer_journal import ConsumerJournal
-from tidemark_broker.groups.core.consumer_values import SubscribedTopic
-from tidemark_broker.groups.core.group_configs import GroupConfigs
-from tidemark_broker.groups.core.journal import GroupMemory
-from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.journal import ConsumerJournal, GroupMemory
+from tidemark_broker.groups.core.settings import GroupConfigs, GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
-from tidemark_broker.groups.core.values import shown
+from tidemark_broker.groups.core.values import SubscribedTopic, shown
 
 logger = logging.getLogger(__name__)
 

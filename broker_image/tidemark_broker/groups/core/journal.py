@@ -1,11 +1,17 @@
-"""Interface through which groups record their decisions, and the memory that they use."""
+"""Records of groups: the log that they are appended to, the memory that groups use, and the journal
+of consumer groups, which appends records and applies them in one step of the loop."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from tidemark_broker.admission.fair_share import MemoryShares
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
+from tidemark_broker.groups.core.assignors import Assignment
+from tidemark_broker.groups.core.consumer_effects import Entry, records_of, target_entry
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.settings import Now
+from tidemark_broker.groups.core.steps import Steps, elsewhere
 
 
 class Journal(Protocol):
@@ -51,3 +57,57 @@ class GroupMemory(MemoryShares):
     def is_full(self) -> bool:
         """True if nothing new may be created. Existing state continues."""
         return self.is_full_for(0)
+
+
+class ConsumerJournal:
+    """Journal of all consumer-protocol groups of one partition.
+
+    A group exists from its first record. Raises CoordinatorError if nothing was recorded.
+    """
+
+    def __init__(self, groups: dict[str, ConsumerGroup], journal: Journal) -> None:
+        self._groups = groups
+        self._journal = journal
+
+    def record(self, group: ConsumerGroup, entries: Sequence[Entry]) -> Steps[None]:
+        """Encode and write entries, all or none."""
+        size = sum(entry.size for entry in entries)
+        records = yield from elsewhere(size, partial(records_of, entries))
+        self._append(group, entries, records)
+
+    def record_now(self, group: ConsumerGroup, entries: Sequence[Entry]) -> None:
+        """Write entries that only name the group and a member, which are quick to encode."""
+        self._append(group, entries, records_of(entries))
+
+    def record_targets(
+        self, group: ConsumerGroup, targets: Sequence[tuple[str, Assignment]]
+    ) -> Steps[None]:
+        """Encode target assignments, and record those of members that still exist.
+
+        ``targets``: member ids with their assignments.
+        """
+        entries = [target_entry(group.group_id, *target) for target in targets]
+        size = sum(entry.size for entry in entries)
+        records = yield from elsewhere(size, partial(records_of, entries))
+        # Encoding yields, so the group or some members may have been removed meanwhile.
+        if self._groups.get(group.group_id) is not group:
+            return
+        there = [
+            number for number, (member_id, _) in enumerate(targets) if member_id in group.members
+        ]
+        if there:
+            self._append(
+                group, [entries[number] for number in there], [records[number] for number in there]
+            )
+
+    def _append(
+        self,
+        group: ConsumerGroup,
+        entries: Sequence[Entry],
+        records: Sequence[CoordinatorRecord],
+    ) -> None:
+        # If the append raises, nothing was applied. Memory never precedes the log.
+        group.recorded_below = self._journal.append(records)
+        self._groups.setdefault(group.group_id, group)
+        for key, effect in entries:
+            group.apply(key, effect)

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire.framing import FrameError
 from tidemark_broker.groups.core import consumer_records as consumer
-from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.classic_group import ClassicGroup, ClassicMember
 from tidemark_broker.groups.core.consumer_checks import refused
 from tidemark_broker.groups.core.consumer_effects import (
     UNKNOWN,
@@ -31,8 +31,6 @@ from tidemark_broker.groups.core.consumer_effects import (
     target_entry,
 )
 from tidemark_broker.groups.core.consumer_group import CONSUMER, ConsumerGroup
-from tidemark_broker.groups.core.consumer_values import SubscribedTopic
-from tidemark_broker.groups.core.member import ClassicMember
 from tidemark_broker.groups.core.reconciliation import MemberPosition
 from tidemark_broker.groups.core.records import GroupMetadataValue, MemberMetadata
 from tidemark_broker.groups.core.settings import GroupSettings
@@ -41,7 +39,7 @@ from tidemark_broker.groups.core.subscriptions import (
     assignment_bytes,
     subscribed,
 )
-from tidemark_broker.groups.core.values import MemberProtocol, shown
+from tidemark_broker.groups.core.values import MemberProtocol, SubscribedTopic, shown
 
 
 def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:

@@ -16,9 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.classic_group import ClassicGroup, ClassicMember
 from tidemark_broker.groups.core.journal import GroupMemory, Journal
-from tidemark_broker.groups.core.member import ClassicMember
 from tidemark_broker.groups.core.records import GroupMetadataKey, GroupMetadataValue, record_of
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.values import (

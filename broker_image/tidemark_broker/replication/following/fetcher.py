@@ -17,7 +17,7 @@ from tidemark.error_text import error_text
 from tidemark.tls.dialing import Dialer
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
-from tidemark_broker.replication.following.fetch_session_handler import FetchSessionHandler
+from tidemark_broker.replication.following.fetch_session import FetchSessionHandler
 from tidemark_broker.replication.following.follower import (
     FetchOutcome,
     apply_answer,

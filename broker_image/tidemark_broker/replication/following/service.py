@@ -16,7 +16,6 @@ from tidemark.tls.identity import TlsIdentity
 from tidemark.wire.framing import FrameError
 from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.fetch_metadata import NO_SESSION
 from tidemark_broker.replication.following import fetch_responses
 from tidemark_broker.replication.following.fetch_session import (
     ReplicaCachedPartition,
@@ -36,6 +35,7 @@ from tidemark_broker.replication.partition import (
     isr_maintenance,
 )
 from tidemark_broker.replication.partition.isr import FollowerFetch
+from tidemark_broker.replication.types import NO_SESSION
 
 #: Look-up of a hosted partition by topic id and number.
 Find = Callable[[uuid.UUID, int], Partition | None]

@@ -15,7 +15,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
 from tidemark.wire.entity import entity, wire
-from tidemark_broker.replication.fetch_metadata import FINAL_EPOCH, NO_SESSION
+from tidemark_broker.replication.types import FINAL_EPOCH, NO_SESSION
 
 REPLICA_FETCH = 10010
 
