@@ -17,7 +17,7 @@ from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import BROKER, Json, Key, key_of
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.identity import MANAGER, cluster_labels
-from tidemark_operator.reconcile.foreign_objects import report_foreign, write_conditions
+from tidemark_operator.reconcile.object_conditions import report_foreign, write_conditions
 from tidemark_operator.resources.names import Workload
 
 logger = logging.getLogger(__name__)

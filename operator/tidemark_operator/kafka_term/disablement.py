@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from tidemark.kafka_client import offsets
-from tidemark.kafka_client.errors import KafkaError
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, Offset
 from tidemark.wire.control import DisableRemoteTopicResponse, DisableRemoteTopicResult
 from tidemark_operator.clock import wall_ms
@@ -25,6 +24,7 @@ from tidemark_operator.controller import disablement
 from tidemark_operator.controller.model import PartitionRow, RowKey, TopicInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import cluster_snapshot, desired_configs
+from tidemark_operator.engines.kafka.cluster import answers
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.kinds import TOPIC
 
@@ -190,10 +190,8 @@ class Disabler:
         self, node_id: int, name: str, rows: Iterable[PartitionRow], special: int
     ) -> dict[int, int]:
         queries = {(name, row.partition): special for row in rows}
-        try:
+        with answers():
             found = await offsets.list_offsets(self._services.kafka.client, node_id, queries)
-        except KafkaError as error:
-            raise EngineUnavailable(str(error)) from error
         return {part: item.offset for (_, part), item in found.items() if isinstance(item, Offset)}
 
     def _take(

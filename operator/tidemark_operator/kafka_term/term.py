@@ -51,7 +51,7 @@ from tidemark_operator.objects.conversions import cluster_info, cluster_of
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.failures import reporter
-from tidemark_operator.reconcile.foreign_objects import write_conditions
+from tidemark_operator.reconcile.object_conditions import write_conditions
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, TermTasks, Workers

@@ -20,14 +20,19 @@ from tidemark_operator.controller.placement import BrokersMissing
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.engines.kafka import desired_configs, topic_rules
 from tidemark_operator.engines.kafka.cluster import FoundTopic, change
-from tidemark_operator.kafka_term import requeue_delays
 from tidemark_operator.kafka_term.disablement import Disabler
 from tidemark_operator.kafka_term.observer import Observer, config_keys, with_changes
 from tidemark_operator.kafka_term.reassignments import Mover
-from tidemark_operator.kafka_term.request_backoff import RequestBackoff
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kafka_term.topic_creation import plan
-from tidemark_operator.kafka_term.topic_writer import TopicWriter
+from tidemark_operator.kafka_term.topic_steps import (
+    KNOWN_S,
+    KNOWN_TRIES,
+    LOOK_AGAIN_S,
+    REFUSED_S,
+    RequestBackoff,
+    write_status,
+)
 from tidemark_operator.kube.kinds import TOPIC, Key
 
 
@@ -37,7 +42,6 @@ class KafkaTopicChanger:
     def __init__(
         self,
         services: KafkaServices,
-        writer: TopicWriter,
         backoff: RequestBackoff,
         *,
         observer: Observer,
@@ -46,11 +50,10 @@ class KafkaTopicChanger:
     ) -> None:
         """Prepare changes of existing topics.
 
-        ``backoff`` remembers requests that were just sent; ``writer`` writes statuses.
+        ``backoff`` remembers requests that were just sent.
         """
         # The helpers are shared with the other parts of the term.
         self._services = services
-        self._writer = writer
         self._backoff = backoff
         self._observer = observer
         self._mover = mover
@@ -90,12 +93,12 @@ class KafkaTopicChanger:
             resizing=resized,
             events=() if event is None else (event,),
         )
-        await self._writer.write(key, topic, decision, keys=keys)
+        await write_status(self._services, key, topic, decision, keys=keys)
         if next_tiering.tiering != topic.tiering:
             return 0.0  # recorded now, and requested in the next step
         if next_tiering.tiering.is_disabling or resized is not None or unsettled:
-            return requeue_delays.LOOK_AGAIN_S
-        return requeue_delays.REFUSED_S if blockers else None
+            return LOOK_AGAIN_S
+        return REFUSED_S if blockers else None
 
     async def _grow(
         self, topic: TopicInfo, found: FoundTopic, blockers: list[Blocker]
@@ -135,11 +138,11 @@ class KafkaTopicChanger:
         """
         if failure.code is not ErrorCode.invalid_partitions:
             return False
-        for number in range(requeue_delays.KNOWN_TRIES):
+        for number in range(KNOWN_TRIES):
             view = await self._services.kafka.views.ask(topic.name, None)
             if view is not None and len(view.partitions) >= topic.partitions:
                 return len(view.partitions) == topic.partitions
-            await asyncio.sleep(requeue_delays.KNOWN_S * (number + 1))
+            await asyncio.sleep(KNOWN_S * (number + 1))
         return False
 
     async def _configure(

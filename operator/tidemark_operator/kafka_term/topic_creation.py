@@ -24,22 +24,24 @@ from tidemark_operator.controller.status import topic_status
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.engines.kafka import desired_configs, topic_rules
 from tidemark_operator.engines.kafka.cluster import FoundTopic
-from tidemark_operator.kafka_term import requeue_delays
 from tidemark_operator.kafka_term.observer import take_rows
-from tidemark_operator.kafka_term.request_backoff import RequestBackoff
 from tidemark_operator.kafka_term.services import KafkaServices
-from tidemark_operator.kafka_term.topic_writer import TopicWriter, unchanged_decision
+from tidemark_operator.kafka_term.topic_steps import (
+    KNOWN_S,
+    KNOWN_TRIES,
+    LOOK_AGAIN_S,
+    RequestBackoff,
+    unchanged_decision,
+    write_status,
+)
 from tidemark_operator.kube.kinds import TOPIC, Key
 
 
 class TopicCreator:
     """Creator of topics of one term."""
 
-    def __init__(
-        self, services: KafkaServices, writer: TopicWriter, backoff: RequestBackoff
-    ) -> None:
+    def __init__(self, services: KafkaServices, backoff: RequestBackoff) -> None:
         self._services = services
-        self._writer = writer
         self._backoff = backoff
 
     async def begin(self, key: Key, topic: TopicInfo) -> float | None:
@@ -65,12 +67,14 @@ class TopicCreator:
         if blocker is None and self._backoff.was_just_sent(topic.key, "create", request):
             blocker = next(iter(self._backoff.refusal(topic.key, "create")), None)
         if blocker is not None:
-            return await self._writer.write(key, topic, unchanged_decision(topic, blocker=blocker))
+            return await write_status(
+                self._services, key, topic, unchanged_decision(topic, blocker=blocker)
+            )
         # Choose replicas like for Tidemark's own brokers.
         planned = plan(services, topic, 0)
         if isinstance(planned, BrokersMissing):
             decision = dataclasses.replace(unchanged_decision(topic), missing=planned)
-            return await self._writer.write(key, topic, decision)
+            return await write_status(self._services, key, topic, decision)
         # Record the request first. From now on a topic of that name may be the operator's own.
         if not is_requested:
             await self._record_intent(key, topic, values)
@@ -118,8 +122,8 @@ class TopicCreator:
         A broker forwards a request again if a controller died before it answered, and the first
         attempt may have created the topic.
         """
-        for number in range(requeue_delays.KNOWN_TRIES):
-            await asyncio.sleep(requeue_delays.KNOWN_S * (number + 1))
+        for number in range(KNOWN_TRIES):
+            await asyncio.sleep(KNOWN_S * (number + 1))
             found = await self._services.kafka.looks.ask(new.name, None)
             if found is not None:
                 return found if topic_rules.is_made_of(found, new) else None
@@ -137,8 +141,8 @@ class TopicCreator:
     async def _known(self, name: str, topic_id: uuid.UUID) -> TopicView | None:
         """Return a topic that was just created, once its leaders are known."""
         found = None
-        for number in range(requeue_delays.KNOWN_TRIES):
-            await asyncio.sleep(requeue_delays.KNOWN_S * (number + 1))
+        for number in range(KNOWN_TRIES):
+            await asyncio.sleep(KNOWN_S * (number + 1))
             view = await self._services.kafka.views.ask(name, None)
             if view is not None and view.topic_id == topic_id:
                 found = view
@@ -179,7 +183,9 @@ class TopicCreator:
             if withdrawn and stored is not None:
                 await self._services.statuses.write(TOPIC, key, topic.status)
             return 1.0
-        return await self._writer.write(key, topic, unchanged_decision(topic, blocker=blocker))
+        return await write_status(
+            self._services, key, topic, unchanged_decision(topic, blocker=blocker)
+        )
 
     async def _claim(
         self,
@@ -206,7 +212,9 @@ class TopicCreator:
         )
         # Refused: the status shows the reason and the remedy.
         if isinstance(claimed, Blocker):
-            return await self._writer.write(key, topic, unchanged_decision(topic, blocker=claimed))
+            return await write_status(
+                self._services, key, topic, unchanged_decision(topic, blocker=claimed)
+            )
         tiering_status = claimed.tiering_status
         # Rows, status and the next observation are all under the claimed id.
         claimed_topic = dataclasses.replace(
@@ -223,8 +231,8 @@ class TopicCreator:
             accepted=_accepted(topic, claimed),
             events=_events(claimed_topic, claimed),
         )
-        await self._writer.write(key, claimed_topic, decision, keys=keys)
-        return requeue_delays.LOOK_AGAIN_S if services.state.offline else None
+        await write_status(self._services, key, claimed_topic, decision, keys=keys)
+        return LOOK_AGAIN_S if services.state.offline else None
 
 
 def _accepted(topic: TopicInfo, claimed: Adoption) -> tuple[Acceptance, ...]:

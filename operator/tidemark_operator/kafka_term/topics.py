@@ -1,34 +1,46 @@
-"""Reconciliation of one Topic on Apache Kafka: observe the topic, and dispatch.
+"""Reconciler of Topics on Apache Kafka: observe the topic, take one step, write the status.
 
-Requests to Kafka are recorded before they are sent, because they may succeed although the answer is
-lost. A later operator continues from the observed state and the status alone. A missing topic is
-for :mod:`~tidemark_operator.kafka_term.topic_creation`, an existing one for
-:mod:`~tidemark_operator.kafka_term.topic_alteration`, a deleted one for
-:mod:`~tidemark_operator.kafka_term.topic_deletion`.
+:meth:`KafkaTopicReconciler.reconcile` is the whole walk. Requests to Kafka are recorded before they
+are sent, because they may succeed although the answer is lost. A later operator continues from the
+observed state and the status alone. A missing topic is for
+:mod:`~tidemark_operator.kafka_term.topic_creation`, an existing one for
+:mod:`~tidemark_operator.kafka_term.topic_alteration`. A deleted Topic's topic is deleted by id, or
+stays in Kafka with ``deletionPolicy: Orphan``; then the object is released.
 """
+
+from kio.schema.errors import ErrorCode
 
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller import left_behind
+from tidemark_operator.controller.adoption import Adoption
+from tidemark_operator.controller.model import DeletionPolicy, OrphanedTopic, TopicInfo
 from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import topic_rules
-from tidemark_operator.kafka_term import requeue_delays
 from tidemark_operator.kafka_term.disablement import Disabler
 from tidemark_operator.kafka_term.observer import Observer, take_rows
 from tidemark_operator.kafka_term.reassignments import Mover
-from tidemark_operator.kafka_term.request_backoff import RequestBackoff
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kafka_term.topic_alteration import KafkaTopicChanger
 from tidemark_operator.kafka_term.topic_creation import TopicCreator
-from tidemark_operator.kafka_term.topic_deletion import TopicRemover
-from tidemark_operator.kafka_term.topic_writer import TopicWriter, unchanged_decision
-from tidemark_operator.kube.finalizers import finalizers_of
+from tidemark_operator.kafka_term.topic_steps import (
+    GONE_S,
+    LOOK_AGAIN_S,
+    RequestBackoff,
+    unchanged_decision,
+    write_status,
+)
 from tidemark_operator.kube.kinds import TOPIC, Json, Key
-from tidemark_operator.objects.conversions import cluster_of, topic_info
-from tidemark_operator.reconcile.foreign_objects import report_foreign
+from tidemark_operator.reconcile.object_conditions import report_foreign
+from tidemark_operator.reconcile.shared_steps import (
+    hold,
+    managed_topic,
+    record_orphan,
+    release_topic,
+)
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 
@@ -47,17 +59,14 @@ class KafkaTopicReconciler:
         self._observer = observer
         self._mover = mover
         self._backoff = RequestBackoff()
-        self._writer = TopicWriter(services)
-        self._creator = TopicCreator(services, self._writer, self._backoff)
+        self._creator = TopicCreator(services, self._backoff)
         self._changer = KafkaTopicChanger(
             services,
-            self._writer,
             self._backoff,
             observer=observer,
             mover=mover,
             disabler=disabler,
         )
-        self._remover = TopicRemover(services, self._writer)
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one Topic of an existing Kafka cluster.
@@ -66,66 +75,36 @@ class KafkaTopicReconciler:
         object.
         """
         services, text = self._services, key.namespaced_name
+        # Find the object. If it no longer exists, drop what is remembered about it.
         body = services.objects.get(key)
         if body is None:
             self._backoff.forget(text)
             return None
-        topic = services.state.topics.get(text)
+        topic = managed_topic(services, body)
         if topic is None:
-            if cluster_of(body) == services.cluster_key.name:
-                topic_info(body, {})  # raises the cause
             return await report_foreign(services, TOPIC, key, body)
-        # The finalizer is set before Kafka has anything of the Topic.
-        if not await self._hold(body, topic):
+        # Hold it: the finalizer is set before Kafka has anything of the Topic.
+        if not await hold(services, TOPIC, body, TOPIC_FINALIZER, add=not topic.paused):
             return None
         # The Topic may have changed during the call of the API server.
         topic = services.state.topics.get(text)
         if topic is None:
             return 0.0
+        # A paused Topic only has a status.
         if topic.paused:
-            return await self._writer.write(key, topic, unchanged_decision(topic, paused=True))
+            return await write_status(services, key, topic, unchanged_decision(topic, paused=True))
         try:
-            delay_s = await self._step(key, body, topic)
-            return deletion_grace.recheck_s(topic, delay_s, now_ms=wall_ms())
+            delay_s = await self._next_step(key, body, topic)
         except EngineUnavailable as error:
             # The record of a request stays: Kafka may have received it.
             present = services.state.topics.get(text, topic)
             present = present if present.uid == topic.uid else topic
-            return await self._unavailable(key, present, str(error))
+            return await self._report_unavailable(key, present, str(error))
+        # Look again when the grace period of a deletion ends.
+        return deletion_grace.recheck_s(topic, delay_s, now_ms=wall_ms())
 
-    async def _hold(self, body: Json, topic: TopicInfo) -> bool:
-        """Set the finalizer before anything exists outside.
-
-        Return False if nothing is left to do.
-        """
-        if body["metadata"].get("deletionTimestamp"):
-            return TOPIC_FINALIZER in finalizers_of(body)
-        if not topic.paused:
-            await self._services.client.ensure_finalizer(TOPIC, body, TOPIC_FINALIZER)
-        return True
-
-    async def _unavailable(self, key: Key, topic: TopicInfo, problem: str) -> float:
-        """Write the status of a Topic while Kafka is unreachable; return the seconds until a retry.
-
-        A topic that is served stays Ready: its status changes only if the Topic waits for a change.
-        """
-        if not self._services.seen.problem:
-            self._observer.look_soon()
-        waits = topic.deletion_ms is not None or not topic.was_ready
-        if waits and topic.topic_id is None and topic.deletion_ms is None:
-            blocker = Blocker(reason=Reason.KAFKA_UNAVAILABLE, message=problem, goes_on=True)
-            await self._writer.write(key, topic, unchanged_decision(topic, blocker=blocker))
-        elif waits and topic.deletion_ms is not None:
-            step = DeletionStep(message=problem)
-            await self._writer.write(key, topic, unchanged_decision(topic, deletion=step))
-        elif waits:
-            blocker = Blocker(reason=Reason.KAFKA_UNAVAILABLE, message=problem, goes_on=True)
-            kept = TopicDecision(tiering_status=topic.tiering_status, refused=blocker)
-            await self._writer.write(key, topic, kept)
-        return requeue_delays.LOOK_AGAIN_S
-
-    async def _step(self, key: Key, body: Json, topic: TopicInfo) -> float | None:
-        """Take one step with a reachable Kafka cluster: create, change or delete the topic.
+    async def _next_step(self, key: Key, body: Json, topic: TopicInfo) -> float | None:
+        """Take one step with a reachable Kafka cluster: delete, create, adopt or change the topic.
 
         Returns the seconds until the next step. Raises :class:`EngineUnavailable`.
         """
@@ -136,24 +115,116 @@ class KafkaTopicReconciler:
         # topic.
         taken = topic_rules.name_taken(services.state, topic)
         if topic.deletion_ms is not None:
-            return await self._remover.delete(key, body, topic, taken)
+            return await self._delete(key, body, topic, taken)
         if taken is not None:
-            return await self._writer.write(key, topic, unchanged_decision(topic, blocker=taken))
+            decision = unchanged_decision(topic, blocker=taken)
+            return await write_status(services, key, topic, decision)
+        # Without an id, the topic is created, or adopted.
         if topic.topic_id is None:
             return await self._creator.begin(key, topic)
-        found = seen.topics.get(topic.name)
         # The periodic observation may be older than the topic, so it is read once directly.
+        found = seen.topics.get(topic.name)
         if found is None:
             found = await services.kafka.looks.ask(topic.name, None)
-            if found is None and seen.missing_for_s(topic.name) < requeue_delays.GONE_S:
+            if found is None and seen.missing_for_s(topic.name) < GONE_S:
                 return 1.0
         # Another id under the name is another topic: nothing is changed in it.
         if found is None or found.view.topic_id != topic.topic_id:
             blocker = topic_rules.gone(topic, None if found is None else found.view)
-            return await self._writer.write(key, topic, unchanged_decision(topic, blocker=blocker))
+            decision = unchanged_decision(topic, blocker=blocker)
+            return await write_status(services, key, topic, decision)
         if topic.name not in seen.topics:
             seen.topics[topic.name] = found
             take_rows(services, topic, found)
-        # The mover changes the topic's throttle keys, so its lock excludes it.
+        # Change what differs. The mover changes the topic's throttle keys, so its lock excludes it.
         async with self._mover.record(topic):
             return await self._changer.keep(key, services.state.topics.get(topic.key, topic), found)
+
+    async def _report_unavailable(self, key: Key, topic: TopicInfo, problem: str) -> float:
+        """Write the status of a Topic while Kafka is unreachable; return the seconds until a retry.
+
+        A topic that is served stays Ready: its status changes only if the Topic waits for a change.
+        """
+        if not self._services.seen.problem:
+            self._observer.look_soon()
+        decision = unavailable_decision(topic, problem)
+        if decision is not None:
+            await write_status(self._services, key, topic, decision)
+        return LOOK_AGAIN_S
+
+    # ------------------------------------------------------------ deletion
+
+    async def _delete(
+        self, key: Key, body: Json, topic: TopicInfo, taken: Blocker | None
+    ) -> float | None:
+        """Take the next step of deleting a Topic; return the seconds until the next one.
+
+        ``taken``: another Topic owns the topic of this name, None if none does. Returns None once
+        the finalizer is removed.
+        """
+        services = self._services
+        # Orphan: list the topic in the Cluster's status before the Topic and its id are deleted.
+        if topic.deletion_policy is DeletionPolicy.ORPHAN:
+            if topic.topic_id is not None and not await record_orphan(services, _orphan(topic)):
+                text = left_behind.full_message(services.state.cluster)
+                step = DeletionStep(problem=text)
+                await write_status(
+                    self._services, key, topic, unchanged_decision(topic, deletion=step)
+                )
+                return LOOK_AGAIN_S
+            await self._release(body, topic, "it stays in Kafka", is_orphaned=True)
+            return None
+        topic_id = topic.topic_id
+        # A recorded creation without an id may have succeeded: look for its topic.
+        if topic_id is None and topic.partitions_placed and taken is None:
+            found = await services.kafka.looks.ask(topic.name, None)
+            accepts_fewer = services.state.cluster.under_replicated_creation
+            claimed = found and topic_rules.claim(
+                topic, found, is_requested=True, accepts_fewer_replicas=accepts_fewer
+            )
+            topic_id = claimed.topic_id if isinstance(claimed, Adoption) else None
+        if topic_id is None:
+            await self._release(body, topic, "nothing was created", is_orphaned=False)
+            return None
+        failure = await services.kafka.deletions.ask(topic_id, None)
+        # A topic that Kafka does not know is deleted already, by an earlier step or another client.
+        missing = (None, ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
+        if failure is None or failure.code in missing:
+            await self._release(body, topic, "Kafka has deleted it", is_orphaned=False)
+            return None
+        blocker = topic_rules.refused(failure, f"topic {topic.name} was not deleted")
+        step = DeletionStep(
+            message=blocker.message, problem="" if blocker.goes_on else blocker.message
+        )
+        await write_status(self._services, key, topic, unchanged_decision(topic, deletion=step))
+        return LOOK_AGAIN_S
+
+    async def _release(self, body: Json, topic: TopicInfo, text: str, *, is_orphaned: bool) -> None:
+        """Release the object, and drop what the state knows of its topic."""
+        services = self._services
+        await release_topic(services, body, topic, text, is_orphaned=is_orphaned)
+        services.state.resizing.discard(topic.id)
+        services.seen.topics.pop(topic.name, None)
+        for partition in list(services.state.rows_of(topic.id)):
+            services.state.remove_row((topic.id, partition))
+
+
+def unavailable_decision(topic: TopicInfo, problem: str) -> TopicDecision | None:
+    """Return what the status of a Topic shows while Kafka is unreachable, None: what it shows."""
+    if topic.deletion_ms is not None:
+        return unchanged_decision(topic, deletion=DeletionStep(message=problem))
+    if topic.was_ready:
+        return None
+    blocker = Blocker(reason=Reason.KAFKA_UNAVAILABLE, message=problem, goes_on=True)
+    if topic.topic_id is None:
+        return unchanged_decision(topic, blocker=blocker)
+    return TopicDecision(tiering_status=topic.tiering_status, refused=blocker)
+
+
+def _orphan(topic: TopicInfo) -> OrphanedTopic:
+    return OrphanedTopic(
+        topic_id=topic.id,
+        name=topic.name,
+        since_ms=wall_ms(),
+        tiering_status=topic.tiering_status,
+    )

@@ -24,7 +24,7 @@ from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import BROKER, Json, Key
 from tidemark_operator.objects.conversions import broker_info, cluster_of
 from tidemark_operator.reconcile.external_listeners import ExternalServices
-from tidemark_operator.reconcile.foreign_objects import report_foreign, write_conditions
+from tidemark_operator.reconcile.object_conditions import report_foreign, write_conditions
 from tidemark_operator.reconcile.pods import PodKeeper
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.services import ReconcilerServices

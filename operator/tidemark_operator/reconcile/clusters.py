@@ -10,6 +10,7 @@ time has passed, because a clean audit counts for a limited time.
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import time
 
@@ -17,29 +18,28 @@ from tidemark.error_text import error_text
 from tidemark.reasons import Reason
 from tidemark.tier.config import location_of, moved
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import left_behind, rebuilding
+from tidemark_operator.controller import rebuilding
 from tidemark_operator.controller.events import normal, warning
-from tidemark_operator.controller.status import cluster_status
-from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.controller.status.remote_integrity import has_changed, remote_integrity
-from tidemark_operator.controller.status.write_pacing import FIGURES_MS
 from tidemark_operator.kube.errors import KubeError
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key
+from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
 from tidemark_operator.leadership.terms import TermEnded
-from tidemark_operator.objects.conversions import cluster_info, cluster_of, is_leaving
+from tidemark_operator.objects.conversions import cluster_info, is_leaving
 from tidemark_operator.reconcile import remote_storage
 from tidemark_operator.reconcile.failures import take_refusals
-from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.reconcile.made_brokers import MadeBrokers
 from tidemark_operator.reconcile.services import ReconcilerServices
+from tidemark_operator.reconcile.shared_steps import (
+    leave_cluster,
+    report_second_cluster,
+    write_cluster_status,
+)
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
 logger = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 3.0
 STORAGE_RETRY_S = 5.0
-#: The last Topic or Broker to be deleted wakes the Cluster; this is for a missed event.
-LEAVING_CHECK_S = 5.0
 #: Secrets are not watched: a changed key is noticed within this time.
 STORAGE_CHECK_S = 15.0
 #: The result of a sweep is shown within this time.
@@ -92,20 +92,13 @@ class ClusterReconciler:
             return None
         # One controller per namespace: a second Cluster is only reported.
         if key != services.cluster_key:
-            text = (
-                f"this operator manages Cluster {services.cluster_key.name} of "
-                "this namespace. Each Cluster needs its own namespace. Delete "
-                "one of the two"
-            )
-            conditions = summary(
-                ready=False, reason=Reason.SECOND_CLUSTER, message=text, stalled=True
-            )
-            await write_conditions(services, CLUSTER, key, body, conditions)
+            await report_second_cluster(services, key, body)
             return None
         generation = int(body["metadata"]["generation"])
         # A Cluster that is being deleted waits for its Topics and Brokers.
         if is_leaving(body):
-            return await self._leave(key, generation)
+            remove = functools.partial(self._made_brokers.remove, key)
+            return await leave_cluster(services, key, generation, remove)
         # Raises InvalidResource, before anything is done for the object.
         cluster_info(body, remote_storage="", storage_problem="")
         if not services.state.cluster.deletion_blocked:
@@ -119,7 +112,7 @@ class ClusterReconciler:
         # Then brokers, then what the API server refused, then the status that shows all of it.
         brokers_s = await self._made_brokers.keep(key, body)
         refused_s = take_refusals(services)
-        later_s = await self._write(key, generation)
+        later_s = await write_cluster_status(services, key, generation)
         configured = bool(body["spec"].get("remoteStorage"))
         check_s = STORAGE_CHECK_S if configured else None
         retry_s = STORAGE_RETRY_S if self._known.problem else None
@@ -132,20 +125,6 @@ class ClusterReconciler:
         services = self._services
         if services.first_reports.are_complete and rebuilding.has_unserved(services.state):
             await services.committer.decide(rebuilding.settle_unserved, urgent=False)
-
-    async def _leave(self, key: Key, generation: int) -> float | None:
-        """Report what a deleted Cluster waits for, and end the term when it waits for nothing.
-
-        The remains are removed between terms (:mod:`tidemark_operator.term.cluster_teardown`).
-        """
-        objects = self._services.objects
-        for kind in (TOPIC, BROKER):
-            if any(cluster_of(body) == key.name for body in objects.of_kind(kind)):
-                if kind is BROKER:
-                    await self._made_brokers.remove(key)
-                await self._write(key, generation)
-                return LEAVING_CHECK_S
-        raise TermEnded(f"Cluster {key.name} is being deleted, and no dependent object is left")
 
     # ------------------------------------------------------------ storage
 
@@ -306,23 +285,6 @@ class ClusterReconciler:
                 f"the remote tier is available, store {self._services.state.cluster.store_id}"
             )
             events.emit(normal(CLUSTER.kind, text, "RemoteStorageAccepted", sentence))
-
-    # ------------------------------------------------------------ status
-
-    async def _write(self, key: Key, generation: int) -> float | None:
-        """Write the status with the generation whose storage was checked; the spec may be newer."""
-        services, now_ms = self._services, wall_ms()
-        former = services.state.cluster.status
-        status = cluster_status(services.state, generation=generation, now_ms=now_ms).status
-        # Orphans that were adopted or deleted leave the list with this write.
-        forgotten = left_behind.settle(services.state).events
-        written = await services.statuses.write_if_due(CLUSTER, key, former, status, now_ms=now_ms)
-        if written:
-            for event in forgotten:
-                services.events.emit(event)
-        if not written and former != status:
-            return FIGURES_MS / 1000
-        return None
 
 
 # ------------------------------------------------------------ audits

@@ -1,16 +1,22 @@
-"""Reflector: copies Topics, Brokers and the Cluster of this term from the store into the state."""
+"""Reflectors: copy Topics, Brokers and the Cluster of this term from the store into the state.
 
+:class:`ObjectReflector` has what both engines share; :class:`Reflector` is that of Tidemark's own
+brokers.
+"""
+
+import abc
 import dataclasses
 import logging
 from collections.abc import Iterable
 from typing import Protocol
 
 from tidemark_operator.controller import elections
+from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.status.topic_events import manifest_changes
 from tidemark_operator.kube.kinds import BROKER, EXPORT, TOPIC, USER, WATCHED, Json, Key, key_of
 from tidemark_operator.objects.conversions import broker_info, cluster_info, cluster_of, topic_info
 from tidemark_operator.objects.exports import export_info
-from tidemark_operator.reconcile.services import ReconcilerServices
+from tidemark_operator.reconcile.services import ReconcilerServices, TermServices
 from tidemark_operator.resources.metadata import InvalidResource
 
 logger = logging.getLogger(__name__)
@@ -23,11 +29,91 @@ class SessionObserver(Protocol):
         """Close the session of a broker whose object is deleted."""
 
 
-class Reflector:
-    """Listener of the store for one term."""
+class ObjectReflector(abc.ABC):
+    """Listener of the store for one term, with any engine."""
+
+    def __init__(self, services: TermServices) -> None:
+        self._services = services
+
+    @abc.abstractmethod
+    def changed(self, body: Json) -> None:
+        """Update the controller's state from a new or changed Kubernetes object."""
+
+    @abc.abstractmethod
+    def gone(self, key: Key) -> None:
+        """Update the controller's state after an object was deleted."""
+
+    def catch_up(self) -> None:
+        """Load all objects of the store into the state, and queue each for reconciliation.
+
+        Called at the end of a takeover, during which watch events did not update the state.
+        """
+        services = self._services
+        for kind in WATCHED:
+            for body in list(services.objects.of_kind(kind)):
+                self.changed(body)
+                services.queue.add(key_of(body))
+        # Objects that were deleted during the takeover are still in the state.
+        for key in self._known():
+            if services.objects.get(key) is None:
+                self.gone(key)
+
+    def _known(self) -> list[Key]:
+        """Return the keys of objects in the state that the store may lack."""
+        return [TOPIC.key(name) for name in self._services.state.topics]
+
+    def _put_topic(
+        self, body: Json, defaults: dict[str, str]
+    ) -> tuple[TopicInfo | None, TopicInfo]:
+        """Update a Topic; a pause keeps the former configuration from the moment it is seen.
+
+        The Topic's status shows that configuration only later. Returns the former and the new one.
+        """
+        state = self._services.state
+        topic = topic_info(body, defaults)
+        former = state.topics.get(topic.key)
+        if topic.paused and former is not None and former.uid == topic.uid:
+            topic = dataclasses.replace(topic, config=former.config)
+        state.put_topic(topic)
+        for event in manifest_changes(former, topic):
+            self._services.events.emit(event)
+        return former, topic
+
+    def _drop_topic(self, name: str) -> TopicInfo | None:
+        """Drop a Topic; other Topics that claim the same name are reconciled."""
+        state = self._services.state
+        topic = state.topics.get(name)
+        state.drop_topic(name)
+        if topic is not None:
+            self._wake_named(topic.name)
+        return topic
+
+    def _wake_named(self, topic_name: str) -> None:
+        for claim in self._services.state.topics_named(topic_name):
+            self._services.queue.add(TOPIC.key(claim.key))
+
+    def _wake_cluster(self, deleted: Key) -> None:
+        """Queue the Cluster if it may wait for a deleted object, or replaces it."""
+        services = self._services
+        if deleted.kind == BROKER.kind or (
+            deleted.kind == TOPIC.kind and services.state.cluster.deleting
+        ):
+            services.queue.add(services.cluster_key)
+
+    def _read_topics_again(self) -> None:
+        """Read all Topics again: defaults of the Cluster are part of their configuration."""
+        for topic in list(self._services.objects.of_kind(TOPIC)):
+            self.changed(topic)
+            self._services.queue.add(key_of(topic))
+
+
+class Reflector(ObjectReflector):
+    """Listener of the store for a term with Tidemark's own brokers."""
+
+    _services: ReconcilerServices
 
     def __init__(self, services: ReconcilerServices, sessions: SessionObserver) -> None:
-        self._services = services
+        super().__init__(services)
         self._sessions = sessions
 
     def changed(self, body: Json) -> None:
@@ -72,42 +158,18 @@ class Reflector:
             self._user_gone(key)
         if key.kind == EXPORT.kind:
             self._wake_exports(services.state.exports.drop(name))  # the table may be free now
-        if key.kind == BROKER.kind or (key.kind == TOPIC.kind and services.state.cluster.deleting):
-            services.queue.add(services.cluster_key)  # it waits for this object, or replaces it
+        self._wake_cluster(key)
 
-    def catch_up(self) -> None:
-        """Load all objects of the store into the state, and queue each for reconciliation.
-
-        Called at the end of a takeover, during which watch events did not update the state.
-        """
-        services = self._services
-        for kind in WATCHED:
-            for body in list(services.objects.of_kind(kind)):
-                self.changed(body)
-                services.queue.add(key_of(body))
-        # Objects that were deleted during the takeover are still in the state.
-        known = [TOPIC.key(name) for name in services.state.topics]
-        known += [BROKER.key(broker.key) for broker in services.state.brokers.values()]
-        known += [USER.key(name) for name in services.state.users.known()]
-        for key in known:
-            if services.objects.get(key) is None:
-                self.gone(key)
+    def _known(self) -> list[Key]:
+        state = self._services.state
+        brokers = [BROKER.key(broker.key) for broker in state.brokers.values()]
+        return [*super()._known(), *brokers, *map(USER.key, state.users.known())]
 
     # ------------------------------------------------------------ by kind
 
     def _topic_changed(self, body: Json) -> None:
-        """Update a Topic; a pause keeps the former configuration from the moment it is seen.
-
-        The Topic's status shows that configuration only later.
-        """
         state = self._services.state
-        topic = topic_info(body, dict(state.cluster.config))
-        former = state.topics.get(topic.key)
-        if topic.paused and former is not None and former.uid == topic.uid:
-            topic = dataclasses.replace(topic, config=former.config)
-        state.put_topic(topic)
-        for event in manifest_changes(former, topic):
-            self._services.events.emit(event)
+        former, topic = self._put_topic(body, dict(state.cluster.config))
         if former is None or (former.uid, former.deletion_ms) != (topic.uid, topic.deletion_ms):
             self._wake_exports(state.exports.of_topic(topic.key))
 
@@ -116,18 +178,11 @@ class Reflector:
             self._services.queue.add(EXPORT.key(name))
 
     def _topic_gone(self, name: str) -> None:
-        """Drop a Topic; other Topics that claim the same name are reconciled."""
         state = self._services.state
-        topic = state.topics.get(name)
-        state.drop_topic(name)
+        topic = self._drop_topic(name)
         if topic is not None:
             state.forget_reports(topic.id)
-            self._wake_named(topic.name)
         self._wake_exports(state.exports.of_topic(name))
-
-    def _wake_named(self, topic_name: str) -> None:
-        for claim in self._services.state.topics_named(topic_name):
-            self._services.queue.add(TOPIC.key(claim.key))
 
     def _broker_changed(self, body: Json) -> None:
         """Update a broker in the state from its Broker object.
@@ -205,7 +260,5 @@ class Reflector:
         if former.groups != present.groups or former.rebuilding != present.rebuilding:
             services.engine.publish()
         if dict(former.config) != dict(present.config):
-            for topic in list(services.objects.of_kind(TOPIC)):
-                self.changed(topic)
-                services.queue.add(key_of(topic))
+            self._read_topics_again()
             services.engine.publish()

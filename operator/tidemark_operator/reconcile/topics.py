@@ -1,4 +1,10 @@
-"""Reconciler of Topics: decide, commit, write the status, notify the brokers, in this order."""
+"""Reconciler of Topics: decide, commit, write the status, notify the brokers, in this order.
+
+:meth:`TopicReconciler.reconcile` is the whole walk. Its steps follow it, in the order in which it
+takes them. What a step does is decided by pure functions of the state
+(:mod:`tidemark_operator.controller`); the step executes the decision. Steps that are the same with
+an Apache Kafka are in :mod:`~tidemark_operator.reconcile.shared_steps`.
+"""
 
 import logging
 
@@ -10,34 +16,38 @@ from tidemark.wire.control import (
     TopicState,
 )
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import disablement, left_behind, topic_restore
+from tidemark_operator.controller import disablement, topic_restore
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import normal
+from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.first_status import (
     FirstStatuses,
     is_placement_only,
     record_placement,
 )
-from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
+from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
-from tidemark_operator.controller.status import deletion_grace, topic_status
-from tidemark_operator.controller.status.left_behind import rendered
+from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.controller.status.topic_events import (
     Outages,
     damage_news,
     waiting_news,
 )
-from tidemark_operator.controller.status.write_pacing import figures_interval_ms, quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import TopicDecision, decide
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.kube.finalizers import finalizers_of
-from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
-from tidemark_operator.objects.conversions import cluster_of, topic_info
+from tidemark_operator.kube.kinds import TOPIC, Json, Key
 from tidemark_operator.reconcile import remote_storage, replication_factor
-from tidemark_operator.reconcile.foreign_objects import report_foreign
+from tidemark_operator.reconcile.object_conditions import report_foreign
 from tidemark_operator.reconcile.services import ReconcilerServices
+from tidemark_operator.reconcile.shared_steps import (
+    hold,
+    managed_topic,
+    quiet_deletion_s,
+    record_orphan,
+    release_topic,
+    write_topic_status,
+)
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 logger = logging.getLogger(__name__)
@@ -66,7 +76,8 @@ class TopicReconciler:
         #: Topics with more partitions than their manifest, which were checked already.
         self._beyond_spec: set[str] = set()
         self._published: dict[str, Published] = {
-            key: _published(services.state, topic) for key, topic in services.state.topics.items()
+            key: published_state(services.state, topic)
+            for key, topic in services.state.topics.items()
         }
 
     async def reconcile(self, key: Key) -> float | None:
@@ -75,29 +86,25 @@ class TopicReconciler:
         Returns the seconds until the next reconciliation; None: it waits for a change of the
         object.
         """
-        services = self._services
+        services, text = self._services, key.namespaced_name
+        # Find the object. If it no longer exists, drop what is remembered about it.
         body = services.objects.get(key)
-        text = key.namespaced_name
-        # The object no longer exists: drop what is remembered about it.
         if body is None:
-            self._published.pop(text, None)
-            self._outages.forget(text)
-            self._first_statuses.forget(text)
-            self._beyond_spec.discard(text)
+            self._forget(text)
             return None
-        if text not in services.state.topics:
-            if cluster_of(body) == services.cluster_key.name:
-                topic_info(body, {})  # raises why the state could not take it in
+        topic = managed_topic(services, body)
+        if topic is None:
             return await report_foreign(services, TOPIC, key, body)
-        # The finalizer is added before any partition or remote data exists.
-        if not await self._hold(body, services.state.topics[text]):
+        # Hold it: the finalizer is added before any partition or remote data exists.
+        if not await hold(services, TOPIC, body, TOPIC_FINALIZER, add=not topic.paused):
             return None
         # After a takeover, nothing is decided until the brokers have reported the states that they
         # received: the PartitionSlices may be older.
         if not services.first_reports.are_complete:
             return FIRST_REPORTS_S
+        # A Topic to be restored from the remote tier must not have been deleted there.
+        has_tier_answered = await self._look_in_tier(text)
         # Decide the next step and commit it to the PartitionSlices.
-        in_tier = await self._look_in_tier(text)
         decision, topic = await self._decide(text)
         # The object may have been deleted or recreated during the commit.
         present = services.state.topics.get(text)
@@ -115,10 +122,21 @@ class TopicReconciler:
             return later_s
         delay_s = await self._write(key, topic, decision)
         self._publish(text)
+        # Disablement: send the requests that brokers have not acknowledged.
         self._disable(text)
+        # Look again when the grace period ends. Without an answer of the tier, look again even if
+        # nothing else is due.
         delay_s = deletion_grace.recheck_s(topic, delay_s, now_ms=wall_ms())
-        # Without an answer of the tier, look again even if nothing else is due.
-        return delay_s if in_tier else LOOK_AGAIN_S
+        return delay_s if has_tier_answered else LOOK_AGAIN_S
+
+    def _forget(self, text: str) -> None:
+        """Drop what is remembered about a deleted Topic."""
+        self._published.pop(text, None)
+        self._outages.forget(text)
+        self._first_statuses.forget(text)
+        self._beyond_spec.discard(text)
+
+    # ------------------------------------------------------------ tier and decision
 
     async def _look_in_tier(self, text: str) -> bool:
         """Check that a Topic to be restored from the remote tier was not deleted there.
@@ -160,15 +178,51 @@ class TopicReconciler:
             return seen
         return await services.committer.decide(decide_in, urgent=False)
 
-    async def _hold(self, body: Json, topic: TopicInfo) -> bool:
-        """Add our finalizer before anything exists outside; return False if nothing is left to
-        do.
+    # ------------------------------------------------------------ deleting
+
+    async def _delete(self, key: Key, topic: TopicInfo, step: DeletionStep) -> bool:
+        """Continue a topic's deletion; return False if its status should show the progress.
+
+        True: the object is released, or the attempt is repeated later without a status.
         """
-        if body["metadata"].get("deletionTimestamp"):
-            return TOPIC_FINALIZER in finalizers_of(body)
-        if not topic.paused:
-            await self._services.client.ensure_finalizer(TOPIC, body, TOPIC_FINALIZER)
+        services = self._services
+        # A broker deletes the remote data, which takes long; its answer queues the Topic again.
+        if step.remote is not None:
+            node_id, request = step.remote
+            services.background.spawn(
+                ("empty", topic.id), self._empty_tier(topic.key, node_id, request)
+            )
+        if not step.release:
+            return False
+        # deletionPolicy Orphan: the Cluster's status must list the topic before its Topic
+        # disappears.
+        if step.orphan is not None and not await record_orphan(services, step.orphan):
+            services.queue.add_later(key, LOOK_AGAIN_S)
+            return True
+        body = services.objects.get(key)
+        if body is not None:
+            # The finalizer is removed last, when nothing of the topic remains.
+            is_orphaned = step.orphan is not None
+            await release_topic(services, body, topic, step.message, is_orphaned=is_orphaned)
+            self._published.pop(topic.key, None)
         return True
+
+    async def _empty_tier(self, text: str, node_id: int, request: DeleteRemoteTopicRequest) -> None:
+        """Have one broker delete a topic's remote data, and queue its Topic with the result."""
+        services = self._services
+        try:
+            response = await services.engine.empty_tier(node_id, request)
+        except EngineUnavailable as error:
+            services.deletions.failed(request.topic_id, str(error))
+            services.queue.add_later(TOPIC.key(text), LOOK_AGAIN_S)
+            return
+        services.deletions.take_remote(request.topic_id, node_id, response)
+        # Not finished within the timeout: continue soon. Other errors back off.
+        delays_s = {int(ErrorCode.none): 0.0, int(ErrorCode.request_timed_out): 1.0}
+        delay_s = delays_s.get(response.error_code, LOOK_AGAIN_S)
+        services.queue.add_later(TOPIC.key(text), delay_s)
+
+    # ------------------------------------------------------------ spec and status
 
     async def _align_with_manifest(
         self, key: Key, topic: TopicInfo, decision: TopicDecision
@@ -235,38 +289,30 @@ class TopicReconciler:
 
         Return the seconds until the next step. None: nothing is due until something changes.
         """
-        services, now_ms = self._services, wall_ms()
+        services = self._services
         # A deletion that will be over in a moment needs no status.
-        if (quiet_s := _quiet_s(topic, decision, now_ms)) > 0:
+        if (quiet_s := quiet_deletion_s(topic, decision)) > 0:
             return quiet_s
-        result = topic_status(services.state, topic, decision, services.disablements, now_ms=now_ms)
+        figures_s = await write_topic_status(
+            services, key, topic, decision, former=topic.status, news=self._news
+        )
         recheck_s = None if decision.recheck_ms is None else decision.recheck_ms / 1000
-        if await services.statuses.write_if_due(
-            TOPIC, key, topic.status, result.status, now_ms=now_ms
-        ):
-            logger.info("%s", result.sentence)
-            news = (
-                *self._outages.news(topic, result.status),
-                *damage_news(topic, result.status),
-                *waiting_news(topic, result.status),
-                *deletion_grace.announced(services.state, topic, result.status),
-            )
-            for event in (*decision.events, *news):
-                services.events.emit(event)
-            if decision.adopted is not None:
-                services.queue.add(services.cluster_key)  # remove it from leftBehind
-        # Only figures differ: they are written when their interval is over.
-        elif topic.status != result.status:
-            later_s = figures_interval_ms(result.status) / 1000
-            return later_s if recheck_s is None else min(recheck_s, later_s)
-        return recheck_s
+        return min((at_s for at_s in (recheck_s, figures_s) if at_s is not None), default=None)
+
+    def _news(self, topic: TopicInfo, status: Json) -> tuple[Event, ...]:
+        """Return the Events about outages, damage and waiting that a written status shows."""
+        return (
+            *self._outages.news(topic, status),
+            *damage_news(topic, status),
+            *waiting_news(topic, status),
+        )
 
     def _publish(self, text: str) -> None:
         """Send the brokers a Topic if its placement, configuration or tiering has changed."""
         topic = self._services.state.topics.get(text)
         if topic is None:
             return
-        published = _published(self._services.state, topic)
+        published = published_state(self._services.state, topic)
         if self._published.get(text) != published:
             self._published[text] = published
             if published[1].partition_count:
@@ -309,75 +355,8 @@ class TopicReconciler:
         if still_at_work:
             services.queue.add_later(TOPIC.key(text), 1.0)
 
-    # ------------------------------------------------------------ deleting
 
-    async def _delete(self, key: Key, topic: TopicInfo, step: DeletionStep) -> bool:
-        """Continue a topic's deletion; return False if its status should show the progress.
-
-        True: the object is released, or the attempt is repeated later without a status.
-        """
-        services = self._services
-        # A broker deletes the remote data, which takes long; its answer queues the Topic again.
-        if step.remote is not None:
-            node_id, request = step.remote
-            services.background.spawn(
-                ("empty", topic.id), self._empty_tier(topic.key, node_id, request)
-            )
-        if not step.release:
-            return False
-        # deletionPolicy Orphan: the Cluster's status must list the topic before its Topic
-        # disappears.
-        if step.orphan is not None and not await self._record_orphan(step.orphan):
-            services.queue.add_later(key, LOOK_AGAIN_S)
-            return True
-        body = services.objects.get(key)
-        if body is not None:
-            reason = "TopicDeleted" if step.orphan is None else "TopicLeftBehind"
-            services.events.emit(
-                normal("Topic", topic.key, reason, f"{topic.name}: {step.message}")
-            )
-            # The finalizer is removed last, when nothing of the topic remains.
-            await services.client.release(TOPIC, body, TOPIC_FINALIZER)
-            services.disablements.forget(topic.id)
-            self._published.pop(topic.key, None)
-            logger.info("%s: released: %s", key, step.message)
-        return True
-
-    async def _empty_tier(self, text: str, node_id: int, request: DeleteRemoteTopicRequest) -> None:
-        """Have one broker delete a topic's remote data, and queue its Topic with the result."""
-        services = self._services
-        try:
-            response = await services.engine.empty_tier(node_id, request)
-        except EngineUnavailable as error:
-            services.deletions.failed(request.topic_id, str(error))
-            services.queue.add_later(TOPIC.key(text), LOOK_AGAIN_S)
-            return
-        services.deletions.take_remote(request.topic_id, node_id, response)
-        # Not finished within the timeout: continue soon. Other errors back off.
-        delays_s = {int(ErrorCode.none): 0.0, int(ErrorCode.request_timed_out): 1.0}
-        delay_s = delays_s.get(response.error_code, LOOK_AGAIN_S)
-        services.queue.add_later(TOPIC.key(text), delay_s)
-
-    async def _record_orphan(self, orphan: OrphanedTopic) -> bool:
-        """Record an orphan in the Cluster's status before its Topic is released.
-
-        Returns False if other topics have filled the list meanwhile.
-        """
-        services = self._services
-        cluster = services.state.cluster
-        left = left_behind.added(cluster, orphan)
-        if left is not None and left != cluster.orphans:
-            status = {**cluster.status, "leftBehind": rendered(left)}
-            await services.statuses.write(CLUSTER, services.cluster_key, status)
-        return left is not None
-
-
-def _quiet_s(topic: TopicInfo, decision: TopicDecision, now_ms: int) -> float:
-    if decision.deletion is None or decision.deletion.problem or topic.deletion_ms is None:
-        return 0.0
-    return quiet_deletion_ms(topic.deletion_ms, now_ms=now_ms) / 1000
-
-
-def _published(state: ControllerState, topic: TopicInfo) -> Published:
+def published_state(state: ControllerState, topic: TopicInfo) -> Published:
+    """Return what brokers receive of a topic in addition to its rows."""
     count = state.partitions_of(topic)
     return topic.partitions_placed, topic_state(topic, (), partition_count=count)

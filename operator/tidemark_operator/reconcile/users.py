@@ -14,7 +14,7 @@ from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import USER, Json, Key
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.users import user_info
-from tidemark_operator.reconcile.foreign_objects import report_foreign
+from tidemark_operator.reconcile.object_conditions import report_foreign
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.user_secrets import SECRET_REFUSED, Proof, UserSecrets
 from tidemark_operator.resources.metadata import InvalidResource

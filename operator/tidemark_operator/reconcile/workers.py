@@ -12,8 +12,8 @@ from typing import Any
 from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, Invalid, KubeError
 from tidemark_operator.kube.kinds import WATCHED, Key, resource_version
 from tidemark_operator.leadership.terms import ControllerFenced, TermEnded
-from tidemark_operator.reconcile.deleted_objects import report_deleted
 from tidemark_operator.reconcile.failures import Failures
+from tidemark_operator.reconcile.object_conditions import report_deleted
 from tidemark_operator.reconcile.queue import RETRY
 from tidemark_operator.reconcile.services import TermServices
 from tidemark_operator.resources.metadata import InvalidResource

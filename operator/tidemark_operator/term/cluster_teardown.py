@@ -23,7 +23,7 @@ from tidemark_operator.kube.kinds import (
     Json,
 )
 from tidemark_operator.objects.conversions import cluster_id_of, cluster_of, is_leaving
-from tidemark_operator.reconcile.deleted_objects import deleted_conditions
+from tidemark_operator.reconcile.object_conditions import deleted_conditions
 from tidemark_operator.resources.names import CLUSTER_FINALIZER, SLICE_FINALIZER
 from tidemark_operator.slices.slice_store import found_slice, list_slices
 

@@ -16,7 +16,15 @@ from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tidemark.kafka_client.client import KafkaClient
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes
-from tidemark_operator.kafka_term import disablement, observer, reassignments, requeue_delays
+from tidemark_operator.kafka_term import (
+    disablement,
+    observer,
+    reassignments,
+    topic_alteration,
+    topic_creation,
+    topic_steps,
+    topics,
+)
 from tidemark_operator.kafka_term.term import KafkaTakeover, TermRoom, kafka_term
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
@@ -78,8 +86,9 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reassignments, "TICK_S", 0.1)
     monkeypatch.setattr(reassignments, "SEEN_S", 3.0)
     monkeypatch.setattr(disablement, "ASK_S", 0.2)
-    monkeypatch.setattr(requeue_delays, "LOOK_AGAIN_S", 0.5)
-    monkeypatch.setattr(requeue_delays, "RECHECK_S", 0.5)
+    for module in (topic_alteration, topic_creation, topic_steps, topics):
+        monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.5)
+    monkeypatch.setattr(topic_steps, "RECHECK_S", 0.5)
 
 
 @contextlib.asynccontextmanager

@@ -19,7 +19,7 @@ from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.foreign_objects import report_foreign
+from tidemark_operator.reconcile.object_conditions import report_foreign
 from tidemark_operator.reconcile.topics import TopicReconciler
 
 PAUSED = "tidemark.dev/paused"

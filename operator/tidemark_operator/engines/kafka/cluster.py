@@ -9,9 +9,10 @@ requests. A request that fails as a whole fails for all its items.
 """
 
 import asyncio
+import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -217,33 +218,25 @@ class KafkaCluster:
 
         Raises ``EngineUnavailable``, as all methods here.
         """
-        try:
+        with answers():
             return await self._admin.describe_cluster()
-        except KafkaError as error:
-            raise _unavailable(error) from error
 
     async def topics(self, names: Sequence[str]) -> dict[str, TopicView]:
         """Return those of the topics that exist."""
-        try:
+        with answers():
             return await self._admin.topics(names)
-        except KafkaError as error:
-            raise _unavailable(error) from error
 
     async def moves(self) -> dict[TopicPartition, Reassignment]:
         """Return all reassignments in progress, including those of other tools."""
-        try:
+        with answers():
             return await self._admin.reassignments()
-        except KafkaError as error:
-            raise _unavailable(error) from error
 
     async def own_configs(
         self, names: Sequence[str], keys: Sequence[str] | None
     ) -> dict[str, dict[str, str]]:
         """Return topics' own values; missing topics are left out."""
-        try:
+        with answers():
             found = await configs.topic_configs(self.client, names, keys=keys)
-        except KafkaError as error:
-            raise _unavailable(error) from error
         return {
             name: {key: entry.value or "" for key, entry in entries.items() if entry.own}
             for name, entries in found.items()
@@ -254,10 +247,8 @@ class KafkaCluster:
         self, node_id: int, names: Sequence[str], keys: Sequence[str]
     ) -> dict[str, dict[str, str]]:
         """Return topics' values in force on one broker, defaults included."""
-        try:
+        with answers():
             found = await configs.topic_configs(self.client, names, keys=keys, node_id=node_id)
-        except KafkaError as error:
-            raise _unavailable(error) from error
         return {
             name: {key: entry.value or "" for key, entry in entries.items()}
             for name, entries in found.items()
@@ -272,10 +263,8 @@ class KafkaCluster:
         Includes values of its server.properties file and defaults. ``own``: only dynamic values
         that were set for this broker alone. Raises ``EngineUnavailable``.
         """
-        try:
+        with answers():
             found = await configs.broker_config(self.client, node_id, keys)
-        except KafkaError as error:
-            raise _unavailable(error) from error
         return {
             key: entry.value
             for key, entry in found.items()
@@ -289,18 +278,14 @@ class KafkaCluster:
     ) -> dict[TopicPartition, RequestFailure | None]:
         """Start reassignments, or cancel them with None; return the failures."""
         self._check_leads()
-        try:
+        with answers():
             return await self._admin.reassign(targets)
-        except KafkaError as error:
-            raise _unavailable(error) from error
 
     async def alter_broker(self, change: ConfigChange) -> RequestFailure | None:
         """Change one live broker's configuration."""
         self._check_leads()
-        try:
+        with answers():
             return await configs.alter_broker(self.client, change)
-        except KafkaError as error:
-            raise _unavailable(error) from error
 
     async def _look(self, names: Mapping[str, None]) -> dict[str, FoundTopic | None]:
         views = await self.topics(list(names))
@@ -318,37 +303,29 @@ class KafkaCluster:
         self, topics: Mapping[str, NewTopic]
     ) -> Mapping[str, uuid.UUID | RequestFailure]:
         self._check_leads()
-        try:
+        with answers():
             return await self._admin.create_topics(list(topics.values()))
-        except KafkaError as error:
-            raise _unavailable(error) from error
 
     async def _grow(
         self, growths: Mapping[str, tuple[int, Sequence[Sequence[int]]]]
     ) -> Mapping[str, RequestFailure | None]:
         self._check_leads()
-        try:
+        with answers():
             return await self._admin.add_partitions(growths)
-        except KafkaError as error:
-            raise _unavailable(error) from error
 
     async def _delete(
         self, ids: Mapping[uuid.UUID, None]
     ) -> Mapping[uuid.UUID, RequestFailure | None]:
         self._check_leads()
-        try:
+        with answers():
             return await self._admin.delete_topics(list(ids))
-        except KafkaError as error:
-            raise _unavailable(error) from error
 
     async def _alter(
         self, changes: Mapping[str, ConfigChange]
     ) -> Mapping[str, RequestFailure | None]:
         self._check_leads()
-        try:
+        with answers():
             found = await configs.alter_configs(self.client, list(changes.values()))
-        except KafkaError as error:
-            raise _unavailable(error) from error
         return {name: failure for (_, name), failure in found.items()}
 
     def _check_leads(self) -> None:
@@ -363,5 +340,11 @@ def change(topic: str, values: Mapping[str, str], unset: Sequence[str]) -> Confi
     return ConfigChange(TOPIC, topic, values, tuple(unset))
 
 
-def _unavailable(error: KafkaError) -> EngineUnavailable:
-    return (EngineRefused if isinstance(error, ClusterRefused) else EngineUnavailable)(str(error))
+@contextlib.contextmanager
+def answers() -> Iterator[None]:
+    """Turn the client's errors into those of an engine."""
+    try:
+        yield
+    except KafkaError as error:
+        kind = EngineRefused if isinstance(error, ClusterRefused) else EngineUnavailable
+        raise kind(str(error)) from error

@@ -6,14 +6,12 @@ that is only behind. Records that an unclean election put in the place of the re
 be recognised (docs/explanation/engines.md).
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.kafka_client import offsets
-from tidemark.kafka_client.errors import KafkaError
 from tidemark.kafka_client.values import EARLIEST, LATEST, Offset, RequestFailure, TopicPartition
 from tidemark.wire.deletions import (
     HIGH_WATERMARK,
@@ -25,9 +23,8 @@ from tidemark.wire.deletions import (
 )
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.engines.base import Engine, EngineUnavailable
-from tidemark_operator.engines.kafka.cluster import KafkaCluster
+from tidemark_operator.engines.kafka.cluster import KafkaCluster, answers
 
-R = TypeVar("R")
 CLEANUP_POLICY = "cleanup.policy"
 
 
@@ -87,19 +84,20 @@ class ApacheKafka(Engine):
         # DeleteRecords addresses topics by name.
         name = await self._name_of(topic_id)
         targets = {(name, deletion.partition): deletion.offset for deletion in deletions}
-        answers = await self._sent(
-            offsets.delete_records(self.cluster.client, node_id, targets, timeout_ms)
-        )
+        with answers():
+            results = await offsets.delete_records(
+                self.cluster.client, node_id, targets, timeout_ms
+            )
         # Out of range may mean lost records or a leader that is behind; its log end tells which.
         beyond = [
             part
-            for (_, part), (_, failure) in answers.items()
+            for (_, part), (_, failure) in results.items()
             if failure is not None and failure.code is ErrorCode.offset_out_of_range
         ]
         ends = await self._list(node_id, name, dict.fromkeys(beyond, LATEST))
         return [
             _result(key[1], low_watermark, failure, targets[key], ends.get(key))
-            for key, (low_watermark, failure) in answers.items()
+            for key, (low_watermark, failure) in results.items()
         ]
 
     async def _name_of(self, topic_id: UUID) -> str:
@@ -119,14 +117,8 @@ class ApacheKafka(Engine):
         if not timestamps:
             return {}
         queries = {(name, part): timestamp for part, timestamp in timestamps.items()}
-        return await self._sent(offsets.list_offsets(self.cluster.client, node_id, queries))
-
-    @staticmethod
-    async def _sent(answer: Awaitable[R]) -> R:
-        try:
-            return await answer
-        except KafkaError as error:
-            raise EngineUnavailable(str(error)) from error
+        with answers():
+            return await offsets.list_offsets(self.cluster.client, node_id, queries)
 
 
 def _point(

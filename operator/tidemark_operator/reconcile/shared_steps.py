@@ -1,0 +1,174 @@
+"""Steps of a reconciliation that both engines share, in the order in which reconcilers take them.
+
+An engine decides what becomes of its topics and brokers. How the operator finds an object, holds it
+by its finalizer, writes its status and releases it is the same for Tidemark's own brokers and for
+an Apache Kafka.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from tidemark.reasons import Reason
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller import left_behind
+from tidemark_operator.controller.events import Event, normal
+from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
+from tidemark_operator.controller.status import cluster_status, deletion_grace, topic_status
+from tidemark_operator.controller.status.conditions import summary
+from tidemark_operator.controller.status.left_behind import rendered
+from tidemark_operator.controller.status.write_pacing import (
+    FIGURES_MS,
+    figures_interval_ms,
+    quiet_deletion_ms,
+)
+from tidemark_operator.controller.topics import TopicDecision
+from tidemark_operator.kube.finalizers import finalizers_of
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key, Kind
+from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.objects.conversions import cluster_of, topic_info
+from tidemark_operator.reconcile.object_conditions import write_conditions
+from tidemark_operator.reconcile.services import TermServices
+from tidemark_operator.resources.names import TOPIC_FINALIZER
+
+logger = logging.getLogger(__name__)
+
+#: The last Topic or Broker to be deleted wakes the Cluster; this is for a missed event.
+LEAVING_CHECK_S = 5.0
+
+
+async def hold(
+    services: TermServices, kind: Kind, body: Json, finalizer: str, *, add: bool
+) -> bool:
+    """Add our finalizer before anything exists outside; return False if nothing is left to do.
+
+    An object that is being deleted gets no finalizer. Without ours, the operator has released it.
+    ``add`` False: nothing is created for the object at present.
+    """
+    if body["metadata"].get("deletionTimestamp"):
+        return finalizer in finalizers_of(body)
+    if add:
+        await services.client.ensure_finalizer(kind, body, finalizer)
+    return True
+
+
+# ------------------------------------------------------------ Topics
+
+
+def managed_topic(services: TermServices, body: Json) -> TopicInfo | None:
+    """Return the Topic of an object, None if it belongs to another Cluster.
+
+    Raises ``InvalidResource`` if it is of this Cluster and the state could not take it in.
+    """
+    meta = body["metadata"]
+    topic = services.state.topics.get(f"{meta['namespace']}/{meta['name']}")
+    if topic is None and cluster_of(body) == services.cluster_key.name:
+        topic_info(body, {})  # raises the reason
+    return topic
+
+
+def quiet_deletion_s(topic: TopicInfo, decision: TopicDecision) -> float:
+    """Return the seconds for which a deletion needs no status: it will be over in a moment."""
+    if decision.deletion is None or decision.deletion.problem or topic.deletion_ms is None:
+        return 0.0
+    return quiet_deletion_ms(topic.deletion_ms, now_ms=wall_ms()) / 1000
+
+
+async def write_topic_status(
+    services: TermServices,
+    key: Key,
+    topic: TopicInfo,
+    decision: TopicDecision,
+    *,
+    former: Mapping[str, object],
+    keys: list[str] | None = None,
+    news: Callable[[TopicInfo, Json], Iterable[Event]] = lambda _topic, _status: (),
+) -> float | None:
+    """Write the status that follows from a decision, and emit its Events if it was written.
+
+    ``former``: the stored status. ``keys``: configuration keys to record as managed; None: as
+    before. ``news``: further Events for a written status. Returns the seconds until figures that
+    differ are written, None if nothing differs any more. Raises ``KubeError``.
+    """
+    now_ms = wall_ms()
+    result = topic_status(services.state, topic, decision, services.disablements, now_ms=now_ms)
+    status = dict(result.status) if keys is None else {**result.status, "configKeys": keys}
+    if await services.statuses.write_if_due(TOPIC, key, former, status, now_ms=now_ms):
+        logger.info("%s", result.sentence)
+        announced = deletion_grace.announced(services.state, topic, status)
+        for event in (*decision.events, *news(topic, status), *announced):
+            services.events.emit(event)
+        if decision.adopted is not None:
+            services.queue.add(services.cluster_key)  # the topic leaves its list leftBehind
+        return None
+    # Only figures differ: they are written when their interval is over.
+    return None if former == status else figures_interval_ms(status) / 1000
+
+
+async def record_orphan(services: TermServices, orphan: OrphanedTopic) -> bool:
+    """List an orphaned topic in the Cluster's status before its Topic is released.
+
+    Returns False if other topics have filled the list.
+    """
+    cluster = services.state.cluster
+    left = left_behind.added(cluster, orphan)
+    if left is not None and left != cluster.orphans:
+        status = {**cluster.status, "leftBehind": rendered(left)}
+        await services.statuses.write(CLUSTER, services.cluster_key, status)
+    return left is not None
+
+
+async def release_topic(
+    services: TermServices, body: Json, topic: TopicInfo, text: str, *, is_orphaned: bool
+) -> None:
+    """Emit the Event of a finished deletion, and remove the finalizer: nothing remains to do."""
+    reason = "TopicLeftBehind" if is_orphaned else "TopicDeleted"
+    services.events.emit(normal(TOPIC.kind, topic.key, reason, f"{topic.name}: {text}"))
+    await services.client.release(TOPIC, body, TOPIC_FINALIZER)
+    services.disablements.forget(topic.id)
+    logger.info("%s: released: %s", TOPIC.key(topic.key), text)
+
+
+# ------------------------------------------------------------ the Cluster
+
+
+async def report_second_cluster(services: TermServices, key: Key, body: Json) -> None:
+    """Refuse a second Cluster of the namespace: an operator manages one."""
+    text = (
+        f"this operator manages Cluster {services.cluster_key.name} of this namespace. Each "
+        "Cluster needs its own namespace. Delete one of the two"
+    )
+    conditions = summary(ready=False, reason=Reason.SECOND_CLUSTER, message=text, stalled=True)
+    await write_conditions(services, CLUSTER, key, body, conditions)
+
+
+async def leave_cluster(
+    services: TermServices, key: Key, generation: int, remove_brokers: Callable[[], Awaitable[None]]
+) -> float:
+    """Report what a deleted Cluster waits for, and end the term when it waits for nothing.
+
+    Topics need the engine for their own deletion, so they come before Brokers. The remains are
+    removed between terms (:mod:`tidemark_operator.term.cluster_teardown`).
+    """
+    for kind in (TOPIC, BROKER):
+        if any(cluster_of(body) == key.name for body in services.objects.of_kind(kind)):
+            if kind is BROKER:
+                await remove_brokers()
+            await write_cluster_status(services, key, generation)
+            return LEAVING_CHECK_S
+    raise TermEnded(f"Cluster {key.name} is being deleted, and no dependent object is left")
+
+
+async def write_cluster_status(services: TermServices, key: Key, generation: int) -> float | None:
+    """Write the Cluster's status with the generation that was reconciled; the spec may be newer.
+
+    Returns the seconds until figures that differ are written, None if nothing differs any more.
+    """
+    now_ms, former = wall_ms(), services.state.cluster.status
+    status = cluster_status(services.state, generation=generation, now_ms=now_ms).status
+    # Orphans that were adopted or deleted leave the list with this write.
+    forgotten = left_behind.settle(services.state).events
+    if await services.statuses.write_if_due(CLUSTER, key, former, status, now_ms=now_ms):
+        for event in forgotten:
+            services.events.emit(event)
+        return None
+    return None if former == status else FIGURES_MS / 1000
