@@ -33,6 +33,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr("tidemark_operator.reconcile.topics.wall_ms", made)
+    monkeypatch.setattr("tidemark_operator.reconcile.shared_steps.wall_ms", made)
     return made
 
 

@@ -102,6 +102,7 @@ async def test_first_status_is_deferred_for_a_bounded_time(
 ) -> None:
     now = [1_000_000]
     monkeypatch.setattr("tidemark_operator.reconcile.topics.wall_ms", lambda: now[0])
+    monkeypatch.setattr("tidemark_operator.reconcile.shared_steps.wall_ms", lambda: now[0])
     reconciler = TopicReconciler(busy_world.services)
     busy_world.make_topic()
     await reconciler.reconcile(T)
