@@ -17,9 +17,11 @@ names are evaluated.
 import asyncio
 import enum
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
+
+from tidemark_broker.admission.fair_share import UsageByClient
 
 logger = logging.getLogger(__name__)
 
@@ -48,22 +50,14 @@ class Signal:
 DelayedOperationKey: TypeAlias = tuple[PartitionChange, tuple[str, int]] | Signal
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Operation:
     """One waiting caller. ``done`` becomes True if the condition became true, False on time-out."""
 
-    __slots__ = ("done", "keys", "satisfied", "who")
-
-    def __init__(
-        self,
-        keys: tuple[DelayedOperationKey, ...],
-        satisfied: Callable[[], bool],
-        done: "asyncio.Future[bool]",
-        who: Hashable,
-    ) -> None:
-        self.keys = keys
-        self.satisfied = satisfied
-        self.done = done
-        self.who = who
+    keys: tuple[DelayedOperationKey, ...]
+    satisfied: Callable[[], bool]
+    done: "asyncio.Future[bool]"
+    client: Hashable
 
 
 class Watch(Signal, Generic[N]):
@@ -95,7 +89,7 @@ class Purgatory:
         self._watches: dict[DelayedOperationKey, dict[Watch[Any], Hashable]] = {}
         self._size = 0
         #: Number of waiting operations of each client.
-        self._of: Counter[Hashable] = Counter()
+        self._by_client = UsageByClient()
         #: Keys that were notified since the last sweep.
         self._marked: dict[DelayedOperationKey, None] = {}
         self._sweep_due = False
@@ -132,7 +126,7 @@ class Purgatory:
         if timeout_s <= 0:
             return False
         if self._size >= self._operations_max or (
-            who is not None and self._of[who] >= self._operations_max // 2
+            who is not None and self._by_client[who] >= self._operations_max // 2
         ):
             self._refuse()
             return False
@@ -217,17 +211,13 @@ class Purgatory:
 
     def _add(self, operation: _Operation) -> None:
         self._size += 1
-        if operation.who is not None:
-            self._of[operation.who] += 1
+        self._by_client.add(operation.client, 1)
         for key in operation.keys:
             self._by_key.setdefault(key, {})[operation] = None
 
     def _remove(self, operation: _Operation) -> None:
         self._size -= 1
-        if operation.who is not None:
-            self._of[operation.who] -= 1
-            if not self._of[operation.who]:
-                del self._of[operation.who]
+        self._by_client.add(operation.client, -1)
         for key in operation.keys:
             waiting = self._by_key[key]
             del waiting[operation]

@@ -8,7 +8,6 @@ Requests of an older controller epoch are rejected.
 """
 
 import asyncio
-import collections
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TypeVar
@@ -78,35 +77,26 @@ class CommandSlots:
     def __init__(self, work: Callable[[Frame], Coroutine[None, None, None]]) -> None:
         self._work = work
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: collections.deque[Frame] = collections.deque()
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
     def take(self, frame: Frame, *, urgent: bool = False) -> bool:
         """Start a command now or later, an ``urgent`` one now.
 
         Return False if too many wait. Never blocks.
         """
-        if urgent or len(self._tasks) < AT_ONCE:
-            self._begin(frame)
-        elif len(self._waiting) < WAITING_MAX:
-            self._waiting.append(frame)
-        else:
+        if not urgent and len(self._tasks) >= AT_ONCE + WAITING_MAX:
             return False
+        task = asyncio.create_task(self._work(frame) if urgent else self._in_turn(frame))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return True
 
-    def _begin(self, frame: Frame) -> None:
-        task = asyncio.create_task(self._work(frame))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        # A finished command starts the next one, so no task polls the queue.
-        self._tasks.discard(task)
-        if self._waiting and len(self._tasks) < AT_ONCE:
-            self._begin(self._waiting.popleft())
+    async def _in_turn(self, frame: Frame) -> None:
+        async with self._slots:
+            await self._work(frame)
 
     async def close(self) -> None:
         """Drop waiting commands and cancel running ones."""
-        self._waiting.clear()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -71,6 +71,7 @@ async def test_commands_wait_up_to_a_limit_and_are_then_dropped() -> None:
     assert all(slots.take(frame) for frame in frames)
     assert not slots.take(b"one more")
     assert slots.take(b"urgent", urgent=True)
+    await asyncio.sleep(0)  # commands in the slots and the urgent one begin
     gate.set()
     async with asyncio.timeout(5):
         while len(done) <= len(frames):  # noqa: ASYNC110 - no event marks the end
