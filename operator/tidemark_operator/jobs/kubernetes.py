@@ -16,12 +16,7 @@ from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import REFUSALS, Conflict, NotFound
 from tidemark_operator.kube.kinds import JOB, POD, Json, Kind, resource_version
 from tidemark_operator.kube.warnings import last_warning, why_stuck
-from tidemark_operator.pods.export_job import (
-    CONTAINER,
-    PAGE_PORT,
-    ExportRunIdentity,
-    export_job,
-)
+from tidemark_operator.pods.export_job import CONTAINER, PAGE_PORT, ExportRunIdentity, export_job
 from tidemark_operator.resources.names import EXPORT_LABEL, RUN_LABEL
 
 #: Jobs of former runs that are kept, for their logs.

@@ -16,7 +16,7 @@ from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import BROKER, Json, Key, key_of
 from tidemark_operator.objects.conversions import cluster_of
-from tidemark_operator.pods.identity import MANAGER, cluster_labels
+from tidemark_operator.pods.identity import MANAGER, cluster_labels, manifest_head
 from tidemark_operator.reconcile.object_conditions import report_foreign, write_conditions
 from tidemark_operator.resources.names import Workload
 
@@ -116,14 +116,9 @@ async def _remove(services: KafkaServices, body: Json) -> None:
 def _manifest(services: KafkaServices, name: str, node_id: int) -> Json:
     """Return the Broker object of a node of the Kafka cluster."""
     cluster = services.cluster_key
+    labels = cluster_labels(cluster.name)
     return {
-        "apiVersion": BROKER.api_version,
-        "kind": BROKER.kind,
-        "metadata": {
-            "name": name,
-            "namespace": cluster.namespace,
-            "labels": cluster_labels(cluster.name),
-        },
+        **manifest_head(BROKER.api_version, BROKER.kind, name, cluster.namespace, labels),
         "spec": {
             "clusterRef": {"name": cluster.name},
             "nodeId": node_id,

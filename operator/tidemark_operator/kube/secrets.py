@@ -14,12 +14,7 @@ from collections.abc import Iterable
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
 from tidemark_operator.kube.kinds import SECRET, Json
-from tidemark_operator.resources.names import (
-    GROUP,
-    MANAGED_BY_LABEL,
-    OFFERED_ANNOTATION,
-    OPERATOR,
-)
+from tidemark_operator.resources.names import GROUP, MANAGED_BY_LABEL, OFFERED_ANNOTATION, OPERATOR
 
 
 class OfferedTo(enum.StrEnum):

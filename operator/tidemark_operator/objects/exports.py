@@ -129,7 +129,7 @@ def _run(run: ExportRun | None) -> ExportRunRecord | None:
         order=run.order,
         start_ms=ms_of_time(run.start_time),
         end_ms=_ms(run.end_time),
-        outcome=None if run.outcome is None else ExportOutcome(run.outcome.value),
+        outcome=None if run.outcome is None else ExportOutcome(run.outcome),
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from tidemark.export_job import ORDER_VARIABLE
 from tidemark_operator.controller.export_values import DesiredJob, SecretFile
-from tidemark_operator.pods.identity import Json, owner
-from tidemark_operator.pods.template import SECRET_MODE, USER_ID
+from tidemark_operator.pods.identity import Json, manifest_head, owner
+from tidemark_operator.pods.template import CONTAINER_SECURITY, POD_SECURITY, SECRET_MODE
 from tidemark_operator.resources.export_pod import ExportJob
 from tidemark_operator.resources.names import (
     CLUSTER_LABEL,
@@ -76,7 +76,6 @@ def export_selector(cluster: str) -> dict[str, str]:
 def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
     """Return the Kubernetes Job for one run of an Export."""
     job = ExportJob.model_validate(dict(desired.job))
-    metadata = {"name": run.job, "namespace": run.namespace, "labels": run.labels}
     template = {
         "metadata": {
             # The operator's labels take precedence: they select the pod.
@@ -85,10 +84,9 @@ def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
         },
         "spec": _pod(job, desired),
     }
+    its_owner = owner("Export", run.name, run.uid)
     return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {**metadata, "ownerReferences": [owner("Export", run.name, run.uid)]},
+        **manifest_head("batch/v1", "Job", run.job, run.namespace, run.labels, its_owner),
         # No retry by Kubernetes, which would use the first order: the operator starts a new run.
         "spec": {"backoffLimit": 0, "template": template},
     }
@@ -107,14 +105,7 @@ def _pod(job: ExportJob, desired: DesiredJob) -> Json:
         "shareProcessNamespace": True,
         "imagePullSecrets": [{"name": ref.name} for ref in job.image_pull_secrets],
         "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": POD_SECURITY,
         "containers": [_container(job, desired, paths, secrets)],
         "volumes": [
             {"name": TMP, "emptyDir": {}},
@@ -166,11 +157,7 @@ def _container(
             ),
         ],
         "ports": [{"name": "metrics", "containerPort": PAGE_PORT, "protocol": "TCP"}],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
         "terminationMessagePath": LAST_WORDS,
         # The last log lines of a killed process, which has left no report.
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -16,6 +16,7 @@ from tidemark_operator.pods.identity import (
     PodBroker,
     cluster_labels,
     cluster_selector,
+    manifest_head,
     owner,
 )
 from tidemark_operator.pods.template import port_name
@@ -54,18 +55,14 @@ def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, DesiredServi
     found = {}
     for listener, external in _external(pod):
         own = external.of_broker(broker.node_id)
-        manifest = _service(
-            f"{broker.name}-{listener.name.lower()}",
-            broker.namespace,
-            labels={**broker.labels, LISTENER_LABEL: listener.name},
-            owner_=broker.owner,
-            spec=_spec(listener, external, own, broker.selector),
-            annotations=own.annotations,
-        )
-        # Set after creation: the bootstrap Services have no such field.
+        name = f"{broker.name}-{listener.name.lower()}"
+        labels = {**broker.labels, LISTENER_LABEL: listener.name}
+        head = manifest_head("v1", "Service", name, broker.namespace, labels, broker.owner)
+        spec = _spec(listener, external, own, broker.selector)
+        # The bootstrap Services have no such field.
         if external.external_traffic_policy is not None:
-            manifest["spec"]["externalTrafficPolicy"] = str(external.external_traffic_policy)
-        found[listener.name] = _desired_service(manifest, external, own)
+            spec["externalTrafficPolicy"] = str(external.external_traffic_policy)
+        found[listener.name] = _desired_service(head, spec, external, own)
     return found
 
 
@@ -80,15 +77,12 @@ def bootstrap_services(
     for listener, external in (pair for pod in pods for pair in _external(pod)):
         # Settings for the bootstrap Service: node port, host and annotations.
         own = external.of_bootstrap()
-        manifest = _service(
-            f"{name}-{listener.name.lower()}-bootstrap",
-            namespace,
-            labels={**cluster_labels(name), LISTENER_LABEL: listener.name},
-            owner_=owner("Cluster", name, uid),
-            spec=_spec(listener, external, own, cluster_selector(name)),
-            annotations=own.annotations,
-        )
-        found[listener.name] = _desired_service(manifest, external, own)
+        service = f"{name}-{listener.name.lower()}-bootstrap"
+        labels = {**cluster_labels(name), LISTENER_LABEL: listener.name}
+        its_owner = owner("Cluster", name, uid)
+        head = manifest_head("v1", "Service", service, namespace, labels, its_owner)
+        spec = _spec(listener, external, own, cluster_selector(name))
+        found[listener.name] = _desired_service(head, spec, external, own)
     return found
 
 
@@ -136,39 +130,15 @@ def _spec(
     return spec
 
 
-def _service(
-    name: str,
-    namespace: str,
-    *,
-    labels: Mapping[str, str],
-    owner_: Json,
-    spec: Json,
-    annotations: Mapping[str, str],
-) -> Json:
-    """Return the manifest of a Service."""
-    # The owner reference lets Kubernetes delete the Service with its owner.
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": dict(labels),
-            "annotations": dict(annotations),
-            "ownerReferences": [owner_],
-        },
-        "spec": spec,
-    }
-
-
 def _desired_service(
-    manifest: Json,
-    external: ExternalListener,
-    own: ExternalBroker | ExternalBootstrap,
+    head: Json, spec: Json, external: ExternalListener, own: ExternalBroker | ExternalBootstrap
 ) -> DesiredService:
+    """Return a Service with the digest of its manifest."""
+    annotations = dict(own.annotations)
+    manifest = {**head, "metadata": {**head["metadata"], "annotations": annotations}, "spec": spec}
     text = json.dumps(manifest, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    manifest["metadata"]["annotations"][CONFIG_DIGEST_ANNOTATION] = digest
+    annotations[CONFIG_DIGEST_ANNOTATION] = digest
     return DesiredService(manifest=manifest, external=external, own=own)
 
 

@@ -5,6 +5,7 @@ StatefulSet's selector cannot.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from tidemark_operator.resources.broker import Broker
@@ -77,6 +78,20 @@ def identity_of(broker: Broker, controllers: str) -> PodBroker:
         cluster=broker.spec.cluster_ref.name,
         controllers=controllers,
     )
+
+
+def manifest_head(
+    api_version: str,
+    kind: str,
+    name: str,
+    namespace: str,
+    labels: Mapping[str, str],
+    owner: Json | None = None,
+) -> Json:
+    """Return a manifest's kind and metadata; Kubernetes deletes the object with its owner."""
+    owners = {} if owner is None else {"ownerReferences": [owner]}
+    metadata = {"name": name, "namespace": namespace, "labels": dict(labels), **owners}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
 
 
 def owner(kind: str, name: str, uid: str) -> Json:

@@ -26,6 +26,7 @@ from tidemark_operator.pods.identity import (
     PodBroker,
     cluster_labels,
     cluster_selector,
+    manifest_head,
     owner,
 )
 from tidemark_operator.pods.template import pod_template, port_name, ports_of
@@ -63,29 +64,18 @@ def broker_objects(pod: BrokerPod, broker: PodBroker) -> BrokerObjects:
 
 
 def _head(api_version: str, kind: str, broker: PodBroker) -> Json:
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {
-            "name": broker.name,
-            "namespace": broker.namespace,
-            "labels": broker.labels,
-            "ownerReferences": [broker.owner],
-        },
-    }
+    return manifest_head(
+        api_version, kind, broker.name, broker.namespace, broker.labels, broker.owner
+    )
 
 
 def _claim(pod: BrokerPod, broker: PodBroker) -> Json:
     """Return the manifest of the PersistentVolumeClaim with a broker's log directory."""
     class_name = pod.storage.storage_class_name
     return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": broker.claim,
-            "namespace": broker.namespace,
-            "labels": broker.labels,
-        },
+        **manifest_head(
+            "v1", "PersistentVolumeClaim", broker.claim, broker.namespace, broker.labels
+        ),
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             **({"storageClassName": class_name} if class_name is not None else {}),
@@ -146,32 +136,20 @@ def cluster_objects(
     different numbers, the last one's applies.
     """
     ports = {port_name(listener): listener.port for pod in pods for listener in pod.listeners}
+    labels, its_owner = cluster_labels(name), owner("Cluster", name, uid)
+    selector = cluster_selector(name)
     return ClusterObjects(
         bootstrap={
-            **_common("v1", "Service", f"{name}-bootstrap", name, namespace, uid),
-            "spec": {"selector": cluster_selector(name), "ports": _ports(ports)},
+            **manifest_head("v1", "Service", f"{name}-bootstrap", namespace, labels, its_owner),
+            "spec": {"selector": selector, "ports": _ports(ports)},
         },
         budget={
-            **_common("policy/v1", "PodDisruptionBudget", f"{name}-brokers", name, namespace, uid),
-            "spec": {
-                "maxUnavailable": 1,
-                "selector": {"matchLabels": cluster_selector(name)},
-            },
+            **manifest_head(
+                "policy/v1", "PodDisruptionBudget", f"{name}-brokers", namespace, labels, its_owner
+            ),
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector}},
         },
     )
-
-
-def _common(api_version: str, kind: str, name: str, cluster: str, namespace: str, uid: str) -> Json:
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": cluster_labels(cluster),
-            "ownerReferences": [owner("Cluster", cluster, uid)],
-        },
-    }
 
 
 # ------------------------------------------------------------ Broker objects
@@ -185,24 +163,19 @@ def is_made(body: Mapping[str, Any], cluster: str) -> bool:
 
 def broker_manifest(placed: PlannedBroker, template: Json, cluster: str, namespace: str) -> Json:
     """Return the Broker object of a planned broker; ``template`` is ``spec.brokers.template``."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Broker",
-        "metadata": {
-            "name": placed.name,
-            "namespace": namespace,
-            "labels": cluster_labels(cluster),
-            "annotations": {SCALING_DOWN_ANNOTATION: "true"} if placed.leaving else {},
-        },
-        "spec": {
-            "clusterRef": {"name": cluster},
-            "nodeId": placed.node_id,
-            "workload": "Pod",
-            "pod": template,
-            **({"rack": placed.rack} if placed.rack is not None else {}),
-            **({"drain": True} if placed.leaving else {}),
-        },
+    manifest = manifest_head(API_VERSION, "Broker", placed.name, namespace, cluster_labels(cluster))
+    manifest["metadata"]["annotations"] = (
+        {SCALING_DOWN_ANNOTATION: "true"} if placed.leaving else {}
+    )
+    manifest["spec"] = {
+        "clusterRef": {"name": cluster},
+        "nodeId": placed.node_id,
+        "workload": "Pod",
+        "pod": template,
+        **({"rack": placed.rack} if placed.rack is not None else {}),
+        **({"drain": True} if placed.leaving else {}),
     }
+    return manifest
 
 
 def matches_manifest(body: Mapping[str, Any], manifest: Json) -> bool:

@@ -7,6 +7,20 @@ from tidemark_operator.resources.names import CONFIG_DIGEST_ANNOTATION
 
 #: User id of the image's user.
 USER_ID = 65532
+#: Security contexts that the Pod Security Standard ``restricted`` requires.
+POD_SECURITY: Json = {
+    "runAsNonRoot": True,
+    "runAsUser": USER_ID,
+    "runAsGroup": USER_ID,
+    "fsGroup": USER_ID,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Json = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 CONTAINER = "broker"
 #: Secrets are readable for the user's group only.
 SECRET_MODE = 0o440
@@ -41,14 +55,7 @@ def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
             "shareProcessNamespace": True,
             "imagePullSecrets": [{"name": ref.name} for ref in pod.image_pull_secrets],
             "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER_ID,
-                "runAsGroup": USER_ID,
-                "fsGroup": USER_ID,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": POD_SECURITY,
             "containers": [_container(pod, broker)],
             "volumes": _volumes(pod, broker),
             **_where(pod, broker),
@@ -72,11 +79,7 @@ def _container(pod: BrokerPod, broker: PodBroker) -> Json:
             {"name": name, "containerPort": port, "protocol": "TCP"}
             for name, port in ports_of(pod).items()
         ],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
         "startupProbe": {
             **healthy,
             "periodSeconds": STARTUP_PERIOD_S,

@@ -11,19 +11,19 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tidemark.error_text import error_text
 from tidemark.reasons import Reason
-from tidemark.tier.audit_record import AuditRecord, AuditUnreadable, read_record
+from tidemark.tier.audit_record import AuditUnreadable, read_record
 from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.config import credential_names, ensure_place, from_json, location_of
 from tidemark.tier.config_fields import InvalidConfig
 from tidemark.tier.endpoint import S3Endpoint, hands_out_credentials
 from tidemark.tier.identity import ensure_identity
-from tidemark.tier.objects import StoreError, StoreUnavailable
+from tidemark.tier.objects import ObjectStore, StoreError, StoreUnavailable
 from tidemark.tier.open import open_store
 from tidemark.tier.sweep_lease import SweepLease
 from tidemark.tier.topics import TopicCatalog
@@ -36,6 +36,7 @@ from tidemark_operator.kube.secrets import OfferedTo, SecretProblem, read_secret
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 CHECK_TIMEOUT_S = 30.0
 
 
@@ -134,20 +135,24 @@ async def last_sweep(text: str) -> str | None:
     "" for nothing, None without a sweep or if the store does not answer.
     """
     try:
-        async with asyncio.timeout(CHECK_TIMEOUT_S):
-            return await asyncio.to_thread(_last_sweep, text)
+        return await _read_store(text, _last_sweep)
     except (TimeoutError, StoreError, InvalidConfig) as error:
         logger.info("the leftovers of the last sweep are unknown: %s", error_text(error))
         return None
 
 
-def _last_sweep(text: str) -> str | None:
+async def _read_store(text: str, read: Callable[[ObjectStore], T]) -> T:
+    """Read from an accepted storage in a thread, with a timeout."""
+    async with asyncio.timeout(CHECK_TIMEOUT_S):
+        return await asyncio.to_thread(lambda: read(open_store(from_json(text))))
+
+
+def _last_sweep(store: ObjectStore) -> str | None:
     """Return a summary of the unreferenced data that the last sweep found in the store.
 
-    "" if it found nothing, None if the result is not known. Blocks. ``text`` is the storage
-    configuration (JSON).
+    "" if it found nothing, None if the result is not known. Blocks.
     """
-    left = SweepLease(open_store(from_json(text)), "", wall_ms).left()
+    left = SweepLease(store, "", wall_ms).left()
     if left is None:
         return None
     # One part for each kind of remaining data.
@@ -166,8 +171,7 @@ def _last_sweep(text: str) -> str | None:
 async def last_audits(text: str) -> Audits | None:
     """Return the results of audits in an accepted storage, None if the store does not answer."""
     try:
-        async with asyncio.timeout(CHECK_TIMEOUT_S):
-            record = await asyncio.to_thread(_last_audits, text)
+        record = await _read_store(text, read_record)
     except AuditUnreadable as error:
         return Audits(problem=str(error))
     except (TimeoutError, StoreError, InvalidConfig) as error:
@@ -176,24 +180,15 @@ async def last_audits(text: str) -> Audits | None:
     return Audits(record.topics)
 
 
-def _last_audits(text: str) -> AuditRecord:
-    return read_record(open_store(from_json(text)))
-
-
 async def is_deleted(text: str, topic_id: uuid.UUID) -> bool:
     """Return whether an accepted storage has the tombstone of a topic.
 
     Raises :class:`RemoteStorageProblem`.
     """
     try:
-        async with asyncio.timeout(CHECK_TIMEOUT_S):
-            return await asyncio.to_thread(_is_deleted, text, topic_id)
+        return await _read_store(text, lambda store: TopicCatalog(store).is_deleted(topic_id))
     except (TimeoutError, StoreError, InvalidConfig, ValueError) as error:
         raise RemoteStorageProblem(f"the tier is unavailable: {error_text(error)}") from error
-
-
-def _is_deleted(text: str, topic_id: uuid.UUID) -> bool:
-    return TopicCatalog(open_store(from_json(text))).is_deleted(topic_id)
 
 
 def _shown(error: StoreUnavailable, terms: Terms) -> str:

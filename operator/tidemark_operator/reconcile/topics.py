@@ -10,11 +10,7 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire.control import (
-    DeleteRemoteTopicRequest,
-    DisableRemoteTopicRequest,
-    TopicState,
-)
+from tidemark.wire.control import DeleteRemoteTopicRequest, DisableRemoteTopicRequest, TopicState
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement, topic_restore
 from tidemark_operator.controller.commit import Draft, SliceFull
@@ -28,11 +24,7 @@ from tidemark_operator.controller.first_status import (
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.controller.status import deletion_grace
-from tidemark_operator.controller.status.topic_events import (
-    Outages,
-    damage_news,
-    waiting_news,
-)
+from tidemark_operator.controller.status.topic_events import Outages, damage_news, waiting_news
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import TopicDecision, decide
 from tidemark_operator.engines.base import EngineUnavailable

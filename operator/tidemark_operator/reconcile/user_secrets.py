@@ -24,13 +24,7 @@ from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.kube.errors import Forbidden, Invalid
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.users.scram import (
-    ITERATIONS,
-    SALT_KEY_BYTES,
-    Mechanism,
-    credential,
-    salt_of,
-)
+from tidemark_operator.users.scram import ITERATIONS, SALT_KEY_BYTES, Mechanism, credential, salt_of
 from tidemark_operator.users.user_secret import (
     USER_SECRETS,
     BadPassword,

@@ -15,13 +15,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tidemark.configuration import table
 from tidemark.configuration.key import ConfigKey
-from tidemark.configuration.problems import (
-    UNKNOWN,
-    advice,
-    field_names,
-    not_served,
-    served_names,
-)
+from tidemark.configuration.problems import UNKNOWN, advice, field_names, not_served, served_names
 from tidemark.configuration.values import INT64_MAX, Number, ValueType
 from tidemark_operator.resources.scalars import text_of_number
 from tidemark_operator.resources.schema import KubernetesSchema, Rule

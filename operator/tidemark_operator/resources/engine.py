@@ -4,8 +4,7 @@ For Apache Kafka a Cluster contains only its address and the operator's credenti
 their configuration are managed elsewhere.
 """
 
-import enum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,15 +21,6 @@ _ADDRESS = r"([^\s:,\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 
 class TidemarkEngine(SpecModel):
     """Tidemark's own brokers."""
-
-
-class SaslMechanism(enum.StrEnum):
-    """SASL mechanism, by Kafka's names."""
-
-    PLAIN = "PLAIN"
-    SCRAM_SHA_256 = "SCRAM-SHA-256"
-    SCRAM_SHA_512 = "SCRAM-SHA-512"
-    OAUTHBEARER = "OAUTHBEARER"
 
 
 class KafkaTls(SpecModel):
@@ -59,7 +49,10 @@ class KafkaTls(SpecModel):
 class KafkaSasl(SpecModel):
     """User that the operator authenticates as."""
 
-    mechanism: SaslMechanism
+    mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
+        Field(description="SASL mechanism, by Kafka's names."),
+    ]
     credentials_secret_ref: Annotated[
         SecretRef,
         Field(

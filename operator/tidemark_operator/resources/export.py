@@ -6,7 +6,7 @@ identify the table are immutable. Deletion of the object ends the job and leaves
 """
 
 import enum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -79,35 +79,12 @@ class TableFormat(enum.StrEnum):
     ICEBERG = "iceberg"
 
 
-class ExportMode(enum.StrEnum):
-    """Write mode. append: each record is a row. upsert: the last record of each key is a row."""
-
-    APPEND = "append"
-    UPSERT = "upsert"
-
-
-class TablePartitioning(enum.StrEnum):
-    """Partitioning of a new table by record timestamp."""
-
-    NONE = "none"
-    HOUR = "hour"
-    DAY = "day"
-
-
 class ValueFormat(enum.StrEnum):
     """Format of the record values."""
 
     JSON = "json"
     AVRO = "avro"
     PROTOBUF = "protobuf"
-
-
-class EvolutionName(enum.StrEnum):
-    """Handling of schema fields without a column in the table."""
-
-    REFUSE = "refuse"
-    GROW = "grow"
-    IGNORE = "ignore"
 
 
 class SchemaRegistry(SpecModel):
@@ -220,7 +197,7 @@ class ExportSchema(SpecModel):
         ),
     ] = None
     evolution: Annotated[
-        EvolutionName | None,
+        Literal["refuse", "grow", "ignore"] | None,
         Field(
             description="Handling of schema fields without a column: refuse fails the job, "
             "grow adds columns, ignore drops the fields. Default: refuse."
@@ -314,14 +291,15 @@ class ExportTable(SpecModel):
         ),
     ] = None
     mode: Annotated[
-        ExportMode | None,
+        Literal["append", "upsert"] | None,
         Field(
             description="append: each record is a row. upsert: the last record of each key "
             "is a row, and a tombstone deletes the row. Default: append."
         ),
     ] = None
     partition: Annotated[
-        TablePartitioning | None, Field(description="Partitioning of a new table. Default: none.")
+        Literal["none", "hour", "day"] | None,
+        Field(description="Partitioning of a new table. Default: none."),
     ] = None
     key_buckets: Annotated[
         int | None,
@@ -519,16 +497,6 @@ class ExportSpec(SpecModel):
     job: ExportJob | None = None
 
 
-class RunOutcome(enum.StrEnum):
-    """Result of a run."""
-
-    SUCCEEDED = "Succeeded"
-    STOPPED = "Stopped"
-    FAILED = "Failed"
-    REFUSED = "Refused"
-    SUPERSEDED = "Superseded"
-
-
 class ExportRun(ApiModel):
     """Current or latest run of the job."""
 
@@ -539,7 +507,10 @@ class ExportRun(ApiModel):
     end_time: Annotated[
         Time | None, Field(description="Result of the run. Unset while it is in progress.")
     ] = None
-    outcome: RunOutcome | None = None
+    outcome: Annotated[
+        Literal["Succeeded", "Stopped", "Failed", "Refused", "Superseded"] | None,
+        Field(description="Result of a run."),
+    ] = None
 
 
 class ExportStatus(ApiModel):

@@ -6,7 +6,7 @@ of a proxy) are configured here too, for one broker in ``brokers``.
 """
 
 import enum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -61,13 +61,6 @@ class NodeAddress(enum.StrEnum):
 
     INTERNAL_IP = "InternalIP"
     EXTERNAL_IP = "ExternalIP"
-
-
-class TrafficPolicy(enum.StrEnum):
-    """externalTrafficPolicy of a Service."""
-
-    CLUSTER = "Cluster"
-    LOCAL = "Local"
 
 
 class ExternalBroker(SpecModel):
@@ -150,7 +143,7 @@ class ExternalListener(SpecModel):
     ] = None
     annotations: ServiceAnnotations = Field(default_factory=dict)
     external_traffic_policy: Annotated[
-        TrafficPolicy | None,
+        Literal["Cluster", "Local"] | None,
         Field(
             description="externalTrafficPolicy of the brokers' Services. Local preserves "
             "client addresses and routes only to brokers on the same node."
