@@ -42,14 +42,14 @@ def view() -> pages.View:
             condition(
                 "FullyReplicated",
                 "False",
-                "3 replicas of 9 not in sync, in partitions 0, 1, 2; brokers 3 are down: start "
+                "3 replicas of 9 not in sync, in partitions 0, 1, 2; broker 3 is down: start "
                 "them, or delete the Broker of one that never returns",
                 "ReplicasBehind",
             ),
             condition(
                 "TieringSettled",
                 "False",
-                "waiting for brokers 3; 0 segments left",
+                "waiting for broker 3; 0 segments left",
                 "Disabling",
             ),
         ],

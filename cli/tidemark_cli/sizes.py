@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from tidemark.message_text import count
+
 
 def bytes_of(folder: Path) -> int:
     """Return the bytes of the files below a folder; 0 if it does not exist.
@@ -25,4 +27,4 @@ def size_text(size: int) -> str:
         if size >= length:
             figure = size / length
             return f"{figure:.1f} {unit}" if figure < 10 else f"{figure:.0f} {unit}"
-    return f"{size} bytes"
+    return count(size, "byte")

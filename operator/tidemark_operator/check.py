@@ -26,6 +26,7 @@ from kio.schema.metadata.v8.request import MetadataRequest
 from kio.schema.metadata.v8.response import MetadataResponse
 
 from tidemark.error_text import error_text
+from tidemark.message_text import count
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 from tidemark_operator.kube.access import AccessError, KubernetesAccess
@@ -82,7 +83,11 @@ def cluster_complaint(body: Json, brokers: int) -> str:
                 return "the operator has not observed the latest change yet"
             counts = status.get("brokers", {})
             present = counts.get("registered", 0) - counts.get("fenced", 0)
-            return "" if present >= brokers else f"{present} of {brokers} brokers are registered"
+            return (
+                ""
+                if present >= brokers
+                else f"{present} of {count(brokers, 'broker', 'is')} registered"
+            )
     return "no operator has observed it yet"
 
 
@@ -132,7 +137,11 @@ def _led_complaint(address: BindAddress, brokers: int) -> str:
         except (OSError, FrameError) as error:
             missing.append(f"{broker}: {error_text(error)}")
     found = len(led) - len(missing)
-    return "" if found >= brokers else f"{found} of {brokers} brokers answer {'; '.join(missing)}"
+    return (
+        ""
+        if found >= brokers
+        else f"{found} of {count(brokers, 'broker', 'answers')} {'; '.join(missing)}"
+    )
 
 
 def _ask_brokers(address: BindAddress) -> list[BindAddress]:
@@ -224,7 +233,7 @@ def _checks(given: argparse.Namespace) -> Iterator[InstallationCheck]:
     look = functools.partial(
         _stored_cluster_complaint, access, given.namespace, given.cluster, brokers
     )
-    yield InstallationCheck(f"Cluster {cluster} is Ready with {brokers} brokers", look)
+    yield InstallationCheck(f"Cluster {cluster} is Ready with {count(brokers, 'broker')}", look)
     for text in given.listener:
         word, _, rest = text.partition("://")
         try:

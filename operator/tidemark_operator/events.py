@@ -15,6 +15,7 @@ import uuid
 from dataclasses import dataclass
 
 from tidemark.lru import Lru
+from tidemark.message_text import count
 from tidemark_operator.controller.events import Event, EventType
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
@@ -106,7 +107,7 @@ def event_body(
     note = (
         event.message
         if not suppressed
-        else f"{event.message} ({suppressed} similar events suppressed)"
+        else f"{event.message} ({count(suppressed, 'similar event')} suppressed)"
     )
     # The name is random, because Events of one object and reason may be written at once.
     return {

@@ -9,6 +9,8 @@ status, and so have changes that a full listing finds.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidemark.message_text import count
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
@@ -45,7 +47,10 @@ def verdict(pulse: Pulse, stand_still_s: float) -> tuple[bool, str]:
     if pulse.depth and pulse.since_pass_s > stand_still_s:
         return (
             False,
-            f"{pulse.depth} keys are queued and none was reconciled for {pulse.since_pass_s:.0f} s",
+            (
+                f"{count(pulse.depth, 'key', 'is')} queued and none was reconciled for "
+                f"{pulse.since_pass_s:.0f} s"
+            ),
         )
     if pulse.silent is not None and pulse.silent[1] > stand_still_s:
         kind, since_s = pulse.silent
@@ -56,7 +61,7 @@ def verdict(pulse: Pulse, stand_still_s: float) -> tuple[bool, str]:
                 "although an event is due"
             ),
         )
-    return True, f"ok: leading, {pulse.depth} keys queued"
+    return True, f"ok: leading, {count(pulse.depth, 'key')} queued"
 
 
 def _without_term(since_s: float, excuse: str, stand_still_s: float) -> tuple[bool, str]:

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
+from tidemark.message_text import count
 from tidemark_cli.records.flights import Flight
 
 Record = tuple[bytes | None, bytes | None, int]
@@ -77,15 +78,17 @@ def produce(
 
         return callback
 
-    for count, flight in enumerate(flights, start=1):
+    for number, flight in enumerate(flights, start=1):
         _send(producer, topic, flight, delivered(flight))
         # Progress is reported rarely, so that printing does not slow down producing.
-        if count % 20_000 == 0:
-            on_progress(count)
+        if number % 20_000 == 0:
+            on_progress(number)
     # A record without an acknowledgement is a failure of the demo.
     unacknowledged = producer.flush(120)
     if unacknowledged:
-        ledger.failures.append(f"{unacknowledged} records were not acknowledged in 120 s")
+        ledger.failures.append(
+            f"{count(unacknowledged, 'record', 'was')} not acknowledged in 120 s"
+        )
 
 
 class SteadyProducer:
@@ -99,10 +102,10 @@ class SteadyProducer:
         self._thread.start()
 
     def _stream(self, flights: list[Flight]) -> Iterable[Flight]:
-        for count, flight in enumerate(flights):
+        for number, flight in enumerate(flights):
             if self._stop.is_set():
                 return
-            if count % 100 == 0:  # at most 5,000 records per second
+            if number % 100 == 0:  # at most 5,000 records per second
                 time.sleep(0.02)
             yield flight
 

@@ -15,6 +15,7 @@ from typing import Any
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.blocking_client import BlockingKafkaClient
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from tidemark.message_text import count
 from tidemark_cli.demo import clients, manifests
 from tidemark_cli.demo.clients import Ledger, SteadyProducer
 from tidemark_cli.demo.report import DemoReport
@@ -107,7 +108,7 @@ class Scenario:
         report.check(
             "placed on two brokers, a placeholder for each third replica",
             len(parts) == missing == PARTITIONS and placed,
-            f"{figure}; {missing} placeholders",
+            f"{figure}; {count(missing, 'placeholder')}",
         )
         under = self._topic().condition("FullyReplicated")
         report.check(
@@ -139,7 +140,7 @@ class Scenario:
         report.check(
             "every record was acknowledged (acks=all)",
             len(self.ledger.records) == total and not self.ledger.failures,
-            f"{len(self.ledger.records):,} records, {size:.0f} MB in {seconds:.1f} s",
+            f"{count(len(self.ledger.records), 'record')}, {size:.0f} MB in {seconds:.1f} s",
         )
         # Local retention is short, so that the reads that follow come mostly from the tier.
         report.wait(
@@ -165,7 +166,7 @@ class Scenario:
         report.wait(
             "every placeholder is filled",
             lambda: self.stage.placeholders() == 0,
-            lambda: f"{self.stage.placeholders()} placeholders left",
+            lambda: f"{count(self.stage.placeholders(), 'placeholder')} left",
             60,
         )
         report.wait(
@@ -205,8 +206,8 @@ class Scenario:
             "objects below the log start are deleted",
             lambda: self.stage.segments_below(starts) == 0,
             lambda: (
-                f"{self.stage.segments_below(starts)} left, {len(self.stage.objects())} objects "
-                "in all"
+                f"{self.stage.segments_below(starts)} left, "
+                f"{count(len(self.stage.objects()), 'object')} in all"
             ),
             60,
         )
@@ -236,7 +237,8 @@ class Scenario:
         report.check(
             "nothing new is copied",
             self.stage.segments() == segments,
-            f"{segments} segments before and {self.stage.segments()} after {MORE:,} more records",
+            f"{count(segments, 'segment')} before and {self.stage.segments()} after "
+            f"{MORE:,} more records",
         )
 
     def reenable_then_delete(self) -> None:
@@ -250,7 +252,7 @@ class Scenario:
         report.wait(
             "copying resumes where the tier ended",
             lambda: self.stage.segments() > before,
-            lambda: f"{before} segments before, {self.stage.segments()} now",
+            lambda: f"{count(before, 'segment')} before, {self.stage.segments()} now",
             60,
         )
         self._unless_it_cannot(NO_GAPS, self._check_contiguous)
@@ -264,7 +266,7 @@ class Scenario:
         report.wait(
             "no object is left under the topic's prefix",
             lambda: not self.stage.objects(),
-            lambda: f"{len(self.stage.objects())} objects",
+            lambda: f"{count(len(self.stage.objects()), 'object')}",
             60,
         )
         self._compare("confluent-kafka", clients.read_confluent)
@@ -434,7 +436,8 @@ class Scenario:
         self.report.check(
             claim,
             delays == delays_by_carrier(self.flights),
-            f"{len(delays)} carriers, {total:,} rows in {seconds:.1f} s, parallel to other checks",
+            f"{count(len(delays), 'carrier')}, {count(total, 'row')} in {seconds:.1f} s, "
+            "parallel to other checks",
         )
 
 

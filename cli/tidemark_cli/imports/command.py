@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from tidemark.kafka_client.errors import KafkaError
+from tidemark.message_text import count
 from tidemark_cli.common import errors, fail
 from tidemark_cli.files import write_atomically
 from tidemark_cli.imports import kafka_topics, strimzi
@@ -28,7 +29,6 @@ from tidemark_cli.imports.topics import (
     to_manifest,
 )
 from tidemark_cli.kafka_access import BootstrapOption, ClientConfigOption, open_access
-from tidemark_operator.controller.events import count
 from tidemark_operator.resources.topic import DeletionPolicyName
 
 #: Strimzi's kinds that are imported.
@@ -358,7 +358,7 @@ def _existing(
 
     def tell(done: int, of: int) -> None:
         if of > kafka_topics.PAGE:
-            run.say(f"{done:,} of {of:,} topics read")
+            run.say(f"{done:,} of {count(of, 'topic')} read")
 
     access = open_access(bootstrap, client_config)
     try:

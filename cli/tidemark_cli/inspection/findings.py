@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.message_text import count
 from tidemark.reason_table import TABLE, ReasonEntry
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_cli.inspection.topic_rows import condition
@@ -162,18 +163,18 @@ def verdict_line(counts: HealthCounts, found: Sequence[HealthFinding]) -> str:
 
 
 def _live(counts: HealthCounts) -> str:
-    topics = _counted(counts.by_kind.get("Topic", 0), "topic")
-    return f"{_counted(counts.ready_brokers, 'broker')}, {topics}"
+    topics = count(counts.by_kind.get("Topic", 0), "topic")
+    return f"{count(counts.ready_brokers, 'broker')}, {topics}"
 
 
 def _affected(counts: HealthCounts, problems: Sequence[HealthFinding]) -> str:
     """Return such as "1 of 3 brokers, 2 of 19 topics", or "" if neither is affected."""
     parts = []
     for kind in _SPREAD:
-        count = len({item.name for item in problems if item.kind == kind})
+        affected = len({item.name for item in problems if item.kind == kind})
         # Of the operator and the Cluster there is only one, which the cause or a message names.
-        if count and kind not in (OPERATOR, "Cluster"):
-            parts.append(f"{count} of {_counted(counts.by_kind[kind], _NOUNS[kind])}")
+        if affected and kind not in (OPERATOR, "Cluster"):
+            parts.append(f"{affected} of {count(counts.by_kind[kind], _NOUNS[kind])}")
     return ", ".join(parts)
 
 
@@ -184,10 +185,6 @@ _NOUNS = {
     "Export": "export",
     "RecordDeletion": "record deletion",
 }
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def operator_findings(lease: Mapping[str, Any] | None, now: dt.datetime) -> Iterator[HealthFinding]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
+from tidemark.message_text import count, numbered
 from tidemark_cli.inspection.topic_rows import TopicRows, condition
 from tidemark_cli.sizes import size_text
 
@@ -46,10 +47,11 @@ def tiering_text(topic: TopicRows) -> str:
         return "never"
     text = f"{tiering['state']} (epoch {tiering.get('epoch', 0)})"
     if tiering["state"] == "Disabling":
-        waiting = ", ".join(map(str, tiering.get("pendingBrokers") or []))
+        pending = tiering.get("pendingBrokers")
+        waiting = numbered("broker", pending) if pending else "no broker"
         left = tiering.get("remainingSegments")
-        text += f", {tiering.get('policy')}; waiting for brokers {waiting or 'none'}"
-        text += f"; {left} segments left" if left is not None else ""
+        text += f", {tiering.get('policy')}; waiting for {waiting}"
+        text += f"; {count(left, 'segment')} left" if left is not None else ""
     return text
 
 
@@ -58,7 +60,9 @@ def remote_text(topic: TopicRows) -> str:
     tiering = topic.tiering
     if not tiering or tiering.get("remoteSegments") is None:
         return "-"
-    return f"{tiering['remoteSegments']} segments, {size_text(tiering.get('remoteBytes', 0))}"
+    return (
+        f"{count(tiering['remoteSegments'], 'segment')}, {size_text(tiering.get('remoteBytes', 0))}"
+    )
 
 
 def figure(value: int | None) -> str:

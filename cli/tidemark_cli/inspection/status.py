@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 from rich.console import Console
 
+from tidemark.message_text import count
 from tidemark_cli.common import (
     DEFAULT_DIR,
     ContextOption,
@@ -25,7 +26,6 @@ from tidemark_cli.inspection.object_summaries import is_named
 from tidemark_cli.inspection.screens import ordered, print_screen
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.inspection.topic_rows import TopicRows
-from tidemark_cli.records.text import count_text
 from tidemark_kube.client import KubeClient, KubeRequestError
 
 TOPICS_SHOWN = 20
@@ -148,18 +148,18 @@ def print_text(
     everywhere = findings(snapshot) if names else found
     others = sum(item.severity is Severity.PROBLEM for item in everywhere if item not in found)
     if others:
-        text = f"\n{count_text(others, 'other problem')} in this cluster: tidemark status"
+        text = f"\n{count(others, 'other problem')} in this cluster: tidemark status"
         out.print(text, highlight=False)
     # The output says if it is incomplete, and how to see the rest.
     if len(shown) < len(chosen):
         out.print(
-            f"\n{len(shown)} of {len(chosen)} topics shown; show all with --limit 0, or "
+            f"\n{len(shown)} of {count(len(chosen), 'topic')} shown; show all with --limit 0, or "
             "some with: tidemark status NAME or 'PREFIX*'",
             highlight=False,
             soft_wrap=True,
         )
     elif names and not chosen:
-        text = f"none of {len(snapshot.topics)} topics matches {' or '.join(names)}"
+        text = f"none of {count(len(snapshot.topics), 'topic')} matches {' or '.join(names)}"
         out.print(text, highlight=False, markup=False)
 
 

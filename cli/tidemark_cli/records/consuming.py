@@ -12,9 +12,10 @@ from tidemark.kafka_client.groups import Groups
 from tidemark.kafka_client.membership import GroupMember
 from tidemark.kafka_client.topic_leaders import TopicLeaders
 from tidemark.kafka_client.values import LATEST
+from tidemark.message_text import count
 from tidemark.records.decode import DecodedRecord
 from tidemark_cli.records.positions import OffsetChoice, resolve
-from tidemark_cli.records.text import count_text, partitions_text, rate_text
+from tidemark_cli.records.text import partitions_text, rate_text
 from tidemark_cli.sizes import size_text
 
 _COMMIT_S = 5.0
@@ -63,13 +64,13 @@ class Consuming:
     def progress(self) -> str:
         """Return one line for a run that continues."""
         seconds = time.monotonic() - self._began
-        return f"{count_text(self._records)} so far, {rate_text(self._records, seconds)}"
+        return f"{count(self._records, 'record')} so far, {rate_text(self._records, seconds)}"
 
     def summary(self) -> str:
         """Return one line for a run that has ended."""
         seconds = time.monotonic() - self._began
-        line = f"read {count_text(self._records)} ({size_text(self._bytes)}) of {self._plan.topic}"
-        line += f" in {rate_text(self._records, seconds)}"
+        line = f"read {count(self._records, 'record')} ({size_text(self._bytes)})"
+        line += f" of {self._plan.topic} in {rate_text(self._records, seconds)}"
         following = partitions_text({p: str(offset) for p, offset in self._next.items()})
         return f"{line}; next offset by partition: {following}" if following else line
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.producer import Acknowledged, RecordProducer
 from tidemark.kafka_client.topic_leaders import TopicLeaders
+from tidemark.message_text import count
 from tidemark.records.builder import Record
 from tidemark_cli.records import inputs
-from tidemark_cli.records.text import count_text, partitions_text, rate_text
+from tidemark_cli.records.text import partitions_text, rate_text
 from tidemark_cli.sizes import size_text
 
 
@@ -60,7 +61,7 @@ class Producing:
     def progress(self) -> str:
         """Return one line for a run that continues."""
         seconds = time.monotonic() - self._began
-        return f"{count_text(self.records)} so far, {rate_text(self.records, seconds)}"
+        return f"{count(self.records, 'record')} so far, {rate_text(self.records, seconds)}"
 
     def summary(self) -> str:
         """Return one line for a run that has ended."""
@@ -72,10 +73,10 @@ class Producing:
         seconds = time.monotonic() - self._began
         # The bytes count what was sent, so they are for a complete run only.
         size = f" ({size_text(self._bytes)})" if self.records == self._sent else ""
-        line = f"sent {count_text(self.records)}{size} to {self._plan.topic}"
+        line = f"sent {count(self.records, 'record')}{size} to {self._plan.topic}"
         line += f" in {rate_text(self.records, seconds)}"
         if self.records < self._sent:
-            line += f"; {count_text(self._sent - self.records)} not acknowledged"
+            line += f"; {count(self._sent - self.records, 'record')} not acknowledged"
         return f"{line}; offsets by partition: {partitions_text(ranges)}" if ranges else line
 
     async def run(self, client: KafkaClient, stop: asyncio.Event) -> None:

@@ -179,11 +179,6 @@ def columns(rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def count_text(count: int, noun: str = "record") -> str:
-    """Return such as "1 record" or "1,000 records"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def rate_text(count: int, seconds: float) -> str:
     """Return such as "0.52 s, 1,923 records/s"."""
     return f"{seconds:.2f} s, {count / max(seconds, 1e-6):,.0f} records/s"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from tidemark.message_text import count
 from tidemark.tier.audit_record import TopicAudit, write_record
 from tidemark.tier.findings import FindingKind
 from tidemark.tier.head import ManifestError
@@ -139,8 +140,8 @@ def _record(opened: OpenTier, outcomes: Sequence[TopicAudit], *, covers_tier: bo
         return
     if left_out:
         _warn(
-            f"the audit record is full: {left_out:,} topics were left out; audit those by name to "
-            "record them"
+            f"the audit record is full: {count(left_out, 'topic', 'was')} left out; "
+            "audit those by name to record them"
         )
 
 
@@ -180,9 +181,9 @@ def print_reports(
     if len(findings) > SHOWN_MAX:
         _say(f"{len(findings) - SHOWN_MAX:,} more findings")
     # Nothing is printed about objects that were not searched for.
-    for kind, count in (leftovers or {}).items():
-        if count:
-            _say(f"{kind.value}: {count:,}; list them with: tidemark sweep")
+    for kind, found in (leftovers or {}).items():
+        if found:
+            _say(f"{kind.value}: {found:,}; list them with: tidemark sweep")
     if not findings:
         _say("no findings: every segment matches its manifest, and the offsets have no gap")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.kafka_client.errors import KafkaError
+from tidemark.message_text import count
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.common import (
@@ -238,7 +239,7 @@ class _StartNotice:
     def __call__(self, progress: "ExportProgress") -> None:
         if not self._is_printed:
             self._is_printed = True
-            _print_line(f"{self._table}: export starts, {progress.lag:,} offsets behind")
+            _print_line(f"{self._table}: export starts, {count(progress.lag, 'offset')} behind")
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
@@ -258,12 +259,13 @@ def _print_progress(progress: "ExportProgress") -> None:
 def _summary(progress: "ExportProgress") -> str:
     written = progress.written
     deleted = f", {written.deleted:,} deleted" if written.deleted else ""
-    letters = f" and {written.letters:,} dead letters" if written.letters else ""
+    letters = f" and {count(written.letters, 'dead letter')}" if written.letters else ""
     deleted_from_topic = (
         f"; {progress.deleted:,} deleted from the topic" if progress.deleted else ""
     )
     return (
-        f"{written.rows:,} rows{deleted}{letters}, "
-        f"{written.bytes:,} bytes in {written.files:,} files, "
-        f"{progress.commits:,} commits; {progress.lag:,} offsets behind{deleted_from_topic}"
+        f"{count(written.rows, 'row')}{deleted}{letters}, "
+        f"{count(written.bytes, 'byte')} in {count(written.files, 'file')}, "
+        f"{count(progress.commits, 'commit')}; "
+        f"{count(progress.lag, 'offset')} behind{deleted_from_topic}"
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.kafka_client.errors import KafkaError
+from tidemark.message_text import count
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
@@ -195,8 +196,8 @@ def propagated(done: Propagated) -> str:
     more = f"; partitions {behind} are not exported that far yet" if behind else ""
     again = ": run this command again later" if referenced or more else ""
     return (
-        f"{done.rows:,} rows deleted, {done.expired:,} versions expired, "
-        f"{done.removed:,} files removed{referenced}{more}{again}"
+        f"{count(done.rows, 'row')} deleted, {count(done.expired, 'version')} expired, "
+        f"{count(done.removed, 'file')} removed{referenced}{more}{again}"
     )
 
 
@@ -211,7 +212,9 @@ def _maintain(
         errors.print(f"{table}: {line}", highlight=False, markup=False)
 
     started = time.monotonic()
-    with reporting_stages(session.sparkContext, lambda done, of: say(f"{done:,} of {of:,} tasks")):
+    with reporting_stages(
+        session.sparkContext, lambda done, of: say(f"{done:,} of {count(of, 'task')}")
+    ):
         done = run(session, table_options.format, table_options.name_of(table), upkeep, say)
     took_s = time.monotonic() - started
     console.print(f"{table}: {text(done)}; {took_s:.0f} s", highlight=False, markup=False)
@@ -221,9 +224,9 @@ def text(done: Maintained) -> str:
     """Return one line about the work of a maintenance run."""
     failed = f" ({done.failed:,} kept, a concurrent commit changed them)" if done.failed else ""
     return (
-        f"{done.compacted:,} files compacted to {done.into:,}{failed}, "
-        f"{done.expired:,} versions expired, {done.removed:,} files removed, "
-        f"{done.orphans:,} orphans removed"
+        f"{count(done.compacted, 'file')} compacted to {done.into:,}{failed}, "
+        f"{count(done.expired, 'version')} expired, {count(done.removed, 'file')} removed, "
+        f"{count(done.orphans, 'orphan')} removed"
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark.message_text import count
 from tidemark_cli.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.tier.spark_topic import check_source
 from tidemark_devcluster.tier import read_options, session_settings
@@ -40,4 +41,6 @@ def report(
         fail(str(error))
     except OSError as error:
         fail(f"the page cannot be written: {error}")
-    console.print(f"{report_figures.rows:,} records: {output}", highlight=False, markup=False)
+    console.print(
+        f"{count(report_figures.rows, 'record')}: {output}", highlight=False, markup=False
+    )

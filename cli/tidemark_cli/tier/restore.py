@@ -11,6 +11,7 @@ import typer
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
 from tidemark.logfiles.names import COORDINATORS_TOPICS
+from tidemark.message_text import count
 from tidemark.tier import topic_restore
 from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.head import ManifestError
@@ -81,7 +82,7 @@ def restore(
         for topic in topics:
             _show(topic, replication_factor)
         if dry_run:
-            _say(f"{len(topics)} topics; no topic was restored")
+            _say(f"{count(len(topics), 'topic')}; no topic was restored")
             return
         check_conditional_writes(opened.tier.store, now_ms=time.time_ns() // 1_000_000)
         # The tier's identity changes first: brokers of the new cluster open only a tier of their
@@ -95,7 +96,7 @@ def restore(
         fail(f"{error}; the topics restored so far stay: run the same command again to continue")
     finally:
         target.kube.close()
-    _say(f"{len(topics)} topics; brokers restore them from the tier: see tidemark status")
+    _say(f"{count(len(topics), 'topic')}; brokers restore them from the tier: see tidemark status")
 
 
 class _Target:
@@ -218,8 +219,9 @@ def _is_restored(topic: Restorable, body: Mapping[str, Any]) -> bool:
 def _show(topic: Restorable, replication_factor: int) -> None:
     state, factor = topic.tiering.state.name.capitalize(), _factor(topic, replication_factor)
     _say(
-        f"{topic.topic.name} (id {id_text(topic.topic.topic_id)}): {topic.partitions} partitions, "
-        f"{factor} replicas, tiering {state}, tiered epoch {topic.tiering.epoch}"
+        f"{topic.topic.name} (id {id_text(topic.topic.topic_id)}): "
+        f"{count(topic.partitions, 'partition')}, {count(factor, 'replica')}, tiering {state}, "
+        f"tiered epoch {topic.tiering.epoch}"
     )
     for partition in range(topic.partitions):
         start, end = topic.offsets.get(partition, (0, 0))

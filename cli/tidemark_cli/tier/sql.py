@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 from rich.table import Table
 
+from tidemark.message_text import count
 from tidemark_cli.common import (
     DEFAULT_DIR,
     DirOption,
@@ -213,7 +214,7 @@ def _query(
 
     # Progress goes to standard error, so that standard output has only the result.
     def say(done: int, tasks: int) -> None:
-        errors.print(f"{done:,} of {tasks:,} tasks", highlight=False)
+        errors.print(f"{done:,} of {count(tasks, 'task')}", highlight=False)
 
     try:
         with (
@@ -249,7 +250,7 @@ def _write_result(result: "StatementResult", output: Output, limit: int) -> None
         sys.stdout.buffer.write(write(result.columns, result.rows).encode("utf-8", "replace"))
         sys.stdout.flush()
     if result.is_truncated:
-        text = f"only the first {limit:,} rows are shown; show more with --limit, at most "
+        text = f"only the first {count(limit, 'row', 'is')} shown; show more with --limit, at most "
         errors.print(f"{text}{LIMIT_MAX:,}", highlight=False)
 
 

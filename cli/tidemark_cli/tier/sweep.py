@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark.message_text import count
 from tidemark.tier.objects import StoreError
 from tidemark.tier.sweep_lease import SweepLease, SweepLeaseTaken
 from tidemark.tier.sweeper import Sweeper, SweepReport
@@ -83,7 +84,8 @@ def _swept(opened: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
 
 def _progress(report: SweepReport) -> None:
     errors.print(
-        f"{report.looked_at:,} objects examined, {report.orphans.count:,} orphans", highlight=False
+        f"{count(report.looked_at, 'object')} examined, {count(report.orphans.count, 'orphan')}",
+        highlight=False,
     )
 
 
@@ -95,9 +97,12 @@ def print_report(report: SweepReport, *, deleted: bool) -> None:
     # Counts come first: a tier can have millions of orphans.
     orphans, uploads = report.orphans, report.uploads
     lines = [
-        f"{report.looked_at:,} objects and uploads examined",
-        f"{orphans.count:,} objects that no manifest names, {orphans.size_bytes:,} bytes",
-        f"{uploads.count:,} unfinished uploads that no manifest names",
+        f"examined objects and uploads: {report.looked_at:,}",
+        (
+            f"{count(orphans.count, 'object')} that no manifest names, "
+            f"{count(orphans.size_bytes, 'byte')}"
+        ),
+        f"{count(uploads.count, 'unfinished upload')} that no manifest names",
         f"{report.waiting.count:,} too young to be removed",
         f"{report.removed.count + report.uploads_removed:,} removed",
     ]
@@ -105,11 +110,14 @@ def print_report(report: SweepReport, *, deleted: bool) -> None:
     # Unknown folders may belong to another cluster in the same bucket.
     if report.unknown:
         lines.append(
-            f"{report.unknown_objects:,} objects in folders without a manifest; never removed here:"
+            f"{count(report.unknown_objects, 'object')} in folders without a manifest; "
+            "never removed here:"
         )
-        lines += [f"  {name} ({count:,})" for name, count in [*report.unknown.items()][:_SHOWN]]
+        lines += [f"  {name} ({number:,})" for name, number in [*report.unknown.items()][:_SHOWN]]
     if report.passed_over:
-        lines.append(f"{report.passed_over:,} objects could not be read and were left unchanged:")
+        lines.append(
+            f"{count(report.passed_over, 'object')} could not be read and were left unchanged:"
+        )
         lines += [f"  {trouble}" for trouble in report.troubles[:_SHOWN]]
     # The hint appears only if there is something to delete.
     if (orphans.count or uploads.count) and not deleted:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
+from tidemark.message_text import count
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
@@ -184,7 +185,8 @@ def print_usage(usage: Usage) -> None:
     )
     figures = [of for topic in usage.topics for of in topic.buckets.values()]
     if unmeasured := sum(of.unmeasured for of in figures):
-        text = f"{unmeasured:,} segments have no recorded object size: their log size is counted"
+        text = f"{count(unmeasured, 'segment', 'has')} no recorded object size: "
+        text += "the log size is counted"
         console.print(text, highlight=False)
     if usage.rows_left_out:
         console.print("too many rows to list separately: name topics, or use fewer --by dimensions")
@@ -207,7 +209,7 @@ def _print(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_row(*row)
     console.print(table, crop=False)
     if left_out:
-        console.print(f"{left_out:,} more rows: use --json for all", highlight=False)
+        console.print(f"{count(left_out, 'more row')}: use --json for all", highlight=False)
 
 
 def _figure(number: int) -> str:

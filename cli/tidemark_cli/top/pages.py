@@ -7,6 +7,7 @@ values are shown as unknown, never as zero.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemark.message_text import count
 from tidemark_cli.inspection.findings import HealthFinding, verdict_line
 from tidemark_cli.inspection.object_summaries import (
     cluster_line,
@@ -157,7 +158,7 @@ def broker_table(object_index: ObjectIndex) -> ViewTable:
         )
     # The note says where the rest is.
     hidden = len(bodies) - len(rows)
-    notes = (f"{hidden} more brokers: kubectl get tmb",) if hidden else ()
+    notes = (f"{count(hidden, 'more broker')}: kubectl get tmb",) if hidden else ()
     return ViewTable("brokers", BROKER_COLUMNS, tuple(rows), notes=notes)
 
 
@@ -243,7 +244,8 @@ def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
         )
     # The table is bounded, and the note says how to see the rest.
     hidden = len(topic.rows) - len(shown)
-    notes = (f"{hidden} more partitions: tidemark status {topic.kafka_name}",) if hidden else ()
+    note = f"{count(hidden, 'more partition')}: tidemark status {topic.kafka_name}"
+    notes = (note,) if hidden else ()
     same = topic.kafka_name == topic.name
     title = f"Partitions of {topic.kafka_name}" + ("" if same else f" (object {topic.name})")
     title += f": tiering {tiering_text(topic)}" if topic.tiering else ""

@@ -24,11 +24,12 @@ from collections.abc import Iterable, Sequence
 from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
 from tidemark.ids import id_text
 from tidemark.leader_recovery import LeaderRecoveryState
+from tidemark.message_text import count, names, quoted
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.eligible_leaders import awaits_logs, longest
-from tidemark_operator.controller.events import Event, count, normal, quoted, warning
+from tidemark_operator.controller.events import Event, normal, warning
 from tidemark_operator.controller.model import (
     ACCEPTED_CHARS_MAX,
     NO_LEADER,
@@ -267,12 +268,11 @@ def removal_event(state: ControllerState, broker: BrokerInfo, given_up: Sequence
     if not given_up:
         return normal("Broker", broker.key, "BrokerRemoved", text)
     found = (state.topic_by_id(topic_id) for topic_id in {topic_id for topic_id, _ in given_up})
-    names = sorted(topic.name for topic in found if topic is not None)
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    topics = sorted(topic.name for topic in found if topic is not None)
     text += (
         f" by {ACCEPT_LOST_DIRECTORY}. {count(len(given_up), 'partition')} of "
-        f"topics {', '.join(names[:NAMED_MAX])}{more} had their last live copy "
-        "there, or one of too few. See the conditions of the Topics for what can be "
-        "accepted now"
+        f"{'topic' if len(topics) == 1 else 'topics'} {names(topics, shown=NAMED_MAX)} "
+        "had the last live copy there, or one of too few. "
+        "See the conditions of the Topics for what can be accepted now"
     )
     return warning("Broker", broker.key, "BrokerRemoved", text)

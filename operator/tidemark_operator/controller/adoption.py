@@ -13,10 +13,10 @@ import uuid
 
 from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND, RESTORE_FROM_TIER
 from tidemark.ids import id_text, parse_id
+from tidemark.message_text import count, quoted
 from tidemark.reasons import Reason
 from tidemark_operator.controller import topic_restore
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import count, quoted
 from tidemark_operator.controller.model import PersistedTiering, TopicInfo
 
 _LISTED_MAX = 5

@@ -8,7 +8,7 @@ removed.
 
 from collections.abc import Iterable
 
-from tidemark_operator.controller.events import count
+from tidemark.message_text import count
 
 #: Names of each kind in a condition; the rest are counted.
 _SHOWN = 5

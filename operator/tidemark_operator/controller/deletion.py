@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.message_text import count, numbered
 from tidemark.reasons import Reason
 from tidemark.wire.deletions import PartitionDeletion, PartitionDeletionResult
 from tidemark_operator.controller.controller_state import ControllerState
@@ -23,7 +24,6 @@ from tidemark_operator.controller.deletion_values import (
     Step,
     error_name,
 )
-from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, TopicInfo
 
 #: A time-out is no error: some replicas need longer, and the low watermark shows their progress.
@@ -87,7 +87,7 @@ def _timed_out(view: DeletionInfo, topic: TopicInfo | None, now_ms: int) -> Fini
     if topic is None:
         left = f"waiting for Topic {view.topic_key}, which does not exist. Nothing was deleted"
     if view.resolved is not None:
-        left = f"waiting for the low watermark of partitions {numbers(_open(view))}"
+        left = f"waiting for the low watermark of {numbered('partition', _open(view))}"
     return Finished(succeeded=False, reason=Reason.TIMEOUT, message=f"timed out {left}")
 
 
@@ -124,7 +124,7 @@ def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
     if failed:
         first = view.progress[failed[0]].error
         others = ". The others are complete" if len(failed) < len(resolved) else ""
-        text = f"partitions {numbers(failed)} failed ({first}){others}"
+        text = f"{numbered('partition', failed)} failed ({first}){others}"
         return Finished(succeeded=False, reason=Reason.PARTITIONS_FAILED, message=text)
     text = f"{count(view.records or 0, 'record')} deleted in {count(len(resolved), 'partition')}"
     return Finished(succeeded=True, reason=Reason.DELETED, message=text)
@@ -149,7 +149,7 @@ def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> S
             )
             by_leader.setdefault(row.leader, []).append(deletion)
     if not by_leader:
-        text = f"partitions {numbers(waiting)} of topic {topic.name} have no leader"
+        text = f"topic {topic.name}: {numbered('partition', waiting, 'has')} no leader"
         return DeletionWait(reason=Reason.PARTITIONS_OFFLINE, message=text)
     return Delete(topic_id=topic.id, commands=dict(sorted(by_leader.items())), pending=waiting)
 

@@ -8,6 +8,7 @@ more.
 import dataclasses
 from collections.abc import Iterable
 
+from tidemark.message_text import count, numbered, numbers
 from tidemark.reasons import Reason
 from tidemark.wire.deletions import HIGH_WATERMARK, NO_TIME, DeletionPoint, DeletionPointQuery
 from tidemark_operator.controller.controller_state import ControllerState
@@ -22,7 +23,6 @@ from tidemark_operator.controller.deletion_values import (
     error_name,
     is_fatal,
 )
-from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 
 
@@ -69,7 +69,7 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
         )
     offline = [partition for partition in points if rows[partition].leader == NO_LEADER]
     if offline:
-        text = f"partitions {numbers(offline)} of topic {topic.name} have no leader"
+        text = f"topic {topic.name}: {numbered('partition', offline, 'has')} no leader"
         return DeletionWait(reason=Reason.PARTITIONS_OFFLINE, message=text)
     by_leader: dict[int, list[DeletionPointQuery]] = {}
     for part in sorted(points):
@@ -129,10 +129,10 @@ def freeze(
     refused = [part for part in late if part in answers and is_fatal(answers[part].error_code)]
     if refused:
         code = error_name(answers[refused[0]].error_code)
-        text = f"partitions {numbers(refused)} failed ({code}). Nothing was deleted"
+        text = f"{numbered('partition', refused)} failed ({code}). Nothing was deleted"
         return Finished(succeeded=False, reason=Reason.PARTITIONS_FAILED, message=text)
     if late or not points:
-        text = f"waiting for the offsets of the leaders of partitions {numbers(late)}"
+        text = f"waiting for the offsets of the leaders of {numbered('partition', late)}"
         codes = {answers[part].error_code for part in late if part in answers} - {0}
         if codes:
             text += f" ({', '.join(sorted(map(error_name, codes)))})"

@@ -18,10 +18,11 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tidemark.leader_recovery import LeaderRecoveryState
+from tidemark.message_text import count, numbered
 from tidemark.reasons import Reason
 from tidemark_operator.controller import eligible_leaders
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import count, normal, numbers, warning
+from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.model import (
     NO_LEADER,
     BrokerInfo,
@@ -311,7 +312,7 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
     if not new.recovering:
         ends = eligible_leaders.reported(row, draft.is_live, draft.state.logs_of(row))
         text = (
-            f"{election}. Of brokers {numbers(ends)}, it has the longest log (end "
+            f"{election}. Of {numbered('broker', ends)}, it has the longest log (end "
             f"offset {ends[new.leader].next_offset})"
         )
         draft.emit(normal("Topic", topic.key, "LongestLogElected", text))

@@ -21,10 +21,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tidemark.leader_epochs import GENERATION
+from tidemark.message_text import count
 from tidemark_operator.controller import topic_restore
 from tidemark_operator.controller.catch_up_limits import CatchUpRoom
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import count, normal
+from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import (
     NO_LEADER,
     BrokerInfo,

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.message_text import count
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import count, normal
+from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 
 #: Kafka's error code with a message.
@@ -214,7 +215,7 @@ def redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> Pa
 def _other_factors(topic: TopicInfo, drafted: Mapping[int, PartitionRow]) -> Mapping[int, Problem]:
     factor = topic.replication_factor
     text = (
-        f"the partitions of topic {topic.name} have {factor} replicas. To "
+        f"the partitions of topic {topic.name} have {count(factor, 'replica')}. To "
         "change the replication factor, reassign all of them and allow it"
     )
     problem = ErrorCode.invalid_replication_factor, text

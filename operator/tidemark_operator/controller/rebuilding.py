@@ -40,10 +40,11 @@ from collections.abc import Collection, Iterable, Mapping
 from tidemark.annotations import REBUILD_WITHOUT
 from tidemark.ids import id_text
 from tidemark.leader_epochs import GENERATION
+from tidemark.message_text import count, numbered, numbers, them
 from tidemark_operator.controller import accepted_losses
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event, count, numbers, warning
+from tidemark_operator.controller.events import Event, warning
 from tidemark_operator.controller.model import (
     NO_LEADER,
     Acceptance,
@@ -256,7 +257,7 @@ def accepted(state: ControllerState, topic: TopicInfo) -> tuple[Acceptance, ...]
     named = _named(state, topic)
     if not named or accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, annotation):
         return ()
-    effect = f"rebuilt without brokers {numbers(named)}. Data that only they have is lost"
+    effect = f"rebuilt without {numbered('broker', named)}. Data that only they have is lost"
     return (Acceptance(REBUILD_WITHOUT, annotation, effect),)
 
 
@@ -273,10 +274,13 @@ def text(state: ControllerState, topic: TopicInfo, waiting: RebuildingWait) -> s
     )
     parts = []
     if waiting.brokers:
-        parts.append(f"brokers {numbers(waiting.brokers)} have not reported. Start them")
+        parts.append(
+            f"{numbered('broker', waiting.brokers, 'has')} not reported. "
+            f"Start {them(waiting.brokers)}"
+        )
     if waiting.unclear:
         parts.append(
-            f"brokers {numbers(waiting.unclear)} cannot report the state of their replicas"
+            f"{numbered('broker', waiting.unclear)} cannot report the state of their replicas"
         )
     return summary + "; ".join(parts) + _offer(state, topic, waiting.all)
 
@@ -284,9 +288,9 @@ def text(state: ControllerState, topic: TopicInfo, waiting: RebuildingWait) -> s
 def unreported_text(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -> str:
     """Return the condition message of a topic that cannot be created yet."""
     return (
-        f"PartitionSlices are lost or outdated, and brokers {numbers(brokers)}, "
-        f"which may have topic {topic.name}, have not reported. Start them, or "
-        f"delete their Brokers{_offer(state, topic, brokers)}"
+        f"PartitionSlices are lost or outdated, and {numbered('broker', brokers, 'has')} not "
+        f"reported, but may have topic {topic.name}. Start {them(brokers)}, or "
+        f"delete each Broker that never returns{_offer(state, topic, brokers)}"
     )
 
 

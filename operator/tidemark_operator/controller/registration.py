@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark.wire.control import (
     BrokerHeartbeatRequest,
@@ -29,7 +30,7 @@ from tidemark.wire.control import (
 from tidemark_operator.controller import elections, eligible_leaders, epochs
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import count, normal, warning
+from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, BrokerInfo, PartitionRow, RowKey
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark.ids import parse_id
+from tidemark.message_text import quoted
 from tidemark.reasons import Reason
-from tidemark_operator.controller.events import quoted
 from tidemark_operator.controller.model import Acceptance
 
 #: Slice names, or ids, in a message.

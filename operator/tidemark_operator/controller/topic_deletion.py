@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.message_text import numbered
 from tidemark.wire.control import (
     DeleteRemoteTopicRequest,
     DeleteRemoteTopicResponse,
@@ -24,7 +25,6 @@ from tidemark.wire.control import (
 from tidemark_operator.controller import left_behind
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.model import (
     BrokerInfo,
     DeletionPolicy,
@@ -168,7 +168,7 @@ def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -
     hosts = {node_id for tomb in tombstones.values() for node_id in tomb.pending}
     waiting = _unconfirmed(draft.state, topic.id, hosts, deletions)
     if waiting:
-        text = f"waiting for brokers {numbers(waiting)} to delete their replicas"
+        text = f"waiting for {numbered('broker', waiting)} to delete their replicas"
         return DeletionStep(waiting_for=waiting, message=text)
     # Remote data is last.
     if not topic.tiering.ever_tiered or deletions.emptied(topic.id):

@@ -11,6 +11,7 @@ import uuid
 
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.leader_recovery import LeaderRecoveryState
+from tidemark.message_text import count
 from tidemark.tier.topic_restore import TierOrigin
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import (
@@ -76,7 +77,7 @@ def checked_origin(state: ControllerState, topic: TopicInfo) -> TierOrigin | Non
     # Partitions are never removed, so the spec must cover those in the tier.
     if topic.partitions < origin.partitions:
         raise NotRestorable(
-            f"topic {topic.name} has {origin.partitions} partitions in the "
+            f"topic {topic.name} has {count(origin.partitions, 'partition')} in the "
             f"tier. Set spec.partitions to {origin.partitions} or more"
         )
     return origin

@@ -10,6 +10,7 @@ import dataclasses
 
 from tidemark.configuration.broker_keys import TIERING_SYSTEM
 from tidemark.ids import id_text
+from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.controller import (
     accepted_losses,
@@ -25,7 +26,7 @@ from tidemark_operator.controller import (
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
-from tidemark_operator.controller.events import Event, count, normal, warning
+from tidemark_operator.controller.events import Event, normal, warning
 from tidemark_operator.controller.model import (
     Acceptance,
     PersistedTiering,

@@ -10,11 +10,12 @@ import dataclasses
 from kio.schema.errors import ErrorCode
 
 from tidemark.kafka_client.values import RequestFailure
+from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement, replication_factor_changes
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import count, normal
+from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import TieringSpec, TopicInfo
 from tidemark_operator.controller.placement import BrokersMissing
 from tidemark_operator.controller.topics import Blocker, TopicDecision

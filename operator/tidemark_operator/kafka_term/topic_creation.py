@@ -12,12 +12,13 @@ from collections.abc import Hashable, Mapping
 from kio.schema.errors import ErrorCode
 
 from tidemark.kafka_client.values import NewTopic, RequestFailure, TopicView
+from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement
 from tidemark_operator.controller.adoption import Adoption
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import Event, count, normal
+from tidemark_operator.controller.events import Event, normal
 from tidemark_operator.controller.model import Acceptance, TopicInfo
 from tidemark_operator.controller.placement import BrokersMissing, place_topic
 from tidemark_operator.controller.status import topic_status

@@ -14,6 +14,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import warning
@@ -106,7 +107,7 @@ class Failures:
         body = self._services.objects.get(key)
         if body is None:
             return
-        text = f"{sentence_of(error)} (failed {tries} times, retrying)"
+        text = f"{sentence_of(error)} (failed {count(tries, 'time')}, retrying)"
         # The Event is emitted once, even if writing the condition fails several times.
         emitted = self._emitted.setdefault(key, set())
         if reason not in emitted:

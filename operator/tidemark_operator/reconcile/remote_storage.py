@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tidemark.error_text import error_text
+from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark.tier.audit_record import AuditUnreadable, read_record
 from tidemark.tier.conditional_writes import check_conditional_writes
@@ -28,7 +29,6 @@ from tidemark.tier.open import open_store
 from tidemark.tier.sweep_lease import SweepLease
 from tidemark.tier.topics import TopicCatalog
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.events import count
 from tidemark_operator.controller.model import Audits
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import Json

@@ -6,10 +6,11 @@ figures.
 
 import uuid
 
+from tidemark.message_text import numbers, quoted
 from tidemark.wire import control
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.events import numbers, quoted, warning
+from tidemark_operator.controller.events import warning
 from tidemark_operator.controller.model import BrokerHealth, RowKey, TopicInfo
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.reconcile.services import ReconcilerServices

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.message_text import numbered
 from tidemark.wire import control, topics
 from tidemark_operator.controller import elections, epochs, isr, rebuilding, registration
 from tidemark_operator.controller.commit import Draft
@@ -406,7 +407,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         received.
         """
         await term.services.first_reports.wait()
-        subject = f"the end of the sessions of brokers {sorted(node for node, _ in ended)}"
+        subject = f"the end of the sessions of {numbered('broker', (node for node, _ in ended))}"
         decided = await term.services.committer.until_decided(
             lambda draft: self._fence_dead(draft, ended if term is self._term else frozenset()),
             subject,

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.configuration.broker_keys import DELETE_TOPICS
 from tidemark.logfiles.names import COORDINATORS_TOPICS
+from tidemark.message_text import count, numbered
 from tidemark.wire.topics import (
     CHANGES_MAX,
     ChangeKind,
@@ -148,7 +149,7 @@ class TopicChanger:
             return await self._delete(request, topic, key, body)
         if change.kind == ChangeKind.GROW:
             patch = alteration.grown(state, topic, body, change)
-            summary = f"{topic.partitions} partitions become {change.partitions}"
+            summary = f"{count(topic.partitions, 'partition', 'becomes')} {change.partitions}"
         elif change.kind == ChangeKind.CONFIGURE:
             patch = alteration.configured(state, topic, body, change)
             summary = _keys(change)
@@ -281,9 +282,10 @@ class TopicChanger:
             raise refused(ErrorCode.not_controller, _NOT_STORED)
         # The moves are committed; if this write fails, the reconciler repeats it.
         if patch is not None and moves.replication_factor == planned.replication_factor:
-            summary = f"{topic.replication_factor} replicas become {moves.replication_factor}"
+            former = count(topic.replication_factor, "replica", "becomes")
+            summary = f"{former} {moves.replication_factor}"
             await self._apply(request, TOPIC, patch, "ChangedByClient", summary)
-        self._emit(request, key, "ReassignedByClient", f"partitions {sorted(targets)}"[:300])
+        self._emit(request, key, "ReassignedByClient", numbered("partition", targets))
         services.queue.add(key)
         none = ErrorCode.none, None
         return _in_parts(topic, {part: found or none for part, found in moves.results.items()})

@@ -20,6 +20,7 @@ from tidemark.configuration.broker_keys import (
 from tidemark.configuration.table import CLUSTER
 from tidemark.configuration.table import TOPIC as TOPIC_KEYS
 from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
+from tidemark.message_text import count
 from tidemark.wire.topics import Assignment, TopicChange
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
@@ -202,7 +203,7 @@ def counts(state: ControllerState, change: TopicChange) -> tuple[int, int]:
 def check_count(partitions: int) -> None:
     """Check that the number of partitions is within the limit."""
     if partitions > PARTITIONS_MAX:
-        text = f"{partitions} partitions exceed the limit of {PARTITIONS_MAX}"
+        text = f"{count(partitions, 'partition', 'exceeds')} the limit of {PARTITIONS_MAX}"
         raise refused(ErrorCode.policy_violation, text)
 
 
@@ -244,7 +245,7 @@ def check_assignments(
         # The first problem of an assignment is reported.
         problem = ""
         if len(brokers) != factor or not brokers:
-            problem = f"has {len(brokers)} replicas, where the others have {factor}"
+            problem = f"has {count(len(brokers), 'replica')}, where the others have {factor}"
         elif len(set(brokers)) < len(brokers):
             problem = "names a broker twice"
         elif unknown := [node for node in brokers if node not in state.brokers]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tidemark.message_text import count
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import Exported
 from tidemark_pipeline.export.iceberg_branch import TAG, Branch
@@ -73,7 +74,7 @@ class IcebergPropagation:
             removed=sum(count or 0 for row in expired for count in row),
             retained_by=(
                 *self._others(),
-                *((f"{failed} files that others changed",) if failed else ()),
+                *((f"{count(failed, 'file')} that others changed",) if failed else ()),
             ),
         )
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from tidemark.message_text import count
 from tidemark_pipeline.export.deletion_propagation import (
     Propagated,
     TableForDeletion,
@@ -67,7 +68,7 @@ def propagate(
     # A delete without matching rows would still commit a new version of the table.
     rows = session.table(name).where(where).count()
     if rows:
-        say(f"{rows} rows of records that {exported.topic} has no more are dropped")
+        say(f"{count(rows, 'row')} of records that {exported.topic} has no more dropped")
         table.delete_rows(where)
     done = Propagated()
     # Older versions contain the rows until they are removed.

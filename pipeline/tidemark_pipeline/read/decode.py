@@ -19,6 +19,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from tidemark.message_text import count
 from tidemark.records.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -178,7 +179,7 @@ def _unpack(
     # The header's count decides how much memory is allocated, so it is checked against the smallest
     # possible record size.
     if not 0 < header.count * RECORD_BYTES_MIN <= size:
-        raise _corrupt(source, header, f"{header.count} records in {size} bytes")
+        raise _corrupt(source, header, f"{count(header.count, 'record')} in {size} bytes")
     return unpacked
 
 

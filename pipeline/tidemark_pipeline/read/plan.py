@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemark.message_text import count
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.read.filters import NO_NARROWING, Narrowing
 from tidemark_pipeline.read.options import OptionError, Options
@@ -60,8 +61,8 @@ class ReadPlan:
             end = ", where the tier ends" if self.ends_with_tier else ""
             yield (
                 f"{part.topic}-{part.partition}: offsets {read_range.start} to {read_range.end} "
-                f"(exclusive{end}): about {size} bytes of the tier in {len(remote)} tasks, {tail} "
-                "offsets of brokers"
+                f"(exclusive{end}): about {size} bytes of the tier in "
+                f"{count(len(remote), 'task')}, {count(tail, 'offset')} of brokers"
             )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from tidemark.message_text import count
 from tidemark.records.batch import BatchHeader, CorruptBatch
 from tidemark.records.read_committed import AbortedProducers, committed
 from tidemark.tier.auxiliary import Aux
@@ -157,8 +158,9 @@ def _read_range(
     # The decoder must neither drop nor invent rows.
     if not least <= rows <= most:
         raise CorruptData(
-            f"{source.topic}-{source.partition}: object {entry.log_key} gave {rows} rows "
-            f"of the offsets {source.from_offset} to {source.to_offset_inclusive}, "
+            f"{source.topic}-{source.partition}: object {entry.log_key} gave "
+            f"{count(rows, 'row')} of the offsets {source.from_offset} to "
+            f"{source.to_offset_inclusive}, "
             f"planned were {least if least == most else f'{least} to {most}'}"
         )
 

@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from tidemark.message_text import count
 from tidemark_pipeline.report.figures import ReportFigures
 
 _KEY_SHOWN = 48
@@ -38,9 +39,9 @@ def _summary(figures: ReportFigures) -> str:
     without_key = sum(share.without_key for share in figures.shares)
     without_value = sum(share.without_value for share in figures.shares)
     return (
-        f"{figures.rows:,} records, {size(figures.bytes)} of keys and values; {without_key:,} "
-        f"without a key, {without_value:,} without a value; about {figures.distinct_keys:,} "
-        "different keys."
+        f"{count(figures.rows, 'record')}, {size(figures.bytes)} of keys and values; "
+        f"{without_key:,} without a key, {without_value:,} without a value; "
+        f"about {figures.distinct_keys:,} different keys."
     )
 
 

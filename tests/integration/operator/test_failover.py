@@ -210,7 +210,7 @@ async def test_unclean_leader_recovers_before_its_isr_grows(
     # The leader reports why it cannot serve yet.
     await one.report(0, 0, waits_for="TierUnavailable")
     shown = await world.condition(TOPIC, "t", "Ready", "False", "TierUnavailable")
-    assert shown["message"] == "partitions 0 are offline: it waits"
+    assert shown["message"] == "partition 0 is offline: it waits"
     two = await world.start_peer(two.restarted(clean=False), operator)
     # While it recovers, the ISR must not grow (42 is INVALID_REQUEST).
     result = await one.alter("t", 0, (1, 2))

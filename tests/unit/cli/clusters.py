@@ -142,7 +142,7 @@ def changed(**changes: Any) -> ClusterSnapshot:
 
 REFUSED = "access key refused by the store http://minio:9000 (Secret tier): correct the keys"
 OFFLINE = (
-    "partitions 2 have no leader: start broker 3 (the last to have all records), or delete its "
+    "partition 2 has no leader: start broker 3 (the last to have all records), or delete its "
     "Broker if it never comes back"
 )
 #: By name: the cluster well, and in five incidents.

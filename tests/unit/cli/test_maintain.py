@@ -45,7 +45,7 @@ def test_the_closing_line_has_all_figures() -> None:
     assert text(done) == (
         "1,200 files compacted to 3 (2 kept, a concurrent commit changed them), "
         "57 versions expired, "
-        "1,300 files removed, 1 orphans removed"
+        "1,300 files removed, 1 orphan removed"
     )
 
 

@@ -63,7 +63,7 @@ def test_verdict_names_the_cause_rather_than_its_consequences() -> None:
 
 
 def test_a_change_in_progress_is_healthy_until_a_person_must_act() -> None:
-    disabling = "TieringSettled=False Disabling: waiting for brokers 2"
+    disabling = "TieringSettled=False Disabling: waiting for broker 2"
     serving = "Ready=True Serving: every partition has a leader"
     snapshot = changed(topics=[topic("orders", serving, disabling)])
     assert first_line(snapshot) == "HEALTHY: 3 brokers, 1 topic; in progress: topic/orders"

@@ -170,7 +170,7 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
         ("broker-1", "1", "Fenced", "1", "1", "-"),
         ("broker-2", "2", "True", "0", "1", "9,000"),
     )
-    disabling = "Disabling (epoch 3), Delete; waiting for brokers 2; 14 segments left"
+    disabling = "Disabling (epoch 3), Delete; waiting for broker 2; 14 segments left"
     assert view.topics.columns[-2:] == ("behind", "placeholders")
     assert view.topics.rows == (("orders", "True", "Disabling", "4.1 kB", "1", "1", "1"),)
     found = [(item.reference, item.condition, item.message) for item in view.findings]

@@ -154,7 +154,7 @@ def test_check_waits_for_an_object_that_does_not_exist_yet() -> None:
 
 
 def test_check_waits_for_a_change_of_a_named_object_but_not_of_the_cluster() -> None:
-    disabling = "TieringSettled=False Disabling: waiting for brokers 2"
+    disabling = "TieringSettled=False Disabling: waiting for broker 2"
     snapshot = changed(topics=[topic("orders", "Ready=True Serving: ", disabling)])
     assert state(snapshot, [])[1]
     assert not state(snapshot, ["topic/orders"])[1]

@@ -92,7 +92,7 @@ def test_added_partitions_are_not_ready_before_they_are_led() -> None:
     world.state.put_topic(grown)
     result = world.reconcile(brokers_acknowledge=False)
     assert ready(result)["Ready"] == ("False", "LeadersStarting")
-    assert "leaders of partitions 1 to acknowledge" in messages(result)["Ready"]
+    assert "leaders of partition 1 to acknowledge" in messages(result)["Ready"]
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
 

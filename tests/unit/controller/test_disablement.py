@@ -143,7 +143,7 @@ def test_stalled_disablement_names_the_slow_broker() -> None:
     late = T0 + disablement.STALL_MS
     result = world.reconcile(now_ms=late)
     assert ready(result)["Stalled"] == ("True", "NoProgress")
-    assert "waiting for brokers 3" in messages(result)["Stalled"]
+    assert "waiting for broker 3" in messages(result)["Stalled"]
     assert "Start those brokers" in messages(result)["Stalled"]
     # The slow broker returns and acknowledges.
     world.state.put_broker(broker(3))

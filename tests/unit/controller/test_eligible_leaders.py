@@ -378,7 +378,7 @@ def test_pending_election_names_brokers_and_remedies() -> None:
     assert ready(result)["Stalled"] == ("False", "Progressing")
     text = messages(result)["Ready"]
     for part in (
-        "partitions 0 have no leader",
+        "partition 0 has no leader",
         "brokers 1, 3 may have lost",
         "start broker 2",
         "repair the log directory of broker 1",
@@ -420,7 +420,7 @@ def test_an_unclean_election_is_named_only_where_it_would_find_a_leader() -> Non
     )
     fence(world, 1)
     assert messages(world.reconcile())["Ready"] == (
-        "partitions 0 have no leader: start broker 1 (the last with all records), or delete its "
+        "partition 0 has no leader: start broker 1 (the last with all records), or delete its "
         "Broker if it never returns"
     )
 

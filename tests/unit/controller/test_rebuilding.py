@@ -102,7 +102,7 @@ def test_a_lost_partition_is_rebuilt_once_every_replica_of_the_highest_state_has
     world = _lost()
     for node_id, reported in ((1, reported_row(1, 2, 3)), (2, reported_row(1, 2, 3))):
         reports(world, node_id, reported)
-        assert "brokers 3 have" in _blocked(world) or node_id == 1
+        assert "broker 3 has" in _blocked(world) or node_id == 1
         assert not world.state.rows_of(numbered_uuid(1))
     # The last replica has an older state, which does not count.
     reports(world, 3, reported_row(1, 2, 3, partition_epoch=8))
@@ -178,7 +178,7 @@ def test_state_below_the_backups_min_isr_proves_nothing() -> None:
     With the former minimum, a replica that left the ISR is eligible.
     """
     alone = reported_row(1, 2, 3, isr=(3,), leader=3)
-    assert "brokers 3 have" in _blocked(_one_down(alone))
+    assert "broker 3 has" in _blocked(_one_down(alone))
     world = _one_down(dataclasses.replace(alone, elr=(1,)))
     world.decide()
     assert world.row().last_known_elr == (1, 2)
@@ -196,7 +196,7 @@ def test_a_broker_has_time_to_report_before_it_counts_as_down() -> None:
     world = _one_down(reported_row(1, 2, 3))
     # The controller has just taken over: no broker has had time to report.
     world.state.had_time_to_report = False
-    assert "brokers 3 have" in _blocked(world)
+    assert "broker 3 has" in _blocked(world)
     world.state.had_time_to_report = True
     world.decide()
     assert world.row().last_known_elr == (1, 2)
@@ -208,7 +208,7 @@ def test_a_replica_that_may_have_lost_a_tail_proves_nothing() -> None:
     # Once not whole, a replica stays so in this rebuilding.
     for has_all_records in (False, True):
         reports(world, 1, reported_row(1, 2, 3), has_all_records=has_all_records)
-        assert "brokers 3 have" in _blocked(world)
+        assert "broker 3 has" in _blocked(world)
     reports(world, 3, reported_row(1, 2, 3))
     world.decide()
     assert world.row().last_known_elr == (1, 2, 3)
@@ -217,7 +217,7 @@ def test_a_replica_that_may_have_lost_a_tail_proves_nothing() -> None:
 def test_a_replica_that_had_lost_a_tail_before_proves_nothing() -> None:
     reported = reported_row(1, 2, 3, isr=(), leader=-1)
     world = _one_down(dataclasses.replace(reported, last_known_elr=(2,), elr=(1,)))
-    assert "brokers 3 have" in _blocked(world)
+    assert "broker 3 has" in _blocked(world)
 
 
 def test_majority_of_the_last_isr_is_enough_with_min_isr_one() -> None:
@@ -229,14 +229,14 @@ def test_majority_of_the_last_isr_is_enough_with_min_isr_one() -> None:
         reported_row(1, 2, 3, isr=(3,), leader=3),
         reported_row(1, 2, 3, isr=(1, 3), leader=3),
     ):
-        assert "brokers 3 have" in _blocked(_one_down(reported, min_isr=1))
+        assert "broker 3 has" in _blocked(_one_down(reported, min_isr=1))
 
 
 def test_a_majority_with_different_states_proves_nothing() -> None:
     world = _one_down(reported_row(1, 2, 3), min_isr=1)
     # Brokers 1 and 2 report different states, so neither is the last one.
     reports(world, 2, reported_row(1, 2, 3, partition_epoch=10), has_all_records=True)
-    assert "brokers 3 have" in _blocked(world)
+    assert "broker 3 has" in _blocked(world)
 
 
 def test_brokers_that_are_down_may_have_continued_without_the_others() -> None:
@@ -248,7 +248,7 @@ def test_brokers_that_are_down_may_have_continued_without_the_others() -> None:
     world.decide()
     assert world.row().last_known_elr == (1, 2)
     world = _one_down(reported_row(1, 2, 3, isr=(1, 3), leader=3), down=(3, 4))
-    assert "brokers 3 have" in _blocked(world)
+    assert "broker 3 has" in _blocked(world)
 
 
 def test_a_missing_replica_proves_nothing() -> None:
@@ -256,7 +256,7 @@ def test_a_missing_replica_proves_nothing() -> None:
     world = _one_down(reported_row(1, 2, 3))
     # Broker 1 reports no replica, although the state names it.
     reports(world, 1)
-    assert "brokers 3 have" in _blocked(world)
+    assert "broker 3 has" in _blocked(world)
 
 
 # ---------------------------------------------------------------- partitions beyond the spec
@@ -317,7 +317,7 @@ def test_a_partition_that_only_a_broker_that_is_down_has_keeps_its_place() -> No
     fence(world, 3)
     pushed = snapshot.full(world.state)
     assert pushed.topics[0].partition_count == 3
-    assert "brokers 3 have" in _blocked(world)
+    assert "broker 3 has" in _blocked(world)
     assert (numbered_uuid(1), 2) not in [all_row.key for all_row in world.state.all_rows()]
 
 
@@ -375,7 +375,7 @@ def test_the_cluster_names_the_topics_that_wait() -> None:
     _settle_unserved(world)
     assert not rebuilding.is_done(world.state)
     text = sentence(world.state)
-    assert "Brokers 3 have not reported. Start them, or delete their Brokers" in text
+    assert "Broker 3 has not reported. Start it, or delete" in text
     assert text.endswith("2 topics not rebuilt yet: topic-1, topic-5")
 
 
@@ -427,7 +427,7 @@ def test_all_brokers_are_waited_for_when_a_replica_of_the_highest_state_is_missi
     assert "brokers 4, 5 have not reported" in _blocked(world)
     # Broker 4 reports a newer state, whose replicas are now the expected ones.
     reports(world, 4, reported_row(4, 5, leader_epoch=7, partition_epoch=20))
-    assert "brokers 5 have not reported" in _blocked(world)
+    assert "broker 5 has not reported" in _blocked(world)
     reports(world, 5, reported_row(4, 5, leader_epoch=7, partition_epoch=20))
     world.decide()
     assert world.row().replicas == (4, 5)
@@ -437,7 +437,7 @@ def test_a_live_broker_is_waited_for_though_no_report_names_it() -> None:
     world = _lost(broker(1), broker(2), broker(7))
     for node_id in (1, 2):
         reports(world, node_id, reported_row(1, 2))
-    assert "brokers 7 have not reported" in _blocked(world)
+    assert "broker 7 has not reported" in _blocked(world)
     reports(world, 7)
     world.decide()
     assert world.row().replicas == (1, 2)
@@ -750,7 +750,7 @@ def test_an_impossible_row_is_rejected(reported: dict[str, object]) -> None:
     world.state.replica_reports.take(
         1, [topic_state(numbered_uuid(1), "topic-1", partitions=(state,))]
     )
-    assert "brokers 1 cannot report the state of their replicas" in _blocked(world)
+    assert "broker 1 cannot report the state of their replicas" in _blocked(world)
 
 
 def test_a_partition_number_that_no_topic_can_have_is_ignored() -> None:
@@ -803,7 +803,7 @@ def test_a_partition_without_a_replica_restarts_where_a_user_accepts_the_loss() 
     world = _lost(broker(1), broker(2), broker(9, fenced=True), replication_factor=2)
     for node_id in (1, 2):
         reports(world, node_id)
-    assert "brokers 9 have not reported" in _blocked(world)
+    assert "broker 9 has not reported" in _blocked(world)
     annotate(world, f"9@{SINCE}")
     world.reconcile()
     # No replica is left anywhere, so the loss must be accepted for the copy as well.
@@ -849,7 +849,7 @@ def test_paused_topic_is_rebuilt_without_applying_its_spec() -> None:
     for node_id in (1, 2):
         reports(world, node_id, reported_row(1, 2, 3))
     result = world.reconcile(brokers_acknowledge=False)
-    assert "brokers 3 have not reported. Start them" in messages(result)["Reconciling"]
+    assert "broker 3 has not reported. Start it" in messages(result)["Reconciling"]
     assert ready(result)["Reconciling"] == ("False", "Paused")
     reports(world, 3, reported_row(1, 2, 3))
     world.decide()
@@ -860,7 +860,7 @@ def test_paused_topic_is_rebuilt_without_applying_its_spec() -> None:
     assert made.replicas == (1, 2, 3)
     assert made.leader in (1, 2, 3)
     result = world.reconcile()
-    assert "have not reported" not in messages(result)["Reconciling"]
+    assert "not reported" not in messages(result)["Reconciling"]
     assert result.status["partitionsPlaced"] == 1
 
 

@@ -207,7 +207,7 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     answers[1] = DeletionPoint(partition=1, error_code=6)
     waiting = deletion_offsets.freeze(world.state, view, step, answers.values(), now_ms=T0)
     assert isinstance(waiting, DeletionWait)
-    assert "partitions 1 " in waiting.message
+    assert "partition 1 " in waiting.message
     assert waiting.message.endswith("(NOT_LEADER_OR_FOLLOWER)")
 
 
@@ -220,7 +220,7 @@ def test_answer_of_a_former_leader_is_not_frozen() -> None:
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
     waiting = deletion_offsets.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
     assert isinstance(waiting, DeletionWait)
-    assert waiting.message.endswith("partitions 0")
+    assert waiting.message.endswith("partition 0")
 
 
 def test_a_topic_deleted_during_the_query_is_named() -> None:
@@ -446,7 +446,7 @@ def test_the_timeout_counts_from_resolution_and_names_what_is_late() -> None:
     assert isinstance(deletion.next_step(world.state, view, now_ms=T0 + 999), Delete)
     step = deletion.next_step(world.state, view, now_ms=T0 + 1000)
     assert isinstance(step, Finished)
-    assert "partitions 2" in step.message
+    assert "partition 2" in step.message
 
 
 def test_a_dry_run_deletes_nothing() -> None:
@@ -456,7 +456,7 @@ def test_a_dry_run_deletes_nothing() -> None:
     )
     assert isinstance(step, Finished)
     assert (step.succeeded, step.reason) == (True, "DryRun")
-    assert step.message == "dry run: 270 records (2100 bytes) in 3 partitions would be deleted"
+    assert step.message == "dry run: 270 records (2,100 bytes) in 3 partitions would be deleted"
 
 
 def _report(partition: int, leader_epoch: int, low_watermark: int) -> PartitionStatus:

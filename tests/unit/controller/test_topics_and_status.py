@@ -104,12 +104,12 @@ def test_replicas_out_of_sync_are_named_with_what_to_do() -> None:
     follower, other = (node for node in first.replicas if node != first.leader)
     world.state.put_row(dataclasses.replace(first, isr=(first.leader, other)))
     text = messages(world.reconcile())["FullyReplicated"]
-    assert "1 replica of 6 not in sync, in partitions 0" in text
-    assert f"brokers {follower} are catching up" in text
+    assert "1 replica of 6 not in sync, in partition 0" in text
+    assert f"broker {follower} is catching up" in text
     # The follower goes down: catching up becomes a matter of starting the broker.
     world.state.put_broker(broker(follower, fenced=True))
     text = messages(world.reconcile())["FullyReplicated"]
-    assert f"brokers {follower} are down. Start them, or delete the Broker" in text
+    assert f"broker {follower} is down. Start it, or delete each Broker" in text
     assert "catching up" not in text
 
 
@@ -787,7 +787,7 @@ def test_approximate_sizes_are_powers_of_two() -> None:
     texts = [approximate_bytes(size) for size in sizes]
     assert texts == [
         "5 bytes",
-        "1023 bytes",
+        "1,023 bytes",
         "about 1 KiB",
         "about 4 MiB",
         "about 4 MiB",
@@ -814,7 +814,7 @@ def test_leader_waiting_for_the_tier_makes_its_topic_unready() -> None:
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "TierUnavailable")
     assert ready(result)["Reconciling"] == ("True", "TierUnavailable")
-    assert messages(result)["Ready"] == "partitions 0 are offline: it is too large"
+    assert messages(result)["Ready"] == "partition 0 is offline: it is too large"
     assert ready(result)["TieringSettled"] == ("False", "TierUnavailable")
     # kubectl's column shows the trouble in place of the state.
     assert result.status["tiering"] == {**figures, "summary": "TierUnavailable"}

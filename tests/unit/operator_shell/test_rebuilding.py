@@ -315,7 +315,7 @@ async def test_rebuilding_ends_once_every_broker_has_reported() -> None:
         (rebuilt,) = services.state.all_rows()
         assert rebuilt.leader_epoch == made.leader_epoch + GENERATION
         await clusters.reconcile(services.cluster_key)
-        assert "Brokers 2 have not reported" in world.condition(CLUSTER, "main", "Ready")[2]
+        assert "Broker 2 has not reported" in world.condition(CLUSTER, "main", "Ready")[2]
         # Broker 2 reports that it has no replica, which completes the rebuilding.
         services.state.take_replica_report(2, [])
         await clusters.reconcile(services.cluster_key)

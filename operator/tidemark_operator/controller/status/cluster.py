@@ -5,10 +5,10 @@ acceptedStorage, nextProducerId) stay as they were read. So does leftBehind, exc
 forgotten entries.
 """
 
+from tidemark.message_text import count, numbers
 from tidemark.reasons import Reason
 from tidemark_operator.controller import cluster_deletion, epochs, left_behind, protection
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.rebuilding import is_done
 from tidemark_operator.controller.status import external_listeners, rebuilding
@@ -160,7 +160,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
     left = epochs.left(state.controller_epoch)
     if left < epochs.RUNNING_OUT:
         text += (
-            f". Only {left} controller epochs are left, and each takeover uses "
+            f". Only {count(left, 'controller epoch', 'is')} left, and each takeover uses "
             "one. Create another Cluster and move the topics there"
         )
         return summary(ready=True, reason=Reason.EPOCHS_RUNNING_OUT, message=text, stalled=True)

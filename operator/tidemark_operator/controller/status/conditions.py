@@ -9,6 +9,7 @@ with the generation that was observed.
 import dataclasses
 import datetime
 
+from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.controller.model import Json
 
@@ -138,4 +139,4 @@ def approximate_bytes(size: int) -> str:
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size >= 1 << power:
             return f"about {1 << (size.bit_length() - 1 - power)} {unit}"
-    return f"{size} bytes"
+    return count(size, "byte")

@@ -10,9 +10,10 @@ therefore does not turn a half-deleted topic into one that is served.
 
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import id_text
+from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event, count, warning
+from tidemark_operator.controller.events import Event, warning
 from tidemark_operator.controller.model import Json, TopicInfo
 from tidemark_operator.controller.status.conditions import approximate_bytes, time_text
 

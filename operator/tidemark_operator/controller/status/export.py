@@ -8,6 +8,7 @@ which are written at most once a minute, and are in no message.
 import dataclasses
 
 from tidemark.export_job import JobReport, shortened
+from tidemark.message_text import clause
 from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.export_values import (
@@ -141,7 +142,7 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
     # Another job has taken over the table. This one is not restarted, so a person has to act.
     if run is not None and run.outcome is ExportOutcome.SUPERSEDED and export.schedule is None:
         text = (
-            f"{export.last_failure}. This job is not restarted, because both "
+            f"{clause(export.last_failure)}. This job is not restarted, because both "
             "jobs would take the table from each other. Stop the other job, "
             "then set spec.suspend to true and back"
         )
@@ -181,10 +182,10 @@ def _failing(export: ExportInfo, view: ExportView) -> list[ConditionValue]:
     run = export.run
     assert run is not None
     refused = run.outcome is ExportOutcome.REFUSED
-    text = f"the last run failed: {export.last_failure}"
+    text = f"the last run failed: {clause(export.last_failure)}"
     if export.failures > 1:
         text = f"{export.failures} consecutive runs have failed. The last error: "
-        text += export.last_failure
+        text += clause(export.last_failure)
     if run.under_way:
         text += f". Run {run.number} is in progress"
         text += f", {view.job.why}" if view.job.why else ""

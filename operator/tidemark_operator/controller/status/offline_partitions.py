@@ -10,10 +10,10 @@ person may instead accept a copy (:mod:`accepted_losses`).
 
 from collections.abc import Iterable, Sequence
 
+from tidemark.message_text import numbered
 from tidemark.reasons import Reason
 from tidemark_operator.controller import accepted_losses
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.model import PartitionRow, TopicInfo, unclean_election
 from tidemark_operator.controller.status.conditions import ConditionValue, summary
 
@@ -40,7 +40,7 @@ def no_leader(
     # An unclean election is only a remedy if a replica without all records exists.
     others = any(set(row.hosts).difference(row.holders) for row in rows)
     reasons = _join_remedies(state, topic, remedies) if others else ", or ".join(remedies)
-    text = f"partitions {numbers(row.partition for row in rows)} have no leader: {reasons}"
+    text = f"{_partitions(rows, 'has')} no leader: {reasons}"
     return summary(ready=False, reason=Reason.PARTITIONS_OFFLINE, message=text, reconciling=True)
 
 
@@ -69,7 +69,7 @@ def _election_waits(
     if silent:
         remedies.append(f"wait for the log reports of {_brokers(silent)}")
     text = (
-        f"partitions {numbers(row.partition for row in rows)} have no leader. "
+        f"{_partitions(rows, 'has')} no leader. "
         f"{_brokers(unproven)} may have lost the latest records in a crash, and "
         "too few have reported their log ends to elect the longest. To resolve "
         f"this, {_join_remedies(state, topic, remedies)}"
@@ -87,7 +87,7 @@ def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> lis
     down = _down(state, {replica for row in rows for replica in row.holders})
     others = f" or start {_brokers(down)}" if down else ""
     text = (
-        f"partitions {numbers(row.partition for row in rows)}: storage of "
+        f"{_partitions(rows)}: storage of "
         f"{leaders} has failed, and no other live replica has all records. "
         f"Repair the log directory of {leaders} (see the condition Ready of its "
         f"Broker){others}"
@@ -103,15 +103,14 @@ def leaders_starting(
     Producers cannot write to these partitions.
     """
     known = state.acknowledgements
-    partitions = numbers(row.partition for row in rows)
     # Leaders without a snapshot of this term are named at once, others only when overdue.
     late = {row.leader for row in rows if not known.has_snapshot(state.brokers.get(row.leader))}
     if known.is_overdue(topic.id):
         late.update(row.leader for row in rows)
-    text = f"waiting for the leaders of partitions {partitions} to acknowledge"
+    text = f"waiting for the leaders of {_partitions(rows)} to acknowledge"
     if late:
         text = (
-            f"partitions {partitions} cannot be written, because "
+            f"{_partitions(rows)} cannot be written, because "
             f"{_brokers(late)} did not acknowledge leadership. Check that they "
             "run and can reach the operator, and look at their logs"
         )
@@ -133,5 +132,8 @@ def _down(state: ControllerState, node_ids: Iterable[int]) -> set[int]:
 
 
 def _brokers(node_ids: Iterable[int]) -> str:
-    known = set(node_ids)
-    return f"broker{'s' if len(known) > 1 else ''} {numbers(known)}"
+    return numbered("broker", node_ids)
+
+
+def _partitions(rows: Iterable[PartitionRow], verb: str = "") -> str:
+    return numbered("partition", (row.partition for row in rows), verb)

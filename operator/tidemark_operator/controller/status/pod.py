@@ -1,8 +1,8 @@
 """Condition PodUpToDate of a broker's pod, and its effect on Reconciling and Stalled."""
 
+from tidemark.message_text import numbers
 from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.pod_state import Hold, PodState
 from tidemark_operator.controller.status.conditions import ConditionValue, condition
 from tidemark_operator.controller.status.draining import named

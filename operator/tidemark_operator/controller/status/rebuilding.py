@@ -1,10 +1,10 @@
 """Rebuilding in the Cluster's status, with topics that only brokers report."""
 
 from tidemark.ids import id_text
+from tidemark.message_text import count, numbered, them
 from tidemark.reasons import RebuildingReason
 from tidemark_operator.controller import rebuilding as rebuilding_core
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import ClusterRebuilding
 from tidemark_operator.controller.rebuilding import is_done, lost
 from tidemark_operator.controller.status.conditions import time_text
@@ -69,7 +69,8 @@ def sentence(state: ControllerState) -> str:
     silent = rebuilding_core.silent(state)
     if silent:
         text += (
-            f". Brokers {numbers(silent)} have not reported. Start them, or delete their Brokers"
+            f". {numbered('Broker', silent, 'has')} not reported. Start {them(silent)}, or delete "
+            "each Broker that never returns"
         )
     names = rebuilding_core.waiting_topics(state)
     if not names:

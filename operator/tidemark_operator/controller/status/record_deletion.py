@@ -1,6 +1,7 @@
 """Status of a RecordDeletion: frozen offsets, low watermarks, Succeeded (Unknown while it runs)."""
 
 from tidemark.ids import id_text
+from tidemark.message_text import numbered
 from tidemark.reasons import Reason
 from tidemark.wire.deletions import DeletionPoint
 from tidemark_operator.controller.controller_state import ControllerState
@@ -12,7 +13,6 @@ from tidemark_operator.controller.deletion_values import (
     Resolve,
     Step,
 )
-from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.status.conditions import (
     ConditionValue,
     StatusResult,
@@ -111,5 +111,5 @@ def _running(step: Step) -> tuple[str, str]:
         return Reason.RESOLVING, "waiting for the leaders' offsets"
     if isinstance(step, Finished):
         return step.reason, step.message
-    text = f"waiting for the low watermark of partitions {numbers(step.pending)}"
+    text = f"waiting for the low watermark of {numbered('partition', step.pending)}"
     return Reason.DELETING, f"{text}; {step.problem}" if step.problem else text

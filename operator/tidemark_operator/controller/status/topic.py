@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from tidemark.ids import id_text
+from tidemark.message_text import count, numbered, quoted, them
 from tidemark.reasons import Reason
 from tidemark.tiering import Tiering
 from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY, PartitionStatus
@@ -20,7 +21,6 @@ from tidemark_operator.controller.disablement import (
     policy_name,
     state_name,
 )
-from tidemark_operator.controller.events import count, numbers, quoted
 from tidemark_operator.controller.model import (
     NO_LEADER,
     PartitionRow,
@@ -364,7 +364,7 @@ def _main(
         return summary(ready=False, reason=Reason.PLACING, message=text, reconciling=True)
     if counted.lost:
         text = (
-            f"partitions {numbers(counted.lost)} have no complete copy left. "
+            f"{numbered('partition', counted.lost, 'has')} no complete copy left. "
             "Restore the log directory of a broker that had "
             f"one{_acceptable(state, topic, counted)}"
         )
@@ -388,7 +388,7 @@ def _main(
 def _served_text(counted: TopicReplicaCounts) -> str:
     partitions = count(counted.rows, "partition")
     if counted.in_sync == counted.desired:
-        return f"{partitions}, {counted.in_sync} of {counted.desired} replicas in sync"
+        return f"{partitions}, {counted.in_sync} of {count(counted.desired, 'replica')} in sync"
     if counted.failing:
         return f"{partitions} served. Replicas are missing: {_why_failing(counted)}"
     return f"{partitions} served. Replicas are missing, see the condition FullyReplicated"
@@ -403,8 +403,9 @@ def _leaders_wait(waiting: Sequence[PartitionStatus]) -> list[ConditionValue]:
 
     The first gives the reason.
     """
-    first, partitions = waiting[0], numbers([report.partition for report in waiting])
-    text = f"partitions {partitions} are offline: {first.error_message or first.error_reason}"
+    first = waiting[0]
+    partitions = numbered("partition", (report.partition for report in waiting), "is")
+    text = f"{partitions} offline: {first.error_message or first.error_reason}"
     return summary(ready=False, reason=first.error_reason, message=text, reconciling=True)
 
 
@@ -445,18 +446,18 @@ def _disabling(
 def _pending(status: PersistedTiering) -> str:
     if not status.pending_brokers:
         return "waiting for brokers to acknowledge"
-    return f"waiting for brokers {numbers(status.pending_brokers)}"
+    return f"waiting for {numbered('broker', status.pending_brokers)}"
 
 
 def _why_failing(counted: TopicReplicaCounts) -> str:
     """Describe the replicas whose storage refuses writes: brokers, partitions and reasons."""
     shown = [
-        f"broker {node_id}, partition {numbers(partitions)}"
+        f"broker {node_id}, {numbered('partition', partitions)}"
         + (f" ({quoted(reason, shown=300)})" if reason else "")
         for node_id, partitions, reason in counted.failing[:3]
     ]
-    more = numbers(node_id for node_id, _, _ in counted.failing[3:])
-    return "; ".join(shown) + (f"; brokers {more}" if more else "")
+    more = [node_id for node_id, _, _ in counted.failing[3:]]
+    return "; ".join([*shown, *([numbered("broker", more)] if more else [])])
 
 
 def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> ConditionValue:
@@ -464,7 +465,7 @@ def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> Condit
     # From a planned change over failures to replicas that only lag.
     if resized is not None and not (resized.without_broker or resized.without_leader):
         text = (
-            f"{count(resized.partitions, 'partition')} have another number of "
+            f"{count(resized.partitions, 'partition', 'has')} another number of "
             "replicas than spec.replicationFactor"
         )
         return condition("FullyReplicated", False, Reason.REPLICATION_FACTOR_CHANGING, text)
@@ -478,7 +479,7 @@ def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> Condit
         text = f"storage of replicas has failed: {_why_failing(counted)}"
         return condition("FullyReplicated", False, Reason.STORAGE_FAILED, text)
     if counted.in_sync == counted.desired:
-        text = f"all {counted.desired} replicas are in sync"
+        text = f"{counted.in_sync} of {count(counted.desired, 'replica')} in sync"
         return condition("FullyReplicated", True, Reason.ALL_IN_SYNC, text)
     if counted.placeholders:
         text = (
@@ -488,8 +489,8 @@ def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> Condit
         return condition("FullyReplicated", False, Reason.PLACEHOLDERS, text)
     if counted.recopied:
         brokers = "; ".join(
-            f"broker {node_id} copies partition {numbers(partitions)} from the leader, because its "
-            "log lacked records"
+            f"broker {node_id} copies {numbered('partition', partitions)} from the leader, "
+            "because its log lacked records"
             for node_id, partitions in counted.recopied[:3]
         )
         return condition("FullyReplicated", False, Reason.REPLICAS_BEHIND, brokers)
@@ -503,14 +504,14 @@ def _behind_text(counted: TopicReplicaCounts) -> str:
     reasons = []
     if counted.down:
         reasons.append(
-            f"brokers {numbers(counted.down)} are down. Start them, or delete "
-            "the Brokers that never return"
+            f"{numbered('broker', counted.down, 'is')} down. Start {them(counted.down)}, or delete "
+            "each Broker that never returns"
         )
     if counted.catching_up:
-        reasons.append(f"brokers {numbers(counted.catching_up)} are catching up")
+        reasons.append(f"{numbered('broker', counted.catching_up, 'is')} catching up")
     text = (
-        f"{count(missing, 'replica')} of {counted.desired} not in sync, in partitions "
-        f"{numbers(counted.behind)}"
+        f"{count(missing, 'replica')} of {counted.desired} not in sync, in "
+        f"{numbered('partition', counted.behind)}"
     )
     return "; ".join([text, *reasons])
 
@@ -562,8 +563,8 @@ def _integrity(state: ControllerState, topic: TopicInfo) -> list[ConditionValue]
     damaged = [report for report in _reports(state, topic) if report.error_reason in reasons]
     if not damaged:
         return []
-    partitions = numbers([report.partition for report in damaged])
-    text = f"partitions {partitions}. The first: {damaged[0].error_message}"
+    partitions = numbered("partition", (report.partition for report in damaged))
+    text = f"{partitions}. The first: {damaged[0].error_message}"
     return [condition("TierIntegrity", False, Reason.OBJECT_DAMAGED, text)]
 
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from tidemark.message_text import numbered
 from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.status.conditions import (
     ConditionValue,
     StatusResult,
@@ -69,7 +69,7 @@ def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> l
         return summary(ready=False, reason=Reason.LIMIT_REACHED, message=text, stalled=True)
     # Other brokers accept the user already, so this resolves itself.
     if view.behind:
-        text = f"waiting for brokers {numbers(view.behind)} to acknowledge the user"
+        text = f"waiting for {numbered('broker', view.behind)} to acknowledge the user"
         return summary(
             ready=False, reason=Reason.ACKNOWLEDGEMENTS_PENDING, message=text, reconciling=True
         )

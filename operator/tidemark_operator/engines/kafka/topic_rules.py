@@ -12,11 +12,11 @@ from kio.schema.errors import ErrorCode
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import id_text
 from tidemark.kafka_client.values import NewTopic, RequestFailure, TopicView
+from tidemark.message_text import count, quoted
 from tidemark.reasons import Reason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.adoption import Adoption, parse_topic_id
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import count, quoted
 from tidemark_operator.controller.model import PersistedTiering, TopicInfo
 from tidemark_operator.controller.topics import Blocker, owner_of
 from tidemark_operator.engines.kafka import desired_configs
@@ -81,8 +81,8 @@ def mismatches(
     # Kafka cannot create placeholders, so an under-replicated topic has fewer replicas.
     has_fewer = accepts_fewer_replicas and factors[-1:] < [topic.replication_factor]
     if factors != [topic.replication_factor] and not has_fewer:
-        text = " or ".join(map(str, factors))
-        problems.append(f"its partitions have {text} replicas, not {topic.replication_factor}")
+        text = " or ".join(count(factor, "replica") for factor in factors)
+        problems.append(f"its partitions have {text}, not {topic.replication_factor}")
     tiering = tiering_found(found.own)
     # With another tiering state the other keys are not comparable.
     if tiering.copies != topic.tiering_spec.enabled:
@@ -98,7 +98,7 @@ def mismatches(
         has = quoted(found.own[key]) if key in found.own else "no value of its own"
         problems.append(f"{key} has {has}, not {quoted(missing[key])}")
     if len(missing) > _SHOWN:
-        problems.append(f"{len(missing) - _SHOWN} more keys differ")
+        problems.append(f"{count(len(missing) - _SHOWN, 'more key', 'differs')}")
     return problems
 
 

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidemark.message_text import count
 from tidemark_avro.column_rules import COLUMNS_MAX, folded
 from tidemark_avro.decoder_results import reasons
 from tidemark_pipeline.schemas.json.inference import (
@@ -101,7 +102,7 @@ class RecordCheck:
         # A record with very many new fields usually has data (such as ids) as field names.
         if new_columns.count > self._new_max:
             return Verdict(
-                f"it has {new_columns.count} fields that the table does not have, and "
+                f"it has {count(new_columns.count, 'field')} that the table does not have, and "
                 f"{self._new_max} at once are the most that are added"
             )
         return Verdict(

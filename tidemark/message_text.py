@@ -1,0 +1,57 @@
+"""Counts and lists in messages, with nouns and verbs that agree with them."""
+
+from collections.abc import Iterable, Sequence
+
+#: Plural of the verbs that do not just lose their "s".
+_PLURAL_VERBS = {"is": "are", "was": "were", "has": "have", "does": "do"}
+
+
+def count(number: int, noun: str, verb: str = "") -> str:
+    """Format ``1 partition``, ``2,000 partitions``; with the verb ``has`` ``1 partition has``."""
+    text = f"{number:,} {_plural(noun, number)}"
+    return f"{text} {_agreeing(verb, number)}" if verb else text
+
+
+def numbered(noun: str, values: Iterable[int], verb: str = "") -> str:
+    """Format ``broker 1`` or ``brokers 1, 2 and 4 more``; with ``verb`` ``broker 1 is``."""
+    known = set(values)
+    text = f"{_plural(noun, len(known))} {numbers(known)}"
+    return f"{text} {_agreeing(verb, len(known))}" if verb else text
+
+
+def them(values: Iterable[int]) -> str:
+    """Return the pronoun for the things of :func:`numbered`: ``it`` or ``them``."""
+    return "it" if len(set(values)) == 1 else "them"
+
+
+def numbers(values: Iterable[int], *, shown: int = 8) -> str:
+    """Format numbers as ``1, 2, 3 and 4 more``, short however many there are."""
+    return names(list(map(str, sorted(values))), shown=shown)
+
+
+def names(texts: Sequence[str], *, shown: int = 8) -> str:
+    """Format texts as ``a, b, c and 4 more``, in their order."""
+    head = ", ".join(texts[:shown])
+    rest = len(texts) - shown
+    return f"{head} and {rest:,} more" if rest > 0 else head
+
+
+def quoted(text: str, *, shown: int = 80) -> str:
+    """Return a person's text, short enough to be part of a message."""
+    return text if len(text) <= shown else f"{text[:shown]}… ({len(text)} characters)"
+
+
+def clause(text: object) -> str:
+    """Return the text of another program or of an error, without the full stop at its end.
+
+    The message that contains it continues after it.
+    """
+    return str(text).rstrip().removesuffix(".")
+
+
+def _plural(noun: str, number: int) -> str:
+    return noun if number == 1 else f"{noun}s"
+
+
+def _agreeing(verb: str, number: int) -> str:
+    return verb if number == 1 else _PLURAL_VERBS.get(verb, verb.removesuffix("s"))
