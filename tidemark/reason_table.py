@@ -218,8 +218,15 @@ TOPIC = (
     ReasonEntry(
         Reason.PLACEHOLDERS,
         "FullyReplicated=False",
-        "Replicas have no broker yet (KIP-409).",
-        "Start more brokers. A broker that joins receives these replicas.",
+        "Replicas have no broker yet (KIP-409). All others are in sync, and writes are accepted.",
+        "Nothing to do. A broker that joins receives these replicas.",
+    ),
+    ReasonEntry(
+        Reason.UNDER_MIN_ISR,
+        "FullyReplicated=False",
+        "Replicas have no broker yet (KIP-409), and the others are fewer than min.insync.replicas. "
+        "Writes with acks=all are refused.",
+        "Start more brokers, or lower min.insync.replicas in spec.config.",
     ),
     ReasonEntry(
         Reason.REPLICAS_BEHIND,
@@ -1056,7 +1063,7 @@ EXPORT = (
     ReasonEntry(
         Reason.JOB_STARTING,
         "Ready=False, Reconciling=True, Exporting=Unknown",
-        "The job was created and has not started to export.",
+        "The job was created, and nothing is committed yet.",
         "Wait. See the pod's state in the message.",
     ),
     ReasonEntry(

@@ -39,6 +39,7 @@ class Reason(enum.StrEnum):
     COMPACTED = "Compacted"
     ALL_IN_SYNC = "AllInSync"
     PLACEHOLDERS = "Placeholders"
+    UNDER_MIN_ISR = "UnderMinIsr"
     REPLICAS_BEHIND = "ReplicasBehind"
     MIN_INSYNC_REPLICAS_TOO_HIGH = "MinInsyncReplicasTooHigh"
     ENABLED = "Enabled"

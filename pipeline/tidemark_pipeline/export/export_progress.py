@@ -26,6 +26,11 @@ __all__ = [
     "new_claim",
 ]
 
+#: Remedy for a table that cannot be continued and is not needed.
+REMOVAL = (
+    "remove this one with its rows: tidemark spark sql 'DROP TABLE NAME' with the same "
+    "--warehouse, for Delta Lake delete its folder"
+)
 PREFIX = "tidemark."
 _TOPIC, _TOPIC_ID, _OFFSETS, _STARTS, _EPOCH, _JOB, _MODE, _DELETES, _LEADER_EPOCHS = (
     PREFIX + name
@@ -197,14 +202,17 @@ def new_claim(
     if progress.mode is not mode:
         raise ExportError(
             f"the table was written with mode {progress.mode}, not {mode}. Continue with mode "
-            f"{progress.mode}, or export into another table"
+            f"{progress.mode}, export into another table, or {REMOVAL}"
         )
     if progress.topic != topic:
         raise ExportError(
-            f"the table contains the topic {progress.topic}, not {topic}. Name another table"
+            f"the table contains the topic {progress.topic}, not {topic}. Name another table, or "
+            f"{REMOVAL}"
         )
-    # A recreated topic has other records at the same offsets.
-    check_topic(progress, topic_id)
+    # A recreated topic has other records at the same offsets. A job that has failed before its
+    # first commit left a table without records, which any topic of the name may fill.
+    if progress.offsets:
+        check_topic(progress, topic_id)
     taken = progress.taken_by(job)
     # Keep a known topic ID and a recorded deletion, even if this job has neither.
     return replace(
@@ -217,7 +225,7 @@ def check_topic(exported: Exported, topic_id: str) -> None:
     if exported.topic_id and topic_id and exported.topic_id != topic_id:
         raise ExportError(
             f"the topic {exported.topic} was deleted and re-created since it was exported. "
-            "Export it into a new table"
+            f"Export it into a new table, or {REMOVAL}"
         )
 
 

@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[3]
 VERDICTS = {
     "Topic": {
         "Healthy": "Serving Settled Progressing Stalled AllInSync Enabled Disabled "
-        "ReplicationFactorChanging Placeholders ReplicasBehind AuditPassed DamageFound "
+        "ReplicationFactorChanging Placeholders UnderMinIsr ReplicasBehind AuditPassed DamageFound "
         "ManifestContradicts NotAudited AuditOutdated MinInsyncReplicasTooHigh",
         "Progressing": "Pending BrokersMissing Placing LeadersStarting PartitionsOffline "
         "ElectionPending StorageFailed Deleting DeletionPending Adopting Rebuilding Disabling",

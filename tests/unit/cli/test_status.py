@@ -59,7 +59,8 @@ def test_verdict_names_the_cause_rather_than_its_consequences() -> None:
     assert lines["key-refused"].startswith("NOT HEALTHY: cluster/tidemark: access key refused")
     assert "(Secret tier)" in lines["key-refused"]
     assert lines["partition-offline"].endswith("(2 of 3 brokers, 1 of 1 topic)")
-    assert lines["placeholders"].startswith("NOT HEALTHY: topic/orders: 2 replicas wait")
+    # Placeholders are declared and accepted (KIP-409): they are named, and are no problem.
+    assert lines["placeholders"] == "HEALTHY: 3 brokers, 1 topic; in progress: topic/orders"
 
 
 def test_a_change_in_progress_is_healthy_until_a_person_must_act() -> None:

@@ -135,9 +135,33 @@ ROWS: dict[str, tuple[ExportInfo, dict[str, Any], tuple[str, str, str, str], str
         "Scheduled",
     ),
     "its time has come": (
-        scheduled(run=run()),
+        scheduled(run=run(2), last_success_ms=T0),
         {"job": STARTING},
         ("True", "False", "False", "True"),
+        "Running",
+    ),
+    "its first time has come": (
+        scheduled(run=run()),
+        {"job": running()},
+        ("False", "True", "False", "Unknown"),
+        "JobStarting",
+    ),
+    "it runs, and has yet to commit": (
+        info(run=run(start_ms=NOW - MINUTE)),
+        {"job": running(commits=0, committed_ms=None)},
+        ("False", "True", "False", "Unknown"),
+        "JobStarting",
+    ),
+    "it runs, and there is nothing to commit": (
+        info(run=run(start_ms=NOW - MINUTE)),
+        {"job": running(commits=0, committed_ms=None, lag=0)},
+        ("True", "False", "False", "True"),
+        "Running",
+    ),
+    "it runs again": (
+        info(run=run(2), status={"lastCommitTime": "2026-01-01T00:00:00Z"}),
+        {"job": running(commits=0, committed_ms=None)},
+        ("True", "False", "False", "False"),
         "Running",
     ),
     "something passes": (
@@ -222,7 +246,10 @@ def test_job_without_commits_despite_lag_is_reported() -> None:
     idle = running(committed_ms=NOW - 600 * MINUTE, lag=0)
     assert conditions(current(0), job=idle)["Exporting"] == ("True", "UpToDate")
     begun = info(run=run(start_ms=NOW - MINUTE))
-    assert conditions(begun, job=running(committed_ms=None))["Exporting"][1] == "CatchingUp"
+    assert conditions(begun, job=running())["Exporting"][1] == "CatchingUp"
+    # A first commit that takes too long is reported as well.
+    never = info(run=run(start_ms=NOW - 16 * MINUTE))
+    assert conditions(never, job=running(committed_ms=None))["Exporting"][1] == "NoProgress"
 
 
 def test_unreachable_metrics_page_keeps_the_job_running() -> None:

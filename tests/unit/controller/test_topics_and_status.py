@@ -82,6 +82,31 @@ def test_under_replicated_and_accepted() -> None:
     assert result.status["topicId"] == id_text(numbered_uuid(1))
 
 
+def test_placeholders_are_trouble_if_they_stop_producers() -> None:
+    """An accepted placeholder is none, and neither hides one that is late."""
+    orders = topic(config={"min.insync.replicas": "2"})
+    world = ControllerWorld(brokers=_brokers(1), topics=[orders], view=cluster(KIP_409))
+    assert ready(world.reconcile())["FullyReplicated"] == ("False", "UnderMinIsr")
+    text = messages(world.reconcile())["FullyReplicated"]
+    assert text.startswith("partition 0 refuses acks=all writes")
+    # The second broker makes writes possible again.
+    world.state.put_broker(broker(2))
+    draft = world.draft()
+    fill_placeholders(draft, limit=10)
+    world.commit(draft)
+    assert ready(world.reconcile())["FullyReplicated"] == ("False", "ReplicasBehind")
+    row = world.row()
+    world.state.put_row(dataclasses.replace(row, isr=row.hosts))
+    assert ready(world.reconcile())["FullyReplicated"] == ("False", "Placeholders")
+    # Then it goes down.
+    world.state.put_row(row)
+    world.state.put_broker(broker(2, fenced=True))
+    assert ready(world.reconcile())["FullyReplicated"] == ("False", "ReplicasBehind")
+    text = messages(world.reconcile())["FullyReplicated"]
+    assert text.startswith("1 replica of 3 not in sync")
+    assert text.endswith("1 replica waits for a broker to join (placeholders), of 3")
+
+
 def test_third_broker_completes_the_replicas() -> None:
     world = ControllerWorld(brokers=_brokers(1, 2), topics=[topic()], view=cluster(KIP_409))
     world.reconcile()

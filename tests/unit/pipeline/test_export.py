@@ -52,6 +52,16 @@ def test_a_table_keeps_the_mode_that_it_was_begun_with() -> None:
 def test_a_table_of_another_topic_is_refused(topic: str, topic_id: str) -> None:
     with pytest.raises(ExportError, match=r"another table|a new table"):
         new_claim(FOUND, topic, topic_id, "b")
+    with pytest.raises(ExportError, match=r"remove this one .*DROP TABLE .*delete its folder"):
+        new_claim(FOUND, topic, topic_id, "b")
+
+
+def test_a_table_without_records_accepts_the_recreated_topic() -> None:
+    """A first export that failed before its commit leaves such a table."""
+    empty = new_claim(None, "t", "id", "a")
+    assert new_claim(empty, "t", "another", "b") == Exported("t", "another", {}, 2, "b")
+    with pytest.raises(ExportError, match="contains the topic t"):
+        new_claim(empty, "u", "another", "b")
 
 
 def test_offsets_never_move_back() -> None:

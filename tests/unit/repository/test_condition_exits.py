@@ -77,8 +77,7 @@ TAKEN = {
         "test_stalled_disablement_names_the_slow_broker",
         "ReplicationFactorPending": "unit/controller/test_replication_factor_changes.py::"
         "test_a_replication_factor_without_enough_brokers_is_reported_and_the_topic_continues",
-        "Placeholders": "unit/controller/test_placement.py::"
-        "test_joining_broker_fills_the_emptiest_partitions_first",
+        "UnderMinIsr": _STATUS + "test_third_broker_completes_the_replicas",
         "MinInsyncReplicasTooHigh": _STATUS
         + "test_min_insync_replicas_above_the_replication_factor_is_reported",
         "ReplicasBehind": _STATUS + "test_third_broker_completes_the_replicas",

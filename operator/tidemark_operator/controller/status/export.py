@@ -200,6 +200,12 @@ def _scheduled(export: ExportInfo, view: ExportView) -> list[ConditionValue]:
     run = export.run
     if run is not None and run.under_way:
         text = f"run {run.number} is in progress"
+        # Nothing shows yet that a run can succeed.
+        if export.last_success_ms is None:
+            text = f"{text}, and none has succeeded yet"
+            if view.job.why:
+                text = f"{text}: {view.job.why}"
+            return _export_summary(Reason.JOB_STARTING, text, reconciling=True, exporting=None)
         if view.job.phase is not JobPhase.RUNNING and view.job.why:
             text += f": {view.job.why}"
         return _export_summary(Reason.RUNNING, text, ready=True, exporting=True)
@@ -221,8 +227,21 @@ def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[Condi
     if job.phase is not JobPhase.RUNNING or report is None or report.lag is None:
         text = f"the job is starting: {job.why}" if job.why else "the job is starting"
         return _export_summary(Reason.JOB_STARTING, text, reconciling=True, exporting=None)
+    # A process that runs may still fail before its first commit.
+    if report.lag and not _has_committed(export, report):
+        text = "the job is running, and has not committed anything yet"
+        progress = _exporting(export, report, now_ms)
+        if progress.status != FALSE:
+            progress = condition(EXPORTING, None, Reason.JOB_STARTING, text)
+        starting = summary(ready=False, reason=Reason.JOB_STARTING, message=text, reconciling=True)
+        return [*starting, progress]
     ready = summary(ready=True, reason=Reason.RUNNING, message="the job is running")
     return [*ready, _exporting(export, report, now_ms)]
+
+
+def _has_committed(export: ExportInfo, report: JobReport) -> bool:
+    """Return whether this run or an earlier one has added to the table."""
+    return report.commits > 0 or "lastCommitTime" in export.status
 
 
 _SILENT = (

@@ -77,6 +77,8 @@ class TopicReplicaCounts:
     #: Partitions with replicas that are not in sync, and the brokers with them that are not
     #: live and that are live.
     behind: tuple[int, ...]
+    #: Partitions with fewer in-sync replicas than min.insync.replicas, which refuse acks=all.
+    under_min: tuple[int, ...]
     down: tuple[int, ...]
     catching_up: tuple[int, ...]
     #: Brokers that copy whole replicas because their logs lacked records, with the partitions.
@@ -106,6 +108,9 @@ def counts(state: ControllerState, topic: TopicInfo) -> TopicReplicaCounts:
         starting=tuple(_starting(state, topic, led)),
         failing=tuple(_failing(state, rows)),
         behind=tuple(partition for partition, node_ids in behind.items() if node_ids),
+        under_min=tuple(
+            row.partition for row in led if len(state.in_sync(row)) < state.min_isr(row)
+        ),
         down=tuple(sorted(node_id for node_id in lagging if not state.is_live(node_id))),
         catching_up=tuple(sorted(node_id for node_id in lagging if state.is_live(node_id))),
         recopied=tuple(_recopied(state, topic)),
@@ -481,12 +486,17 @@ def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> Condit
     if counted.in_sync == counted.desired:
         text = f"{counted.in_sync} of {count(counted.desired, 'replica')} in sync"
         return condition("FullyReplicated", True, Reason.ALL_IN_SYNC, text)
-    if counted.placeholders:
+    # Placeholders are declared and accepted (KIP-409), so replicas that are late come first.
+    if counted.placeholders and not counted.behind:
+        text = _placeholders_text(counted)
+        if not counted.under_min:
+            return condition("FullyReplicated", False, Reason.PLACEHOLDERS, text)
         text = (
-            f"{count(counted.placeholders, 'replica')} of {counted.desired} "
-            "wait for a broker to join (placeholders)"
+            f"{numbered('partition', counted.under_min, 'refuses')} acks=all writes, because fewer "
+            f"replicas than min.insync.replicas are in sync. {text}. Start brokers, or lower "
+            "min.insync.replicas"
         )
-        return condition("FullyReplicated", False, Reason.PLACEHOLDERS, text)
+        return condition("FullyReplicated", False, Reason.UNDER_MIN_ISR, text)
     if counted.recopied:
         brokers = "; ".join(
             f"broker {node_id} copies {numbered('partition', partitions)} from the leader, "
@@ -498,9 +508,14 @@ def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> Condit
     return condition("FullyReplicated", False, Reason.REPLICAS_BEHIND, text)
 
 
+def _placeholders_text(counted: TopicReplicaCounts) -> str:
+    waiting = count(counted.placeholders, "replica", "waits")
+    return f"{waiting} for a broker to join (placeholders), of {counted.desired}"
+
+
 def _behind_text(counted: TopicReplicaCounts) -> str:
     """Describe the replicas that are out of sync, the cause and what to do."""
-    missing = counted.desired - counted.in_sync
+    missing = counted.desired - counted.in_sync - counted.placeholders
     reasons = []
     if counted.down:
         reasons.append(
@@ -513,6 +528,8 @@ def _behind_text(counted: TopicReplicaCounts) -> str:
         f"{count(missing, 'replica')} of {counted.desired} not in sync, in "
         f"{numbered('partition', counted.behind)}"
     )
+    if counted.placeholders:
+        reasons.append(_placeholders_text(counted))
     return "; ".join([text, *reasons])
 
 
