@@ -203,12 +203,14 @@ class ControllerState:
 
         Tombstones prove a start: a grace period that is set later, or by another version of the
         operator, cannot stop brokers that already delete. A lost status proves nothing, so rows and
-        the record of a placement count as well as an id.
+        the record of a placement count as well as an id. Apache Kafka may have a topic whose id was
+        never recorded, because the answer to the request was lost.
         """
         if topic.id in self._tombstones:
             return False
         recorded = topic.id in self.records[self.record_home(topic.id)]
-        return topic.topic_id is not None or recorded or bool(self.rows_of(topic.id))
+        is_known = topic.topic_id is not None or topic.partitions_placed > 0
+        return is_known or recorded or bool(self.rows_of(topic.id))
 
     def take_replica_report(self, node_id: int, states: Iterable[TopicState]) -> None:
         """Take a broker's report of the replica states that it has received.

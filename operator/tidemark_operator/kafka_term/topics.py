@@ -121,6 +121,10 @@ class KafkaTopicReconciler:
             return await write_status(services, key, topic, decision)
         # Without an id, the topic is created, or adopted.
         if topic.topic_id is None:
+            # A topic that is being deleted is not created. Its lost creation may have succeeded.
+            is_leaving = topic.deletion_due_ms is not None
+            if is_leaving and await services.kafka.looks.ask(topic.name, None) is None:
+                return await self._delete(key, body, topic, taken)
             return await self._creator.begin(key, topic)
         # The periodic observation may be older than the topic, so it is read once directly.
         found = seen.topics.get(topic.name)

@@ -8,6 +8,7 @@ from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificates import Certificates, ClientCertificates
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
+from tidemark_operator.controller.status.deletion_grace import GraceAnnouncements
 from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.engines.base import Engine
 from tidemark_operator.engines.own.port import OwnEngine
@@ -29,7 +30,7 @@ class TermServices:
 
     ``cluster_key``: the Cluster that this operator controls. ``state``: the engine's view, with the
     objects of the API server. ``disablements``: what brokers have acknowledged. ``leads``: whether
-    the Lease is still held.
+    the Lease is still held. ``announcements``: deletions that this term has announced.
     """
 
     cluster_key: Key
@@ -44,6 +45,7 @@ class TermServices:
     metrics: Metrics
     leads: Callable[[], bool] = lambda: True
     disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
+    announcements: GraceAnnouncements = dataclasses.field(default_factory=GraceAnnouncements)
 
     def wake_topic(self, topic_id: uuid.UUID, *, ahead: bool = False) -> None:
         """Reconcile the Topic of an id soon, if there is one; ``ahead``: see the queue."""

@@ -13,7 +13,7 @@ from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import left_behind
 from tidemark_operator.controller.events import Event, normal
 from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
-from tidemark_operator.controller.status import cluster_status, deletion_grace, topic_status
+from tidemark_operator.controller.status import cluster_status, topic_status
 from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.controller.status.left_behind import rendered
 from tidemark_operator.controller.status.write_pacing import (
@@ -92,10 +92,13 @@ async def write_topic_status(
     now_ms = wall_ms()
     result = topic_status(services.state, topic, decision, services.disablements, now_ms=now_ms)
     status = dict(result.status) if keys is None else {**result.status, "configKeys": keys}
-    if await services.statuses.write_if_due(TOPIC, key, former, status, now_ms=now_ms):
+    is_written = await services.statuses.write_if_due(TOPIC, key, former, status, now_ms=now_ms)
+    # The Event may be missing although the status is written, if an operator died in between.
+    for event in services.announcements.news(services.state, topic, status):
+        services.events.emit(event)
+    if is_written:
         logger.info("%s", result.sentence)
-        announced = deletion_grace.announced(services.state, topic, status)
-        for event in (*decision.events, *news(topic, status), *announced):
+        for event in (*decision.events, *news(topic, status)):
             services.events.emit(event)
         if decision.adopted is not None:
             services.queue.add(services.cluster_key)  # the topic leaves its list leftBehind

@@ -20,6 +20,7 @@ from tidemark.wire.topics import (
 from tidemark_operator.controller import protection
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
 from tidemark_operator.objects.ownership import Path, holder, patch_of
 from tidemark_operator.resources.assignments import assignments_text, parse_assignments
@@ -205,6 +206,9 @@ def check_deletion(topic: TopicInfo, body: Json) -> None:
     if topic.protected:
         raise refused(ErrorCode.policy_violation, protection.refused_text(topic.key))
     # Kafka has no deletion that takes effect later.
+    if topic.deletion_due_ms is not None:
+        text = f"Topic {topic.key} is already being deleted: {deletion_grace.pending_text(topic)}"
+        raise refused(ErrorCode.policy_violation, text)
     if topic.deletion_grace:
         text = (
             f"Topic {topic.key} has spec.deletionGracePeriod {topic.deletion_grace}, and a Kafka "

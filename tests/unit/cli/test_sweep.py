@@ -36,7 +36,7 @@ def test_sweep_without_delete_only_shows_orphans(tmp_path: Path) -> None:
     store, key = tier_with_an_orphan(tmp_path)
     code, output = run("--path", str(tmp_path), "--older-than", "0")
     assert code == 0, output
-    assert "1 objects that no manifest names, 5 bytes" in output
+    assert "1 object that no manifest names, 5 bytes" in output
     assert key in output
     assert "data/photos/ (1)" in output
     assert "tidemark sweep --delete" in output

@@ -84,8 +84,10 @@ def test_under_replicated_and_accepted() -> None:
 
 def test_placeholders_are_trouble_if_they_stop_producers() -> None:
     """An accepted placeholder is none, and neither hides one that is late."""
-    orders = topic(config={"min.insync.replicas": "2"})
-    world = ControllerWorld(brokers=_brokers(1), topics=[orders], view=cluster(KIP_409))
+    world = ControllerWorld(brokers=_brokers(1), topics=[topic()], view=cluster(KIP_409))
+    assert ready(world.reconcile())["FullyReplicated"] == ("False", "Placeholders")
+    orders = world.state.topics[topic().key]
+    world.state.put_topic(dataclasses.replace(orders, config={"min.insync.replicas": "2"}))
     assert ready(world.reconcile())["FullyReplicated"] == ("False", "UnderMinIsr")
     text = messages(world.reconcile())["FullyReplicated"]
     assert text.startswith("partition 0 refuses acks=all writes")

@@ -1,6 +1,8 @@
 """Grace period of a Topic's deletion: the topic is served until it ends, and can be kept."""
 
+import dataclasses
 import datetime
+import uuid
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,6 +16,8 @@ from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.resources.scalars import ms_of_time
+from tidemark_operator.topic_changes.alteration import check_deletion
+from tidemark_operator.topic_changes.refusal import ChangeRefusal
 
 T = ShellWorld.key(TOPIC, "t")
 HOUR_MS = 3_600_000
@@ -125,6 +129,51 @@ async def test_one_event_says_how_much_is_deleted_and_how_to_keep_it(
     world.edit(TOPIC, "t", deletionGracePeriod="48h")
     await topics.reconcile(T)
     assert world.events.reasons.count("DeletionPending") == 2
+
+
+async def test_next_operator_announces_what_its_predecessor_may_not_have(
+    world: ShellWorld, clock: Clock
+) -> None:
+    """The first operator dies between the write of the status and that of the Event."""
+    delete(world, clock)
+    await TopicReconciler(world.services).reconcile(T)
+    world.events.emitted.clear()
+    async with world.term():
+        topics = TopicReconciler(world.services)
+        for _ in range(2):
+            await topics.reconcile(T)
+        assert world.events.reasons.count("DeletionPending") == 1
+
+
+async def test_client_that_deletes_a_leaving_topic_learns_when_it_is_deleted(
+    world: ShellWorld, clock: Clock
+) -> None:
+    body = {"metadata": {"managedFields": []}}
+    with pytest.raises(ChangeRefusal, match="Delete the Topic object"):
+        check_deletion(world.services.state.topics["ns/t"], body)
+    delete(world, clock)
+    await TopicReconciler(world.services).reconcile(T)
+    with pytest.raises(ChangeRefusal, match=r"already being deleted: .* set deletionGracePeriod"):
+        check_deletion(world.services.state.topics["ns/t"], body)
+
+
+@pytest.mark.parametrize(("partitions", "due_ms"), [(1, 5), (0, None)])
+async def test_topic_that_may_have_been_created_has_its_grace_period(
+    world: ShellWorld, partitions: int, due_ms: int | None
+) -> None:
+    """Apache Kafka may have created it although the answer with its id was lost."""
+    leaving = dataclasses.replace(
+        world.services.state.topics["ns/t"],
+        key="ns/u",
+        name="u",
+        uid=uuid.UUID(int=77),
+        topic_id=None,
+        partitions_placed=partitions,
+        deletion_grace="24h",
+        deletion_due_ms=5,
+    )
+    world.services.state.put_topic(leaving)
+    assert world.services.state.topics["ns/u"].deletion_due_ms == due_ms
 
 
 async def test_topic_is_kept_and_adopted_as_the_event_says(world: ShellWorld, clock: Clock) -> None:

@@ -400,7 +400,7 @@ async def test_an_invalid_schedule_is_corrected(world: ShellWorld) -> None:
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "ScheduleInvalid")
     world.edit(EXPORT, "x", schedule="0 * * * *")
     await reconcile(world)  # the object is older than an hour, so a run is due
-    assert ready(world) == ("True", "Running")
+    assert ready(world) == ("False", "JobStarting")
     # After a successful run, the next one is due at the next full hour.
     world.jobs.end(X, 1, JobReport(phase=ExportJobPhase.DONE))
     await settle(world)

@@ -8,6 +8,8 @@ the deletion is recorded in the status before anything is deleted. A clock that 
 therefore does not turn a half-deleted topic into one that is served.
 """
 
+import uuid
+
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import id_text
 from tidemark.message_text import count
@@ -66,12 +68,31 @@ def recheck_s(topic: TopicInfo, delay_s: float | None, *, now_ms: int) -> float 
     return due_s if delay_s is None else min(delay_s, due_s)
 
 
-def announced(state: ControllerState, topic: TopicInfo, status: Json) -> tuple[Event, ...]:
-    """Return the Event of a grace period that starts, or changes its end, with ``status``."""
-    old, new = topic.status.get(DELETION), status.get(DELETION)
-    due = new.get("due") if isinstance(new, dict) and not new.get("started") else None
-    if due is None or due == (old.get("due") if isinstance(old, dict) else None):
-        return ()
+class GraceAnnouncements:
+    """Events of the grace periods that one term has announced.
+
+    Each term announces every pending deletion once: its predecessor may have stopped between the
+    write of the status and that of the Event, and Kubernetes deletes Events after an hour.
+    """
+
+    def __init__(self) -> None:
+        #: Announced ends by the uid of the Topic.
+        self._due: dict[uuid.UUID, str] = {}
+
+    def news(self, state: ControllerState, topic: TopicInfo, status: Json) -> tuple[Event, ...]:
+        """Return the Event of a grace period that is new in this term, or has another end."""
+        field = status.get(DELETION)
+        due = field.get("due") if isinstance(field, dict) and not field.get("started") else None
+        if due is None:
+            self._due.pop(topic.uid, None)
+            return ()
+        if self._due.get(topic.uid) == due:
+            return ()
+        self._due[topic.uid] = due
+        return (_event(state, topic, due),)
+
+
+def _event(state: ControllerState, topic: TopicInfo, due: str) -> Event:
     namespace, _, name = topic.key.rpartition("/")
     orphan = '{"spec":{"deletionPolicy":"Orphan"}}'
     text = (
@@ -80,7 +101,7 @@ def announced(state: ControllerState, topic: TopicInfo, status: Json) -> tuple[E
         f"{namespace} patch topics.tidemark.dev {name} --type merge --patch '{orphan}'. Then "
         f"apply its manifest again with the annotation {ADOPT_TOPIC_ID}: {id_text(topic.id)}"
     )
-    return (warning("Topic", topic.key, Reason.DELETION_PENDING, text),)
+    return warning("Topic", topic.key, Reason.DELETION_PENDING, text)
 
 
 def _extent(state: ControllerState, topic: TopicInfo) -> str:
