@@ -273,6 +273,7 @@ def text(state: ControllerState, topic: TopicInfo, waiting: RebuildingWait) -> s
         "from broker reports: "
     )
     parts = []
+    # First what a person can start, then what only another report can resolve.
     if waiting.brokers:
         parts.append(
             f"{numbered('broker', waiting.brokers, 'has')} not reported. "
