@@ -77,7 +77,9 @@ TAKEN = {
         "test_stalled_disablement_names_the_slow_broker",
         "ReplicationFactorPending": "unit/controller/test_replication_factor_changes.py::"
         "test_a_replication_factor_without_enough_brokers_is_reported_and_the_topic_continues",
-        "UnderMinIsr": _STATUS + "test_third_broker_completes_the_replicas",
+        "Placeholders": "unit/controller/test_placement.py::"
+        "test_joining_broker_fills_the_emptiest_partitions_first",
+        "UnderMinIsr": _STATUS + "test_placeholders_are_trouble_if_they_stop_producers",
         "MinInsyncReplicasTooHigh": _STATUS
         + "test_min_insync_replicas_above_the_replication_factor_is_reported",
         "ReplicasBehind": _STATUS + "test_third_broker_completes_the_replicas",
