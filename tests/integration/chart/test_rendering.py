@@ -109,7 +109,15 @@ VALUES = {
     "everything": EVERYTHING,
     "bare": BARE,
 }
-each_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
+#: Of `make test`: other values are parts of these, or nearly the same.
+SHORT = {"defaults", "everything"}
+each_values = pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(values, id=name, marks=[] if name in SHORT else pytest.mark.full)
+        for name, values in VALUES.items()
+    ],
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,5 @@
-"""Socket tests run on both loops: uvloop, as in production, and asyncio's own."""
+"""Socket tests run on both loops: uvloop, as in production, and asyncio's own, which ``make test``
+leaves out."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -6,8 +7,11 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
+from tests.effort import IS_QUICK
+
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    production = {"uvloop": uvloop.new_event_loop}
+    return production if IS_QUICK else {"asyncio": asyncio.new_event_loop, **production}
