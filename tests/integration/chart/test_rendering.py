@@ -109,7 +109,7 @@ VALUES = {
     "everything": EVERYTHING,
     "bare": BARE,
 }
-#: Of `make test`: other values are parts of these, or nearly the same.
+#: Values of `make test`: the others are parts of them, or nearly the same.
 SHORT = {"defaults", "everything"}
 each_values = pytest.mark.parametrize(
     "values",

@@ -241,6 +241,7 @@ async def _replaced(world: ClusterWorld) -> set[int]:
     return {node for node in (1, 2, 3) if await pods.image(world, node) == NEW}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_rolling_restart_waits_until_all_replicas_are_in_sync(
     world: ClusterWorld,
