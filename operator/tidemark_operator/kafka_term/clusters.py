@@ -1,22 +1,33 @@
-"""Cluster whose engine is an Apache Kafka: its cluster id, its brokers' objects, its status."""
+"""Cluster whose engine is an Apache Kafka, and the ``Broker`` objects of its brokers.
+
+The operator records the cluster's id and writes the statuses. It creates, updates and removes the
+Broker objects; people only read them.
+"""
 
 import dataclasses
 import functools
 import logging
 
 from tidemark.reasons import Reason
+from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import normal, warning
-from tidemark_operator.kafka_term.brokers import keep_objects, remove_objects
+from tidemark_operator.controller.status import broker_status
+from tidemark_operator.controller.status.conditions import summary
+from tidemark_operator.controller.status.write_pacing import figures_interval_ms
+from tidemark_operator.kafka_term.observer import broker_key
 from tidemark_operator.kafka_term.services import KafkaServices
-from tidemark_operator.kube.kinds import CLUSTER, Key
-from tidemark_operator.objects.conversions import is_leaving
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, Json, Key, key_of
+from tidemark_operator.objects.conversions import cluster_of, is_leaving
+from tidemark_operator.pods.identity import MANAGER, cluster_labels, manifest_head
 from tidemark_operator.reconcile.failures import take_refusals
+from tidemark_operator.reconcile.object_conditions import report_foreign, write_conditions
 from tidemark_operator.reconcile.shared_steps import (
     leave_cluster,
     report_second_cluster,
     write_cluster_status,
 )
-from tidemark_operator.resources.names import CLUSTER_FINALIZER
+from tidemark_operator.resources.names import CLUSTER_FINALIZER, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -90,3 +101,111 @@ class KafkaClusterReconciler:
         state.engine = dataclasses.replace(
             state.engine, problem=seen.problem or unheard, refused=seen.refused
         )
+
+
+# ------------------------------------------------------------ Brokers
+
+
+_ONLY = (
+    "the brokers of this Cluster are Apache Kafka's (spec.engine.kafka), and "
+    "the operator creates their Broker objects. Delete this one"
+)
+
+
+class KafkaBrokerReconciler:
+    """Reconciler of Brokers of one term."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._services = services
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Reconcile one Broker of an existing Kafka cluster, which only has a status.
+
+        Returns the seconds until the next reconciliation; None: it waits for a change of the
+        object.
+        """
+        services = self._services
+        body = services.objects.get(key)
+        # Deleted: if the broker still exists in Kafka, the Cluster's reconciler creates it again.
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return None
+        if cluster_of(body) != services.cluster_key.name:
+            return await report_foreign(services, BROKER, key, body)
+        if body["spec"]["workload"] != Workload.OBSERVED:
+            conditions = summary(
+                ready=False, reason=Reason.ENGINE_KAFKA, message=_ONLY, stalled=True
+            )
+            await write_conditions(services, BROKER, key, body, conditions, once=False)
+            return None
+        broker = services.state.brokers.get(int(body["spec"]["nodeId"]))
+        # No such broker in Kafka: the Cluster's reconciler deletes this object.
+        if broker is None or broker.key != key.namespaced_name:
+            services.queue.add(services.cluster_key)
+            return None
+        return await self._write(key, body, broker.node_id)
+
+    async def _write(self, key: Key, body: Json, node_id: int) -> float | None:
+        services, now_ms = self._services, wall_ms()
+        generation = int(body["metadata"]["generation"])
+        former = body.get("status") or {}
+        broker = dataclasses.replace(
+            services.state.brokers[node_id], status=former, generation=generation
+        )
+        status = broker_status(services.state, broker, now_ms=now_ms).status
+        written = await services.statuses.write_if_due(BROKER, key, former, status, now_ms=now_ms)
+        return None if written or former == status else figures_interval_ms(status) / 1000
+
+
+async def keep_objects(services: KafkaServices) -> None:
+    """Create a Broker object for each broker of the Kafka cluster, and remove the others."""
+    seen, cluster = services.seen.cluster, services.cluster_key
+    if seen is None:
+        return
+    bodies = {
+        key_of(body).name: body
+        for body in services.objects.of_kind(BROKER)
+        if cluster_of(body) == cluster.name
+    }
+    # Create what is missing.
+    node_ids = {broker_key(services, node.node_id): node.node_id for node in seen.nodes}
+    for name, node_id in node_ids.items():
+        if name not in bodies:
+            # Server-side apply: a second creation by another operator is no conflict.
+            body = _manifest(services, name, node_id)
+            await services.client.apply(BROKER, body, manager=MANAGER)
+            services.queue.add(BROKER.key(f"{cluster.namespace}/{name}"))
+    # Remove what the operator created for a broker that no longer exists.
+    for name, body in bodies.items():
+        if name not in node_ids and body["spec"]["workload"] == Workload.OBSERVED:
+            await _remove(services, body)
+
+
+async def remove_objects(services: KafkaServices) -> None:
+    """Remove the observed Brokers together with the Cluster."""
+    for body in list(services.objects.of_kind(BROKER)):
+        observed = body["spec"]["workload"] == Workload.OBSERVED
+        if observed and cluster_of(body) == services.cluster_key.name:
+            await _remove(services, body)
+
+
+async def _remove(services: KafkaServices, body: Json) -> None:
+    if body["metadata"].get("deletionTimestamp"):
+        return
+    try:
+        await services.client.delete(BROKER, key_of(body), uid=str(body["metadata"]["uid"]))
+    except NotFound:
+        logger.info("%s is already deleted", key_of(body))
+
+
+def _manifest(services: KafkaServices, name: str, node_id: int) -> Json:
+    """Return the Broker object of a node of the Kafka cluster."""
+    cluster = services.cluster_key
+    labels = cluster_labels(cluster.name)
+    return {
+        **manifest_head(BROKER.api_version, BROKER.kind, name, cluster.namespace, labels),
+        "spec": {
+            "clusterRef": {"name": cluster.name},
+            "nodeId": node_id,
+            "workload": str(Workload.OBSERVED),
+        },
+    }

@@ -20,8 +20,7 @@ from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.engines.kafka.cluster import KafkaCluster
 from tidemark_operator.engines.kafka.records import ApacheKafka
 from tidemark_operator.events import EventWriter
-from tidemark_operator.kafka_term.brokers import KafkaBrokerReconciler
-from tidemark_operator.kafka_term.clusters import KafkaClusterReconciler
+from tidemark_operator.kafka_term.clusters import KafkaBrokerReconciler, KafkaClusterReconciler
 from tidemark_operator.kafka_term.disablement import NOTE, Disabler
 from tidemark_operator.kafka_term.observer import Observer
 from tidemark_operator.kafka_term.reassignments import Mover

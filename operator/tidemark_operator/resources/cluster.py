@@ -14,9 +14,8 @@ from tidemark.configuration.values import INT32_MAX
 from tidemark.reasons import RebuildingReason
 from tidemark_operator.resources.broker_pod import APPARMOR, Annotations, BrokerPod, Labels
 from tidemark_operator.resources.conditions import (
-    ACCEPTED_MAX,
     READY,
-    AcceptanceRecord,
+    AcceptedLosses,
     Conditions,
     pending,
 )
@@ -460,13 +459,7 @@ class ClusterStatus(ApiModel):
         Field(max_length=STRAY_TOPICS_MAX),
         KubernetesSchema(**ATOMIC),
     ] = None
-    accepted: Annotated[
-        tuple[AcceptanceRecord, ...] | None,
-        Field(
-            max_length=ACCEPTED_MAX, description="Latest losses that were accepted by annotation."
-        ),
-        KubernetesSchema(**ATOMIC),
-    ] = None
+    accepted: AcceptedLosses | None = None
     throttled_brokers: Annotated[
         tuple[int, ...] | None,
         Field(

@@ -75,3 +75,10 @@ class AcceptanceRecord(ApiModel):
     value: Annotated[str, Field(max_length=1024, description="Value of the annotation.")]
     effect: Annotated[str, Field(max_length=1024, description="Result of the acceptance.")]
     time: Time
+
+
+AcceptedLosses = Annotated[
+    tuple[AcceptanceRecord, ...],
+    Field(max_length=ACCEPTED_MAX, description="Latest losses that were accepted by annotation."),
+    KubernetesSchema(**ATOMIC),
+]

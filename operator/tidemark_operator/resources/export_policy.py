@@ -84,99 +84,88 @@ Place = Annotated[
         )
     ),
 ]
+Texts = Annotated[tuple[Text, ...], Field(max_length=ENTRIES_MAX), KubernetesSchema(**ATOMIC)]
+KeyPatterns = Annotated[
+    tuple[KeyPattern, ...], Field(max_length=ENTRIES_MAX), KubernetesSchema(**ATOMIC)
+]
+Places = Annotated[tuple[Place, ...], Field(max_length=ENTRIES_MAX), KubernetesSchema(**ATOMIC)]
+ObjectNames = Annotated[
+    tuple[ObjectName, ...], Field(max_length=ENTRIES_MAX), KubernetesSchema(**ATOMIC)
+]
 
 
 class ExportPolicy(SpecModel):
     """Permissions for Exports of the Cluster, in addition to the safe defaults."""
 
     images: Annotated[
-        tuple[Text, ...],
+        Texts,
         Field(
-            max_length=ENTRIES_MAX,
             description="Allowed values of job.image: a repository with any tag or digest, "
             "or one image. Default: only the operator's own image.",
         ),
-        KubernetesSchema(**ATOMIC),
     ] = ()
     jars: Annotated[
-        tuple[Place, ...],
+        Places,
         Field(
-            max_length=ENTRIES_MAX,
             description="Allowed locations of job.jars: a path or URI and everything below "
             "it. Default: paths of the image outside mounted volumes.",
         ),
-        KubernetesSchema(**ATOMIC),
     ] = ()
     spark_conf: Annotated[
-        tuple[KeyPattern, ...],
+        KeyPatterns,
         Field(
-            max_length=ENTRIES_MAX,
             description="Allowed keys of job.conf and job.confSecrets, with an optional "
             "trailing *. Default: memory, parallelism, time zone, and s3a "
             "credentials and endpoint. Keys that load code are never allowed.",
         ),
-        KubernetesSchema(**ATOMIC),
     ] = ()
     catalog_properties: Annotated[
-        tuple[KeyPattern, ...],
+        KeyPatterns,
         Field(
-            max_length=ENTRIES_MAX,
             description="Allowed properties of table.catalog and table.catalogSecrets, "
             "with an optional trailing *. Default: properties of Iceberg's "
             "catalogs that load no other classes.",
         ),
-        KubernetesSchema(**ATOMIC),
     ] = ()
     endpoints: Annotated[
-        tuple[Place, ...],
+        Places,
         Field(
-            max_length=ENTRIES_MAX,
             description="Allowed targets for credentials: URIs of catalogs, S3 services "
             "and schema registries with all paths below, and brokers as "
             "kafka://host:port. Default: the Cluster's own brokers and tier.",
         ),
-        KubernetesSchema(**ATOMIC),
     ] = ()
     warehouses: Annotated[
-        tuple[Place, ...] | None,
+        Places | None,
         Field(
-            max_length=ENTRIES_MAX,
             description="Allowed locations of table.warehouse: a path or URI and "
             "everything below it. Default: any location in a pod; with a local "
             "operator, any location except local paths.",
         ),
-        KubernetesSchema(**ATOMIC),
     ] = None
     service_accounts: Annotated[
-        tuple[ObjectName, ...],
+        ObjectNames,
         Field(
-            max_length=ENTRIES_MAX,
             description="Allowed values of job.serviceAccountName. Default: none.",
         ),
-        KubernetesSchema(**ATOMIC),
     ] = ()
     claims: Annotated[
-        tuple[ObjectName, ...],
-        Field(max_length=ENTRIES_MAX, description="Allowed claims of job.volumes. Default: none."),
-        KubernetesSchema(**ATOMIC),
+        ObjectNames,
+        Field(description="Allowed claims of job.volumes. Default: none."),
     ] = ()
     pod_labels: Annotated[
-        tuple[KeyPattern, ...],
+        KeyPatterns,
         Field(
-            max_length=ENTRIES_MAX,
             description="Allowed keys of job.podLabels, with an optional trailing *. "
             "Services, NetworkPolicies and webhooks can select pods by labels. "
             "Default: none.",
         ),
-        KubernetesSchema(**ATOMIC),
     ] = ()
     pod_annotations: Annotated[
-        tuple[KeyPattern, ...],
+        KeyPatterns,
         Field(
-            max_length=ENTRIES_MAX,
             description="Allowed keys of job.podAnnotations, with an optional trailing *. "
             "Webhooks can mount Secrets and add containers by annotations. "
             "Default: none.",
         ),
-        KubernetesSchema(**ATOMIC),
     ] = ()

@@ -20,9 +20,8 @@ from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
 from tidemark.tiering import STEPS
 from tidemark_operator.resources.conditions import (
-    ACCEPTED_MAX,
     READY,
-    AcceptanceRecord,
+    AcceptedLosses,
     Conditions,
     pending,
 )
@@ -537,13 +536,7 @@ class TopicStatus(ApiModel):
             "until it resumes.",
         ),
     ] = None
-    accepted: Annotated[
-        tuple[AcceptanceRecord, ...] | None,
-        Field(
-            max_length=ACCEPTED_MAX, description="Latest losses that were accepted by annotation."
-        ),
-        KubernetesSchema(**ATOMIC),
-    ] = None
+    accepted: AcceptedLosses | None = None
     conditions: Conditions = ()
 
 
