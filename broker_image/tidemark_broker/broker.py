@@ -30,7 +30,7 @@ from tidemark_broker.api.services import HandlerServices, HandlerSettings
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.config_entries import accepted
+from tidemark_broker.config_entries import accepted, values_of
 from tidemark_broker.control.client import ControlClient, ProcessIdentity
 from tidemark_broker.control.commands import CommandServer
 from tidemark_broker.control.disablement_tasks import DisablementTasks
@@ -119,10 +119,8 @@ def fetch_limits(config: BrokerConfig) -> FetchLimits:
 def api_settings(config: BrokerConfig) -> HandlerSettings:
     """Return the part of the configuration that the api handlers read."""
     return HandlerSettings(
-        fetch_bytes_max=config.integer("fetch.max.bytes"),
-        remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
+        **values_of(HandlerSettings, config.entries),
         replica_selector=accepted(config.entries, REPLICA_SELECTOR),
-        partitions_described_max=config.integer("max.request.partition.size.limit"),
         log_dir=config.log_dir.absolute(),
     )
 

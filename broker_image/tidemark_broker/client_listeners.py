@@ -11,7 +11,7 @@ from tidemark_broker.admission.rate import Windows
 from tidemark_broker.api.dispatcher import Dispatcher
 from tidemark_broker.api.sessions import ConnectionSessions, ProofLimits
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.config_entries import accepted
+from tidemark_broker.config_entries import accepted, values_of
 from tidemark_broker.listeners import OAUTHBEARER, ClientAuth, ClientListener
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.metrics import NetMetrics
@@ -48,7 +48,7 @@ class ClientListeners:
         self._verifier = Verifier(users, _token_checker(config))
         # Limits of connections and memory apply to all listeners together.
         connections = Connections(ConnectionLimits.of(config.entries), metrics)
-        limits = ProofLimits.of(config.entries)
+        limits = ProofLimits(**values_of(ProofLimits, config.entries))
         # Until the controller has sent the users, an authenticating listener delays its sessions.
         waits = any(listener.authenticates for listener in config.clients)
         self.servers: Mapping[str, KafkaServer] = {

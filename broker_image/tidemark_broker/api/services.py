@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tidemark.configuration.table import BROKER
 from tidemark_broker.api.fetch_session import FetchSessionCache
+from tidemark_broker.config_entries import key_field
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
@@ -19,23 +18,17 @@ from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.marker_writer import MarkerWriter
 
 
-def _default(name: str) -> Any:
-    return BROKER[name].default_value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerSettings:
     """Settings of the handlers.
 
-    ``fetch_bytes_max`` is ``fetch.max.bytes``, ``remote_wait_ms`` is ``remote.fetch.max.wait.ms``,
-    ``replica_selector`` is ``replica.selector.class`` unless the Cluster has another value,
-    ``partitions_described_max`` is ``max.request.partition.size.limit``.
+    ``replica_selector`` is ``replica.selector.class`` unless the Cluster has another value.
     """
 
-    fetch_bytes_max: int = _default("fetch.max.bytes")
-    remote_wait_ms: int = _default("remote.fetch.max.wait.ms")
+    fetch_bytes_max: int = key_field("fetch.max.bytes")
+    remote_wait_ms: int = key_field("remote.fetch.max.wait.ms")
     replica_selector: str = ""
-    partitions_described_max: int = _default("max.request.partition.size.limit")
+    partitions_described_max: int = key_field("max.request.partition.size.limit")
     log_dir: Path = Path()
 
 

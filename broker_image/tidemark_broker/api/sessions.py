@@ -8,9 +8,8 @@ other request closes the connection. Later the same restriction applies once the
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from tidemark.metrics import broker_table
 from tidemark.wire.framing import bare_frame, peek_request
@@ -19,7 +18,7 @@ from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.api import api_versions, sasl_authenticate, sasl_handshake
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher
-from tidemark_broker.config_entries import integer_of
+from tidemark_broker.config_entries import key_field
 from tidemark_broker.listeners import ClientListener, SecurityProtocol
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
 from tidemark_broker.security import principal
@@ -33,26 +32,12 @@ _PROVING = frozenset({api_versions.KEY, sasl_handshake.KEY, sasl_authenticate.KE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofLimits:
-    """Limits of a client until it has authenticated, and the lifetime of its session.
+    """Limits of a client until it has authenticated, and the lifetime of its session."""
 
-    Kafka's ``sasl.server.max.receive.size``, ``connections.max.reauth.ms`` and
-    ``connection.failed.authentication.delay.ms``, and a time-out.
-    """
-
-    frame_bytes_max: int
-    timeout_s: float
-    reauth_s: float
-    failure_pause_s: float
-
-    @classmethod
-    def of(cls, entries: Mapping[str, str]) -> Self:
-        """Read the limits. Raises :class:`~tidemark_broker.config_entries.ConfigError`."""
-        return cls(
-            frame_bytes_max=integer_of(entries, "sasl.server.max.receive.size"),
-            timeout_s=integer_of(entries, "tidemark.authentication.timeout.ms") / 1000,
-            reauth_s=integer_of(entries, "connections.max.reauth.ms") / 1000,
-            failure_pause_s=integer_of(entries, "connection.failed.authentication.delay.ms") / 1000,
-        )
+    frame_bytes_max: int = key_field("sasl.server.max.receive.size")
+    timeout_ms: int = key_field("tidemark.authentication.timeout.ms")
+    reauth_ms: int = key_field("connections.max.reauth.ms")
+    failure_pause_ms: int = key_field("connection.failed.authentication.delay.ms")
 
 
 class ConnectionSessions:
@@ -115,11 +100,11 @@ class ConnectionSessions:
         sasl = SaslState(
             self._verifier,
             self._listener.mechanisms,
-            reauth_s=limits.reauth_s,
-            failure_pause_s=limits.failure_pause_s,
+            reauth_s=limits.reauth_ms / 1000,
+            failure_pause_s=limits.failure_pause_ms / 1000,
         )
         # Before authentication a connection must stay cheap: small frames and a deadline.
-        connection.confine(limits.frame_bytes_max, limits.timeout_s)
+        connection.confine(limits.frame_bytes_max, limits.timeout_ms / 1000)
         client = self._client(connection, sasl=sasl)
         return SaslSession(connection, self._dispatcher, client, sasl)
 
