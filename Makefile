@@ -132,7 +132,7 @@ lint: $(ALL)
 	@$(BIN)/python -m tidemark.metrics.page --check docs/reference/metrics.md
 	@$(BIN)/python -m tidemark.metrics.dashboards --check charts/tidemark/files/dashboards
 	@$(BIN)/python -m tests.suites.page --check docs/reference/compatibility.md
-	@$(BIN)/python -m tidemark_broker.api.reference_page --check docs/reference/protocol.md
+	@$(BIN)/python -m tidemark_broker.api.serving.reference_page --check docs/reference/protocol.md
 	@$(BIN)/python -m tidemark_cli.reference_page --check docs/reference/cli.md
 	@$(BIN)/python -m tools.traceability --check docs/traceability.md
 	@$(BIN)/python -m tools.top_picture --check docs/images/top.svg
@@ -239,7 +239,7 @@ pages: $(ALL)
 	@$(BIN)/python -m tidemark.configuration.page docs/reference/configuration.md
 	@$(BIN)/python -m tidemark.metrics.page docs/reference/metrics.md
 	@$(BIN)/python -m tidemark.metrics.dashboards charts/tidemark/files/dashboards
-	@$(BIN)/python -m tidemark_broker.api.reference_page docs/reference/protocol.md
+	@$(BIN)/python -m tidemark_broker.api.serving.reference_page docs/reference/protocol.md
 	@$(BIN)/python -m tidemark_cli.reference_page docs/reference/cli.md
 	@$(BIN)/python -m tools.traceability docs/traceability.md
 	@$(BIN)/python -m tools.top_picture docs/images/top.svg

@@ -16,7 +16,7 @@ from tidemark.metrics import (
     topic_table,
 )
 from tidemark.reason_table import TABLE
-from tidemark_broker.api.dispatcher import APIS
+from tidemark_broker.api.serving.dispatcher import APIS
 from tidemark_devcluster import processes
 
 pytestmark = pytest.mark.full
@@ -48,7 +48,7 @@ def test_broker_metrics_match_the_table(local_cluster: RunningCluster) -> None:
     rows = (*broker_table.ALL, *tier_table.ALL, *process_table.ALL)
     bounded = {
         "api": {"ApiVersions", *(api.name for api in APIS), *AMONG_BROKERS},
-        "version": {str(number) for api in APIS for number in range(api.version_max + 1)},
+        "version": {str(number) for api in APIS for number in range(api.versions[1] + 1)},
     }
     shown = page(local_cluster, "broker-1")
     assert differences(shown, rows, bounded) == []

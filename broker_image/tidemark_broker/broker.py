@@ -24,9 +24,9 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.admission.connection_limits import ConnectionLimits
 from tidemark_broker.admission.response_memory import SMALL_BYTES, ResponseBudget, ResponseMemory
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.services import HandlerServices, HandlerSettings
+from tidemark_broker.api.serving.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig

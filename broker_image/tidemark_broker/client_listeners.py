@@ -8,8 +8,8 @@ from tidemark.tls.files import ListenerFiles
 from tidemark.wire.control import Endpoint
 from tidemark_broker.admission.connection_limits import ConnectionLimits
 from tidemark_broker.admission.rate import Windows
-from tidemark_broker.api.dispatcher import Dispatcher
-from tidemark_broker.api.sessions import ConnectionSessions, ProofLimits
+from tidemark_broker.api.serving.dispatcher import Dispatcher
+from tidemark_broker.api.serving.sessions import ConnectionSessions, ProofLimits
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.config_entries import accepted, values_of
 from tidemark_broker.listeners import OAUTHBEARER, ClientAuth, ClientListener

@@ -33,9 +33,9 @@ from tidemark.wire.framing import (
     encode_request,
     encode_response,
 )
-from tidemark_broker.api import fetch
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.fetch_session import PartitionRequest
+from tidemark_broker.api.records import fetch
 from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog, appending, flushing

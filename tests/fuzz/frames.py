@@ -17,8 +17,8 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control, users
-from tidemark_broker.api import api_versions
-from tidemark_broker.api.dispatcher import APIS
+from tidemark_broker.api.cluster import api_versions
+from tidemark_broker.api.serving.dispatcher import APIS
 from tidemark_broker.replication.following import wire
 
 _FIXED = {
@@ -35,7 +35,7 @@ def requests() -> list[Any]:
     """Every request that a broker or the controller reads, in every version."""
     apis = (*APIS, api_versions.api_of({}))
     return [
-        *(api.request_type(v) for api in apis for v in range(api.version_min, api.version_max + 1)),
+        *(api.request_type(v) for api in apis for v in api.served),
         *_own("Request"),
     ]
 
@@ -44,11 +44,7 @@ def responses() -> list[Any]:
     """Every answer that a follower, the controller, Spark or a tool reads."""
     apis = (*APIS, api_versions.api_of({}))
     return [
-        *(
-            load_response_schema(api.key, version)
-            for api in apis
-            for version in range(api.version_min, api.version_max + 1)
-        ),
+        *(load_response_schema(api.key, version) for api in apis for version in api.served),
         *_own("Response"),
     ]
 

@@ -11,7 +11,14 @@ from tidemark.wire.framing import PRODUCE_KEY, peek_client_id, peek_key
 from tidemark.wire.receiver import Frame
 from tidemark_broker.admission.arrival_order import ArrivalOrder
 from tidemark_broker.admission.client_quotas import QuotaKind, RequestQuotas
-from tidemark_broker.security.acls import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
+from tidemark_broker.security.acls import (
+    ANONYMOUS,
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    Operation,
+    ResourceType,
+    bits,
+)
 from tidemark_broker.security.authorizer import Authorizer, Permissions
 from tidemark_broker.security.principal import host_of, user_name
 from tidemark_broker.security.sasl import SaslState
@@ -126,3 +133,15 @@ class Client:
         """True if the operation on that resource is authorized."""
         permissions = self.permissions
         return permissions is None or permissions.allows(operation, kind, name)
+
+    def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """Return the authorized operations on a resource as a bit set (KIP-430).
+
+        Of the cluster it is empty for a client that may not describe it, as in Kafka. Other
+        resources are only described to clients that may.
+        """
+        if kind is ResourceType.CLUSTER and not self.may(Operation.DESCRIBE, kind):
+            return 0
+        return bits(
+            operation for operation in OPERATIONS_OF[kind] if self.may(operation, kind, name)
+        )

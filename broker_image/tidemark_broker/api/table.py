@@ -4,11 +4,14 @@ Each module of this package declares its :class:`Api` beside its handler. The an
 is derived from their table, so advertised and supported versions cannot differ.
 """
 
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
 
 from tidemark.tls.identity import TlsIdentity
 from tidemark_broker.admission.arrival_order import Place
@@ -26,6 +29,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 K = TypeVar("K", bound=Hashable)
 
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]{1,249}")
 QUOTA_EXCEEDED = "The throttling quota has been exceeded."
 
 
@@ -97,34 +101,45 @@ class Call:
         return denied
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Api(Generic[Q, A]):
-    """One Kafka Api.
+    """One Kafka Api. Its key and name are those of the request in Kafka's message definitions.
 
-    - ``version_min`` to ``version_max`` are supported
-    - ``advertised_min`` replaces the minimum in ApiVersions (Produce is advertised from 0, because
-      librdkafka before 2.11 does not compress otherwise)
+    - ``handler`` returns None if the protocol has no answer
     - ``request`` and ``answer`` have the fields of all versions, see
       :mod:`tidemark_broker.api.schema`
-    - ``handler`` returns None if the protocol has no answer
+    - ``versions``: first and last version that is served
+    - ``advertised_min`` replaces the first version in ApiVersions (Produce is advertised from 0,
+      because librdkafka before 2.11 does not compress otherwise)
     - ``in_order``: several requests of a connection may be in progress, and start in their order
     - ``open_ended``: the answer may have many more elements than the request
     - ``waits``: an open-ended handler that also waits for events
     - ``by_client_id``: the handler needs the client id
     """
 
-    key: int
-    name: str
-    version_min: int
-    version_max: int
+    handler: Callable[[Q, Call], Awaitable[A | None]]
     request: type[Q]
     answer: type[A]
-    handler: Callable[[Q, Call], Awaitable[A | None]]
+    _: KW_ONLY
+    versions: tuple[int, int]
     in_order: bool = False
     open_ended: bool = False
     waits: bool = False
     by_client_id: bool = False
     advertised_min: int | None = None
+    key: int = field(init=False)
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the key and the name from the request's class."""
+        request: Any = self.request
+        object.__setattr__(self, "key", int(request.__api_key__))
+        object.__setattr__(self, "name", request.__name__.removesuffix("Request"))
+
+    @property
+    def served(self) -> range:
+        first, last = self.versions
+        return range(first, last + 1)
 
     def request_type(self, version: int) -> type[Q]:
         """Return the class as which the request is read."""
@@ -170,3 +185,9 @@ def duplicates(keys: Sequence[K]) -> Set[K]:
     if len(set(keys)) == len(keys):
         return frozenset()
     return {key for key, times in Counter(keys).items() if times > 1}
+
+
+def missing_topic(name: str) -> ErrorCode:
+    """Return the error for a missing topic: unknown, or not a legal name."""
+    legal = _LEGAL_NAME.fullmatch(name) and name not in (".", "..")
+    return ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception

@@ -8,13 +8,13 @@ delays only itself.
 import asyncio
 import json
 import math
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidemark_broker.listeners import OAUTHBEARER, PLAIN
-from tidemark_broker.security import messages
 from tidemark_broker.security.errors import AuthenticationFailed, IllegalState
 from tidemark_broker.security.scram import NUMBERS, Credential, ScramServer
 from tidemark_broker.security.tokens import TokenChecker
@@ -71,7 +71,7 @@ class Verifier:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, credential.is_of, password)
 
-    async def check_token(self, message: messages.BearerMessage) -> Proven:
+    async def check_token(self, message: "BearerMessage") -> Proven:
         """Verify a token. Raises :class:`AuthenticationFailed`."""
         if self._tokens is None:
             raise AuthenticationFailed("no keys for tokens are configured")
@@ -101,7 +101,7 @@ class _Plain:
         self._verifier = verifier
 
     async def step(self, message: bytes) -> Step:
-        parsed = messages.plain(message)
+        parsed = plain_message(message)
         credential = self._verifier.users.password_credential(parsed.name)
         if not await self._verifier.is_password(parsed.password, credential):
             raise AuthenticationFailed("unknown user or wrong password")
@@ -133,7 +133,7 @@ class _Bearer:
     async def step(self, message: bytes) -> Step:
         if self._refusal is not None:
             raise self._refusal
-        parsed = messages.bearer(message)
+        parsed = bearer_message(message)
         try:
             return Step(b"", await self._verifier.check_token(parsed))
         except AuthenticationFailed as error:
@@ -243,3 +243,53 @@ class SaslState:
     def is_current(self) -> bool:
         """True unless the authenticated user was deleted or has another password."""
         return self.proven is None or self._verifier.is_current(self.proven)
+
+
+_SEPARATOR = "\x01"
+_GS2 = re.compile(r"[ny],(?:a=(?P<authzid>[^,]*))?,")
+_BEARER = re.compile(r"[Bb]earer +(?P<token>[A-Za-z0-9._~+/-]+=*) *")
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMessage:
+    name: str
+    password: str = field(repr=False)
+
+
+def plain_message(message: bytes) -> PlainMessage:
+    """Parse a PLAIN message. Raises :class:`AuthenticationFailed`."""
+    # authzid NUL authcid NUL password; the first may be empty.
+    parts = message.split(b"\x00")
+    if len(parts) != 3 or not parts[1] or not parts[2]:
+        raise AuthenticationFailed("the PLAIN message lacks a name or a password")
+    try:
+        authzid, name, password = (part.decode("utf-8") for part in parts)
+    except UnicodeDecodeError:
+        raise AuthenticationFailed("the PLAIN message is not UTF-8") from None
+    # Acting for another user (authorization id) is not supported, as in Kafka.
+    if authzid not in ("", name):
+        raise AuthenticationFailed("the client requests to act for another user")
+    return PlainMessage(name, password)
+
+
+@dataclass(frozen=True, slots=True)
+class BearerMessage:
+    """A token, and the requested name ("" if absent)."""
+
+    token: str = field(repr=False)
+    authzid: str
+
+
+def bearer_message(message: bytes) -> BearerMessage:
+    """Parse an OAUTHBEARER message. Raises :class:`AuthenticationFailed`."""
+    try:
+        header, *pairs = message.decode("ascii").split(_SEPARATOR)
+    except UnicodeDecodeError:
+        raise AuthenticationFailed("the OAUTHBEARER message is not ASCII") from None
+    gs2 = _GS2.fullmatch(header)
+    values = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    found = _BEARER.fullmatch(values.get("auth", ""))
+    # Fields are separated by ^A and terminated by two of them (RFC 7628, 3.1).
+    if gs2 is None or found is None or pairs[-2:] != ["", ""]:
+        raise AuthenticationFailed("the OAUTHBEARER message is malformed")
+    return BearerMessage(found["token"], gs2["authzid"] or "")

@@ -4,6 +4,11 @@ creation, those whose metadata clients request.
 A caller registers the name and continues. The topic arrives with the metadata, or is requested
 again. Requests are batched. Each name is sent at most once in a period that grows after each
 failure. The number of waiting names is limited, since any client can name any number of them.
+
+The coordinators of groups and transactions store their state in compacted topics that are never
+tiered (Kafka's ``offsets.topic.*`` and ``transaction.state.log.*``). They are created with as many
+replicas as there are brokers, so that a cluster of one broker serves groups. The others are added
+as brokers join (KIP-409).
 """
 
 import asyncio
@@ -13,15 +18,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32
 
 from tidemark.backoff import Backoff
 from tidemark.configuration.broker_keys import AUTO_CREATE_TOPICS
-from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
+from tidemark.logfiles.names import (
+    COORDINATORS_TOPICS,
+    GROUP_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+)
 from tidemark.lru import Lru
-from tidemark.wire.topics import CHANGES_MAX, ChangeKind, TopicChange
+from tidemark.wire.topics import CHANGES_MAX, ChangeKind, Setting, SettingOperation, TopicChange
+from tidemark_broker.config_entries import integer_of
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.topic_changes.forwarder import ChangeForwarder, Requester
-from tidemark_broker.topic_changes.internal_topics import creation_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +42,8 @@ WAITING_MAX = 1000
 #: Names whose last request is remembered.
 _REMEMBERED_MAX = 10_000
 _TIMEOUT_S = 30.0
+_PARTITIONS_MAX = 10_000
+_REPLICAS_MAX = 100
 _FIRST = Backoff(first_s=0.5, most_s=30.0)
 #: Results that mean that the topic exists.
 _DONE = (int(ErrorCode.none), int(ErrorCode.topic_already_exists))
@@ -163,3 +176,37 @@ class Creations:
         if name in COORDINATORS_TOPICS:
             return creation_of(name, self._entries)
         return TopicChange(kind=ChangeKind.CREATE, name=name, topic_id=None, automatic=True)
+
+
+def creation_of(topic: str, entries: Mapping[str, str]) -> TopicChange:
+    """Return the creation of one of ``COORDINATORS_TOPICS``, as the broker's configuration says."""
+    # Kafka's keys differ between both topics, and only one has a minimum ISR.
+    if topic == GROUP_OFFSETS_TOPIC:
+        partitions = integer_of(entries, "offsets.topic.num.partitions")
+        replicas = integer_of(entries, "offsets.topic.replication.factor")
+        segment_bytes = integer_of(entries, "offsets.topic.segment.bytes")
+        config = {}
+    elif topic == TRANSACTION_STATE_TOPIC:
+        partitions = integer_of(entries, "transaction.state.log.num.partitions")
+        replicas = integer_of(entries, "transaction.state.log.replication.factor")
+        segment_bytes = integer_of(entries, "transaction.state.log.segment.bytes")
+        min_isr = integer_of(entries, "transaction.state.log.min.isr")
+        config = {
+            "min.insync.replicas": str(min_isr),
+            "unclean.leader.election.enable": "false",
+        }
+    else:
+        raise ValueError(f"{topic} is not a topic of a coordinator")
+    config |= {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
+    return TopicChange(
+        kind=ChangeKind.CREATE,
+        name=topic,
+        topic_id=None,
+        partitions=i32(min(partitions, _PARTITIONS_MAX)),
+        replication_factor=i32(min(replicas, _REPLICAS_MAX)),
+        settings=tuple(
+            Setting(name=name, value=value, operation=SettingOperation.SET)
+            for name, value in sorted(config.items())
+        ),
+        automatic=True,
+    )

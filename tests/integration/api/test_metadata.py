@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.integration.api.api_broker import CLUSTER_ID, NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
 from tidemark.tiering import TieringState
-from tidemark_broker.api.metadata import API
+from tidemark_broker.api.topics.metadata import API
 from tidemark_broker.replication.partition import Role, roles
 
 VERSIONS = range(14)

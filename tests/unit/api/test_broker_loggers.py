@@ -13,12 +13,12 @@ from kio.schema.incremental_alter_configs.v1 import request as incremental
 
 from tests.unit.api.admin_world import AdminWorld
 from tidemark.wire.topics import SettingOperation
-from tidemark_broker.api import alter_configs, describe_configs
+from tidemark_broker.api.configs import alter_configs, describe_configs
 from tidemark_broker.security.acls import Operation, ResourceType
 
 LOGGER = 8
 #: A logger of the broker.
-NAME = "tidemark_broker.api.alter_configs"
+NAME = "tidemark_broker.api.configs.alter_configs"
 SET, DELETE, APPEND = SettingOperation.SET, SettingOperation.DELETE, SettingOperation.APPEND
 
 
@@ -56,7 +56,7 @@ async def describe(world: AdminWorld, broker: str = "1") -> Any:
     resource = description.DescribeConfigsResource(
         resource_type=LOGGER, resource_name=broker, configuration_keys=None
     )
-    answer = await world.send(describe_configs.API, 4, resources=(resource,))
+    answer = await world.send(describe_configs.DESCRIBE, 4, resources=(resource,))
     return answer.results[0]
 
 

@@ -24,13 +24,15 @@ from tidemark.wire.framing import (
     encode_response,
     encode_response_pieces,
 )
-from tidemark_broker.api import api_versions, fetch, fetch_response, schema
-from tidemark_broker.api.dispatcher import APIS
+from tidemark_broker.api import schema
+from tidemark_broker.api.cluster import api_versions
+from tidemark_broker.api.records import fetch, fetch_response
 from tidemark_broker.api.schema import ZERO, timestamp
+from tidemark_broker.api.serving.dispatcher import APIS
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest
 
 ALL = {api.key: api for api in (*APIS, api_versions.api_of({}))}
-SERVED = [(key, v) for key, api in ALL.items() for v in range(api.version_min, api.version_max + 1)]
+SERVED = [(key, v) for key, api in ALL.items() for v in api.served]
 
 
 def _request_type(key: int, version: int) -> Any:

@@ -9,9 +9,9 @@ from tests.loop_turns import many_turns
 from tests.services import services
 from tests.unit.api import api_requests as kafka
 from tidemark.wire.framing import encode_request
-from tidemark_broker.api import metadata
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.dispatcher import RESPONSES_AT_ONCE, Dispatcher
+from tidemark_broker.api.serving.dispatcher import RESPONSES_AT_ONCE, Dispatcher
+from tidemark_broker.api.topics import metadata
 from tidemark_broker.replication.metadata import MetadataCache
 
 FRAME = memoryview(encode_request(kafka.metadata(9, None), 5, "client")[4:])

@@ -13,10 +13,10 @@ from tests.services import services
 from tests.unit.api import api_requests as kafka
 from tests.user_states import user, user_states
 from tidemark.wire import control
-from tidemark_broker.api import describe_topic_partitions
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.services import HandlerSettings
 from tidemark_broker.api.table import Call
+from tidemark_broker.api.topics import describe_topic_partitions
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
 

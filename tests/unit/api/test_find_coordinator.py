@@ -14,8 +14,8 @@ from tests.user_states import user, user_states
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.wire import control
 from tidemark.wire.framing import encode_response_pieces
-from tidemark_broker.api import find_coordinator
 from tidemark_broker.api.client import Client
+from tidemark_broker.api.groups import find_coordinator
 from tidemark_broker.api.table import Call
 from tidemark_broker.coordinators.coordinator_lookup import partition_of
 from tidemark_broker.replication.metadata import MetadataCache

@@ -10,7 +10,7 @@ from kio.schema.incremental_alter_configs.v1 import request as incremental
 from tests.unit.api.admin_world import AdminWorld
 from tests.unit.groups.consumers import ConsumerClient, ConsumerWorld
 from tidemark.wire.topics import ChangeKind
-from tidemark_broker.api import alter_configs, describe_configs, list_config_resources
+from tidemark_broker.api.configs import alter_configs, describe_configs
 from tidemark_broker.security.acls import Operation, ResourceType
 
 GROUP = 32
@@ -36,7 +36,7 @@ async def describe(world: AdminWorld, name: str) -> dict[str, tuple[str, int]] |
     resource = description.DescribeConfigsResource(
         resource_type=GROUP, resource_name=name, configuration_keys=None
     )
-    answer = await world.send(describe_configs.API, 4, resources=(resource,))
+    answer = await world.send(describe_configs.DESCRIBE, 4, resources=(resource,))
     (found,) = answer.results
     if found.error_code is not ErrorCode.none:
         return str(found.error_code.name)
@@ -66,7 +66,7 @@ async def test_a_group_configuration_is_forwarded_and_described() -> None:
     }
     assert await describe(world, "g") == described
     assert await describe(world, "other") == described | {SESSION: ("45000", 5)}
-    answer = await world.send(list_config_resources.API, 1, resource_types=(GROUP,))
+    answer = await world.send(describe_configs.LIST_RESOURCES, 1, resource_types=(GROUP,))
     assert [
         (config_resource.resource_name, config_resource.resource_type)
         for config_resource in answer.config_resources

@@ -10,10 +10,10 @@ from kio.schema.errors import ErrorCode
 from tests.answers import room
 from tests.services import services
 from tidemark.wire.users import Acl, UserState, UserStatesRequest
-from tidemark_broker.api import init_producer_id
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.init_producer_id import InitProducerIdResponse
 from tidemark_broker.api.table import Call
+from tidemark_broker.api.transactions import producer_transactions
+from tidemark_broker.api.transactions.producer_transactions import InitProducerIdResponse
 from tidemark_broker.producer_ids import Initialised, InitTransactionalId, ProducerIds
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.acls import Operation, PatternType, Permission, ResourceType
@@ -37,12 +37,14 @@ async def init(
     )
     client = Client("10.0.0.1:1", "PLAINTEXT", users, principal="User:ann")
     # The timeout is Kafka's default for transactional producers.
-    request = init_producer_id.API.request(
+    request = producer_transactions.INIT_PRODUCER_ID.request(
         transactional_id=cast("Any", transactional_id),
         transaction_timeout=cast("Any", timedelta(seconds=60)),
         **fields,
     )
-    return await init_producer_id.handle(request, Call(shared, version, client, room()))
+    return await producer_transactions.init_producer_id(
+        request, Call(shared, version, client, room())
+    )
 
 
 async def test_ids_continue_across_blocks_and_the_next_block_is_requested_in_time() -> None:
@@ -65,7 +67,7 @@ async def test_ids_continue_across_blocks_and_the_next_block_is_requested_in_tim
 async def test_a_long_wait_ends_with_a_retriable_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(init_producer_id, "_WAIT_S", 0.01)
+    monkeypatch.setattr(producer_transactions, "_WAIT_S", 0.01)
     answer = await init(ProducerIds())
     assert answer.error_code is ErrorCode.coordinator_load_in_progress
     assert (answer.producer_id, answer.producer_epoch) == (-1, -1)

@@ -12,7 +12,8 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import partition_states
 from tests.unit.api.admin_world import AdminWorld
 from tidemark.wire import control
-from tidemark_broker.api import alter_replica_log_dirs, list_config_resources
+from tidemark_broker.api.cluster import log_dirs
+from tidemark_broker.api.configs import describe_configs
 from tidemark_broker.security.acls import Operation, ResourceType
 
 CLUSTER = int(ResourceType.CLUSTER), "kafka-cluster"
@@ -42,7 +43,7 @@ def hosting(*hosted: tuple[str, int]) -> AdminWorld:
 
 
 async def move(world: AdminWorld, *dirs: moves.AlterReplicaLogDir) -> dict[tuple[str, int], str]:
-    answer = await world.send(alter_replica_log_dirs.API, 2, dirs=dirs)
+    answer = await world.send(log_dirs.ALTER, 2, dirs=dirs)
     return {
         (topic.topic_name, part.partition_index): part.error_code.name
         for topic in answer.results
@@ -106,7 +107,7 @@ def with_brokers(*nodes: int) -> AdminWorld:
 
 
 async def listed(world: AdminWorld, version: int, *kinds: int) -> Any:
-    answer = await world.send(list_config_resources.API, version, resource_types=kinds)
+    answer = await world.send(describe_configs.LIST_RESOURCES, version, resource_types=kinds)
     if answer.error_code is not ErrorCode.none:
         return answer.error_code.name
     return {

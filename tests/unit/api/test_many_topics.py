@@ -18,16 +18,15 @@ from tests.longest_turn import TURN_MS, longest_turn
 from tests.unit.api import api_requests as kafka
 from tests.unit.api.admin_world import AdminWorld, result
 from tidemark.wire.topics import PartitionResult, TopicChange, TopicChangeResult
-from tidemark_broker.api import (
-    alter_configs,
+from tidemark_broker.api.configs import alter_configs, describe_configs
+from tidemark_broker.api.table import Api
+from tidemark_broker.api.topics import (
     create_partitions,
     create_topics,
     delete_topics,
-    describe_configs,
     elect_leaders,
     partition_reassignments,
 )
-from tidemark_broker.api.table import Api
 
 # Thousands of objects in one request, as an automated client may send.
 MANY = 19_000
@@ -83,7 +82,7 @@ REQUESTS: dict[str, tuple[Api[Any, Any], int, dict[str, Any]]] = {
         },
     ),
     "DescribeConfigs": (
-        describe_configs.API,
+        describe_configs.DESCRIBE,
         4,
         {
             "resources": tuple(

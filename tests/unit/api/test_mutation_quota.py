@@ -10,8 +10,8 @@ from tests.unit.api import api_requests as kafka
 from tests.unit.api.admin_world import AdminWorld
 from tests.user_states import quota
 from tidemark_broker.admission.client_quotas import ClientQuotas
-from tidemark_broker.api import create_partitions, create_topics, delete_topics
 from tidemark_broker.api.table import Api
+from tidemark_broker.api.topics import create_partitions, create_topics, delete_topics
 
 REFUSED = "throttling_quota_exceeded"
 #: Partitions per second. A burst of ten times this number is allowed.

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from tests.integration.api.test_api_versions import SERVED
-from tidemark_broker.api.dispatcher import APIS
-from tidemark_broker.api.reference_page import render
+from tidemark_broker.api.serving.dispatcher import APIS
+from tidemark_broker.api.serving.reference_page import render
 
 ROOT = Path(__file__).parents[3]
 

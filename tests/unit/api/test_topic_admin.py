@@ -29,16 +29,15 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
-from tidemark_broker.api import (
-    alter_configs,
+from tidemark_broker.api.configs import alter_configs, describe_configs
+from tidemark_broker.api.topics import (
     create_partitions,
     create_topics,
     delete_topics,
-    describe_configs,
     elect_leaders,
     metadata,
 )
-from tidemark_broker.api import partition_reassignments as reassignments
+from tidemark_broker.api.topics import partition_reassignments as reassignments
 from tidemark_broker.security.acls import Operation, ResourceType
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -380,7 +379,7 @@ async def describe(
     resource = description.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=keys
     )
-    answer = await world.send(describe_configs.API, version, resources=(resource,), **fields)
+    answer = await world.send(describe_configs.DESCRIBE, version, resources=(resource,), **fields)
     (found,) = answer.results
     return found
 
@@ -489,7 +488,7 @@ async def test_resources_of_one_request_are_limited() -> None:
     world = AdminWorld()
     world.topic("t")
     many = (resource,) * (describe_configs.RESOURCES_MAX + 1)
-    answer = await world.send(describe_configs.API, 4, resources=many)
+    answer = await world.send(describe_configs.DESCRIBE, 4, resources=many)
     assert {result_.error_code.name for result_ in answer.results} == {"invalid_request"}
 
 
@@ -503,7 +502,7 @@ async def test_a_response_is_limited_by_the_available_memory() -> None:
         )
         for _ in range(200)
     )
-    answer = await world.send(describe_configs.API, 4, resources=many)
+    answer = await world.send(describe_configs.DESCRIBE, 4, resources=many)
     errors = [result_.error_code.name for result_ in answer.results]
     assert 10 < errors.index("request_timed_out") < 100
     assert errors[-1] == "request_timed_out"

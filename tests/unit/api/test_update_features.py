@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.api.admin_world import AdminWorld
-from tidemark_broker.api import update_features
+from tidemark_broker.api.cluster import api_versions
 from tidemark_broker.security.acls import Operation, ResourceType
 
 FEATURE = "transaction.version"
@@ -16,7 +16,7 @@ FEATURE = "transaction.version"
 def update(
     feature: str = FEATURE, level: int = 2, upgrade_type: int = 1, *, allow_downgrade: bool = False
 ) -> Any:
-    return update_features.FeatureUpdateKey(
+    return api_versions.FeatureUpdateKey(
         feature=feature,
         max_version_level=level,
         upgrade_type=upgrade_type,
@@ -26,7 +26,7 @@ def update(
 
 async def send(*updates: Any, version: int = 2, world: AdminWorld | None = None) -> Any:
     return await (world or AdminWorld()).send(
-        update_features.API, version, feature_updates=updates, validate_only=False
+        api_versions.UPDATE_FEATURES, version, feature_updates=updates, validate_only=False
     )
 
 

@@ -23,14 +23,14 @@ from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
 from tidemark.wire import control
 from tidemark.wire.framing import decode_response, encode_request
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.dispatcher import APIS, Dispatcher
+from tidemark_broker.api.serving.dispatcher import APIS, Dispatcher
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.security.user_store import UserStore
 
 LISTENER = "PLAINTEXT"
 OFFSETS_ID, TOPIC_ID = uuid.UUID(int=1), uuid.UUID(int=2)
-VERSIONS = {api.name: range(api.version_min, api.version_max + 1) for api in APIS}
+VERSIONS = {api.name: api.served for api in APIS}
 KEYS = {api.name: api.key for api in APIS}
 NONE = ErrorCode.none
 

@@ -25,14 +25,14 @@ from tests.unit.replication.replica_nodes import ReplicaNode
 from tidemark.wire import control
 from tidemark.wire.framing import FrameError, decode_response, encode_request
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.dispatcher import APIS, Dispatcher
+from tidemark_broker.api.serving.dispatcher import APIS, Dispatcher
 from tidemark_broker.net.connection import CloseConnection
 
 LISTENER = "PLAINTEXT"
 #: Produce, Fetch, ListOffsets, Metadata, OffsetForLeaderEpoch, ACLs, DescribeLogDirs,
 #: DescribeClientQuotas, DescribeCluster, DescribeProducers, DescribeTopicPartitions.
 KEYS = frozenset({0, 1, 2, 3, 23, 29, 30, 31, 35, 48, 60, 61, 75})
-SERVED = {api.key: range(api.version_min, api.version_max + 1) for api in APIS if api.key in KEYS}
+SERVED = {api.key: api.served for api in APIS if api.key in KEYS}
 #: All cases except requests to a transaction coordinator.
 TABLE = [
     item for item in cases(SERVED) if item.round is None and "transactional_id" not in item.name

@@ -21,10 +21,10 @@ from tests.conformance.oracle.variations import variations
 from tests.unit.api import api_requests as kafka
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import FrameError, decode_request
-from tidemark_broker.api import api_versions
-from tidemark_broker.api.dispatcher import APIS
+from tidemark_broker.api.cluster import api_versions
+from tidemark_broker.api.serving.dispatcher import APIS
 
-SERVED = {api.key: range(api.version_min, api.version_max + 1) for api in APIS} | {18: range(5)}
+SERVED = {api.key: api.served for api in APIS} | {18: range(5)}
 BY_KEY = {api.key: api for api in (*APIS, api_versions.api_of({}))}
 WORLD = SideWorld(
     topic_ids={name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in TOPICS},

@@ -16,8 +16,8 @@ from tests.unit.replication.replica_nodes import T0, TOPIC, TOPIC_ID, ReplicaNod
 from tidemark.records.batch import CRC_COVERS_FROM, compute_crc
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import decode_response, encode_response_pieces
-from tidemark_broker.api import produce
 from tidemark_broker.api.client import Client
+from tidemark_broker.api.records import produce
 from tidemark_broker.api.table import Call
 from tidemark_broker.log import FIRST_BATCHES, LogConfig, is_sampled
 from tidemark_broker.replication.threads import in_record_thread

@@ -17,9 +17,10 @@ from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, ReplicaNode, n
 from tidemark.configuration.broker_keys import RACK_AWARE_SELECTOR
 from tidemark.tiering import TieringState
 from tidemark.wire import control
-from tidemark_broker.api import describe_log_dirs, fetch
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.replica_selector import NONE, preferred
+from tidemark_broker.api.cluster import log_dirs
+from tidemark_broker.api.records import fetch
+from tidemark_broker.api.records.replica_selector import NONE, preferred
 from tidemark_broker.api.services import HandlerSettings
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import consumer_reads
@@ -307,7 +308,7 @@ async def test_describe_log_dirs_reports_the_requested_replicas(
     # The response also has the total and usable bytes of the file system (KIP-827).
     settings = replace(handled.services.settings, log_dir=one.folder)
     handled.services = replace(handled.services, settings=settings)
-    answer = await describe_log_dirs.handle(kafka.request(35, version, topics=topics), handled)
+    answer = await log_dirs.describe_log_dirs(kafka.request(35, version, topics=topics), handled)
     (result,) = answer.results
     assert (answer.error_code, result.error_code) == (ErrorCode.none, ErrorCode.none)
     assert result.log_dir == str(one.folder)
@@ -326,7 +327,7 @@ async def test_a_missing_log_directory_is_a_storage_error(
     handled = call(pair[0], 5)
     settings = replace(handled.services.settings, log_dir=tmp_path / "gone")
     handled.services = replace(handled.services, settings=settings)
-    answer = await describe_log_dirs.handle(kafka.request(35, 5, topics=None), handled)
+    answer = await log_dirs.describe_log_dirs(kafka.request(35, 5, topics=None), handled)
     assert [result.error_code for result in answer.results] == [ErrorCode.kafka_storage_error]
 
 

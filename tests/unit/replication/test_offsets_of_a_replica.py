@@ -11,8 +11,8 @@ from tests.answers import room
 from tests.services import services
 from tests.unit.api import api_requests as kafka
 from tests.unit.replication.replica_nodes import TOPIC, ReplicaNode
-from tidemark_broker.api import list_offsets
 from tidemark_broker.api.client import Client
+from tidemark_broker.api.records import offset_lookups
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import consumer_reads
 
@@ -29,8 +29,8 @@ async def list_offset(
         node.context.metadata, replicas=node.manager, purgatory=node.context.purgatory
     )
     call = Call(shared, VERSION, Client("10.0.0.1:1", "PLAINTEXT"), room())
-    frame = kafka.request_as(list_offsets.API.request_type(VERSION), body)
-    (topic,) = (await list_offsets.handle(frame, call)).topics
+    frame = kafka.request_as(offset_lookups.LIST_OFFSETS.request_type(VERSION), body)
+    (topic,) = (await offset_lookups.list_offsets(frame, call)).topics
     (partition_response,) = topic.partitions
     return partition_response.error_code, partition_response.offset
 

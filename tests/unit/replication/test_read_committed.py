@@ -15,9 +15,10 @@ from tests.unit.api import api_requests as kafka
 from tests.unit.replication.replica_nodes import T0, TOPIC, ReplicaNode
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
-from tidemark_broker.api import describe_producers, fetch
 from tidemark_broker.api.client import Client
+from tidemark_broker.api.records import fetch
 from tidemark_broker.api.table import Call
+from tidemark_broker.api.transactions import transaction_admin
 from tidemark_broker.log import appending, reading
 from tidemark_broker.replication.partition import consumer_reads, produce
 from tidemark_broker.replication.types import ProduceResult
@@ -279,10 +280,10 @@ async def test_the_producers_of_a_partition_are_described(
     # A marker alone creates a producer entry: no sequence number yet.
     await finish(one, 2, commit=True, epoch=4)
     await send(one, batch(2, 0, epoch=4, transactional=True))
-    request: Any = describe_producers.DescribeProducersRequest
+    request: Any = transaction_admin.DescribeProducersRequest
     topic: Any = request.__dataclass_fields__["topics"].type.__args__[0]
     body = request(topics=(topic(name=TOPIC, partition_indexes=(0, 7)),))
-    [topic_response] = (await describe_producers.handle(body, call(one, 0))).topics
+    [topic_response] = (await transaction_admin.describe_producers(body, call(one, 0))).topics
     first, absent = topic_response.partitions
     assert absent.error_code is ErrorCode.unknown_topic_or_partition
     assert [
@@ -293,5 +294,5 @@ async def test_the_producers_of_a_partition_are_described(
     # A follower answers from its own knowledge, as in Kafka: kafka-transactions.sh find-hanging
     # queries a broker for all of its replicas, and gives up at the first that is missing.
     await replicate(one, two)
-    [followers] = (await describe_producers.handle(body, call(two, 0))).topics
+    [followers] = (await transaction_admin.describe_producers(body, call(two, 0))).topics
     assert followers.partitions[0] == first

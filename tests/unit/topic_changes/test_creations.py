@@ -11,9 +11,13 @@ from tidemark.wire import control
 from tidemark.wire.topics import CHANGES_MAX, TopicChange, TopicChangeResult
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.topic_changes.creations import WAITING_MAX, Creations, TopicRequests
+from tidemark_broker.topic_changes.creations import (
+    WAITING_MAX,
+    Creations,
+    TopicRequests,
+    creation_of,
+)
 from tidemark_broker.topic_changes.forwarder import ChangeForwarder, Requester
-from tidemark_broker.topic_changes.internal_topics import creation_of
 
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 

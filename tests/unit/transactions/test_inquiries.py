@@ -10,7 +10,7 @@ from tests.answers import room
 from tidemark.tls.identity import TlsIdentity
 from tidemark.wire.connection import ConnectionClosed
 from tidemark.wire.framing import decode_response, encode_request
-from tidemark_broker.api.dispatcher import PrivateDispatcher
+from tidemark_broker.api.serving.dispatcher import PrivateDispatcher
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.replication.types import TopicPartition

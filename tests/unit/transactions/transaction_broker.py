@@ -20,7 +20,7 @@ from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import decode_response, encode_request
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.dispatcher import Dispatcher
+from tidemark_broker.api.serving.dispatcher import Dispatcher
 from tidemark_broker.groups.core.settings import Now
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.log import PartitionLog

@@ -1,0 +1,1 @@
+"""Versions and features, brokers, and log directories."""

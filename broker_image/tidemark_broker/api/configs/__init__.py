@@ -1,0 +1,1 @@
+"""Configuration of topics, groups and brokers."""

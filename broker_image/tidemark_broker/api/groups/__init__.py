@@ -1,0 +1,1 @@
+"""Consumer groups, their coordinator, and committed offsets."""

@@ -1,0 +1,1 @@
+"""Produce, Fetch, offsets of records, and deletion of records."""

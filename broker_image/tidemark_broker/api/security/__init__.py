@@ -1,0 +1,1 @@
+"""Authentication, ACLs and users."""

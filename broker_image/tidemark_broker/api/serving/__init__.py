@@ -1,0 +1,1 @@
+"""Requests of a connection: authentication, dispatch, and the table of Apis."""

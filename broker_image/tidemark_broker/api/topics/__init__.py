@@ -1,0 +1,1 @@
+"""Topics: metadata, creation, growth, deletion, and the replicas of partitions."""

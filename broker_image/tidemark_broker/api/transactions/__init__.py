@@ -1,0 +1,1 @@
+"""Handlers of InitProducerId, the changes of a transaction, and its administration."""
