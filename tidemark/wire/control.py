@@ -542,8 +542,8 @@ class DisableRemoteTopicResult:
 
     partition: int = wire("int32")
     error_code: int = wire("int16")
-    leader_epoch: int = wire("int32")
-    is_leader: bool = wire("bool")
+    leader_epoch: int = wire("int32", default=i32(-1))
+    is_leader: bool = wire("bool", default=False)
     local_log_start_offset: int = wire("int64", default=i64(-1))
     message: str = wire("string", default="")
 
@@ -610,9 +610,9 @@ class ReplicaLog:
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
     error_code: int = wire("int16")
-    last_epoch: int = wire("int32")
-    next_offset: int = wire("int64")
-    leader_epoch: int = wire("int32")
+    last_epoch: int = wire("int32", default=i32(-1))
+    next_offset: int = wire("int64", default=i64(-1))
+    leader_epoch: int = wire("int32", default=i32(-1))
     lost_start_offset: int = wire("int64", default=i64(-1))
     lost_end_offset: int = wire("int64", default=i64(-1))
 

@@ -108,7 +108,10 @@ class DisablementTasks:
         # Looked up again, because the replica may have been removed while the request waited.
         partition = self._manager.by_id(request.topic_id, number)
         if partition is None or task is None:
-            return _answer(number, _UNKNOWN, "not hosted by this broker")
+            message = "not hosted by this broker"
+            return control.DisableRemoteTopicResult(
+                partition=number, error_code=_UNKNOWN, message=message
+            )
         code, message = self._state(partition, request, task)
         return control.DisableRemoteTopicResult(
             partition=number,
@@ -162,15 +165,4 @@ def _key(partition: Partition, request: control.DisableRemoteTopicRequest) -> _W
         partition.partition,
         request.tiered_epoch,
         partition.leader_epoch,
-    )
-
-
-def _answer(number: int, code: int, message: str) -> control.DisableRemoteTopicResult:
-    return control.DisableRemoteTopicResult(
-        partition=number,
-        error_code=code,
-        leader_epoch=-1,
-        is_leader=False,
-        local_log_start_offset=-1,
-        message=message,
     )

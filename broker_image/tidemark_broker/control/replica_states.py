@@ -140,11 +140,16 @@ def _replica_log(manager: ReplicaManager, topic_id: uuid.UUID, number: int) -> c
     if partition is None:
         # An offline replica may hold records that no other replica has, unlike a missing one.
         code = _STORAGE if manager.is_offline(topic_id, number) else _UNKNOWN
-        return _answer(topic_id, number, code)
+        return control.ReplicaLog(topic_id=topic_id, partition=number, error_code=code)
     log = partition.log
     # A failing disk may return an old log end, which must not win an election.
     if log.failure is not None or partition.context.failures.has_failed(partition.tp):
-        return _answer(topic_id, number, _STORAGE, leader_epoch=partition.leader_epoch)
+        return control.ReplicaLog(
+            topic_id=topic_id,
+            partition=number,
+            error_code=_STORAGE,
+            leader_epoch=partition.leader_epoch,
+        )
     # Range of offsets that were committed once and were missing when the log was opened.
     lost = log.lost_at_open
     return control.ReplicaLog(
@@ -156,19 +161,4 @@ def _replica_log(manager: ReplicaManager, topic_id: uuid.UUID, number: int) -> c
         leader_epoch=partition.leader_epoch,
         lost_start_offset=-1 if lost is None else lost[0],
         lost_end_offset=-1 if lost is None else lost[1],
-    )
-
-
-def _answer(
-    topic_id: uuid.UUID, number: int, code: int, *, leader_epoch: int = -1
-) -> control.ReplicaLog:
-    return control.ReplicaLog(
-        topic_id=topic_id,
-        partition=number,
-        error_code=code,
-        last_epoch=-1,
-        next_offset=-1,
-        leader_epoch=leader_epoch,
-        lost_start_offset=-1,
-        lost_end_offset=-1,
     )

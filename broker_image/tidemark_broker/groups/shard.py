@@ -27,8 +27,8 @@ from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
 from tidemark_broker.groups.core.consumer_targets import Offload
 from tidemark_broker.groups.core.group_offsets import Group, GroupOffsets
-from tidemark_broker.groups.core.journal import GroupMemory
-from tidemark_broker.groups.core.offsets import CommittedOffset, CommittedOffsets, OffsetKey
+from tidemark_broker.groups.core.journal import GroupContext, GroupMemory
+from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
 from tidemark_broker.groups.core.rebalancing import CheckDeadline, Rebalancing
 from tidemark_broker.groups.core.records import (
     ExpiringOffsetCommitValue,
@@ -90,44 +90,28 @@ class GroupShard:
         """
         self.log = log
         self._clock = clock
-        self._room = room
-        self._journal = _Journal(log, clock)
-        self._deadlines = deadlines
-        self._settings = settings
-        self._topic = topic
-        self._name = name
+        # Both protocols share the journal and the deadlines, since a group may change between them.
+        self._context = context = GroupContext(
+            journal=_Journal(log, clock),
+            deadlines=deadlines,
+            settings=settings,
+            room=room,
+            configs=GroupConfigs(settings, config_of),
+            topic=topic,
+            name=name,
+        )
+        self.groups, self.consumer_groups = context.groups, context.consumer_groups
+        self.offsets = context.offsets
         # Weak values: a lock disappears with the last request that holds or awaits it.
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        #: Classic groups by id. A group id is in at most one of ``groups`` and ``consumer_groups``.
-        self.groups: dict[str, ClassicGroup] = {}
-        self.offsets = CommittedOffsets()
-        self.consumer_groups: dict[str, ConsumerGroup] = {}
-        # Both protocols share the journal and the deadlines, since a group may change between them.
-        self.rebalancing = Rebalancing(self.groups, self._journal, deadlines, settings, room)
+        self.rebalancing = Rebalancing(context)
         self.consumers = ConsumerGroups(
-            self.consumer_groups,
-            self._journal,
-            deadlines,
-            settings,
-            room,
-            topic=topic,
-            configs=GroupConfigs(settings, config_of),
+            context,
             offload=lambda made: offload(self, made),
             due=lambda group_id: due(self, group_id),
         )
-        self._classic_members = ClassicMembers(
-            self.consumers, deadlines, settings, room, topic=topic, name=name
-        )
-        self.group_offsets = GroupOffsets(
-            self.groups,
-            self.consumer_groups,
-            self.offsets,
-            self.rebalancing,
-            self.consumers,
-            self._journal,
-            settings,
-            room,
-        )
+        self._classic_members = ClassicMembers(context, self.consumers)
+        self.group_offsets = GroupOffsets(context, self.rebalancing, self.consumers)
 
     def all_groups(self) -> Iterator[Group]:
         """Groups of both protocols, as a snapshot."""
@@ -213,9 +197,9 @@ class GroupShard:
         for group_id in self.offsets.groups():
             if self.group_offsets.find(group_id) is None:
                 self.groups[group_id] = ClassicGroup(group_id)
-        self._room.used_bytes += self.offsets.weight_bytes
+        self._context.room.used_bytes += self.offsets.weight_bytes
         for group in self.all_groups():
-            self._room.weigh(group)
+            self._context.room.weigh(group)
         at = Now(now_s, now.ms)
         # Sessions restart, since heartbeats before the change of coordinators are not in the log.
         self.rebalancing.loaded(at)
@@ -227,7 +211,7 @@ class GroupShard:
         """Handle a deadline, or postpone it while a request changes the group."""
         now = Now(now_s, self._clock().ms)
         if self._is_busy(getattr(key, "group_id", "")):
-            self._deadlines.schedule(key, now_s + _BUSY_S)
+            self._context.deadlines.schedule(key, now_s + _BUSY_S)
         elif isinstance(key, CheckDeadline):
             self._check(key.group_id, now)
         elif not self.consumers.expired(key, now):
@@ -245,10 +229,10 @@ class GroupShard:
     def resigned(self) -> None:
         """Give up the partition: fail waiting members and release the memory."""
         self.rebalancing.resigned()
-        self._room.used_bytes -= self.offsets.weight_bytes
+        self._context.room.used_bytes -= self.offsets.weight_bytes
         for group in self.all_groups():
-            self._room.forget(group)
-            self._room.forget_owner(group.group_id)
+            self._context.room.forget(group)
+            self._context.room.forget_owner(group.group_id)
 
     # ------------------------------------------------------------ members of both protocols
 
@@ -316,7 +300,7 @@ class GroupShard:
             elif end_offset and group_id not in self.consumer_groups:  # replaced by nothing
                 classic = self.groups[group_id] = ClassicGroup(group_id, now.ms)
                 classic.recorded_below = end_offset
-                self._room.weigh(classic)
+                self._context.room.weigh(classic)
                 self.rebalancing.check_later(group_id, now)
         return answer
 
@@ -333,14 +317,14 @@ class GroupShard:
         tombstone = record_of(GroupMetadataKey(group=classic.group_id), None)
         # An empty group has nothing to convert.
         if classic.is_empty:
-            end_offset = self._journal.append([tombstone])
+            end_offset = self._context.journal.append([tombstone])
             self.rebalancing.forget(classic)
             return end_offset
         # Conversion may run in a thread, and changes nothing until its records are appended.
-        migration.check_upgrade(classic, self._settings)
+        migration.check_upgrade(classic, self._context.settings)
         made = yield from elsewhere(_size_of(classic), partial(self._upgraded, classic))
         # Tombstone and new records are one batch, so that no reader sees the group twice.
-        end_offset = self._journal.append([tombstone, *made.records])
+        end_offset = self._context.journal.append([tombstone, *made.records])
         made.group.recorded_below = end_offset
         self.rebalancing.forget(classic)
         self.consumers.adopt(made.group, now)
@@ -348,7 +332,7 @@ class GroupShard:
         return end_offset
 
     def _upgraded(self, classic: ClassicGroup) -> "_Upgraded":
-        entries = migration.upgraded(classic, self._topic)
+        entries = migration.upgraded(classic, self._context.topic)
         group = ConsumerGroup(classic.group_id)
         for key, effect in entries:
             group.apply(key, effect)
@@ -359,7 +343,7 @@ class GroupShard:
         group = self.consumer_groups.get(group_id)
         if group is None:
             return
-        if migration.may_downgrade(group, self._settings):
+        if migration.may_downgrade(group, self._context.settings):
             try:
                 yield from self._downgrade(group, now)
             except CoordinatorError as error:
@@ -372,13 +356,13 @@ class GroupShard:
         """Convert a consumer-protocol group, whose members are all classic, to a classic group."""
 
         def made() -> tuple[list[CoordinatorRecord], GroupMetadataValue]:
-            value = migration.downgraded(group, self._name, now.ms)
+            value = migration.downgraded(group, self._context.name, now.ms)
             key = GroupMetadataKey(group=group.group_id)
             return [*records_of(migration.tombstones(group)), record_of(key, value)], value
 
         size = sum(size_of(target) for target in group.targets.values()) + 100 * len(group.members)
         written, value = yield from elsewhere(size, made)
-        end_offset = self._journal.append(written)
+        end_offset = self._context.journal.append(written)
         self.consumers.forgotten(group)
         classic = ClassicGroup.of(group.group_id, value)
         classic.recorded_below = end_offset

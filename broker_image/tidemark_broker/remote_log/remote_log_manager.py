@@ -27,8 +27,13 @@ from tidemark_broker.remote_log.disablement import follow_disablement
 from tidemark_broker.remote_log.fetcher import RemoteFetcher
 from tidemark_broker.remote_log.head_writer import claiming, leader_term
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
-from tidemark_broker.remote_log.manager_state import ManagerState, Pools, RemoteQuotas
-from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
+from tidemark_broker.remote_log.manager_state import (
+    ManagerState,
+    Pools,
+    RemoteCollector,
+    RemoteMetrics,
+    RemoteQuotas,
+)
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.sweeps import Sweeps

@@ -1,7 +1,7 @@
 """Settings of the remote log manager: Kafka's broker keys, and a few under ``tidemark.``."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from tidemark.configuration.broker_keys import (
@@ -13,38 +13,17 @@ from tidemark.configuration.broker_keys import (
 from tidemark.configuration.table import BROKER
 from tidemark_broker.config import BrokerConfig
 
-_KEYS = {
-    "copier_threads": "remote.log.manager.copier.thread.pool.size",
-    "expiration_threads": "remote.log.manager.expiration.thread.pool.size",
-    "commit_threads": "tidemark.remote.commit.threads",
-    "reader_threads": "remote.log.reader.threads",
-    "reader_pending_max": "remote.log.reader.max.pending.tasks",
-    "interval_s": "remote.log.manager.task.interval.ms",
-    "backoff_s": "remote.log.manager.task.retry.backoff.ms",
-    "backoff_max_s": "remote.log.manager.task.retry.backoff.max.ms",
-    "copy_bytes_per_second": "remote.log.manager.copy.max.bytes.per.second",
-    "copy_windows": "remote.log.manager.copy.quota.window.num",
-    "copy_window_seconds": "remote.log.manager.copy.quota.window.size.seconds",
-    "fetch_bytes_per_second": "remote.log.manager.fetch.max.bytes.per.second",
-    "fetch_windows": "remote.log.manager.fetch.quota.window.num",
-    "fetch_window_seconds": "remote.log.manager.fetch.quota.window.size.seconds",
-    "index_cache_bytes": "remote.log.index.file.cache.total.size.bytes",
-    "chunk_cache_bytes": "tidemark.remote.chunk.cache.bytes",
-    "chunk_bytes": "tidemark.remote.chunk.bytes",
-    "page_cache_bytes": "tidemark.remote.page.cache.bytes",
-    "delete_delay_ms": REMOTE_DELETE_DELAY_MS,
-    "custom_metadata_max_bytes": CUSTOM_METADATA_MAX_BYTES,
-    "head_check_s": "tidemark.remote.head.check.interval.ms",
-    "probe_s": "tidemark.remote.store.probe.interval.ms",
-    "sweep_interval_s": "tidemark.remote.sweep.interval.ms",
-    "sweep_delay_ms": SWEEP_DELAY_MS,
-    "sweeps": SWEEP,
-}
+
+def _setting(key: str) -> Any:
+    """Declare a field that is read from ``key`` and has its default."""
+    default: Any = BROKER[key].default_value
+    return field(default=default, metadata={"key": key})
 
 
-def _default(field: str) -> Any:
-    default: Any = BROKER[_KEYS[field]].default_value
-    return default / 1000 if field.endswith("_s") else default
+def _seconds(key: str) -> Any:
+    """Declare a field in seconds that is read from ``key``, which is in milliseconds."""
+    default: Any = BROKER[key].default_value
+    return field(default=default / 1000, metadata={"key": key})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,42 +35,42 @@ class RemoteSettings:
     of custom metadata and the switch for sweeps can be changed for the whole cluster at run time.
     """
 
-    copier_threads: int = _default("copier_threads")
-    expiration_threads: int = _default("expiration_threads")
-    commit_threads: int = _default("commit_threads")
-    reader_threads: int = _default("reader_threads")
-    reader_pending_max: int = _default("reader_pending_max")
-    interval_s: float = _default("interval_s")
-    backoff_s: float = _default("backoff_s")
-    backoff_max_s: float = _default("backoff_max_s")
+    copier_threads: int = _setting("remote.log.manager.copier.thread.pool.size")
+    expiration_threads: int = _setting("remote.log.manager.expiration.thread.pool.size")
+    commit_threads: int = _setting("tidemark.remote.commit.threads")
+    reader_threads: int = _setting("remote.log.reader.threads")
+    reader_pending_max: int = _setting("remote.log.reader.max.pending.tasks")
+    interval_s: float = _seconds("remote.log.manager.task.interval.ms")
+    backoff_s: float = _seconds("remote.log.manager.task.retry.backoff.ms")
+    backoff_max_s: float = _seconds("remote.log.manager.task.retry.backoff.max.ms")
     jitter: float = 0.2
-    copy_bytes_per_second: int = _default("copy_bytes_per_second")
-    copy_windows: int = _default("copy_windows")
-    copy_window_seconds: int = _default("copy_window_seconds")
-    fetch_bytes_per_second: int = _default("fetch_bytes_per_second")
-    fetch_windows: int = _default("fetch_windows")
-    fetch_window_seconds: int = _default("fetch_window_seconds")
-    index_cache_bytes: int = _default("index_cache_bytes")
-    chunk_cache_bytes: int = _default("chunk_cache_bytes")
-    chunk_bytes: int = _default("chunk_bytes")
-    page_cache_bytes: int = _default("page_cache_bytes")
-    delete_delay_ms: int = _default("delete_delay_ms")
-    custom_metadata_max_bytes: int = _default("custom_metadata_max_bytes")
-    head_check_s: float = _default("head_check_s")
-    probe_s: float = _default("probe_s")
-    sweep_interval_s: float = _default("sweep_interval_s")
-    sweep_delay_ms: int = _default("sweep_delay_ms")
-    sweeps: bool = _default("sweeps")
+    copy_bytes_per_second: int = _setting("remote.log.manager.copy.max.bytes.per.second")
+    copy_windows: int = _setting("remote.log.manager.copy.quota.window.num")
+    copy_window_seconds: int = _setting("remote.log.manager.copy.quota.window.size.seconds")
+    fetch_bytes_per_second: int = _setting("remote.log.manager.fetch.max.bytes.per.second")
+    fetch_windows: int = _setting("remote.log.manager.fetch.quota.window.num")
+    fetch_window_seconds: int = _setting("remote.log.manager.fetch.quota.window.size.seconds")
+    index_cache_bytes: int = _setting("remote.log.index.file.cache.total.size.bytes")
+    chunk_cache_bytes: int = _setting("tidemark.remote.chunk.cache.bytes")
+    chunk_bytes: int = _setting("tidemark.remote.chunk.bytes")
+    page_cache_bytes: int = _setting("tidemark.remote.page.cache.bytes")
+    delete_delay_ms: int = _setting(REMOTE_DELETE_DELAY_MS)
+    custom_metadata_max_bytes: int = _setting(CUSTOM_METADATA_MAX_BYTES)
+    head_check_s: float = _seconds("tidemark.remote.head.check.interval.ms")
+    probe_s: float = _seconds("tidemark.remote.store.probe.interval.ms")
+    sweep_interval_s: float = _seconds("tidemark.remote.sweep.interval.ms")
+    sweep_delay_ms: int = _setting(SWEEP_DELAY_MS)
+    sweeps: bool = _setting(SWEEP)
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
         """Read the settings. Raises :class:`ConfigError` with the key."""
-        values: dict[str, Any] = {
-            field: config.seconds(key) if field.endswith("_s") else config.integer(key)
-            for field, key in _KEYS.items()
-            if key != SWEEP
-        }
-        values["sweeps"] = config.boolean(SWEEP)
+        values: dict[str, Any] = {}
+        for setting in fields(cls):
+            key = setting.metadata.get("key")
+            if key is not None:
+                read = config.seconds if setting.name.endswith("_s") else config.integer
+                values[setting.name] = read(key) if key != SWEEP else config.boolean(key)
         return cls(**values)
 
 

@@ -12,11 +12,10 @@ from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
-from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
 from tidemark_broker.groups.core.group_offsets import GroupOffsets, NewOffset, OffsetCommitter
-from tidemark_broker.groups.core.journal import GroupMemory
-from tidemark_broker.groups.core.offsets import CommittedOffset, CommittedOffsets, OffsetKey
+from tidemark_broker.groups.core.journal import GroupContext, GroupMemory
+from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
 from tidemark_broker.groups.core.rebalancing import Rebalancing
 from tidemark_broker.groups.core.records import (
     GroupMetadataKey,
@@ -130,35 +129,21 @@ class ClassicWorld:
         self.settings = GroupSettings(**({**_fields(SETTINGS)} | settings))
         self.log = log or ListJournal()
         self.deadlines: Deadlines[Any] = Deadlines()
-        self.groups: dict[str, ClassicGroup] = {}
-        self.offsets = CommittedOffsets()
         self.room = GroupMemory(self.settings.bytes_max)
-        self.rebalancing = Rebalancing(
-            self.groups, self.log, self.deadlines, self.settings, self.room
-        )
-        # Only classic groups are under test. Offsets look for a group among both kinds.
-        consumer_groups: dict[str, ConsumerGroup] = {}
-        consumers = ConsumerGroups(
-            consumer_groups,
-            self.log,
-            self.deadlines,
-            self.settings,
-            self.room,
-            topic=lambda _: None,
+        context = GroupContext(
+            journal=self.log,
+            deadlines=self.deadlines,
+            settings=self.settings,
+            room=self.room,
             configs=GroupConfigs(self.settings, lambda _: {}),
-            offload=lambda _: None,
-            due=lambda _: None,
+            topic=lambda _: None,
+            name=lambda _: None,
         )
-        self.group_offsets = GroupOffsets(
-            self.groups,
-            consumer_groups,
-            self.offsets,
-            self.rebalancing,
-            consumers,
-            self.log,
-            self.settings,
-            self.room,
-        )
+        self.groups, self.offsets = context.groups, context.offsets
+        self.rebalancing = Rebalancing(context)
+        # Only classic groups are under test. Offsets look for a group among both kinds.
+        consumers = ConsumerGroups(context, offload=lambda _: None, due=lambda _: None)
+        self.group_offsets = GroupOffsets(context, self.rebalancing, consumers)
         self._ids = itertools.count(first_id)
 
     # ------------------------------------------------------------ time

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark_broker.remote_log.damaged_objects import Damages
+from tidemark_broker.remote_log.fetcher import Damages
 
 TOPIC_ID = uuid.UUID(int=1)
 KEY = (TOPIC_ID, 0)

@@ -4,7 +4,7 @@ import pytest
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.log import TieredRetention
-from tidemark_broker.replication.partition.retention_mode import retention_mode
+from tidemark_broker.replication.partition.partition import retention_mode
 
 SUSPENDED = TieredRetention(highest_remote_offset=50, copy_enabled=False, suspended=True)
 

@@ -10,8 +10,7 @@ from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, row
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.partition import remote_end
-from tidemark_broker.replication.partition.state_file import StoredState
-from tidemark_broker.replication.partition.state_writer import StateWriter
+from tidemark_broker.replication.partition.state_file import StateWriter, StoredState
 from tidemark_broker.replication.remote import RemoteEnd
 
 Nodes = Callable[[int], ReplicaNode]

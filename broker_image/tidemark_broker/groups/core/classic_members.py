@@ -7,15 +7,13 @@ partitions, and SyncGroup returns its assignment. Answers are immediate, as no m
 another.
 """
 
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.framing import FrameError
-from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core.assignors import Assignment
@@ -31,10 +29,10 @@ from tidemark_broker.groups.core.consumer_records import (
     UNRELEASED_PARTITIONS,
     UNREVOKED_PARTITIONS,
 )
-from tidemark_broker.groups.core.journal import GroupMemory
+from tidemark_broker.groups.core.journal import GroupContext
 from tidemark_broker.groups.core.migration import classic_metadata
 from tidemark_broker.groups.core.reconciliation import PartitionEpochs
-from tidemark_broker.groups.core.settings import GroupSettings, Migration, Now
+from tidemark_broker.groups.core.settings import Migration, Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
 from tidemark_broker.groups.core.subscriptions import (
     Subscribed,
@@ -46,7 +44,6 @@ from tidemark_broker.groups.core.values import (
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
-    SubscribedTopic,
     SyncAnswer,
     SyncRequest,
 )
@@ -59,27 +56,10 @@ class ClassicMembers:
     :class:`CoordinatorError`. Pure.
     """
 
-    def __init__(
-        self,
-        consumers: ConsumerGroups,
-        deadlines: "Deadlines[object]",
-        settings: GroupSettings,
-        room: GroupMemory,
-        *,
-        topic: Callable[[str], SubscribedTopic | None],
-        name: Callable[[uuid.UUID], str | None],
-    ) -> None:
-        """Connect the state that is shared with the consumer-protocol members of the same groups.
-
-        ``room``: memory of all groups of the broker. For ``topic`` and ``name`` see the class.
-        """
-        # Groups and timers are shared, since members of both protocols are in the same groups.
+    def __init__(self, context: GroupContext, consumers: ConsumerGroups) -> None:
+        """Serve classic members of ``consumers``, whose groups and timers both protocols share."""
+        self._context = context
         self._consumers = consumers
-        self._deadlines = deadlines
-        self._settings = settings
-        self._room = room
-        self._topic = topic
-        self._name = name
 
     # ------------------------------------------------------------ JoinGroup
 
@@ -105,7 +85,7 @@ class ClassicMembers:
             len(subscription.topics), partial(_described, request, subscription, member)
         )
         # The last check: everything from here on changes the group.
-        check_room(group, member, described, self._settings, self._room)
+        check_room(group, member, described, self._context.settings, self._context.room)
         # A different id under the same instance id is a restarted static member.
         takes_over = member is not None and member.member_id != member_id
         wants_others = yield from self._consumers.update(
@@ -123,7 +103,7 @@ class ClassicMembers:
         # The session restarts only now, after the steps above, which may fail.
         self._consumers.renew_session(group, member, now)
         self._consumers.downgrade_later(group, now)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         self._await_rebalance(group, member, now)
         return JoinAnswer(
             member_id=member_id,
@@ -138,7 +118,7 @@ class ClassicMembers:
         That is the member with the id, or the static member with the instance id. Raises
         CoordinatorError.
         """
-        settings, session_ms = self._settings, request.session_timeout_ms
+        settings, session_ms = self._context.settings, request.session_timeout_ms
         # The checks are in Kafka's order, since the first failing one decides the error.
         if settings.migration is Migration.DISABLED:
             wrong = "Cannot join the consumer group with the classic protocol because the group "
@@ -163,12 +143,14 @@ class ClassicMembers:
         return named
 
     def _by_id(self, subscription: Subscribed) -> Assignment:
-        found = ((self._topic(name), numbers) for name, numbers in subscription.owned.items())
+        found = (
+            (self._context.topic(name), numbers) for name, numbers in subscription.owned.items()
+        )
         return {topic.topic_id: numbers for topic, numbers in found if topic is not None}
 
     def _await_rebalance(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         at_s = now.s + max(member.metadata.rebalance_timeout_ms, 0) / 1000
-        self._deadlines.schedule(RejoinDeadline(group.group_id, member.member_id), at_s)
+        self._context.deadlines.schedule(RejoinDeadline(group.group_id, member.member_id), at_s)
 
     # ------------------------------------------------------------ SyncGroup
 
@@ -192,7 +174,7 @@ class ClassicMembers:
             self._rejoin(group, member, now)
             raise refused(ErrorCode.rebalance_in_progress, "The member must rejoin.")
         # The member has taken part, so it is no longer at risk of being removed.
-        self._deadlines.cancel(RejoinDeadline(group.group_id, member.member_id))
+        self._context.deadlines.cancel(RejoinDeadline(group.group_id, member.member_id))
         self._consumers.renew_session(group, member, now)
         assignment = yield from elsewhere(
             position.size,
@@ -204,7 +186,7 @@ class ClassicMembers:
 
     def _by_name(self, assignment: PartitionEpochs) -> dict[str, frozenset[int]]:
         """Return the assignment by name, without deleted topics."""
-        named = ((self._name(topic), numbers) for topic, numbers in assignment.items())
+        named = ((self._context.name(topic), numbers) for topic, numbers in assignment.items())
         return {name: frozenset(numbers) for name, numbers in named if name is not None}
 
     # ------------------------------------------------------------ Heartbeat, LeaveGroup
@@ -232,7 +214,7 @@ class ClassicMembers:
         return ErrorCode.none
 
     def _rejoin(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
-        if RejoinDeadline(group.group_id, member.member_id) not in self._deadlines:
+        if RejoinDeadline(group.group_id, member.member_id) not in self._context.deadlines:
             self._await_rebalance(group, member, now)
 
     def leave(

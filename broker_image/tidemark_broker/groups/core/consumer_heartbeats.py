@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core import consumer_checks
 from tidemark_broker.groups.core import consumer_records as records
@@ -48,9 +47,9 @@ from tidemark_broker.groups.core.consumer_targets import (
     ConsumerTargets,
     Offload,
 )
-from tidemark_broker.groups.core.journal import ConsumerJournal, GroupMemory, Journal
+from tidemark_broker.groups.core.journal import ConsumerJournal, GroupContext
 from tidemark_broker.groups.core.reconciliation import MemberPosition, MemberTarget, advance
-from tidemark_broker.groups.core.settings import GroupConfigs, GroupSettings, Now
+from tidemark_broker.groups.core.settings import Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
 from tidemark_broker.groups.core.values import (
     JOIN,
@@ -59,7 +58,6 @@ from tidemark_broker.groups.core.values import (
     NO_TIMEOUT,
     HeartbeatAnswer,
     HeartbeatRequest,
-    SubscribedTopic,
     shown,
 )
 
@@ -130,47 +128,23 @@ class ConsumerGroups:
 
     def __init__(
         self,
-        groups: dict[str, ConsumerGroup],
-        journal: Journal,
-        deadlines: "Deadlines[object]",
-        settings: GroupSettings,
-        room: GroupMemory,
+        context: GroupContext,
         *,
-        topic: Callable[[str], SubscribedTopic | None],
-        configs: GroupConfigs,
         offload: Callable[[Offload], None],
         due: Callable[[str], None],
     ) -> None:
-        """Connect the groups with their records, timers, limits and configurations.
-
-        ``room``: memory of all groups of the broker. ``configs``: values that a group overrides.
-        For the callbacks see the class.
-        """
-        self._groups = groups
-        self._journal = ConsumerJournal(groups, journal)
-        self._deadlines = deadlines
-        self._settings = settings
-        self._room = room
-        self._topic = topic
-        self._configs = configs
+        """Manage the consumer groups of ``context``. For the callbacks see the class."""
+        self._context = context
+        self._journal = ConsumerJournal(context.consumer_groups, context.journal)
         self._due = due
         # Targets share the journal, so that records of a group stay in order.
-        self.targets = ConsumerTargets(
-            groups,
-            self._journal,
-            deadlines,
-            settings,
-            room,
-            topic=topic,
-            configs=configs,
-            offload=offload,
-        )
+        self.targets = ConsumerTargets(context, self._journal, offload)
 
     # ------------------------------------------------------------ timers
 
     def loaded(self, now: Now) -> None:
         """Start the sessions of all members after the log was loaded."""
-        for group in self._groups.values():
+        for group in self._context.consumer_groups.values():
             for member in group.members.values():
                 self.renew_session(group, member, now)
                 if member.position.state == UNREVOKED_PARTITIONS:
@@ -190,7 +164,7 @@ class ConsumerGroups:
             return True
         if not isinstance(key, _MemberDeadline):
             return False
-        group = self._groups.get(key.group_id)
+        group = self._context.consumer_groups.get(key.group_id)
         if group is None:
             return True
         try:
@@ -198,7 +172,7 @@ class ConsumerGroups:
         except CoordinatorError as error:
             logger.warning("group %s: records were not written: %s", shown(key.group_id), error)
             # The member is removed only with a record. Without one the attempt is repeated.
-            self._deadlines.schedule(key, now.s + _AGAIN_S)
+            self._context.deadlines.schedule(key, now.s + _AGAIN_S)
         return True
 
     def _overdue(self, group: ConsumerGroup, key: "_MemberDeadline", now: Now) -> None:
@@ -221,12 +195,12 @@ class ConsumerGroups:
             yield from self.targets.make_if_due(group, now)
         except CoordinatorError as error:
             logger.warning("group %s: records were not written: %s", shown(group.group_id), error)
-            self._deadlines.schedule(AssignmentDeadline(group.group_id), now.s + _AGAIN_S)
+            self._context.deadlines.schedule(AssignmentDeadline(group.group_id), now.s + _AGAIN_S)
 
     def adopt(self, group: ConsumerGroup, now: Now) -> None:
         """Take over a group that was upgraded from the classic protocol."""
-        self._groups[group.group_id] = group
-        self._room.weigh(group)
+        self._context.consumer_groups[group.group_id] = group
+        self._context.room.weigh(group)
         for member in group.members.values():
             self.renew_session(group, member, now)
 
@@ -241,9 +215,9 @@ class ConsumerGroups:
 
     def forgotten(self, group: ConsumerGroup) -> None:
         """Remove a group without records from memory."""
-        self._groups.pop(group.group_id, None)
-        self._room.forget(group)
-        self._deadlines.cancel(AssignmentDeadline(group.group_id))
+        self._context.consumer_groups.pop(group.group_id, None)
+        self._context.room.forget(group)
+        self._context.deadlines.cancel(AssignmentDeadline(group.group_id))
         for member_id in group.members:
             self._forget_deadlines(group, member_id)
 
@@ -251,7 +225,10 @@ class ConsumerGroups:
         self, group_id: str, regex: str | None, topics_version: int, now: Now
     ) -> Sequence[str]:
         """Return expressions to resolve. See :func:`.expressions.unresolved`."""
-        group, refresh_ms = self._groups.get(group_id), self._settings.regex_refresh_ms
+        group, refresh_ms = (
+            self._context.consumer_groups.get(group_id),
+            self._context.settings.regex_refresh_ms,
+        )
         return consumer_checks.unresolved(group, regex, topics_version, refresh_ms, now)
 
     # ------------------------------------------------------------ ConsumerGroupHeartbeat
@@ -272,7 +249,7 @@ class ConsumerGroups:
         )
         # Everything that may reject the request comes before the first record is written.
         described = yield from _described(request, None if member is None else member.described)
-        check_room(group, member, described, self._settings, self._room)
+        check_room(group, member, described, self._context.settings, self._context.room)
         # Regular expressions were resolved by the caller; only their number is limited here.
         consumer_checks.check_limit(group, request.regex)
         wants_others = yield from self.update(
@@ -322,10 +299,10 @@ class ConsumerGroups:
 
     def check(self, request: HeartbeatRequest) -> None:
         """Check the fields of a request."""
-        check_request(request, self._settings)
+        check_request(request, self._context.settings)
 
     def _group(self, request: HeartbeatRequest) -> ConsumerGroup:
-        group = self._groups.get(request.group_id)
+        group = self._context.consumer_groups.get(request.group_id)
         if group is None and request.member_epoch != JOIN:
             raise refused(
                 ErrorCode.group_id_not_found, f"Group {shown(request.group_id)} not found."
@@ -345,7 +322,7 @@ class ConsumerGroups:
         after = member.position
         # The session is renewed last: a failed heartbeat must not keep a member alive.
         self.renew_session(group, member, now)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         # Comparing large assignments takes a thread, unless the position is the same object.
         size = 0 if before is after and not request.is_full else before.size + after.size
         assignment = yield from elsewhere(
@@ -354,7 +331,7 @@ class ConsumerGroups:
         return HeartbeatAnswer(
             member_id=member.member_id,
             member_epoch=after.epoch,
-            heartbeat_interval_ms=self._configs.heartbeat_interval_ms(group.group_id),
+            heartbeat_interval_ms=self._context.configs.heartbeat_interval_ms(group.group_id),
             assignment=assignment,
             recorded_below=group.recorded_below,
         )
@@ -386,7 +363,7 @@ class ConsumerGroups:
         position = replace(member.position, epoch=LEAVE_FOR_NOW, revoking={})
         entry = position_entry(group.group_id, member.member_id, position)
         yield from self._journal.record(group, [entry])
-        self._deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
+        self._context.deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
 
     def fence(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         """Remove a member, in one batch with the new epoch."""
@@ -397,20 +374,20 @@ class ConsumerGroups:
         ]
         self._journal.record_now(group, entries)
         self._forget_deadlines(group, member.member_id)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         # Deadlines are cleared before timers are set for the remaining members.
         self.targets.make_later(group, now)
         self.downgrade_later(group, now)
 
     def downgrade_later(self, group: ConsumerGroup, now: Now) -> None:
         """Check soon whether the group can be downgraded to the classic protocol."""
-        if group.is_all_classic and self._settings.migration.may_downgrade:
-            self._deadlines.schedule(DowngradeDeadline(group.group_id), now.s + _SOON_S)
+        if group.is_all_classic and self._context.settings.migration.may_downgrade:
+            self._context.deadlines.schedule(DowngradeDeadline(group.group_id), now.s + _SOON_S)
 
     def _forget_deadlines(self, group: ConsumerGroup, member_id: str) -> None:
-        self._deadlines.cancel(ConsumerSessionDeadline(group.group_id, member_id))
-        self._deadlines.cancel(RevocationDeadline(group.group_id, member_id))
-        self._deadlines.cancel(RejoinDeadline(group.group_id, member_id))
+        self._context.deadlines.cancel(ConsumerSessionDeadline(group.group_id, member_id))
+        self._context.deadlines.cancel(RevocationDeadline(group.group_id, member_id))
+        self._context.deadlines.cancel(RejoinDeadline(group.group_id, member_id))
 
     # ------------------------------------------------------------ epochs
 
@@ -433,7 +410,9 @@ class ConsumerGroups:
         # Neither the broker's topics nor the group's subscriptions have changed since.
         if seen == group.topics_seen:
             return
-        metadata_hash = yield from elsewhere(group.topics_size, partial(group.hash_of, self._topic))
+        metadata_hash = yield from elsewhere(
+            group.topics_size, partial(group.hash_of, self._context.topic)
+        )
         if metadata_hash != group.metadata_hash:
             # Targets for the current epoch are not being computed, so it can still include the new
             # topics.
@@ -473,7 +452,7 @@ class ConsumerGroups:
                 group.follow_moves()
             subscribed = None
             if wants_others:
-                found = map(self._topic, group.topics_of(member.subscription))
+                found = map(self._context.topic, group.topics_of(member.subscription))
                 ids = {topic.topic_id for topic in found if topic is not None}
                 subscribed = ids.__contains__
             return advance(before, target, owned, subscribed)
@@ -489,12 +468,12 @@ class ConsumerGroups:
         # The deadline by which the member must confirm starts with the revocation, and later
         # heartbeats do not extend it.
         if after.state != UNREVOKED_PARTITIONS:
-            self._deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
+            self._context.deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
         elif before.state != UNREVOKED_PARTITIONS or after.revoking:
             self._await_revocation(group, member, now)
 
     def _await_revocation(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
-        self._deadlines.schedule(
+        self._context.deadlines.schedule(
             RevocationDeadline(group.group_id, member.member_id),
             now.s + max(member.metadata.rebalance_timeout_ms, 0) / 1000,
         )
@@ -503,11 +482,11 @@ class ConsumerGroups:
         """Restart the member's session."""
         classic = member.metadata.classic
         if classic is None:
-            timeout_ms = self._configs.session_timeout_ms(group.group_id)
+            timeout_ms = self._context.configs.session_timeout_ms(group.group_id)
         else:
             timeout_ms = classic.session_timeout_ms
         key = ConsumerSessionDeadline(group.group_id, member.member_id)
-        self._deadlines.schedule(key, now.s + timeout_ms / 1000)
+        self._context.deadlines.schedule(key, now.s + timeout_ms / 1000)
 
 
 def _replacement(

@@ -6,7 +6,6 @@ written before Kafka 4.1 (KIP-1101) and is not read.
 
 import uuid
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, TypeAlias
 
 from kio.static.constants import EntityType
@@ -14,7 +13,6 @@ from kio.static.primitive import i16
 
 from tidemark.wire.entity import wire
 
-VALUE_VERSION = 0
 #: Kafka's states of a member between two assignments.
 STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS = 0, 1, 2
 
@@ -203,24 +201,4 @@ Value: TypeAlias = (
     | ConsumerGroupTargetAssignmentMemberValue
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
-)
-KEYS: MappingProxyType[int, type[Key]] = MappingProxyType(
-    {
-        3: ConsumerGroupMetadataKey,
-        5: ConsumerGroupMemberMetadataKey,
-        6: ConsumerGroupTargetAssignmentMetadataKey,
-        7: ConsumerGroupTargetAssignmentMemberKey,
-        8: ConsumerGroupCurrentMemberAssignmentKey,
-        16: ConsumerGroupRegularExpressionKey,
-    }
-)
-VALUES: MappingProxyType[type[Key], type[Value]] = MappingProxyType(
-    {
-        ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
-        ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
-        ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
-        ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
-        ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
-        ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
-    }
 )

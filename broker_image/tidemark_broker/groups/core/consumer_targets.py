@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.groups.core.assignors import ASSIGNORS, Assignment, Spec
 from tidemark_broker.groups.core.consumer_effects import (
     assigned_entry,
     epoch_entry,
 )
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
-from tidemark_broker.groups.core.journal import ConsumerJournal, GroupMemory
-from tidemark_broker.groups.core.settings import GroupConfigs, GroupSettings, Now
+from tidemark_broker.groups.core.journal import ConsumerJournal, GroupContext
+from tidemark_broker.groups.core.settings import Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
-from tidemark_broker.groups.core.values import SubscribedTopic, shown
+from tidemark_broker.groups.core.values import shown
 
 logger = logging.getLogger(__name__)
 
@@ -61,24 +60,13 @@ class ConsumerTargets:
 
     def __init__(
         self,
-        groups: dict[str, ConsumerGroup],
+        context: GroupContext,
         journal: ConsumerJournal,
-        deadlines: "Deadlines[object]",
-        settings: GroupSettings,
-        room: GroupMemory,
-        *,
-        topic: Callable[[str], SubscribedTopic | None],
-        configs: GroupConfigs,
         offload: Callable[[Offload], None],
     ) -> None:
-        """Connect the groups with their records, timers and limits; see the class for callbacks."""
-        self._groups = groups
+        """Compute targets of the consumer groups of ``context``; see the class for ``offload``."""
+        self._context = context
         self._journal = journal
-        self._deadlines = deadlines
-        self._settings = settings
-        self._room = room
-        self._topic = topic
-        self._configs = configs
         # Computed outside, because this class must not block or start threads.
         self._offload = offload
 
@@ -97,14 +85,14 @@ class ConsumerTargets:
         # The flag stops other heartbeats from computing the same targets while this one yields.
         group.is_being_assigned, is_offloaded = True, False
         try:
-            spec = yield from elsewhere(group.spec_size, partial(group.spec, self._topic))
+            spec = yield from elsewhere(group.spec_size, partial(group.spec, self._context.topic))
             is_offloaded = spec.size > ASSIGNED_AT_ONCE_MAX
             if is_offloaded and not group.assignment_epoch:
                 # The first member gets an epoch at once, and its partitions with the next one.
                 first = assigned_entry(group.group_id, group.epoch, 0)
                 following = epoch_entry(group.group_id, group.epoch + 1, group.metadata_hash)
                 self._journal.record_now(group, [first, following])
-            assignor = group.preferred_assignor(self._settings.consumer_assignors[0])
+            assignor = group.preferred_assignor(self._context.settings.consumer_assignors[0])
             made = Offload(group, group.epoch, assignor, spec)
             if is_offloaded:
                 self._offload(made)
@@ -128,7 +116,7 @@ class ConsumerTargets:
         """
         group = made.group
         # The group may have been deleted or replaced during the computation.
-        if self._groups.get(group.group_id) is not group:
+        if self._context.consumer_groups.get(group.group_id) is not group:
             return
         now_there = {member: group.target_of(member) for member in group.members}
         # Members may have changed during the computation. New ones get targets in the next epoch.
@@ -140,11 +128,11 @@ class ConsumerTargets:
         for start in range(0, len(changed), TARGETS_AT_ONCE):
             part = changed[start : start + TARGETS_AT_ONCE]
             yield from self._journal.record_targets(group, part)
-        if self._groups.get(group.group_id) is not group:
+        if self._context.consumer_groups.get(group.group_id) is not group:
             return
         # The epoch is recorded last: until then a new coordinator would recompute the targets.
         self._journal.record_now(group, [assigned_entry(group.group_id, made.epoch, now.ms)])
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         logger.info(
             "group %s: targets of epoch %d for %d members, made by %s",
             shown(group.group_id),
@@ -156,8 +144,8 @@ class ConsumerTargets:
     def gave_up(self, group: ConsumerGroup, now: Now) -> None:
         """End a computation, and schedule the next one if it is needed."""
         group.is_being_assigned = False
-        if self._groups.get(group.group_id) is group:
-            self._room.weigh(group)
+        if self._context.consumer_groups.get(group.group_id) is group:
+            self._context.room.weigh(group)
             self.make_later(group, now)
 
     def make_later(self, group: ConsumerGroup, now: Now) -> None:
@@ -166,17 +154,17 @@ class ConsumerTargets:
             return
         wait_s = _LATER_S
         if not self._is_due(group, now):
-            interval_ms = self._configs.assignment_interval_ms(group.group_id)
+            interval_ms = self._context.configs.assignment_interval_ms(group.group_id)
             due_ms = group.assignment_timestamp_ms + interval_ms
             wait_s = max(wait_s, (due_ms - now.ms) / 1000)
-        self._deadlines.schedule(AssignmentDeadline(group.group_id), now.s + wait_s)
+        self._context.deadlines.schedule(AssignmentDeadline(group.group_id), now.s + wait_s)
 
     def _is_due(self, group: ConsumerGroup, now: Now) -> bool:
         """True if the interval has passed, for the first targets, or if the timestamp is in the
         future because clocks differ.
         """
         since_ms = now.ms - group.assignment_timestamp_ms
-        return not 0 <= since_ms < self._configs.assignment_interval_ms(group.group_id)
+        return not 0 <= since_ms < self._context.configs.assignment_interval_ms(group.group_id)
 
 
 def _with_successors(

@@ -17,16 +17,15 @@ from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
-from tidemark_broker.groups.core.journal import GroupMemory, Journal
+from tidemark_broker.groups.core.journal import GroupContext
 from tidemark_broker.groups.core.offsets import (
     CommittedOffset,
-    CommittedOffsets,
     OffsetKey,
     tombstone,
 )
 from tidemark_broker.groups.core.rebalancing import Rebalancing
 from tidemark_broker.groups.core.records import GroupMetadataKey, record_of
-from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.settings import Now
 from tidemark_broker.groups.core.values import NO_GENERATION, GroupState, MemberIdentity
 
 #: Tombstones written in one part.
@@ -78,33 +77,16 @@ class GroupOffsets:
     """Offsets of all groups of one partition of ``__consumer_offsets``. Pure."""
 
     def __init__(
-        self,
-        groups: dict[str, ClassicGroup],
-        consumer_groups: dict[str, ConsumerGroup],
-        offsets: CommittedOffsets,
-        rebalancing: Rebalancing,
-        consumers: ConsumerGroups,
-        journal: Journal,
-        settings: GroupSettings,
-        room: GroupMemory,
+        self, context: GroupContext, rebalancing: Rebalancing, consumers: ConsumerGroups
     ) -> None:
-        """Connect offsets with the groups of both protocols, their records and limits.
-
-        ``room``: memory of all groups of the broker.
-        """
-        # A group id is in at most one of the two, and offsets may exist without a group.
-        self._classic = groups
-        self._consumer = consumer_groups
-        self._offsets = offsets
+        """Manage the offsets of the groups of both protocols in ``context``."""
+        self._context = context
         self._rebalancing = rebalancing
         self._consumers = consumers
-        self._journal = journal
-        self._settings = settings
-        self._room = room
 
     def find(self, group_id: str) -> Group | None:
         """Return a group of either protocol, or None."""
-        return self._classic.get(group_id) or self._consumer.get(group_id)
+        return self._context.groups.get(group_id) or self._context.consumer_groups.get(group_id)
 
     # ------------------------------------------------------------ OffsetCommit
 
@@ -117,7 +99,7 @@ class GroupOffsets:
         # The member and its generation are checked once, then each offset.
         group = self.find(by.group_id)
         error = self._refusal(group, by)
-        if error is ErrorCode.none and group is None and self._room.is_full:
+        if error is ErrorCode.none and group is None and self._context.room.is_full:
             error = ErrorCode.group_max_size_reached
         if error is not ErrorCode.none:
             return Changed([error] * len(new), 0)
@@ -148,12 +130,12 @@ class GroupOffsets:
         records = [
             value.record(by.group_id, offset.of) for offset, value in zip(kept, values, strict=True)
         ]
-        end_offset = self._journal.append(records, by.producer)
+        end_offset = self._context.journal.append(records, by.producer)
         # The offset of each record decides between commits inside and outside of transactions.
-        first, before = end_offset - len(records), self._offsets.weight_bytes
+        first, before = end_offset - len(records), self._context.offsets.weight_bytes
         for number, (offset, value) in enumerate(zip(kept, values, strict=True)):
-            self._offsets.put(by.group_id, offset.of, value.at(first + number), by.producer)
-        self._room.add(by.group_id, self._offsets.weight_bytes - before)
+            self._context.offsets.put(by.group_id, offset.of, value.at(first + number), by.producer)
+        self._context.room.add(by.group_id, self._context.offsets.weight_bytes - before)
         # Creates the group if this commit is the first sign of it.
         self._group(by.group_id, now).recorded_below = end_offset
         return end_offset
@@ -161,8 +143,8 @@ class GroupOffsets:
     def _group(self, group_id: str, now: Now) -> Group:
         group = self.find(group_id)
         if group is None:  # offsets of a standalone consumer create a group without members
-            group = self._classic[group_id] = ClassicGroup(group_id, now.ms)
-            self._room.weigh(group)
+            group = self._context.groups[group_id] = ClassicGroup(group_id, now.ms)
+            self._context.room.weigh(group)
             self._rebalancing.check_later(group_id, now)
         return group
 
@@ -206,14 +188,17 @@ class GroupOffsets:
             if not group.may_commit(member_id, epoch, new.topic_id, new.of.partition):
                 # The member's epoch is old, and the partition was not assigned to it in that epoch.
                 return _stale(group, by)
-        if new.metadata is not None and len(new.metadata) > self._settings.offset_metadata_max:
+        if (
+            new.metadata is not None
+            and len(new.metadata) > self._context.settings.offset_metadata_max
+        ):
             return ErrorCode.offset_metadata_too_large
         # Memory may only grow within the limit. Shorter metadata always succeeds.
-        before = self._offsets.replaced_offset(by.group_id, new.of, by.producer)
+        before = self._context.offsets.replaced_offset(by.group_id, new.of, by.producer)
         more = len(new.metadata or "")
         if before is not None:
             more -= len(before.metadata)
-        if (before is None or more > 0) and self._room.is_full_for(more):
+        if (before is None or more > 0) and self._context.room.is_full_for(more):
             return ErrorCode.invalid_commit_offset_size
         return ErrorCode.none
 
@@ -224,9 +209,9 @@ class GroupOffsets:
 
         Its changes are only reported once the marker is committed.
         """
-        about = self._offsets.end_transaction(producer, committed=committed)
+        about = self._context.offsets.end_transaction(producer, committed=committed)
         for group_id, more_bytes in about.items():
-            self._room.add(group_id, more_bytes)
+            self._context.room.add(group_id, more_bytes)
             group = self.find(group_id)
             if group is not None:
                 # Readers wait for the marker, since it could still be lost with this leader.
@@ -253,7 +238,7 @@ class GroupOffsets:
             for tp in of
         ]
         # Only existing offsets need a tombstone. A missing one is no error.
-        known = self._offsets.of_group(group_id)
+        known = self._context.offsets.of_group(group_id)
         gone = [
             tp
             for tp, error in zip(of, errors, strict=True)
@@ -272,7 +257,10 @@ class GroupOffsets:
         if not group.is_empty:
             return ErrorCode.non_empty_group, False, 0
         # Pending offsets are included, or a later marker would revive the group.
-        known = chain(self._offsets.of_group(group_id), self._offsets.of_transactions(group_id))
+        known = chain(
+            self._context.offsets.of_group(group_id),
+            self._context.offsets.of_transactions(group_id),
+        )
         gone = list(dict.fromkeys(islice(known, _AT_ONCE)))
         end_offset = self._remove(group, gone)
         if self._has_offsets(group_id):
@@ -280,18 +268,21 @@ class GroupOffsets:
         return ErrorCode.none, False, self._remove_group(group)
 
     def _has_offsets(self, group_id: str) -> bool:
-        return bool(self._offsets.of_group(group_id) or self._offsets.of_transactions(group_id))
+        return bool(
+            self._context.offsets.of_group(group_id)
+            or self._context.offsets.of_transactions(group_id)
+        )
 
     def _remove(self, group: Group, gone: Sequence[OffsetKey]) -> int:
         # An empty list would only append an empty batch.
         if gone:
-            group.recorded_below = self._journal.append(
+            group.recorded_below = self._context.journal.append(
                 [tombstone(group.group_id, tp) for tp in gone]
             )
-            before = self._offsets.weight_bytes
+            before = self._context.offsets.weight_bytes
             for tp in gone:
-                self._offsets.remove(group.group_id, tp)
-            self._room.add(group.group_id, self._offsets.weight_bytes - before)
+                self._context.offsets.remove(group.group_id, tp)
+            self._context.room.add(group.group_id, self._context.offsets.weight_bytes - before)
         return group.recorded_below
 
     def _remove_group(self, group: Group) -> int:
@@ -299,7 +290,9 @@ class GroupOffsets:
             end_offset = self._consumers.forget(group)
             self._rebalancing.check_no_more(group.group_id)
             return end_offset
-        end_offset = self._journal.append([record_of(GroupMetadataKey(group=group.group_id), None)])
+        end_offset = self._context.journal.append(
+            [record_of(GroupMetadataKey(group=group.group_id), None)]
+        )
         self._rebalancing.forget(group)
         return end_offset
 
@@ -314,8 +307,10 @@ class GroupOffsets:
         group = self.find(group_id)
         if group is None:
             return False
-        retention_ms = self._settings.offsets_retention_ms
-        expired = self._offsets.expired(group_id, _unused_since(group), now.ms, retention_ms)
+        retention_ms = self._context.settings.offsets_retention_ms
+        expired = self._context.offsets.expired(
+            group_id, _unused_since(group), now.ms, retention_ms
+        )
         gone = list(islice(expired, _AT_ONCE))
         self._remove(group, gone)
         # A member that has only received its id will still join.
@@ -337,7 +332,7 @@ class GroupOffsets:
         return len(gone) == _AT_ONCE
 
     def _of_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> Iterator[OffsetKey]:
-        for of, value in self._offsets.of_group(group_id).items():
+        for of, value in self._context.offsets.of_group(group_id).items():
             if of.topic == topic and value.topic_id in (None, topic_id):
                 yield of
 

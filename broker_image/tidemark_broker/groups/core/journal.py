@@ -1,17 +1,23 @@
 """Records of groups: the log that they are appended to, the memory that groups use, and the journal
 of consumer groups, which appends records and applies them in one step of the loop."""
 
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidemark_broker.admission.fair_share import MemoryShares
+from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.assignors import Assignment
+from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_effects import Entry, records_of, target_entry
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
-from tidemark_broker.groups.core.settings import Now
+from tidemark_broker.groups.core.offsets import CommittedOffsets
+from tidemark_broker.groups.core.settings import GroupConfigs, GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.values import SubscribedTopic
 
 
 class Journal(Protocol):
@@ -57,6 +63,26 @@ class GroupMemory(MemoryShares):
     def is_full(self) -> bool:
         """True if nothing new may be created. Existing state continues."""
         return self.is_full_for(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupContext:
+    """Groups of one shard, of both protocols, and what they share.
+
+    ``topic`` and ``name`` return a topic by name and a name by topic id, None if unknown.
+    """
+
+    journal: Journal
+    deadlines: Deadlines[Any]
+    settings: GroupSettings
+    room: GroupMemory
+    configs: GroupConfigs
+    topic: Callable[[str], SubscribedTopic | None]
+    name: Callable[[uuid.UUID], str | None]
+    #: Groups by id. A group id is in at most one of the two, and offsets may exist without a group.
+    groups: dict[str, ClassicGroup] = field(default_factory=dict)
+    consumer_groups: dict[str, ConsumerGroup] = field(default_factory=dict)
+    offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
 
 
 class ConsumerJournal:

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.classic_group import ClassicGroup, ClassicMember
-from tidemark_broker.groups.core.journal import GroupMemory, Journal
+from tidemark_broker.groups.core.journal import GroupContext
 from tidemark_broker.groups.core.records import GroupMetadataKey, GroupMetadataValue, record_of
-from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.settings import Now
 from tidemark_broker.groups.core.values import (
     UNKNOWN_MEMBER_ID,
     GroupState,
@@ -80,23 +79,9 @@ class _InitialDelay(NamedTuple):
 class Rebalancing:
     """All classic groups of one partition of ``__consumer_offsets``. Pure."""
 
-    def __init__(
-        self,
-        groups: dict[str, ClassicGroup],
-        journal: Journal,
-        deadlines: "Deadlines[object]",
-        settings: GroupSettings,
-        room: GroupMemory,
-    ) -> None:
-        """Connect the groups with their records, timers and limits.
-
-        ``room``: memory of all groups of the broker.
-        """
-        self._groups = groups
-        self._journal = journal
-        self._deadlines = deadlines
-        self._settings = settings
-        self._room = room
+    def __init__(self, context: GroupContext) -> None:
+        """Rebalance the classic groups of ``context``."""
+        self._context = context
         #: Delay of the first rebalance, by id of a group that waits for more members (KIP-134).
         self._initial: dict[str, _InitialDelay] = {}
 
@@ -104,16 +89,16 @@ class Rebalancing:
 
     def loaded(self, now: Now) -> None:
         """Start the sessions of all members after the log was loaded."""
-        for group in self._groups.values():
+        for group in self._context.groups.values():
             self.check_later(group.group_id, now)
             for member in group.members.values():
                 self._renew_session(group, member, now)
-            if len(group.members) > self._settings.size_max:
+            if len(group.members) > self._context.settings.size_max:
                 self._prepare(group, "the group exceeds group.max.size", now)
 
     def resigned(self) -> None:
         """Answer all waiting members NOT_COORDINATOR, because another broker took over."""
-        for group in self._groups.values():
+        for group in self._context.groups.values():
             for member in group.waiting():
                 group.answer_join(member, JoinAnswer(error=ErrorCode.not_coordinator))
                 member.answer_sync(SyncAnswer(error=ErrorCode.not_coordinator))
@@ -121,7 +106,7 @@ class Rebalancing:
     def expired(self, key: object, now: Now) -> None:
         """Handle an expired deadline."""
         if isinstance(key, SessionDeadline):
-            group = self._groups.get(key.group_id)
+            group = self._context.groups.get(key.group_id)
             if group is not None:
                 self._session_over(group, key.member_id, now)
         elif isinstance(key, JoinDeadline):
@@ -131,12 +116,12 @@ class Rebalancing:
 
     def check_later(self, group_id: str, now: Now, *, soon: bool = False) -> None:
         """Schedule an expiry check. ``soon``: the last one did not delete everything."""
-        at_s = now.s + (_SOON_S if soon else self._settings.retention_check_ms / 1000)
-        self._deadlines.schedule(CheckDeadline(group_id), at_s)
+        at_s = now.s + (_SOON_S if soon else self._context.settings.retention_check_ms / 1000)
+        self._context.deadlines.schedule(CheckDeadline(group_id), at_s)
 
     def check_no_more(self, group_id: str) -> None:
         """Cancel the expiry check."""
-        self._deadlines.cancel(CheckDeadline(group_id))
+        self._context.deadlines.cancel(CheckDeadline(group_id))
 
     def forget(self, group: ClassicGroup) -> None:
         """Remove a group that was deleted or upgraded; waiting members must rejoin.
@@ -148,46 +133,46 @@ class Rebalancing:
             group.answer_join(member, JoinAnswer(error=again, member_id=member.member_id))
             member.answer_sync(SyncAnswer(error=again))
         group.state = GroupState.DEAD
-        del self._groups[group.group_id]
-        self._room.forget(group)
-        self._deadlines.cancel(JoinDeadline(group.group_id))
-        self._deadlines.cancel(SyncDeadline(group.group_id))
+        del self._context.groups[group.group_id]
+        self._context.room.forget(group)
+        self._context.deadlines.cancel(JoinDeadline(group.group_id))
+        self._context.deadlines.cancel(SyncDeadline(group.group_id))
         self.check_no_more(group.group_id)
         for member_id in (*group.pending_join, *group.members):
-            self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
+            self._context.deadlines.cancel(SessionDeadline(group.group_id, member_id))
         self._initial.pop(group.group_id, None)
 
     def adopt(self, group: ClassicGroup, now: Now) -> None:
         """Take over a group that was downgraded. Its members rebalance."""
-        self._groups[group.group_id] = group
+        self._context.groups[group.group_id] = group
         self.check_later(group.group_id, now)
         for member in group.members.values():
             self._renew_session(group, member, now)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         self._prepare(group, "the last member of the consumer protocol left", now)
 
     # ------------------------------------------------------------ JoinGroup
 
     def join(self, request: JoinRequest, now: Now) -> None:
         """Join the next generation."""
-        settings = self._settings
+        settings = self._context.settings
         session_ms = request.session_timeout_ms
         if not settings.session_timeout_min_ms <= session_ms <= settings.session_timeout_max_ms:
             self._refuse_join(request, ErrorCode.invalid_session_timeout)
             return
-        group = self._groups.get(request.group_id)
+        group = self._context.groups.get(request.group_id)
         if group is None:
             self._join_new_group(request, now)
             return
         self._join(group, request, now)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
 
     def _join_new_group(self, request: JoinRequest, now: Now) -> None:
         """Create a group with its first member. Its first record has no members yet."""
         if request.who.member_id != UNKNOWN_MEMBER_ID:
             self._refuse_join(request, ErrorCode.unknown_member_id)
             return
-        if self._room.is_full_for(request.weight_bytes):
+        if self._context.room.is_full_for(request.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
             return
         # The record precedes the group in memory, so a group that cannot be recorded does not
@@ -198,10 +183,10 @@ class Rebalancing:
         except CoordinatorError as error:
             self._refuse_join(request, error.error_code)
             return
-        self._groups[group.group_id] = group
+        self._context.groups[group.group_id] = group
         self.check_later(group.group_id, now)
         self._join(group, request, now)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
 
     def _join(self, group: ClassicGroup, request: JoinRequest, now: Now) -> None:
         """Handle JoinGroup in an existing group: find the kind of member and let it join."""
@@ -209,14 +194,14 @@ class Rebalancing:
         member_id, instance_id = request.who
         if not self._accepts(group, member_id):
             group.remove(member_id)
-            self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
+            self._context.deadlines.cancel(SessionDeadline(group.group_id, member_id))
             self._refuse_join(request, ErrorCode.group_max_size_reached, UNKNOWN_MEMBER_ID)
         # It shares no assignment protocol with the members.
         elif not group.supports(request.protocol_type, request.protocols):
             self._refuse_join(request, ErrorCode.inconsistent_group_protocol)
         elif member_id != UNKNOWN_MEMBER_ID:
             self._join_with_id(group, request, now)
-        elif self._room.is_full_for(request.weight_bytes):
+        elif self._context.room.is_full_for(request.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
         # A new static member, or the restarted process of one (KIP-345).
         elif instance_id is not None:
@@ -224,7 +209,7 @@ class Rebalancing:
         # KIP-394: the member rejoins with the id. A client that gave up leaves only the pending id.
         elif request.needs_member_id:
             group.add_pending(request.new_id)
-            self._deadlines.schedule(
+            self._context.deadlines.schedule(
                 SessionDeadline(group.group_id, request.new_id),
                 now.s + request.session_timeout_ms / 1000,
             )
@@ -234,7 +219,7 @@ class Rebalancing:
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
         """True if the group has room for the member (``group.max.size``)."""
-        size_max = self._settings.size_max
+        size_max = self._context.settings.size_max
         # During a rebalance only members that have joined count, since the others may not return.
         if group.state is GroupState.PREPARING_REBALANCE:
             member = group.members.get(member_id)
@@ -252,7 +237,7 @@ class Rebalancing:
             # A pending id belongs to a dynamic member. A static one has no pending phase.
             if request.who.instance_id is not None:
                 self._refuse_join(request, ErrorCode.unknown_member_id)
-            elif self._room.is_full_for(request.weight_bytes):
+            elif self._context.room.is_full_for(request.weight_bytes):
                 self._refuse_join(request, ErrorCode.group_max_size_reached)
             else:
                 self._add(group, request, member_id, now)
@@ -264,7 +249,7 @@ class Rebalancing:
         # A rejoin of an existing member. Only other protocols may need more memory.
         member = group.members[member_id]
         same = member.protocols == request.protocols
-        if not same and self._room.is_full_for(request.weight_bytes - member.weight_bytes):
+        if not same and self._context.room.is_full_for(request.weight_bytes - member.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
             return
         leads = group.leader == member_id
@@ -334,7 +319,7 @@ class Rebalancing:
         former_leader = group.leader
         member = group.replace_static(instance_id, request.new_id)
         # The old id's session would remove the new process after its timeout.
-        self._deadlines.cancel(SessionDeadline(group.group_id, old_id))
+        self._context.deadlines.cancel(SessionDeadline(group.group_id, old_id))
         self._update(group, member, request)
         self._renew_session(group, member, now)
         # A rebalance is needed or in progress, unless the group is stable.
@@ -378,7 +363,7 @@ class Rebalancing:
             if group.members.get(member.member_id) is member and member.join is request.answer:
                 group.answer_join(member, answer)
 
-        self._journal.when_committed(end_offset, deliver)
+        self._context.journal.when_committed(end_offset, deliver)
 
     def _joined(self, group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinAnswer:
         return JoinAnswer(
@@ -428,7 +413,7 @@ class Rebalancing:
         # Assignments of the interrupted generation will not come, so its members must not wait.
         if group.state is GroupState.COMPLETING_REBALANCE:
             self._answer_syncs(group, ErrorCode.rebalance_in_progress, now)
-        self._deadlines.cancel(SyncDeadline(group.group_id))
+        self._context.deadlines.cancel(SyncDeadline(group.group_id))
         is_initial = group.state is GroupState.EMPTY
         group.transition_to(GroupState.PREPARING_REBALANCE, now.ms)
         logger.info(
@@ -440,7 +425,7 @@ class Rebalancing:
         # A new group waits for more members (KIP-134), instead of rebalancing with each of them.
         # The delay ends at the latest after the rebalance timeout.
         if is_initial:
-            delay_ms = self._settings.initial_rebalance_delay_ms
+            delay_ms = self._context.settings.initial_rebalance_delay_ms
             remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             self._delay_initial(group, _InitialDelay(delay_ms, remaining_ms), now)
         elif group.all_joined:
@@ -450,22 +435,24 @@ class Rebalancing:
 
     def _delay_initial(self, group: ClassicGroup, delay: _InitialDelay, now: Now) -> None:
         self._initial[group.group_id] = delay
-        self._deadlines.schedule(JoinDeadline(group.group_id), now.s + delay.delay_ms / 1000)
+        self._context.deadlines.schedule(
+            JoinDeadline(group.group_id), now.s + delay.delay_ms / 1000
+        )
 
     def _schedule_join(self, group: ClassicGroup, now: Now) -> None:
         at_s = now.s + group.rebalance_timeout_ms / 1000
-        self._deadlines.schedule(JoinDeadline(group.group_id), at_s)
+        self._context.deadlines.schedule(JoinDeadline(group.group_id), at_s)
 
     def _join_over(self, group_id: str, now: Now) -> None:
         """End the join phase at its time limit, or extend the delay of a first rebalance."""
-        group = self._groups.get(group_id)
+        group = self._context.groups.get(group_id)
         delay = self._initial.pop(group_id, None)
         if group is None or group.state is not GroupState.PREPARING_REBALANCE:
             return
         # Members joined during the delay, so it is extended, at most to the rebalance timeout.
         if delay is not None and group.new_member_added and delay.remaining_ms:
             group.new_member_added = False
-            more_ms = min(self._settings.initial_rebalance_delay_ms, delay.remaining_ms)
+            more_ms = min(self._context.settings.initial_rebalance_delay_ms, delay.remaining_ms)
             left_ms = max(delay.remaining_ms - delay.delay_ms, 0)
             self._delay_initial(group, _InitialDelay(more_ms, left_ms), now)
             return
@@ -476,18 +463,18 @@ class Rebalancing:
 
         Dynamic members that have not joined are removed.
         """
-        self._deadlines.cancel(JoinDeadline(group.group_id))
+        self._context.deadlines.cancel(JoinDeadline(group.group_id))
         self._initial.pop(group.group_id, None)
         for member in group.not_rejoined():
             if not member.is_static:
                 self._drop(group, member.member_id)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         if group.members and not group.elect_joined_leader():
             self._schedule_join(group, now)  # only absent static members are left to wait for
             return
         # From here on the members of the generation are fixed.
         group.next_generation(now.ms)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         logger.info(
             "group %s: generation %d of %d members",
             shown(group.group_id),
@@ -507,7 +494,7 @@ class Rebalancing:
             group.pending_sync.add(member.member_id)
         # A member that does not send SyncGroup in time is removed.
         at_s = now.s + group.rebalance_timeout_ms / 1000
-        self._deadlines.schedule(SyncDeadline(group.group_id), at_s)
+        self._context.deadlines.schedule(SyncDeadline(group.group_id), at_s)
 
     def _record_empty(self, group: ClassicGroup) -> None:
         try:
@@ -517,19 +504,19 @@ class Rebalancing:
             logger.warning("group %s: the empty generation was not recorded: %s", name, error)
 
     def _sync_over(self, group_id: str, now: Now) -> None:
-        group = self._groups.get(group_id)
+        group = self._context.groups.get(group_id)
         if group is None or group.state not in _AFTER_JOIN or not group.pending_sync:
             return
         for member_id in tuple(group.pending_sync):
             self._drop(group, member_id)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         self._prepare(group, "members did not request their assignment", now)
 
     # ------------------------------------------------------------ SyncGroup
 
     def sync(self, request: SyncRequest, now: Now) -> None:
         """Handle SyncGroup: a member waits for its assignment, the leader provides all of them."""
-        group = self._groups.get(request.group_id)
+        group = self._context.groups.get(request.group_id)
         error = self._sync_error(group, request)
         if group is None or error is not ErrorCode.none:
             request.answer(SyncAnswer(error=error))
@@ -574,7 +561,7 @@ class Rebalancing:
     def _remove_pending_sync(self, group: ClassicGroup, member_id: str) -> None:
         group.pending_sync.discard(member_id)
         if not group.pending_sync:
-            self._deadlines.cancel(SyncDeadline(group.group_id))
+            self._context.deadlines.cancel(SyncDeadline(group.group_id))
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], now: Now) -> None:
         """Record the leader's assignments, and send them to the members once they are committed.
@@ -598,11 +585,11 @@ class Rebalancing:
             ):
                 self._begin_generation(group, assignments, then)
 
-        self._journal.when_committed(end_offset, deliver)
+        self._context.journal.when_committed(end_offset, deliver)
 
     def _record_assigned(self, group: ClassicGroup, assignments: dict[str, bytes]) -> int:
         growth = _growth(group, assignments)
-        if growth > 0 and self._room.is_full_for(growth):
+        if growth > 0 and self._context.room.is_full_for(growth):
             raise CoordinatorError(ErrorCode.group_max_size_reached)
         return self._record(group, group.metadata(assignments))
 
@@ -614,7 +601,7 @@ class Rebalancing:
             given = assignments.get(member.member_id, b"")
             group.weight_bytes += len(given) - len(member.assignment)
             member.assignment = given
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         group.transition_to(GroupState.STABLE, now.ms)
         for member in group.members.values():
             if member.answer_sync(self._synced(group, member)):
@@ -630,7 +617,7 @@ class Rebalancing:
             member.assignment = b""
             if member.answer_sync(SyncAnswer(error=error)):
                 self._renew_session(group, member, now)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
 
     def _synced(self, group: ClassicGroup, member: ClassicMember) -> SyncAnswer:
         return SyncAnswer(
@@ -645,7 +632,7 @@ class Rebalancing:
         self, group_id: str, who: MemberIdentity, generation_id: int, now: Now
     ) -> ErrorCode:
         """Handle a Heartbeat: keep the member's session, and report a rebalance."""
-        group = self._groups.get(group_id)
+        group = self._context.groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
         error = group.validate(who)
@@ -675,7 +662,7 @@ class Rebalancing:
         self, group: ClassicGroup, member: ClassicMember, now: Now, timeout_ms: int | None = None
     ) -> None:
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
-        self._deadlines.schedule(
+        self._context.deadlines.schedule(
             SessionDeadline(group.group_id, member.member_id), now.s + timeout_ms / 1000
         )
 
@@ -683,11 +670,11 @@ class Rebalancing:
 
     def leave(self, group_id: str, members: Sequence[MemberIdentity], now: Now) -> list[ErrorCode]:
         """Remove members, or static ones by instance id. Return the error of each."""
-        group = self._groups.get(group_id)
+        group = self._context.groups.get(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id] * len(members)
         errors = [self._leave(group, who) for who in members]
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         if ErrorCode.none in errors:
             self._member_left(group, "members left the group", now)
         return errors
@@ -727,7 +714,7 @@ class Rebalancing:
             group.answer_join(member, JoinAnswer(error=ErrorCode.unknown_member_id))
             member.answer_sync(SyncAnswer(error=ErrorCode.unknown_member_id))
         group.remove(member_id)
-        self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
+        self._context.deadlines.cancel(SessionDeadline(group.group_id, member_id))
 
     def _session_over(self, group: ClassicGroup, member_id: str, now: Now) -> None:
         """Remove a member whose session has expired, or an id that no client has used in time."""
@@ -740,7 +727,7 @@ class Rebalancing:
         name = shown(group.group_id)
         logger.info("group %s: session of member %s has expired", name, shown(member_id))
         self._drop(group, member_id)
-        self._room.weigh(group)
+        self._context.room.weigh(group)
         # Only an unused id was removed: it may be the last one that the rebalance waits for.
         if member is None:
             self._complete_if_all_joined(group, now)
@@ -751,7 +738,7 @@ class Rebalancing:
 
     def _record(self, group: ClassicGroup, value: GroupMetadataValue) -> int:
         record = record_of(GroupMetadataKey(group=group.group_id), value)
-        group.recorded_below = self._journal.append([record])
+        group.recorded_below = self._context.journal.append([record])
         return group.recorded_below
 
 

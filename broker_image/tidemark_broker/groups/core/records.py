@@ -18,10 +18,6 @@ from tidemark_broker.groups.core import consumer_records as consumer
 from tidemark_broker.groups.core.consumer_records import Entity
 
 _INT16 = struct.Struct(">h")
-GROUP_METADATA_VERSION = 3
-OFFSET_COMMIT_VERSION = 4
-EXPIRING_OFFSET_COMMIT_VERSION = 1
-_LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT, _GROUP_METADATA = 0, 1, 2
 NO_TIMESTAMP = -1
 
 
@@ -97,25 +93,40 @@ Value: TypeAlias = (
     GroupMetadataValue | OffsetCommitValue | ExpiringOffsetCommitValue | consumer.Value
 )
 
-_KEYS: dict[int, type[Key]] = {
-    _LEGACY_OFFSET_COMMIT: OffsetCommitKey,
-    _OFFSET_COMMIT: OffsetCommitKey,
-    _GROUP_METADATA: GroupMetadataKey,
-    **consumer.KEYS,
-}
-_TYPE_OF: dict[type[Key], int] = {
-    OffsetCommitKey: _OFFSET_COMMIT,
-    GroupMetadataKey: _GROUP_METADATA,
-    **{key_type: kind for kind, key_type in consumer.KEYS.items()},
-}
-_VALUES: dict[tuple[type[Key], int], type[Value]] = {
-    (GroupMetadataKey, GROUP_METADATA_VERSION): GroupMetadataValue,
-    (OffsetCommitKey, OFFSET_COMMIT_VERSION): OffsetCommitValue,
-    (OffsetCommitKey, EXPIRING_OFFSET_COMMIT_VERSION): ExpiringOffsetCommitValue,
-    **{
-        (key_type, consumer.VALUE_VERSION): value_type
-        for key_type, value_type in consumer.VALUES.items()
-    },
+#: Types of records: number of the key, its class, and the class of each version of the value.
+_TYPES: tuple[tuple[int, type[Key], dict[int, type[Value]]], ...] = (
+    (1, OffsetCommitKey, {4: OffsetCommitValue, 1: ExpiringOffsetCommitValue}),
+    (2, GroupMetadataKey, {3: GroupMetadataValue}),
+    (3, consumer.ConsumerGroupMetadataKey, {0: consumer.ConsumerGroupMetadataValue}),
+    (5, consumer.ConsumerGroupMemberMetadataKey, {0: consumer.ConsumerGroupMemberMetadataValue}),
+    (
+        6,
+        consumer.ConsumerGroupTargetAssignmentMetadataKey,
+        {0: consumer.ConsumerGroupTargetAssignmentMetadataValue},
+    ),
+    (
+        7,
+        consumer.ConsumerGroupTargetAssignmentMemberKey,
+        {0: consumer.ConsumerGroupTargetAssignmentMemberValue},
+    ),
+    (
+        8,
+        consumer.ConsumerGroupCurrentMemberAssignmentKey,
+        {0: consumer.ConsumerGroupCurrentMemberAssignmentValue},
+    ),
+    (
+        16,
+        consumer.ConsumerGroupRegularExpressionKey,
+        {0: consumer.ConsumerGroupRegularExpressionValue},
+    ),
+)
+_TYPE_OF = {key_type: kind for kind, key_type, _ in _TYPES}
+#: Type 0 is an OffsetCommit key as Kafka's first versions wrote it.
+_KEYS: dict[int, type[Key]] = {0: OffsetCommitKey, **{kind: key for key, kind in _TYPE_OF.items()}}
+_VALUES = {
+    (key_type, version): value_type
+    for _, key_type, values in _TYPES
+    for version, value_type in values.items()
 }
 _VERSION_OF: dict[type[Value], int] = {kind: version for (_, version), kind in _VALUES.items()}
 

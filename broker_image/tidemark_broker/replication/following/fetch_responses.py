@@ -133,17 +133,6 @@ def refusal(requested: ReplicaFetchPartition, error: ErrorCode) -> ReplicaFetchR
         topic_id=requested.topic_id,
         partition=requested.partition,
         error_code=int(error.value),
-        leader_epoch=-1,
-        high_watermark=-1,
-        log_start_offset=-1,
-        local_log_start_offset=-1,
-        next_offset=-1,
-        diverging_epoch=-1,
-        diverging_end_offset=-1,
-        head_tiered_epoch=-1,
-        remote_end_offset=-1,
-        remote_end_epoch=-1,
-        records=b"",
     )
 
 

@@ -1,11 +1,16 @@
-"""Registry of hosted replicas by id and by name, with a lock for each name."""
+"""Registry of hosted replicas by id and by name, with a lock for each name, and takeovers.
+
+A takeover is the task of an elected leader that queries the tier first; nothing else waits for the
+tier.
+"""
 
 import asyncio
 import uuid
 import weakref
+from collections.abc import Iterable
 
 from tidemark_broker.lock_order import LockRank, ordered_async_lock
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, Role, takeover
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 AT_ONCE = 8
@@ -42,3 +47,37 @@ class Hosted:
         if not of_topic:
             self.by_topic.pop(partition.topic_id, None)
         self.by_name.pop(partition.tp, None)
+
+
+# ------------------------------------------------------------ takeovers
+
+TAKEOVERS_AT_ONCE = 8
+
+
+class TakeoverTasks:
+    """Takeovers in progress, owned by the loop thread.
+
+    At most :data:`TAKEOVERS_AT_ONCE` replicas query the store at a time.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._limit = asyncio.Semaphore(TAKEOVERS_AT_ONCE)
+
+    def begin(self, partition: Partition) -> None:
+        """Start an attempt, if the replica waits for the tier and none is in progress."""
+        if partition.role is Role.TAKING_OVER and partition.tp not in self._tasks:
+            task = asyncio.create_task(self._once(partition))
+            self._tasks[partition.tp] = task
+            task.add_done_callback(lambda _: self._tasks.pop(partition.tp))
+
+    async def _once(self, partition: Partition) -> None:
+        async with self._limit:
+            await takeover.take_over(partition)
+
+    def cancel(self) -> Iterable[asyncio.Task[None]]:
+        """Cancel all attempts; return the tasks to await."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        return tasks

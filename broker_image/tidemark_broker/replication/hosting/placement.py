@@ -15,11 +15,9 @@ from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
 from tidemark_broker.replication.following.fetchers import Fetchers
-from tidemark_broker.replication.hosting.hosted_replicas import Hosted
+from tidemark_broker.replication.hosting.hosted_replicas import Hosted, TakeoverTasks
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
-from tidemark_broker.replication.hosting.removals import Removals
-from tidemark_broker.replication.hosting.remover import partition_error
-from tidemark_broker.replication.hosting.takeover_tasks import TakeoverTasks
+from tidemark_broker.replication.hosting.remover import Removals, partition_error
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.replication.partition import (
     Partition,

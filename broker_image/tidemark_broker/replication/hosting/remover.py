@@ -4,7 +4,8 @@ A failed removal is reported as an error, and the controller repeats it until it
 """
 
 import logging
-from collections.abc import Awaitable, Iterable
+import uuid
+from collections.abc import Awaitable, Collection, Iterable
 
 from kio.schema.errors import ErrorCode
 
@@ -13,10 +14,71 @@ from tidemark_broker.log import StorageError
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted_replicas import Hosted
 from tidemark_broker.replication.hosting.log_directory import LogDirectory, UnopenedLog
-from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.partition import Partition, ReplicaContext, roles
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
+
+
+class Removals:
+    """Removals of one message, for one broker.
+
+    Absence is no reason to delete. Only a tombstone of the topic's id, or a newer partition epoch
+    without this broker, removes a replica.
+    """
+
+    def __init__(self, removals: Iterable[control.Removal], node_id: int) -> None:
+        self._by_topic: dict[uuid.UUID, list[control.Removal]] = {}
+        for removal in removals:
+            self._by_topic.setdefault(removal.topic_id, []).append(removal)
+        self._node_id = node_id
+
+    @property
+    def topic_ids(self) -> Collection[uuid.UUID]:
+        """Ids of the topics with removals."""
+        return self._by_topic.keys()
+
+    def name(self, key: TopicIdPartition) -> bool:
+        """Return whether any removal names the replica (partition -1: every one of the topic)."""
+        return any(_names(item, key) for item in self._by_topic.get(key[0], ()))
+
+    def take(self, key: TopicIdPartition, row: control.PartitionState | None) -> bool:
+        """Return whether the replica must be removed.
+
+        ``row`` is its last state, None if unknown.
+        """
+        return any(_takes(item, key, row, self._node_id) for item in self._by_topic.get(key[0], ()))
+
+
+def _names(removal: control.Removal, key: TopicIdPartition) -> bool:
+    return removal.topic_id == key[0] and removal.partition in (-1, key[1])
+
+
+def _takes(
+    removal: control.Removal,
+    key: TopicIdPartition,
+    row: control.PartitionState | None,
+    node_id: int,
+) -> bool:
+    """Return whether one removal of the controller removes this broker's replica.
+
+    ``row``: the replica's last known state, None if unknown.
+    """
+    if not _names(removal, key):
+        return False
+    # A tombstone removes every replica of the topic id.
+    if removal.partition < 0:
+        return True
+    # A newer epoch without this broker is a completed reassignment.
+    known_epoch = -1 if row is None else row.partition_epoch
+    if removal.partition_epoch > known_epoch:
+        return True
+    # The same epoch: the replica has stored the reassignment already, but was not removed yet.
+    return (
+        row is not None
+        and removal.partition_epoch == row.partition_epoch
+        and node_id not in row.replicas
+    )
+
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,11 @@ from tidemark.leader_epochs import same_generation
 from tidemark.tiering import Tiering
 from tidemark.wire import control
 from tidemark_broker.replication.following.fetchers import Fetchers
-from tidemark_broker.replication.hosting.hosted_replicas import Hosted
+from tidemark_broker.replication.hosting.hosted_replicas import Hosted, TakeoverTasks
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
 from tidemark_broker.replication.hosting.placement import Placement, ReplicaAssignment
-from tidemark_broker.replication.hosting.removals import Removals
-from tidemark_broker.replication.hosting.remover import Remover
+from tidemark_broker.replication.hosting.remover import Removals, Remover
 from tidemark_broker.replication.hosting.repair import Repairs
-from tidemark_broker.replication.hosting.takeover_tasks import TakeoverTasks
 from tidemark_broker.replication.metadata import CHANGED, MetadataCache, TopicMetadata
 from tidemark_broker.replication.partition import (
     Partition,

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tier.head import HeadPosition
-from tidemark.tiering import NEVER_TIERED, Tiering
+from tidemark.tiering import NEVER_TIERED, LocalRetention, Tiering
 from tidemark.wire import control
 from tidemark_broker.admission.arrival_order import ArrivalOrder
 from tidemark_broker.lock_order import LockRank, ordered_async_lock
@@ -30,9 +30,7 @@ from tidemark_broker.replication.partition import isr, prefix_rule
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.prefix_rule import Doubt, PrefixState
 from tidemark_broker.replication.partition.refused_batches import RefusedBatches
-from tidemark_broker.replication.partition.retention_mode import retention_mode
-from tidemark_broker.replication.partition.state_file import StoredState
-from tidemark_broker.replication.partition.state_writer import StateWriter
+from tidemark_broker.replication.partition.state_file import StateWriter, StoredState
 from tidemark_broker.replication.partition.storage_failures import StorageFailures
 from tidemark_broker.replication.remote import RemoteEnd, RemoteLog
 from tidemark_broker.replication.stall_detection import Stall
@@ -406,3 +404,36 @@ class Partition:
             PartitionChange.LOW_WATERMARK,
         ):
             self.context.purgatory.notify((change, self.tp))
+
+
+# ------------------------------------------------------------ local retention
+
+# Permissions of local retention, derived from a topic's tiering state (KIP-950) and this replica's
+# knowledge of the tier. Pure.
+
+
+def retention_mode(
+    tiering: Tiering,
+    *,
+    highest_remote_offset: int | None,
+    trusted_remote_offset: int,
+    log_start_offset: int,
+    tier_available: bool = True,
+) -> TieredRetention | None:
+    """Return what local retention may delete; None for a topic without a tier.
+
+    ``highest_remote_offset``: the tier's last offset (inclusive), -1 for an empty tier, None for
+    unknown, which does not count as empty. ``trusted_remote_offset``: last offset up to which log
+    and tier have the same records (:func:`prefix_rule.trusted_offset`); only segments up to it may
+    be deleted. While the tier is unavailable nothing local is deleted.
+    """
+    # Records below the log start do not count: they are deleted in both tiers.
+    tier_is_empty = highest_remote_offset is not None and highest_remote_offset < log_start_offset
+    allowed = tiering.local_retention(tier_is_empty=tier_is_empty)
+    if allowed is LocalRetention.WHOLE:
+        return None
+    return TieredRetention(
+        highest_remote_offset=trusted_remote_offset,
+        copy_enabled=tiering.copies,
+        suspended=allowed is LocalRetention.SUSPENDED or not tier_available,
+    )
