@@ -366,7 +366,7 @@ class BrokerServer:
             # Serving starts only after the first full snapshot. See _listen.
             self._listen(),
             self.log_directory.run_log_start_checkpoints(),
-            self._announce(metrics_port, ready),
+            self._report_ready(metrics_port, ready),
             # The interval jobs are independent of each other. A failed run is logged and repeated.
             every(1.0, self.manager.retry),
             every(self.context.lag_max_s / 2, self._shrink_isrs),
@@ -406,7 +406,7 @@ class BrokerServer:
         await self._listens.wait()
         self.client.snapshot_applied(controller_epoch)
 
-    async def _announce(self, metrics_port: int, ready: Callable[[Ready], None]) -> None:
+    async def _report_ready(self, metrics_port: int, ready: Callable[[Ready], None]) -> None:
         await self.client.unfenced.wait()
         listeners = {
             endpoint.name: ListenerAddress(endpoint.host, endpoint.port)

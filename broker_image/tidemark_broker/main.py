@@ -91,7 +91,7 @@ EXIT_CONFIG = 2
 EXIT_FAILED = 1
 
 
-def announce(ready: Ready) -> None:
+def print_ready_line(ready: Ready) -> None:
     """Write the ready line to standard output: one JSON object with the broker's bound addresses.
 
     Called once, when the controller has unfenced the broker.
@@ -132,7 +132,7 @@ async def serve(config: BrokerConfig) -> None:
     report(limit, log_directory.log_count)
     # Returns after a clean shutdown. A failure of any task is raised.
     threads_ended = await BrokerServer(config, log_directory, RemoteLogManager.of).run(
-        stop, announce
+        stop, print_ready_line
     )
     logger.info("broker %d has shut down cleanly", config.node_id)
     # Calls to the object store may block without limit.

@@ -65,14 +65,14 @@ class Admin:
         request = DescribeClusterRequest(
             include_cluster_authorized_operations=False, include_fenced_brokers=True
         )
-        answer = await self.client.any(request, DescribeClusterResponse, _LOOK_S)
+        answer = await self.client.request_any(request, DescribeClusterResponse, _LOOK_S)
         if answer.error_code:
             raise Unreachable(f"DescribeCluster: {_failure(answer.error_code)}")
         nodes = tuple(
             Node(int(node.broker_id), node.host, int(node.port), node.rack, node.is_fenced)
             for node in answer.brokers
         )
-        self.client.know({node.node_id: BrokerAddress(node.host, node.port) for node in nodes})
+        self.client.set_nodes({node.node_id: BrokerAddress(node.host, node.port) for node in nodes})
         return ClusterView(answer.cluster_id, int(answer.controller_id), nodes)
 
     # ------------------------------------------------------------ topics
@@ -87,7 +87,7 @@ class Admin:
         named = None if names is None else [*dict.fromkeys(names)]
         if named == []:
             return {}
-        answer = await self.client.any(requests.metadata(named), MetadataResponse)
+        answer = await self.client.request_any(requests.metadata(named), MetadataResponse)
         found: dict[str, TopicView] = {}
         # Topics that do not exist are left out; any other error makes the whole answer unusable.
         for topic in answer.topics:
@@ -107,7 +107,7 @@ class Admin:
             timeout=_TIMEOUT,
             validate_only=False,
         )
-        answer = await self.client.any(request, CreateTopicsResponse, _ANSWER_S)
+        answer = await self.client.request_any(request, CreateTopicsResponse, _ANSWER_S)
         return {
             str(topic.name): _failure(topic.error_code, topic.error_message)
             if topic.error_code or topic.topic_id is None
@@ -138,7 +138,7 @@ class Admin:
             validate_only=False,
         )
         # The time limit is that of the cluster, plus some seconds for the answer itself.
-        answer = await self.client.any(request, CreatePartitionsResponse, _ANSWER_S)
+        answer = await self.client.request_any(request, CreatePartitionsResponse, _ANSWER_S)
         return {
             str(result.name): outcome(result.error_code, result.error_message)
             for result in answer.results
@@ -152,7 +152,7 @@ class Admin:
             topics=tuple(delete_request.DeleteTopicState(name=None, topic_id=id_) for id_ in ids),
             timeout=_TIMEOUT,
         )
-        answer = await self.client.any(request, DeleteTopicsResponse, _ANSWER_S)
+        answer = await self.client.request_any(request, DeleteTopicsResponse, _ANSWER_S)
         return {
             response.topic_id: outcome(response.error_code, response.error_message)
             for response in answer.responses
@@ -185,7 +185,9 @@ class Admin:
                 for name, parts in by_topic.items()
             ),
         )
-        answer = await self.client.any(request, AlterPartitionReassignmentsResponse, _ANSWER_S)
+        answer = await self.client.request_any(
+            request, AlterPartitionReassignmentsResponse, _ANSWER_S
+        )
         # An error of the whole request applies to every partition.
         if answer.error_code:
             failure = _failure(answer.error_code, answer.error_message)
@@ -204,7 +206,7 @@ class Admin:
         By partition: all replicas, those being added, and those being removed.
         """
         request = ListPartitionReassignmentsRequest(timeout=_TIMEOUT, topics=None)
-        answer = await self.client.any(
+        answer = await self.client.request_any(
             request, ListPartitionReassignmentsResponse, _FORWARDED_LOOK_S
         )
         # Only the request as a whole can fail, not a single partition.

@@ -104,11 +104,13 @@ class KafkaClient:
         ended, self._open = list(self._open.values()), {}
         await asyncio.gather(*(broker.connection.close() for broker in ended))
 
-    def know(self, nodes: Mapping[int, BrokerAddress]) -> None:
+    def set_nodes(self, nodes: Mapping[int, BrokerAddress]) -> None:
         """Set the addresses of all brokers, as the cluster reports them."""
         self._nodes = dict(nodes)
 
-    async def any(self, request: Any, answer: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
+    async def request_any(
+        self, request: Any, answer: type[R], timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> R:
         """Send a request to any broker that accepts a connection; return its answer.
 
         Addresses are tried in order, the last used one first. Raises :class:`KafkaError`.
@@ -127,7 +129,7 @@ class KafkaClient:
             return await self._send(key, broker, request, answer, timeout_s)
         raise Unreachable("; ".join(problems) or "no bootstrap server was given")
 
-    async def node(
+    async def request_node(
         self, node_id: int, request: Any, answer: type[R], timeout_s: float = REQUEST_TIMEOUT_S
     ) -> R:
         """Return the answer of one broker. Raises :class:`KafkaError`."""

@@ -80,9 +80,9 @@ async def _describe(
     )
     # A broker's own configuration can only be answered by that broker.
     if node_id is None:
-        answer = await client.any(request, DescribeConfigsResponse)
+        answer = await client.request_any(request, DescribeConfigsResponse)
     else:
-        answer = await client.node(node_id, request, DescribeConfigsResponse)
+        answer = await client.request_node(node_id, request, DescribeConfigsResponse)
     # A result has either an error, or the entries.
     return {
         (int(result.resource_type), result.resource_name): outcome(
@@ -123,9 +123,9 @@ async def alter_configs(
         # A broker alters its own dynamic configuration itself, so such a change names its receiver.
     )
     if node_id is None:
-        answer = await client.any(request, IncrementalAlterConfigsResponse)
+        answer = await client.request_any(request, IncrementalAlterConfigsResponse)
     else:
-        answer = await client.node(node_id, request, IncrementalAlterConfigsResponse)
+        answer = await client.request_node(node_id, request, IncrementalAlterConfigsResponse)
     return {
         (int(result.resource_type), result.resource_name): outcome(
             result.error_code, result.error_message

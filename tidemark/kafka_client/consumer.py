@@ -206,7 +206,9 @@ class RecordReader:
             ),
             forgotten_topics_data=(),
         )
-        return await self._leaders.client.node(leader, request, FetchResponse, _REQUEST_TIMEOUT_S)
+        return await self._leaders.client.request_node(
+            leader, request, FetchResponse, _REQUEST_TIMEOUT_S
+        )
 
     async def _take(self, request: _Request, fetched: list[Fetched]) -> dict[int, str]:
         """Add the batches of a finished request to ``fetched``; return problems by partition.

@@ -104,7 +104,7 @@ class Groups:
         # Each broker lists the groups that it coordinates.
         for node in (node for node in cluster.nodes if not node.fenced):
             try:
-                answer = await self._client.node(
+                answer = await self._client.request_node(
                     node.node_id, ListGroupsRequest(), ListGroupsResponse
                 )
             except Unreachable as error:
@@ -136,7 +136,7 @@ class Groups:
         )
 
         async def look(node_id: int) -> dict[TopicPartition, int]:
-            answer = await self._client.node(node_id, request, OffsetFetchResponse)
+            answer = await self._client.request_node(node_id, request, OffsetFetchResponse)
             result = answer.groups[0]
             _check(result.error_code, group, absent=ErrorCode.group_id_not_found)
             return {
@@ -182,7 +182,7 @@ class Groups:
         )
 
         async def send(node_id: int) -> dict[TopicPartition, RequestFailure]:
-            answer = await self._client.node(node_id, request, OffsetCommitResponse)
+            answer = await self._client.request_node(node_id, request, OffsetCommitResponse)
             failures = {
                 (str(topic.name), int(part.partition_index)): RequestFailure(part.error_code)
                 for topic in answer.topics
@@ -205,7 +205,7 @@ class Groups:
         request = DeleteGroupsRequest(groups_names=(GroupId(group),))
 
         async def send(node_id: int) -> None:
-            answer = await self._client.node(node_id, request, DeleteGroupsResponse)
+            answer = await self._client.request_node(node_id, request, DeleteGroupsResponse)
             code = answer.results[0].error_code
             if code == ErrorCode.group_id_not_found:
                 raise UnknownGroup(f"group {group} does not exist")
@@ -222,7 +222,7 @@ class Groups:
             return self._coordinators[group]
         await self._admin.describe_cluster()
         request = FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=(group,))
-        answer = await self._client.any(request, FindCoordinatorResponse)
+        answer = await self._client.request_any(request, FindCoordinatorResponse)
         found = answer.coordinators[0]
         _check(found.error_code, group)
         self._coordinators[group] = int(found.node_id)
@@ -259,7 +259,7 @@ class Groups:
         request = ConsumerGroupDescribeRequest(
             group_ids=(GroupId(group),), include_authorized_operations=False
         )
-        answer = await self._client.node(node_id, request, ConsumerGroupDescribeResponse)
+        answer = await self._client.request_node(node_id, request, ConsumerGroupDescribeResponse)
         found = answer.groups[0]
         # The coordinator may have moved since the listing.
         _check(found.error_code, group)
@@ -284,7 +284,7 @@ class Groups:
         request = DescribeGroupsRequest(
             groups=(GroupId(group),), include_authorized_operations=False
         )
-        answer = await self._client.node(node_id, request, DescribeGroupsResponse)
+        answer = await self._client.request_node(node_id, request, DescribeGroupsResponse)
         found = answer.groups[0]
         _check(found.error_code, group)
         members = tuple(

@@ -155,7 +155,7 @@ class GroupMember:
             topic_partitions=None if owned is None else self._named(owned),
         )
         node_id = await self._groups.coordinator(self._group)
-        return await self._leaders.client.node(
+        return await self._leaders.client.request_node(
             node_id, request, ConsumerGroupHeartbeatResponse, _ANSWER_S
         )
 

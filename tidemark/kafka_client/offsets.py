@@ -28,7 +28,7 @@ async def list_offsets(
     the partitions. Raises ``KafkaError``.
     """
     request = requests.list_offsets(timestamps, committed=committed)
-    answer = await client.node(node_id, request, ListOffsetsResponse)
+    answer = await client.request_node(node_id, request, ListOffsetsResponse)
     # A failure concerns one partition; the answers of the others are valid.
     return {
         (str(topic.name), int(partition.partition_index)): outcome(partition.error_code, None)
@@ -48,7 +48,9 @@ async def delete_records(
     """
     request = requests.delete_records(offsets, timeout_ms)
     # The answer may take the whole time-out of the broker, plus the time of the request itself.
-    answer = await client.node(node_id, request, DeleteRecordsResponse, timeout_ms / 1000 + 15.0)
+    answer = await client.request_node(
+        node_id, request, DeleteRecordsResponse, timeout_ms / 1000 + 15.0
+    )
     return {
         (str(topic.name), int(partition.partition_index)): (
             int(partition.low_watermark),

@@ -95,7 +95,7 @@ class RecordProducer:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout=_NONE_S)
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
         while True:
-            answer = await self._leaders.client.any(request, InitProducerIdResponse)
+            answer = await self._leaders.client.request_any(request, InitProducerIdResponse)
             if not answer.error_code:
                 break
             # The controller may be busy with its start.
@@ -239,7 +239,7 @@ class RecordProducer:
             ),
         )
         leader = self._leaders.leader(partition)
-        answer = await self._leaders.client.node(
+        answer = await self._leaders.client.request_node(
             leader, request, ProduceResponse, _REQUEST_TIMEOUT_S
         )
         # The request has one partition, and so has the answer.

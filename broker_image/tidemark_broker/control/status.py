@@ -85,7 +85,7 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
     )
 
 
-def glance(partition: Partition) -> Hashable:
+def fingerprint(partition: Partition) -> Hashable:
     """Return a cheap key that stays equal as long as the result of :func:`partition_status` would.
 
     It contains everything that the status is computed from, except for the size (which only changes
@@ -125,8 +125,8 @@ class StatusReporter:
         self._directory_error = directory_error
         #: Last status of each partition that the controller has acknowledged.
         self._acknowledged: dict[TopicIdPartition, control.PartitionStatus] = {}
-        #: Key of each partition (:func:`glance`) when its status was last found to be acknowledged.
-        self._glances: dict[Partition, Hashable] = {}
+        #: Key of each partition (:func:`fingerprint`) when its status was last found to be acknowledged.
+        self._fingerprints: dict[Partition, Hashable] = {}
         #: Broker states at the last report, to detect that a broker became alive or dead.
         self._brokers: Mapping[int, control.BrokerState] | None = None
         #: Last acknowledged state of the broker itself, None before the first report.
@@ -169,8 +169,8 @@ class StatusReporter:
         # the keys, so all partitions are compared completely.
         if self._brokers is not self._manager.metadata.brokers:
             self._brokers = self._manager.metadata.brokers
-            self._glances.clear()
-        before, self._glances = self._glances, {}
+            self._fingerprints.clear()
+        before, self._fingerprints = self._fingerprints, {}
         led = [partition for partition in self._manager.partitions if partition.role in _REPORTED]
         # Partitions that moved away must be reported again if they return.
         if len(led) < len(self._acknowledged):
@@ -178,14 +178,14 @@ class StatusReporter:
         # The cheap key excludes most partitions. Only the others are computed and compared in full.
         changed = []
         for partition in led:
-            glanced = glance(partition)
-            if before.get(partition) != glanced:
+            current = fingerprint(partition)
+            if before.get(partition) != current:
                 status = partition_status(partition)
                 if self._acknowledged.get((partition.topic_id, partition.partition)) != status:
                     changed.append(status)
                     continue
             # Stored only for acknowledged partitions. A lost report is therefore found again.
-            self._glances[partition] = glanced
+            self._fingerprints[partition] = current
         return changed[:PARTITIONS_MAX]
 
     def _forget_all_but(self, led: Iterable[Partition]) -> None:

@@ -41,7 +41,7 @@ from tidemark_broker.groups.core.records import (
     record_of,
 )
 from tidemark_broker.groups.core.settings import GroupConfigOf, GroupConfigs, GroupSettings, Now
-from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.steps import Steps, off_loop
 from tidemark_broker.groups.core.values import (
     JOIN,
     HeartbeatAnswer,
@@ -322,7 +322,7 @@ class GroupShard:
             return end_offset
         # Conversion may run in a thread, and changes nothing until its records are appended.
         migration.check_upgrade(classic, self._context.settings)
-        made = yield from elsewhere(_size_of(classic), partial(self._upgraded, classic))
+        made = yield from off_loop(_size_of(classic), partial(self._upgraded, classic))
         # Tombstone and new records are one batch, so that no reader sees the group twice.
         end_offset = self._context.journal.append([tombstone, *made.records])
         made.group.recorded_below = end_offset
@@ -361,7 +361,7 @@ class GroupShard:
             return [*records_of(migration.tombstones(group)), record_of(key, value)], value
 
         size = sum(size_of(target) for target in group.targets.values()) + 100 * len(group.members)
-        written, value = yield from elsewhere(size, made)
+        written, value = yield from off_loop(size, made)
         end_offset = self._context.journal.append(written)
         self.consumers.forgotten(group)
         classic = ClassicGroup.of(group.group_id, value)

@@ -54,9 +54,9 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     )
     # Raise this replica's log start. The head's tiered epoch and end reach the followers only
     # with the second call, once that log start is durable.
-    writer.announce()
+    writer.publish()
     await _made_durable(partition, start)
-    writer.announce()
+    writer.publish()
     # Consumers' reads of the tier that wait now could never succeed: end them at once.
     drained = shared.context.purgatory.cancel([fetch_key(partition)])
     await partition.write_changes()

@@ -48,7 +48,7 @@ class Expirer:
     async def run_once(self) -> bool:
         """Do one run; return True if there is more to delete right now."""
         await self._writer.refresh()
-        self._writer.announce()
+        self._writer.publish()
         await self._describe_topic()
         await self._expire()
         # During a disablement the log start may have to follow a new ISR member.

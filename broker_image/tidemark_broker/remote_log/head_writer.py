@@ -222,7 +222,7 @@ class HeadWriter:
             self._adopt(*await self._run(self._commit, tier, self._loaded, transition))
             return self.head
 
-    def announce(self) -> None:
+    def publish(self) -> None:
         """Publish the manifest's state on the replica: its log start offset, then the tier's end.
 
         The log start offset is raised up to the high watermark, which happens once it is durable on
@@ -239,7 +239,7 @@ class HeadWriter:
         if new_start > partition.log_start_offset:
             durable = log_start.raise_to(partition, new_start)
             if durable is not None:
-                durable.add_done_callback(lambda _: self.announce())
+                durable.add_done_callback(lambda _: self.publish())
         if partition.log_start_offset >= head.log_start_offset:
             remote_end.note_head(
                 partition, head.tiering.epoch, head.highest_remote_offset, head.highest_remote_epoch
@@ -287,7 +287,7 @@ class HeadWriter:
             remote_end.note_damage(self.partition, is_damaged=False)
             remote_end.note_position(self.partition, loaded.head.position)
         self._check_prefix()
-        self.announce()
+        self.publish()
 
     def _check_prefix(self) -> None:
         """End the leadership of a log that lacks records of the tier, as if it had been fenced."""

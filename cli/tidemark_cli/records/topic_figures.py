@@ -131,7 +131,7 @@ async def _add_sizes(client: KafkaClient, listing: Listing) -> None:
             )
         )
         try:
-            answer = await client.node(leader, request, DescribeLogDirsResponse)
+            answer = await client.request_node(leader, request, DescribeLogDirsResponse)
         except KafkaError as error:
             listing.problems.append(f"sizes of broker {leader}: {error}")
             continue

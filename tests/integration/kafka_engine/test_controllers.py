@@ -64,7 +64,7 @@ class Quorum:
                 ),
             )
         )
-        answer = await self.admin.client.any(request, DescribeQuorumResponse)
+        answer = await self.admin.client.request_any(request, DescribeQuorumResponse)
         return int(answer.topics[0].partitions[0].leader_id)
 
     async def kill_active(self) -> int:

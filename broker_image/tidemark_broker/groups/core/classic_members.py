@@ -33,7 +33,7 @@ from tidemark_broker.groups.core.journal import GroupContext
 from tidemark_broker.groups.core.migration import classic_metadata
 from tidemark_broker.groups.core.reconciliation import PartitionEpochs
 from tidemark_broker.groups.core.settings import Migration, Now
-from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.steps import Steps, off_loop
 from tidemark_broker.groups.core.subscriptions import (
     Subscribed,
     assignment_bytes,
@@ -80,8 +80,8 @@ class ClassicMembers:
                 return JoinAnswer(error=ErrorCode.member_id_required, member_id=request.new_id)
             member_id = request.new_id
         # Large subscriptions are parsed in a thread, see steps.
-        subscription = yield from elsewhere(request.weight_bytes // 50, partial(_read, request))
-        described = yield from elsewhere(
+        subscription = yield from off_loop(request.weight_bytes // 50, partial(_read, request))
+        described = yield from off_loop(
             len(subscription.topics), partial(_described, request, subscription, member)
         )
         # The last check: everything from here on changes the group.
@@ -97,7 +97,7 @@ class ClassicMembers:
             now,
         )
         # The member reports what it owns by topic name. Reconciliation works with ids.
-        owned = yield from elsewhere(len(subscription.owned), partial(self._by_id, subscription))
+        owned = yield from off_loop(len(subscription.owned), partial(self._by_id, subscription))
         member = group.members[member_id]
         yield from self._consumers.reconcile(group, member, owned, now, wants_others=wants_others)
         # The session restarts only now, after the steps above, which may fail.
@@ -176,7 +176,7 @@ class ClassicMembers:
         # The member has taken part, so it is no longer at risk of being removed.
         self._context.deadlines.cancel(RejoinDeadline(group.group_id, member.member_id))
         self._consumers.renew_session(group, member, now)
-        assignment = yield from elsewhere(
+        assignment = yield from off_loop(
             position.size,
             lambda: assignment_bytes(self._by_name(position.assigned), protocol.metadata),
         )
@@ -207,7 +207,7 @@ class ClassicMembers:
         if not is_to_rejoin and position.state == UNRELEASED_PARTITIONS:
             target = group.target_of(member.member_id)
             size = size_of(target) + group.moves_size
-            is_to_rejoin = yield from elsewhere(size, partial(_may_have_more, group, member))
+            is_to_rejoin = yield from off_loop(size, partial(_may_have_more, group, member))
         if is_to_rejoin:
             self._rejoin(group, member, now)
             return ErrorCode.rebalance_in_progress

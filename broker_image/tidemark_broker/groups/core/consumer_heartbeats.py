@@ -50,7 +50,7 @@ from tidemark_broker.groups.core.consumer_targets import (
 from tidemark_broker.groups.core.journal import ConsumerJournal, GroupContext
 from tidemark_broker.groups.core.reconciliation import MemberPosition, MemberTarget, advance
 from tidemark_broker.groups.core.settings import Now
-from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.steps import Steps, off_loop
 from tidemark_broker.groups.core.values import (
     JOIN,
     LEAVE,
@@ -325,7 +325,7 @@ class ConsumerGroups:
         self._context.room.weigh(group)
         # Comparing large assignments takes a thread, unless the position is the same object.
         size = 0 if before is after and not request.is_full else before.size + after.size
-        assignment = yield from elsewhere(
+        assignment = yield from off_loop(
             size, partial(_assignment_to_send, before, after, is_full=request.is_full)
         )
         return HeartbeatAnswer(
@@ -410,7 +410,7 @@ class ConsumerGroups:
         # Neither the broker's topics nor the group's subscriptions have changed since.
         if seen == group.topics_seen:
             return
-        metadata_hash = yield from elsewhere(
+        metadata_hash = yield from off_loop(
             group.topics_size, partial(group.hash_of, self._context.topic)
         )
         if metadata_hash != group.metadata_hash:
@@ -460,7 +460,7 @@ class ConsumerGroups:
         # The size decides whether the computation runs in a thread.
         names = len(member.subscription.names) if wants_others else 0
         size = before.size + size_of(target.partitions) + names + group.moves_size
-        after = yield from elsewhere(size, advanced)
+        after = yield from off_loop(size, advanced)
         if after is before:
             return
         entry = position_entry(group.group_id, member.member_id, after)
@@ -517,7 +517,7 @@ def _described(
         return known
     # Sorting thousands of names takes long, so it is a step of its own.
     size = len(request.topic_names or ()) + len((known or UNKNOWN).subscription.names)
-    return (yield from elsewhere(size, partial(_new_description, request, known)))
+    return (yield from off_loop(size, partial(_new_description, request, known)))
 
 
 def _new_description(

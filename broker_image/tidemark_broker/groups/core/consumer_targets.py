@@ -19,7 +19,7 @@ from tidemark_broker.groups.core.consumer_effects import (
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.journal import ConsumerJournal, GroupContext
 from tidemark_broker.groups.core.settings import Now
-from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.steps import Steps, off_loop
 from tidemark_broker.groups.core.values import shown
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class ConsumerTargets:
         # The flag stops other heartbeats from computing the same targets while this one yields.
         group.is_being_assigned, is_offloaded = True, False
         try:
-            spec = yield from elsewhere(group.spec_size, partial(group.spec, self._context.topic))
+            spec = yield from off_loop(group.spec_size, partial(group.spec, self._context.topic))
             is_offloaded = spec.size > ASSIGNED_AT_ONCE_MAX
             if is_offloaded and not group.assignment_epoch:
                 # The first member gets an epoch at once, and its partitions with the next one.
@@ -97,7 +97,7 @@ class ConsumerTargets:
             if is_offloaded:
                 self._offload(made)
                 return
-            targets = yield from elsewhere(spec.size, made.compute)
+            targets = yield from off_loop(spec.size, made.compute)
             # Computed within this request, so it is applied at once.
             yield from self.bring_into_force(made, targets, now)
         # An offloaded computation keeps the flag until its result is applied.
@@ -122,7 +122,7 @@ class ConsumerTargets:
         # Members may have changed during the computation. New ones get targets in the next epoch.
         targets = _with_successors(made, targets, group)
         # Only targets that differ are recorded.
-        changed = yield from elsewhere(
+        changed = yield from off_loop(
             len(now_there) + made.spec.size, partial(_changed, now_there, targets)
         )
         for start in range(0, len(changed), TARGETS_AT_ONCE):

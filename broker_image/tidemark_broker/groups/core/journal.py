@@ -16,7 +16,7 @@ from tidemark_broker.groups.core.consumer_effects import Entry, records_of, targ
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.offsets import CommittedOffsets
 from tidemark_broker.groups.core.settings import GroupConfigs, GroupSettings, Now
-from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.steps import Steps, off_loop
 from tidemark_broker.groups.core.values import SubscribedTopic
 
 
@@ -98,7 +98,7 @@ class ConsumerJournal:
     def record(self, group: ConsumerGroup, entries: Sequence[Entry]) -> Steps[None]:
         """Encode and write entries, all or none."""
         size = sum(entry.size for entry in entries)
-        records = yield from elsewhere(size, partial(records_of, entries))
+        records = yield from off_loop(size, partial(records_of, entries))
         self._append(group, entries, records)
 
     def record_now(self, group: ConsumerGroup, entries: Sequence[Entry]) -> None:
@@ -114,7 +114,7 @@ class ConsumerJournal:
         """
         entries = [target_entry(group.group_id, *target) for target in targets]
         size = sum(entry.size for entry in entries)
-        records = yield from elsewhere(size, partial(records_of, entries))
+        records = yield from off_loop(size, partial(records_of, entries))
         # Encoding yields, so the group or some members may have been removed meanwhile.
         if self._groups.get(group.group_id) is not group:
             return

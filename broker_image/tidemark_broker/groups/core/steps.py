@@ -28,7 +28,7 @@ class Work(NamedTuple):
 Steps: TypeAlias = Generator[Work, Any, R]
 
 
-def elsewhere(size: int, do: Callable[[], R]) -> Steps[R]:
+def off_loop(size: int, do: Callable[[], R]) -> Steps[R]:
     """Run ``do``: at once for at most :data:`AT_ONCE_MAX` names or partitions, else as a step."""
     # A thread costs more than a short computation.
     if size <= AT_ONCE_MAX:
