@@ -125,7 +125,7 @@ class StatusReporter:
         self._directory_error = directory_error
         #: Last status of each partition that the controller has acknowledged.
         self._acknowledged: dict[TopicIdPartition, control.PartitionStatus] = {}
-        #: Key of each partition (:func:`fingerprint`) when its status was last found to be acknowledged.
+        #: :func:`fingerprint` of each partition when its status was last acknowledged.
         self._fingerprints: dict[Partition, Hashable] = {}
         #: Broker states at the last report, to detect that a broker became alive or dead.
         self._brokers: Mapping[int, control.BrokerState] | None = None

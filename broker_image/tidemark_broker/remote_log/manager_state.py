@@ -9,12 +9,12 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tidemark.metrics import tier_table
-from tidemark_broker.admission.rate import ByteRateQuota, Windows
-from tidemark_broker.purgatory import DelayedOperationKey, Signal
 from tidemark.metrics.families import single
 from tidemark.metrics.metric import Metric as Row
 from tidemark.metrics.metric import MetricType
+from tidemark_broker.admission.rate import ByteRateQuota, Windows
 from tidemark_broker.lock_order import LockRank, ordered_lock
+from tidemark_broker.purgatory import DelayedOperationKey, Signal
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.thread_pools import Pool
