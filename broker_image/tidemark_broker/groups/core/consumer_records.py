@@ -13,6 +13,7 @@ from kio.static.primitive import i16
 
 from tidemark.wire.entity import wire
 
+VALUE_VERSION = 0
 #: Kafka's states of a member between two assignments.
 STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS = 0, 1, 2
 

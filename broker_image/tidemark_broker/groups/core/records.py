@@ -18,6 +18,9 @@ from tidemark_broker.groups.core import consumer_records as consumer
 from tidemark_broker.groups.core.consumer_records import Entity
 
 _INT16 = struct.Struct(">h")
+GROUP_METADATA_VERSION = 3
+OFFSET_COMMIT_VERSION = 4
+EXPIRING_OFFSET_COMMIT_VERSION = 1
 NO_TIMESTAMP = -1
 
 
@@ -95,29 +98,44 @@ Value: TypeAlias = (
 
 #: Types of records: number of the key, its class, and the class of each version of the value.
 _TYPES: tuple[tuple[int, type[Key], dict[int, type[Value]]], ...] = (
-    (1, OffsetCommitKey, {4: OffsetCommitValue, 1: ExpiringOffsetCommitValue}),
-    (2, GroupMetadataKey, {3: GroupMetadataValue}),
-    (3, consumer.ConsumerGroupMetadataKey, {0: consumer.ConsumerGroupMetadataValue}),
-    (5, consumer.ConsumerGroupMemberMetadataKey, {0: consumer.ConsumerGroupMemberMetadataValue}),
+    (
+        1,
+        OffsetCommitKey,
+        {
+            OFFSET_COMMIT_VERSION: OffsetCommitValue,
+            EXPIRING_OFFSET_COMMIT_VERSION: ExpiringOffsetCommitValue,
+        },
+    ),
+    (2, GroupMetadataKey, {GROUP_METADATA_VERSION: GroupMetadataValue}),
+    (
+        3,
+        consumer.ConsumerGroupMetadataKey,
+        {consumer.VALUE_VERSION: consumer.ConsumerGroupMetadataValue},
+    ),
+    (
+        5,
+        consumer.ConsumerGroupMemberMetadataKey,
+        {consumer.VALUE_VERSION: consumer.ConsumerGroupMemberMetadataValue},
+    ),
     (
         6,
         consumer.ConsumerGroupTargetAssignmentMetadataKey,
-        {0: consumer.ConsumerGroupTargetAssignmentMetadataValue},
+        {consumer.VALUE_VERSION: consumer.ConsumerGroupTargetAssignmentMetadataValue},
     ),
     (
         7,
         consumer.ConsumerGroupTargetAssignmentMemberKey,
-        {0: consumer.ConsumerGroupTargetAssignmentMemberValue},
+        {consumer.VALUE_VERSION: consumer.ConsumerGroupTargetAssignmentMemberValue},
     ),
     (
         8,
         consumer.ConsumerGroupCurrentMemberAssignmentKey,
-        {0: consumer.ConsumerGroupCurrentMemberAssignmentValue},
+        {consumer.VALUE_VERSION: consumer.ConsumerGroupCurrentMemberAssignmentValue},
     ),
     (
         16,
         consumer.ConsumerGroupRegularExpressionKey,
-        {0: consumer.ConsumerGroupRegularExpressionValue},
+        {consumer.VALUE_VERSION: consumer.ConsumerGroupRegularExpressionValue},
     ),
 )
 _TYPE_OF = {key_type: kind for kind, key_type, _ in _TYPES}
