@@ -23,7 +23,7 @@ from tidemark_operator.resources.topic_config import (
     kafka_config,
     retention_problem,
 )
-from tidemark_operator.topic_changes.object_names import object_name
+from tidemark_operator.topic_changes.changer import object_name
 from tidemark_operator.topic_changes.refusal import ChangeRefusal
 from tidemark_operator.topic_changes.settings import TopicSettings, changed
 

@@ -21,7 +21,7 @@ from tidemark_cli.inspection.object_summaries import (
 )
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_cli.inspection.topic_rows import TopicRows, condition
-from tidemark_operator.controller.partition_rows import PartitionRow
+from tidemark_operator.controller.rows import PartitionRow
 from tidemark_operator.resources.names import Workload
 
 #: Legend of the partition tables.

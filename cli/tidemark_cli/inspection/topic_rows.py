@@ -8,8 +8,7 @@ from typing import Any
 
 from tidemark.ids import parse_id
 from tidemark_kube.client import KubeClient
-from tidemark_operator.controller.partition_rows import PartitionRow
-from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.controller.rows import PartitionRow, decode_row
 from tidemark_operator.resources.names import INTERNAL_LABEL
 
 

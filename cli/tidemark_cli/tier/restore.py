@@ -31,7 +31,7 @@ from tidemark_cli.tier.stores import (
 )
 from tidemark_kube.client import KubeClient, KubeRequestError
 from tidemark_operator.resources.topic_config import spec_of_kafka_config
-from tidemark_operator.topic_changes.object_names import object_name
+from tidemark_operator.topic_changes.changer import object_name
 
 
 def restore(

@@ -23,8 +23,7 @@ from tidemark_cli.inspection.findings import (
 )
 from tidemark_cli.inspection.object_summaries import ready_of, ready_text
 from tidemark_cli.inspection.topic_rows import TopicRows, topic_id_of
-from tidemark_operator.controller.partition_rows import PartitionRow
-from tidemark_operator.controller.rows import BadRow, decode_row
+from tidemark_operator.controller.rows import BadRow, PartitionRow, decode_row
 
 CLUSTER, BROKER, TOPIC, SLICE = ("Cluster", "Broker", "Topic", "PartitionSlice")
 #: Kinds that are not shown themselves, only their findings.

@@ -4,8 +4,16 @@ A :class:`Draft` overlays the state: decisions read through it and see each othe
 does not change. :func:`plan` turns it into one write per touched slice. The caller writes them with
 resourceVersion checks and calls :func:`apply` for each that is known to have succeeded. A conflict
 is never forced: the draft is discarded, the slice is read again, and the decision is made again.
-After a time-out the slice is read, and :func:`landed` compares its commit number. Each slice's
+After a time-out the slice is read, and :func:`is_stored` compares its commit number. Each slice's
 write is complete by itself, so the order of slices does not matter.
+
+Placement records are one write for the placements of many new topics, ahead of their statuses. A
+broker receives a partition only after its placement is stored in another object than its slice. A
+slice that loses its rows then never counts as one that had none (absence is not evidence). Usually
+that object is the Topic, by ``status.partitionsPlaced``. When many topics are placed at once, a
+slice stores the records of all of them in one write, and each status is written once, when the
+brokers have answered. The next write of the slice drops a record that the status counts, or of
+whose topic nothing is left.
 """
 
 import dataclasses
@@ -15,8 +23,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tidemark_operator.controller.controller_state import JSON_BYTES, ControllerState
 from tidemark_operator.controller.events import Event
-from tidemark_operator.controller.model import BrokerInfo, Json, PartitionRow, RowKey, Tombstone
-from tidemark_operator.controller.placement_records import kept
+from tidemark_operator.controller.model import (
+    BrokerInfo,
+    Json,
+    PartitionRow,
+    RowKey,
+    Tombstone,
+    TopicInfo,
+)
 from tidemark_operator.controller.rows import (
     BadRow,
     decode_directory,
@@ -207,7 +221,7 @@ class Draft:
         self.brokers[broker.node_id] = broker
 
     def put_record(self, topic_id: uuid.UUID, partitions: int) -> None:
-        """Record how many partitions of a topic are placed (:mod:`placement_records`)."""
+        """Record how many partitions of a topic are placed (see above)."""
         self.records[topic_id] = partitions
 
     def emit(self, event: Event) -> None:
@@ -398,7 +412,7 @@ def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
     directories = _directories(draft, index)
     # Sorted lists keep the text of an unchanged slice the same, whatever the order of decisions.
     lines = [encode_directory(node_id, where) for node_id, where in sorted(directories.items())]
-    records = kept(draft.state, index, draft.records)
+    records = _kept_records(draft.state, index, draft.records)
     placed = sorted(encode_record(topic_id, number) for topic_id, number in records.items())
     size = _size(partitions, tombs, lines, placed)
     # The API server would reject a larger object, and with it every later change of the slice.
@@ -466,3 +480,35 @@ def _strings(payload: Mapping[str, object], name: str) -> list[str]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise BadSlice(f"{name} is not a list of strings")
     return values
+
+
+def partitions_in_rows(state: ControllerState, topic: TopicInfo) -> int:
+    """Return the number of partitions placed from 0 without a gap, which are sent to brokers."""
+    rows, count = state.rows_of(topic.id), max(topic.partitions, state.partitions_of(topic))
+    return next((part for part in range(count) if part not in rows), count)
+
+
+def _kept_records(
+    state: ControllerState, index: int, fresh: Mapping[uuid.UUID, int]
+) -> dict[uuid.UUID, int]:
+    """Return the records with which a slice is written."""
+    # A record that the status counts is dropped by this write.
+    found = {
+        id_: number for id_, number in state.records[index].items() if _is_record_needed(state, id_)
+    }
+    found.update((id_, number) for id_, number in fresh.items() if state.record_home(id_) == index)
+    return found
+
+
+def counted_partitions(topic: TopicInfo) -> int:
+    """Return the number of partitions that the status itself counts as placed."""
+    number = topic.status.get("partitionsPlaced")
+    return number if isinstance(number, int) else 0
+
+
+def _is_record_needed(state: ControllerState, topic_id: uuid.UUID) -> bool:
+    topic = state.topic_by_id(topic_id)
+    if topic is None:
+        # Without a Topic the record is still the evidence that the rows were placed.
+        return bool(state.rows_of(topic_id) or state.tombstones_of(topic_id))
+    return counted_partitions(topic) < state.records[state.record_home(topic_id)][topic_id]

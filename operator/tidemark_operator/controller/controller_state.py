@@ -21,23 +21,23 @@ from tidemark.wire.control import (
 from tidemark_operator.controller.acknowledgements import Acknowledgements
 from tidemark_operator.controller.eligible_leaders import awaits_logs
 from tidemark_operator.controller.exports import Exports
-from tidemark_operator.controller.external_addresses import ExternalAddresses
 from tidemark_operator.controller.model import (
     NO_LEADER,
     BrokerHealth,
     BrokerInfo,
     ClusterInfo,
     EngineNotes,
+    ExternalAddresses,
     LogEnd,
     LogReport,
     PartitionRow,
     PersistedTiering,
+    PodState,
     RowKey,
     Tombstone,
     TopicInfo,
     min_insync_replicas,
 )
-from tidemark_operator.controller.pod_state import PodState
 from tidemark_operator.controller.replica_state_reports import ReplicaStateReports
 from tidemark_operator.controller.rows import encode_row, slice_of
 from tidemark_operator.controller.users import ClusterUsers
@@ -104,7 +104,7 @@ class ControllerState:
         #: By slice: the log directory of each broker as stored, and how many rows name the broker.
         self.directories: list[dict[int, uuid.UUID]] = [{} for _ in range(cluster.slices)]
         self.hosted: list[Counter[int]] = [Counter() for _ in range(cluster.slices)]
-        #: By slice: placements that no Topic's status counts yet (:mod:`placement_records`).
+        #: By slice: placements that no Topic's status counts yet (:mod:`commit`).
         self.records: list[dict[uuid.UUID, int]] = [{} for _ in range(cluster.slices)]
         #: Partitions with a placeholder, which is a replica without a broker (negative id).
         self.with_placeholders: set[RowKey] = set()

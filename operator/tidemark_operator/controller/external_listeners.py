@@ -14,8 +14,7 @@ from collections.abc import Iterable
 
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.external_addresses import ServiceAddress
-from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.model import BrokerInfo, ServiceAddress
 
 #: Hosts of a bootstrap Service on node ports: any one is enough, and some may be down.
 BOOTSTRAP_HOSTS_MAX = 5

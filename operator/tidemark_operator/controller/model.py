@@ -23,7 +23,7 @@ from tidemark.tier.audit_record import TopicAudit
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint
 from tidemark.wire.users import ClientQuota
-from tidemark_operator.controller.partition_rows import (
+from tidemark_operator.controller.rows import (
     NO_LEADER,
     PartitionRow,
     RowKey,
@@ -394,3 +394,66 @@ def unclean_election(topic: TopicInfo | None, cluster: ClusterInfo) -> bool:
     if topic is not None and name in topic.config:
         return topic.config[name].strip().lower() == "true"
     return topic is not None and cluster.flag(name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Reason why a changed pod is not created yet.
+
+    No broker has reached this operator, other brokers restart or are down, or partitions of this
+    one are not fully in sync.
+    """
+
+    unreached: bool = False
+    starting: tuple[int, ...] = ()
+    away: tuple[int, ...] = ()
+    behind: tuple[RowKey, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PodState:
+    """A broker's pod as last observed.
+
+    ``hold``: a changed pod waits. ``restarting``: it is being created, or is not ready, because of
+    ``why`` if that is known. ``refused`` and ``volume`` say why the pod, or its volume, differs
+    from the spec. ``missing`` says why there can be no pod.
+    """
+
+    name: str
+    hold: Hold | None = None
+    restarting: bool = False
+    refused: str = ""
+    volume: str = ""
+    why: str = ""
+    missing: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAddress:
+    """External address of one listener of one broker, or of any broker.
+
+    ``host`` "" stands for the node's address, with ``by_external_ip`` its ExternalIP. ``port`` 0:
+    there is no address. ``problem`` says why there is none, or why it differs from the spec; with
+    ``refused`` a person has to act.
+    """
+
+    host: str = ""
+    port: int = 0
+    by_external_ip: bool = False
+    problem: str | None = None
+    refused: bool = False
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ExternalAddresses:
+    """All external addresses.
+
+    ``brokers`` are by node id and listener, ``bootstraps`` (any broker) by listener. A missing
+    entry, or None, was not read yet. ``external_ips`` maps InternalIPs of Nodes to ExternalIPs (to
+    itself without one). ``nodes_problem`` says why Nodes are not read.
+    """
+
+    brokers: dict[int, Mapping[str, ServiceAddress]] = dataclasses.field(default_factory=dict)
+    bootstraps: Mapping[str, ServiceAddress] | None = None
+    external_ips: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    nodes_problem: str = ""

@@ -11,8 +11,7 @@ fixed.
 from collections.abc import Collection
 
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import RowKey
-from tidemark_operator.controller.pod_state import Hold
+from tidemark_operator.controller.model import Hold, RowKey
 
 
 def hold(

@@ -1,4 +1,4 @@
-"""Codec of a PartitionSlice's content: compact rows, tombstones, directories and placements.
+"""Content of a PartitionSlice and its codec: rows, tombstones, directories and placements.
 
 The API server walks every node of a structured list on each write, so a partition is one string. A
 row is ``3|<topic id>|<partition>|<replicas>|<leader>|<leader epoch>|<partition epoch>|<isr>|
@@ -12,16 +12,94 @@ read is an error that names it, because an invalid slice must never count as an 
 
 A log directory is ``<node id>|<directory id>``: the one with a broker's replicas of this slice when
 the slice was written. It stays known when the ``Broker`` object is deleted and created again. A
-record of a placement is ``<topic id>|<partitions>`` (:mod:`placement_records`).
+record of a placement is ``<topic id>|<partitions>`` (:mod:`commit`).
+
+The command line imports this module too, and starts faster without the rest of the state.
 """
 
+import dataclasses
 import hashlib
 import uuid
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from tidemark.ids import id_text, parse_id
 from tidemark.leader_recovery import LeaderRecoveryState
-from tidemark_operator.controller.partition_rows import PartitionRow, Tombstone
+
+NO_LEADER = -1
+
+#: (topic id, partition)
+RowKey: TypeAlias = tuple[uuid.UUID, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """One partition as a PartitionSlice stores it.
+
+    ``name`` is the topic's name and is set only in the row of partition 0. It keeps the name known
+    after the Topic object has disappeared. ``elr`` and ``last_known_elr`` (KIP-966,
+    :mod:`eligible_leaders`) are replicas outside the ISR that have, or may have, all committed
+    records. If the ISR and both lists are empty, every copy was lost and a person must decide.
+    ``leader_recovery_state`` (KIP-704) is RECOVERING from an unclean election until a leader
+    reports that its log is in order. Meanwhile the ISR is that leader alone.
+    """
+
+    topic_id: uuid.UUID
+    partition: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    manifest: bool = False
+    leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    name: str = ""
+
+    @property
+    def key(self) -> RowKey:
+        return self.topic_id, self.partition
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """Return the replicas that are brokers, in order of preference."""
+        return tuple(replica for replica in self.replicas if replica >= 0)
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Return the replicas that have, or may have, all committed records.
+
+        Empty for a lost partition.
+        """
+        return self.isr + self.elr + self.last_known_elr
+
+    @property
+    def recovering(self) -> bool:
+        return self.leader_recovery_state is LeaderRecoveryState.RECOVERING
+
+    @property
+    def placeholders(self) -> int:
+        return sum(replica < 0 for replica in self.replicas)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """Record of a deleted topic in a slice, in place of its rows.
+
+    Each slice that had rows of the topic has one, so that each slice's write is complete by itself.
+    ``pending`` are the brokers that hosted a replica of those rows and may still have it.
+    ``partitions`` counts the whole topic. ``tiered_epoch`` is -1 for a topic that was never tiered.
+    """
+
+    topic_id: uuid.UUID
+    name: str
+    partitions: int
+    tiered_epoch: int
+    pending: tuple[int, ...]
+
 
 _ROW_VERSION = "3"
 _TOMBSTONE_VERSION = "1"

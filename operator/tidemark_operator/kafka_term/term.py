@@ -45,9 +45,8 @@ from tidemark_operator.kube.kinds import (
 from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.client import ObjectClient, take_list
+from tidemark_operator.objects.client import ObjectClient, StatusWriter, take_list
 from tidemark_operator.objects.conversions import cluster_info, cluster_of
-from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.failures import reporter
 from tidemark_operator.reconcile.object_conditions import write_conditions

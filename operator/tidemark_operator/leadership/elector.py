@@ -4,6 +4,11 @@ A main loop that is busy for seconds must not lose the Lease, and a Lease that c
 must stop the leader even when the main loop hangs. Any thread may therefore call
 :meth:`Elector.leads`. Its deadline counts by the monotonic clock from *before* the last successful
 renewal was sent.
+
+Deleting a namespace deletes its Lease too, and no Lease can be created in a namespace that is being
+deleted. Then no operator could lead, and objects that wait for their finalizer would stay for ever.
+A finalizer therefore retains the Lease from the first takeover until the last Cluster is deleted. A
+Lease that is being deleted can still be taken and renewed.
 """
 
 import asyncio
@@ -21,6 +26,7 @@ from tidemark.error_text import error_text
 from tidemark_operator.kube.access import AccessError, KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
+from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of, remove_finalizer
 from tidemark_operator.kube.kinds import CLUSTER, LEASE, Json
 from tidemark_operator.leadership.lease import (
     Create,
@@ -33,6 +39,7 @@ from tidemark_operator.leadership.lease import (
     observe,
     released,
 )
+from tidemark_operator.resources.names import LEASE_FINALIZER
 
 logger = logging.getLogger(__name__)
 
@@ -278,3 +285,28 @@ class Elector:
             self._leading = False
             logger.warning("no longer the leader: %s", why)
             self._on_stopped()
+
+
+async def protect_lease(api: KubeApi, namespace: str, name: str) -> None:
+    """Add our finalizer to the Lease.
+
+    The API server rejects that for a Lease that is being deleted, so nothing is done for one.
+    """
+    try:
+        lease = await api.get(LEASE, namespace, name)
+    except NotFound:
+        return
+    if not lease["metadata"].get("deletionTimestamp") and LEASE_FINALIZER not in finalizers_of(
+        lease
+    ):
+        await add_finalizer(api, LEASE, lease, LEASE_FINALIZER)
+
+
+async def release_lease(api: KubeApi, namespace: str, name: str) -> None:
+    """Remove our finalizer: no Cluster needs the Lease any more."""
+    try:
+        lease = await api.get(LEASE, namespace, name)
+        if LEASE_FINALIZER in finalizers_of(lease):
+            await remove_finalizer(api, LEASE, lease, LEASE_FINALIZER)
+    except NotFound:
+        return

@@ -28,10 +28,14 @@ from tidemark.tls.identity import TlsIdentity
 from tidemark.tls.private_listener import PrivateListener
 from tidemark.wire import control, framing, topics
 from tidemark_operator.listener.channel import Channel
-from tidemark_operator.listener.connection import Answer, Attached, serve_requests
-from tidemark_operator.listener.frames import Request, Response
-from tidemark_operator.listener.request_limits import Intake
-from tidemark_operator.listener.responses import heartbeat_response, not_controller, stale
+from tidemark_operator.listener.connection import Answer, Attached, Intake, serve_requests
+from tidemark_operator.listener.frames import (
+    Request,
+    Response,
+    heartbeat_response,
+    not_controller,
+    stale,
+)
 from tidemark_operator.listener.sessions import Beat, BrokerSessions
 from tidemark_operator.listener.standby_discovery import BrokerSearches, ControllerSearches
 

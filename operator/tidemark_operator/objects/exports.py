@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from tidemark.export_job import Hidden, OptionPlace, Order
 from tidemark.reasons import Reason
 from tidemark.wire.control import Endpoint
-from tidemark_operator.controller.export_schedule import Schedule, ScheduleError
 from tidemark_operator.controller.export_values import (
     DesiredJob,
     ExportInfo,
     ExportOutcome,
     ExportRunRecord,
     Problem,
+    Schedule,
+    ScheduleError,
     SecretFile,
     SecretVariable,
     TableId,

@@ -13,13 +13,69 @@ stored.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidemark.lru import Lru
-from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
-from tidemark_operator.objects.object_counts import ObjectCounts
+from tidemark.reasons import Reason
+from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key, Kind, key_of, resource_version
+
+#: (kind, type, status, reason) of a condition.
+ConditionValue = tuple[str, str, str, str]
+
+
+class ObjectCounts:
+    """Counts of one store.
+
+    ``conditions``: number of objects with each condition. ``under_way``: creation times of the
+    RecordDeletions that have not ended and are not paused.
+    """
+
+    def __init__(self) -> None:
+        self.conditions: Counter[ConditionValue] = Counter()
+        self.under_way: dict[Key, str] = {}
+
+    def change(self, before: Json | None, now: Json | None) -> None:
+        """Count the change of an object from ``before`` to ``now``; None: it does not exist."""
+        if before is not None:
+            self._count(before, -1)
+        if now is not None:
+            self._count(now, 1)
+        body = now or before
+        if body is not None and body["kind"] == RECORD_DELETION.kind:
+            self.under_way.pop(key_of(body), None)
+            if now is not None and _is_under_way(now):
+                self.under_way[key_of(now)] = str(now["metadata"]["creationTimestamp"])
+
+    def _count(self, body: Json, step: int) -> None:
+        for value in _values(body):
+            self.conditions[value] += step
+            # Without this, reasons that no object has any more would stay in memory.
+            if not self.conditions[value]:
+                del self.conditions[value]
+
+
+def _conditions(body: Json) -> list[Any]:
+    return (body.get("status") or {}).get("conditions") or []
+
+
+def _values(body: Json) -> Iterator[ConditionValue]:
+    for condition in _conditions(body):
+        yield (
+            body["kind"],
+            condition.get("type", ""),
+            condition.get("status", ""),
+            condition.get("reason", ""),
+        )
+
+
+def _is_under_way(deletion: Json) -> bool:
+    conditions = _conditions(deletion)
+    found = next((item for item in conditions if item.get("type") == "Succeeded"), None)
+    return found is None or (found["status"] == "Unknown" and found["reason"] != Reason.PAUSED)
+
 
 #: Number of remembered deleted objects: more than writes can be under way.
 DELETED_MAX = 10_000
@@ -89,7 +145,7 @@ class ObjectCache:
         self._reached: dict[str, int] = {}
         #: Keys from a former history: everything that arrives about them is newer.
         self._former: set[Key] = set()
-        #: Called when a deletion is to be checked (:mod:`tidemark_operator.term.definitions`);
+        #: Called when a deletion is to be checked (:mod:`tidemark_operator.term.object_follower`);
         #: None: every deletion counts at once.
         self.on_unconfirmed: Callable[[], None] | None = None
         #: Deletions to be checked: a deleted CRD deletes all its objects, which must delete no

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable
 
 from tidemark_operator.controller import restarts
 from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.model import NO_EPOCH
-from tidemark_operator.controller.pod_state import Hold, PodState
+from tidemark_operator.controller.model import NO_EPOCH, Hold, PodState
 from tidemark_operator.kube.errors import REFUSALS
 from tidemark_operator.kube.kinds import (
     BROKER,

@@ -24,7 +24,7 @@ from tidemark.wire.deletions import (
     PartitionDeletionResult,
 )
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import deletion, deletion_offsets
+from tidemark_operator.controller import deletion
 from tidemark_operator.controller.deletion_values import (
     Delete,
     DeletionInfo,
@@ -102,7 +102,7 @@ class RecordDeletionReconciler:
             await self._write(key, view, DeletionWait(reason=Reason.RESOLVING, message=problem))
             return LOOK_AGAIN_S
         state = self._services.state
-        frozen = deletion_offsets.freeze(state, view, step, answers, now_ms=wall_ms())
+        frozen = deletion.freeze(state, view, step, answers, now_ms=wall_ms())
         # Nothing to delete, or not resolvable yet.
         if isinstance(frozen, Finished):
             await self._finish(key, view, frozen)

@@ -16,8 +16,7 @@ from tidemark_operator.events import EventWriter
 from tidemark_operator.jobs.runner import JobRunner
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.client import ObjectClient
-from tidemark_operator.objects.statuses import StatusWriter
+from tidemark_operator.objects.client import ObjectClient, StatusWriter
 from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue

@@ -14,8 +14,8 @@ from tidemark_operator.controller import left_behind
 from tidemark_operator.controller.events import Event, normal
 from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.status import cluster_status, topic_status
+from tidemark_operator.controller.status.cluster import left_behind_entries
 from tidemark_operator.controller.status.conditions import summary
-from tidemark_operator.controller.status.left_behind import rendered
 from tidemark_operator.controller.status.write_pacing import (
     FIGURES_MS,
     figures_interval_ms,
@@ -115,7 +115,7 @@ async def record_orphan(services: TermServices, orphan: OrphanedTopic) -> bool:
     cluster = services.state.cluster
     left = left_behind.added(cluster, orphan)
     if left is not None and left != cluster.orphans:
-        status = {**cluster.status, "leftBehind": rendered(left)}
+        status = {**cluster.status, "leftBehind": left_behind_entries(left)}
         await services.statuses.write(CLUSTER, services.cluster_key, status)
     return left is not None
 

@@ -16,17 +16,18 @@ from tidemark_operator.controller import disablement, topic_restore
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event
-from tidemark_operator.controller.first_status import (
-    FirstStatuses,
-    is_placement_only,
-    record_placement,
-)
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.controller.status.topic_events import Outages, damage_news, waiting_news
 from tidemark_operator.controller.topic_deletion import DeletionStep
-from tidemark_operator.controller.topics import TopicDecision, decide
+from tidemark_operator.controller.topics import (
+    FirstStatuses,
+    TopicDecision,
+    decide,
+    is_placement_only,
+    record_placement,
+)
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import TOPIC, Json, Key
 from tidemark_operator.reconcile import remote_storage, replication_factor

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.message_text import numbered
 from tidemark.wire import control, topics
+from tidemark.wire.control import ReplicaStatesRequest, ReplicaStatesResponse, TopicState
 from tidemark_operator.controller import elections, epochs, isr, rebuilding, registration
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.model import NO_EPOCH, BrokerInfo
@@ -29,15 +31,68 @@ from tidemark_operator.leadership.terms import (
     TermEnded,
 )
 from tidemark_operator.listener.channel import Channel
-from tidemark_operator.listener.frames import Response
-from tidemark_operator.listener.responses import not_controller
+from tidemark_operator.listener.frames import Response, not_controller
 from tidemark_operator.listener.server import ControlHandler, ControlServer
 from tidemark_operator.listener.sessions import Beat
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.term.broker_reports import take_report
 from tidemark_operator.term.producer_ids import ProducerIdBlocks
-from tidemark_operator.term.replica_states import ReplicaStates
 from tidemark_operator.topic_changes.changer import TopicChanger
+
+#: More replicas than a broker can have.
+REPLICAS_MAX = 65_536
+
+
+@dataclass(slots=True)
+class _Pages:
+    incarnation_id: uuid.UUID
+    topics: list[TopicState] = field(default_factory=list)
+    replicas: int = 0
+    next_page: int = 0
+    is_complete: bool = False
+
+
+class ReplicaStates:
+    """Pages of one term, by broker."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, _Pages] = {}
+
+    def take(self, request: ReplicaStatesRequest) -> ReplicaStatesResponse:
+        """Add the next page of a broker's report about its replica states.
+
+        A page that is out of order, of another process or too large is answered with
+        INVALID_REQUEST, which makes the broker restart with page 0.
+        """
+        if request.page == 0:
+            self._pages[request.broker_id] = _Pages(request.incarnation_id)
+        pages = self._pages.get(request.broker_id)
+        # Out of order, of another process, after the last page, or too much.
+        if (
+            pages is None
+            or pages.incarnation_id != request.incarnation_id
+            or (pages.next_page, pages.is_complete) != (request.page, False)
+            or pages.replicas > REPLICAS_MAX
+        ):
+            self._pages.pop(request.broker_id, None)
+            return ReplicaStatesResponse(error_code=int(ErrorCode.invalid_request))
+        pages.topics.extend(request.topics)
+        # A topic without partitions counts as well, so the limit also bounds empty topics.
+        pages.replicas += sum(len(topic.partitions) + 1 for topic in request.topics)
+        pages.next_page += 1
+        pages.is_complete = request.is_last
+        return ReplicaStatesResponse(error_code=int(ErrorCode.none))
+
+    def take_complete(self, node_id: int, incarnation_id: uuid.UUID) -> list[TopicState] | None:
+        """Return all states of this process of a broker, once; None until the last page has
+        arrived.
+        """
+        pages = self._pages.get(node_id)
+        if pages is None or not pages.is_complete or pages.incarnation_id != incarnation_id:
+            return None
+        del self._pages[node_id]
+        return pages.topics
+
 
 logger = logging.getLogger(__name__)
 

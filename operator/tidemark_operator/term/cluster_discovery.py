@@ -10,7 +10,7 @@ from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, Json
-from tidemark_operator.leadership.lease_retention import release_lease
+from tidemark_operator.leadership.elector import release_lease
 from tidemark_operator.leadership.terms import NotLeading, TermEnded
 from tidemark_operator.settings import OperatorSettings
 

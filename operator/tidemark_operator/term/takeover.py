@@ -28,8 +28,7 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import Acceptance, ClusterInfo, ClusterRebuilding
 from tidemark_operator.controller.registration import fenced_at_take_over
 from tidemark_operator.controller.slice_claim import ClaimRefused, SliceClaim
-from tidemark_operator.controller.status.acceptances import recorded
-from tidemark_operator.controller.status.conditions import time_text
+from tidemark_operator.controller.status.conditions import time_text, with_acceptances
 from tidemark_operator.controller.status.rebuilding import entry
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of
@@ -212,7 +211,7 @@ def _initial_fields(claimed: SliceClaim) -> dict[str, object]:
         return first
     return first | {
         "slices": claimed.slices,
-        "accepted": recorded({}, [claimed.adopted], now_ms=now_ms),
+        "accepted": with_acceptances({}, [claimed.adopted], now_ms=now_ms),
     }
 
 

@@ -26,7 +26,7 @@ from tidemark_operator.kafka_term.term import KafkaTakeover, KafkaTerm, TermRoom
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import CLUSTER, Json, Key
-from tidemark_operator.leadership.lease_retention import protect_lease
+from tidemark_operator.leadership.elector import protect_lease
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
     EpochTooLow,
@@ -36,8 +36,7 @@ from tidemark_operator.leadership.terms import (
 )
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.client import ObjectClient
-from tidemark_operator.objects.statuses import StatusWriter
+from tidemark_operator.objects.client import ObjectClient, StatusWriter
 from tidemark_operator.reconcile.failures import reason_of, sentence_of
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue

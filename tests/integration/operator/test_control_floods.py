@@ -16,7 +16,7 @@ from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
 from tidemark.tls.identity import TlsIdentity
-from tidemark_operator.listener.request_limits import REQUEST_BYTES_MAX, UNPROVEN_BYTES_MAX
+from tidemark_operator.listener.connection import REQUEST_BYTES_MAX, UNPROVEN_BYTES_MAX
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 #: Of an operator under any flood.

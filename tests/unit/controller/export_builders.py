@@ -3,8 +3,12 @@
 from typing import Any
 
 from tidemark.export_job import ExportJobPhase, JobReport
-from tidemark_operator.controller.export_schedule import Schedule
-from tidemark_operator.controller.export_values import ExportInfo, ExportOutcome, ExportRunRecord
+from tidemark_operator.controller.export_values import (
+    ExportInfo,
+    ExportOutcome,
+    ExportRunRecord,
+    Schedule,
+)
 
 MINUTE, HOUR = 60_000, 3_600_000
 #: 2026-01-01T00:00:00Z

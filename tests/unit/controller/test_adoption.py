@@ -26,8 +26,7 @@ from tidemark_operator.controller.model import (
     PersistedTiering,
     TopicInfo,
 )
-from tidemark_operator.controller.status import acceptances as records
-from tidemark_operator.controller.status import cluster_status
+from tidemark_operator.controller.status import cluster_status, conditions
 from tidemark_operator.resources.cluster import LEFT_BEHIND_MAX
 from tidemark_operator.resources.conditions import ACCEPTED_MAX
 
@@ -205,9 +204,8 @@ def test_a_full_list_names_both_exits_and_each_makes_room() -> None:
 
 
 def test_limits_equal_those_of_the_schema() -> None:
-
     assert left_behind.LEFT_BEHIND_MAX == LEFT_BEHIND_MAX
-    assert records.ACCEPTED_MAX == ACCEPTED_MAX
+    assert conditions.ACCEPTED_MAX == ACCEPTED_MAX
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])

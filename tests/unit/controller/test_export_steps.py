@@ -20,7 +20,6 @@ from tests.unit.controller.export_builders import (
 )
 from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark_operator.controller import exports
-from tidemark_operator.controller.export_schedule import Schedule, ScheduleError
 from tidemark_operator.controller.export_values import (
     ABSENT,
     Begin,
@@ -32,6 +31,8 @@ from tidemark_operator.controller.export_values import (
     Launch,
     NextCheck,
     Problem,
+    Schedule,
+    ScheduleError,
     Stop,
 )
 

@@ -11,10 +11,10 @@ from tests.unit.controller.controller_world import (
     numbered_uuid,
     topic,
 )
-from tidemark_operator.controller import first_status
+from tidemark_operator.controller import topics
 from tidemark_operator.controller.commit import BadSlice, load_slice
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.first_status import record_placement
+from tidemark_operator.controller.topics import record_placement
 
 
 def _placed(numbers: range, *, slices: int = 64) -> ControllerWorld:
@@ -97,7 +97,7 @@ def test_single_slice_contains_rows_and_records() -> None:
 
 
 def test_number_of_records_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_status, "RECORDS_MAX", 2)
+    monkeypatch.setattr(topics, "RECORDS_MAX", 2)
     world = _placed(range(1, 5))
     _record(world, 1)
     draft = world.draft()

@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.controller.controller_world import ControllerWorld, alter, broker, fence, row, topic
-from tidemark_operator.controller import reassignment, requested_elections, snapshot
+from tidemark_operator.controller import elections, reassignment, snapshot
 from tidemark_operator.controller.commit import plan
 from tidemark_operator.controller.model import PartitionRow
 
@@ -213,7 +213,7 @@ def _finish(made: ControllerWorld) -> int:
 
 def elect(made: ControllerWorld, *partitions: int, unclean: bool = False) -> dict[int, str]:
     draft = made.draft()
-    found = requested_elections.elect(draft, made.view(), partitions, unclean=unclean)
+    found = elections.elect_as_requested(draft, made.view(), partitions, unclean=unclean)
     made.commit(draft)
     return {partition: code.name for partition, (code, _) in found.items()}
 

@@ -25,7 +25,7 @@ from tidemark.wire.deletions import (
     PartitionDeletion,
     PartitionDeletionResult,
 )
-from tidemark_operator.controller import deletion, deletion_offsets
+from tidemark_operator.controller import deletion
 from tidemark_operator.controller.deletion_values import (
     TOPIC_TIMEOUT_MS,
     Delete,
@@ -98,9 +98,7 @@ def _frozen(
 ) -> DeletionInfo:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
-    frozen = deletion_offsets.freeze(
-        world.state, view, step, _answers(step, found).values(), now_ms=T0
-    )
+    frozen = deletion.freeze(world.state, view, step, _answers(step, found).values(), now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     return frozen
 
@@ -172,7 +170,7 @@ def test_unknown_bytes_of_one_partition_omit_the_total() -> None:
     answers = _answers(step)
     # One leader cannot read the sizes of its remote segments.
     answers[1] = dataclasses.replace(answers[1], size_bytes=-1)
-    frozen = deletion_offsets.freeze(world.state, view, step, answers.values(), now_ms=T0)
+    frozen = deletion.freeze(world.state, view, step, answers.values(), now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     assert frozen.resolved is not None
     assert [point.size_bytes for point in frozen.resolved.values()] == [700, -1, 700]
@@ -193,7 +191,7 @@ def test_frozen_offsets_are_never_resolved_again() -> None:
     step = deletion.next_step(world.state, frozen, now_ms=T0)
     assert isinstance(step, Delete)
     resolve = Resolve(topic_id=numbered_uuid(1), queries=())
-    again = deletion_offsets.freeze(world.state, frozen, resolve, {}, now_ms=T0 + 1)
+    again = deletion.freeze(world.state, frozen, resolve, {}, now_ms=T0 + 1)
     assert again is frozen
 
 
@@ -205,7 +203,7 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     answers = _answers(step)
     # 6 is NOT_LEADER_OR_FOLLOWER: the leader changed during the query.
     answers[1] = DeletionPoint(partition=1, error_code=6)
-    waiting = deletion_offsets.freeze(world.state, view, step, answers.values(), now_ms=T0)
+    waiting = deletion.freeze(world.state, view, step, answers.values(), now_ms=T0)
     assert isinstance(waiting, DeletionWait)
     assert "partition 1 " in waiting.message
     assert waiting.message.endswith("(NOT_LEADER_OR_FOLLOWER)")
@@ -218,7 +216,7 @@ def test_answer_of_a_former_leader_is_not_frozen() -> None:
     assert isinstance(step, Resolve)
     # An election happens between the query and the freeze.
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
-    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
+    waiting = deletion.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
     assert isinstance(waiting, DeletionWait)
     assert waiting.message.endswith("partition 0")
 
@@ -229,7 +227,7 @@ def test_a_topic_deleted_during_the_query_is_named() -> None:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     del world.state.topics[view.topic_key]
-    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
+    waiting = deletion.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
     assert waiting == DeletionWait(
         reason="TopicNotFound", message=f"Topic {view.topic_key} does not exist"
     )
@@ -432,7 +430,7 @@ def test_policy_violation_fails_before_offsets_are_frozen(dry_run: bool) -> None
         DeletionPoint(partition=query.partition, error_code=ErrorCode.policy_violation.value)
         for query in _queries(step)
     ]
-    ended = deletion_offsets.freeze(world.state, view, step, refused, now_ms=T0)
+    ended = deletion.freeze(world.state, view, step, refused, now_ms=T0)
     assert isinstance(ended, Finished)
     assert (ended.succeeded, ended.reason) == (False, "PartitionsFailed")
     assert "POLICY_VIOLATION" in ended.message

@@ -15,7 +15,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.deletions import DeletionPoint, PartitionDeletionResult
-from tidemark_operator.controller import commit, deletion, deletion_offsets, disablement
+from tidemark_operator.controller import commit, deletion, disablement
 from tidemark_operator.controller.deletion_values import DeletionInfo, DeletionTarget, Resolve
 from tidemark_operator.controller.model import TieringSpec
 from tidemark_operator.controller.status import (
@@ -96,7 +96,7 @@ def test_record_deletions() -> None:
         for led in step.queries.values()
         for query in led
     ]
-    frozen = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
+    frozen = deletion.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     # One partition succeeds and another one fails, for all optional fields.
     done = PartitionDeletionResult(partition=0, low_watermark=7)

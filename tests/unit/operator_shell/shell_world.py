@@ -53,9 +53,8 @@ from tidemark_operator.kube.kinds import (
     key_of,
 )
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.client import ObjectClient, StatusWriter
 from tidemark_operator.objects.conversions import cluster_id_of
-from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.first_reports import FirstReports
@@ -64,8 +63,8 @@ from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.slices.committer import Committer
-from tidemark_operator.term.commit_effects import CommitEffects
 from tidemark_operator.term.takeover import Takeover
+from tidemark_operator.term.term import CommitEffects
 
 NAMESPACE = "ns"
 UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}

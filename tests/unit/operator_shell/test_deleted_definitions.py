@@ -11,7 +11,7 @@ from tidemark_operator.kube import definitions as definition_reads
 from tidemark_operator.kube.errors import ApiServerUnavailable, Forbidden
 from tidemark_operator.kube.kinds import TOPIC, USER, Json, Key, Kind, key_of
 from tidemark_operator.objects.store import ObjectCache
-from tidemark_operator.term.definitions import DefinitionWatch
+from tidemark_operator.term.object_follower import DefinitionWatch
 
 FINALIZER = "tidemark.dev/topic"
 

@@ -24,7 +24,7 @@ from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.term import broker_requests, takeover
-from tidemark_operator.term.replica_states import REPLICAS_MAX, ReplicaStates
+from tidemark_operator.term.broker_requests import REPLICAS_MAX, ReplicaStates
 from tidemark_operator.term.takeover import Takeover
 
 INVALID_REQUEST = int(ErrorCode.invalid_request)

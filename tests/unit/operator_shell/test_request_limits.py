@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from tidemark.wire.framing import FrameError
-from tidemark_operator.listener import request_limits
-from tidemark_operator.listener.request_limits import (
+from tidemark_operator.listener import connection
+from tidemark_operator.listener.connection import (
     LARGE_AT_ONCE,
     LARGE_BYTES,
     UNPROVEN_BYTES_MAX,
@@ -41,7 +41,7 @@ async def test_until_a_secret_was_shown_requests_are_small() -> None:
 async def test_an_idle_connection_without_a_certificate_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request_limits, "UNPROVEN_IDLE_S", 0.01)
+    monkeypatch.setattr(connection, "UNPROVEN_IDLE_S", 0.01)
     with pytest.raises(TimeoutError):
         await Intake().read(stream(b""), proven=False)
     with pytest.raises(TimeoutError):
@@ -50,7 +50,7 @@ async def test_an_idle_connection_without_a_certificate_is_closed(
 
 
 async def test_a_started_request_has_to_arrive_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_limits, "WHOLE_WITHIN_S", 0.01)
+    monkeypatch.setattr(connection, "WHOLE_WITHIN_S", 0.01)
     with pytest.raises(TimeoutError):
         await Intake().read(announced(10, b"never"), proven=True)
 

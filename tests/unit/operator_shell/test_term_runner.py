@@ -28,7 +28,7 @@ from tidemark_operator.kube.kinds import (
     Json,
     ObjectList,
 )
-from tidemark_operator.leadership.lease_retention import protect_lease
+from tidemark_operator.leadership.elector import protect_lease
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
 from tidemark_operator.listener.standby_discovery import ControllerSearches
 from tidemark_operator.metrics import Metrics

@@ -16,8 +16,8 @@ from tidemark.tier.open import open_tier
 from tidemark.tier.topic_restore import TierOrigin
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import Tiering, TieringState
-from tidemark_operator.controller import elections, first_status, snapshot
-from tidemark_operator.controller.first_status import PUT_OFF_MS
+from tidemark_operator.controller import elections, snapshot, topics
+from tidemark_operator.controller.topics import PUT_OFF_MS
 from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict
 from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.reconcile.topics import LOOK_AGAIN_S, TopicReconciler
@@ -132,7 +132,7 @@ async def test_everything_is_stored_before_a_broker_receives_it(
 async def test_without_room_for_a_record_the_status_is_written_first(
     busy_world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_status, "RECORDS_MAX", 0)
+    monkeypatch.setattr(topics, "RECORDS_MAX", 0)
     busy_world.make_topic()
     await TopicReconciler(busy_world.services).reconcile(T)
     assert busy_world.journal[-2:] == ["replace_status Topic t", "published ns/t"]

@@ -12,7 +12,7 @@ from tidemark.wire import control, framing
 from tidemark_broker.control.replica_states import pages
 from tidemark_broker.replication.hosting.replica_manager import StoredReplica
 from tidemark_broker.replication.partition import prefix_rule
-from tidemark_operator.listener.request_limits import UNPROVEN_BYTES_MAX
+from tidemark_operator.listener.connection import UNPROVEN_BYTES_MAX
 
 Nodes = Callable[[int], ReplicaNode]
 MOVING = row(

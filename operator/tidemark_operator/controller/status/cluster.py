@@ -3,13 +3,22 @@
 Fields that the reconcilers write themselves (controller, clusterId, slices, storeId,
 acceptedStorage, nextProducerId) stay as they were read. So does leftBehind, except adopted or
 forgotten entries.
+
+The deletion of a Cluster waits for its Topics and Brokers. They need the controller for their own
+deletion (replicas, data in the tier, registrations), and the controller needs the Cluster. So the
+Cluster's finalizer is removed after theirs, and the PartitionSlices in between: once a Cluster has
+neither Topics nor Brokers, everything else may be removed.
 """
 
+from collections.abc import Iterable, Sequence
+
+from tidemark.ids import id_text
 from tidemark.message_text import count, numbers
 from tidemark.reasons import Reason
-from tidemark_operator.controller import cluster_deletion, epochs, left_behind, protection
+from tidemark_operator.controller import epochs, left_behind, protection
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.disablement import policy_name, state_name
+from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.rebuilding import is_done
 from tidemark_operator.controller.status import external_listeners, rebuilding
 from tidemark_operator.controller.status.conditions import (
@@ -20,7 +29,6 @@ from tidemark_operator.controller.status.conditions import (
     summary,
     time_text,
 )
-from tidemark_operator.controller.status.left_behind import rendered
 
 #: Refused objects that a condition names; the rest are counted.
 NAMED_MAX = 3
@@ -59,7 +67,7 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
     status.update(addresses)
     kept = left_behind.settle(state).kept
     if kept != cluster.orphans:
-        status["leftBehind"] = rendered(kept)
+        status["leftBehind"] = left_behind_entries(kept)
     if not kept:
         status.pop("leftBehind", None)
     # An engine that stores partition state itself never rebuilds rows.
@@ -102,7 +110,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             [_waited_for(topic) for topic in state.topics.values()],
             [broker.key.rpartition("/")[2] for broker in state.brokers.values()],
         )
-        text = cluster_deletion.waiting_text(*names) or "deleting its PartitionSlices"
+        text = deletion_waits_text(*names) or "deleting its PartitionSlices"
         return summary(ready=False, reason=Reason.DELETING, message=text, reconciling=True)
     # Without access to an existing Kafka cluster nothing else is known.
     if state.engine.problem:
@@ -215,3 +223,54 @@ def _swept(state: ControllerState) -> list[ConditionValue]:
             )
         ]
     return [condition("TierSwept", False, Reason.ORPHANS_LEFT, left)]
+
+
+#: Names of each kind in a condition; the rest are counted.
+_SHOWN = 5
+
+
+def deletion_waits_text(topics: Iterable[str], brokers: Iterable[str]) -> str:
+    """Return the objects that a Cluster's deletion waits for, and what to do.
+
+    "" if there are none.
+    """
+    waits = [
+        _named(sorted(names), kind)
+        for kind, names in (("Topic", list(topics)), ("Broker", list(brokers)))
+        if names
+    ]
+    if not waits:
+        return ""
+    return (
+        f"waiting for {' and '.join(waits)}. Delete them. If one is not "
+        "deleted, see its conditions (for a Broker, Draining)"
+    )
+
+
+def _named(names: list[str], kind: str) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{count(len(names), kind)} ({shown}{more})"
+
+
+def left_behind_entries(orphans: Sequence[OrphanedTopic]) -> list[dict[str, object]]:
+    """Return the entries for a status."""
+    return [_left_behind_entry(left) for left in orphans]
+
+
+def _left_behind_entry(left: OrphanedTopic) -> dict[str, object]:
+    """Return the entry of one orphaned topic in ``status.leftBehind``."""
+    entry: dict[str, object] = {
+        "topicName": left.name,
+        "topicId": id_text(left.topic_id),
+        "since": time_text(left.since_ms),
+    }
+    tiering = left.tiering_status.tiering
+    if tiering.ever_tiered:
+        policy = {} if tiering.policy is None else {"policy": policy_name(tiering.policy)}
+        entry["tiering"] = {
+            "state": state_name(tiering.state),
+            "epoch": tiering.epoch,
+            **policy,
+        }
+    return entry

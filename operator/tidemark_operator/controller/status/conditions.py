@@ -8,10 +8,11 @@ with the generation that was observed.
 
 import dataclasses
 import datetime
+from collections.abc import Mapping, Sequence
 
 from tidemark.message_text import count
 from tidemark.reasons import Reason
-from tidemark_operator.controller.model import Json
+from tidemark_operator.controller.model import ACCEPTED_CHARS_MAX, Acceptance, Json
 
 READY = "Ready"
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -140,3 +141,25 @@ def approximate_bytes(size: int) -> str:
         if size >= 1 << power:
             return f"about {1 << (size.bit_length() - 1 - power)} {unit}"
     return count(size, "byte")
+
+
+#: Maximum of the schema.
+ACCEPTED_MAX = 16
+
+
+def with_acceptances(
+    status: Mapping[str, object], accepted: Sequence[Acceptance], *, now_ms: int
+) -> list[object]:
+    """Return a status's records with the new ones added."""
+    kept = status.get("accepted")
+    former = list(kept) if isinstance(kept, list | tuple) else []
+    return [*former, *(_acceptance(acceptance, now_ms) for acceptance in accepted)][-ACCEPTED_MAX:]
+
+
+def _acceptance(accepted: Acceptance, now_ms: int) -> dict[str, object]:
+    return {
+        "annotation": accepted.annotation,
+        "value": accepted.value[:ACCEPTED_CHARS_MAX],
+        "effect": accepted.effect[:ACCEPTED_CHARS_MAX],
+        "time": time_text(now_ms),
+    }

@@ -14,6 +14,7 @@ from tidemark.tiering import Tiering
 from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY, PartitionStatus
 from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.accepted_losses import offer_text
+from tidemark_operator.controller.commit import partitions_in_rows
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import (
     DisablementProgress,
@@ -27,10 +28,8 @@ from tidemark_operator.controller.model import (
     PersistedTiering,
     TopicInfo,
 )
-from tidemark_operator.controller.placement_records import partitions_in_rows
 from tidemark_operator.controller.replication_factor_changes import Resizing
 from tidemark_operator.controller.status import deletion_grace
-from tidemark_operator.controller.status.acceptances import recorded
 from tidemark_operator.controller.status.conditions import (
     FALSE,
     TRUE,
@@ -42,6 +41,7 @@ from tidemark_operator.controller.status.conditions import (
     render,
     summary,
     time_text,
+    with_acceptances,
 )
 from tidemark_operator.controller.status.offline_partitions import (
     leaders_starting,
@@ -221,7 +221,7 @@ def topic_status(
     if (field := deletion_grace.status_field(topic, now_ms=now_ms)) is not None:
         status[deletion_grace.DELETION] = field
     if decision.accepted:
-        status["accepted"] = recorded(topic.status, decision.accepted, now_ms=now_ms)
+        status["accepted"] = with_acceptances(topic.status, decision.accepted, now_ms=now_ms)
     if decision.tiering_status.tiering.ever_tiered:
         status["tiering"] = {
             **_tiering(state, topic, decision.tiering_status),
@@ -280,7 +280,7 @@ def _paused(
         status |= _identity(state, topic)
         status["heldConfig"] = dict(topic.config)
     if decision.accepted:
-        status["accepted"] = recorded(topic.status, decision.accepted, now_ms=now_ms)
+        status["accepted"] = with_acceptances(topic.status, decision.accepted, now_ms=now_ms)
     if decision.tiering_status.tiering.ever_tiered and "tiering" not in status:
         status["tiering"] = _tiering(state, topic, decision.tiering_status)
     return StatusResult(status=status, sentence=f"topic {topic.name} is paused")
