@@ -71,6 +71,24 @@ def is_local(called: typer.Context, kubeconfig: Path | None) -> bool:
     return kubeconfig is None and called.obj != OF_KUBECTL
 
 
+def local_brokers(
+    called: typer.Context, directory: Path, kubeconfig: Path | None
+) -> dict[int, str] | None:
+    """Return what is known about each broker's process by node id, None for another cluster."""
+    if not is_local(called, kubeconfig):
+        return None
+    layout = open_cluster(directory).layout
+    from tidemark_devcluster.processes import find
+
+    texts = {}
+    for node_id in layout.broker_ids():
+        record = find(layout, f"broker-{node_id}")
+        texts[node_id] = "its process has ended"
+        if record is not None:
+            texts[node_id] = f"its process {record.pid} is alive, but does not answer"
+    return texts
+
+
 def open_kube(
     called: typer.Context, directory: Path, kubeconfig: Path | None, context: str, namespace: str
 ) -> KubeClient:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from tidemark_cli.inspection.findings import OPERATOR, HealthFinding, Severity
+from tidemark_cli.inspection.findings import OPERATOR, SILENT, HealthFinding, Severity
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_kube.client import LEASE_NAME
 from tidemark_operator.resources.names import GROUP, PLURALS
@@ -17,8 +17,6 @@ _SHORT = {
     "tmx": "Export",
     "tmrd": "RecordDeletion",
 }
-#: Reasons of a Broker whose process does not run or is not heard.
-_DOWN = frozenset({"NeverRegistered", "Fenced", "ShutDown", "BrokerUnreachable"})
 
 
 class UnknownReference(LookupError):
@@ -136,7 +134,7 @@ def command(
         if is_local:
             return "tidemark up --detach"
         return f"{kubectl} get pods --selector app.kubernetes.io/name=tidemark-operator"
-    if finding.kind == "Broker" and finding.reason in _DOWN:
+    if finding.kind == "Broker" and finding.reason in SILENT:
         node_id = _node_id(snapshot, finding.name)
         if is_local:
             return f"tidemark broker start {node_id}"

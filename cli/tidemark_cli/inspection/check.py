@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -15,13 +15,14 @@ from tidemark_cli.common import (
     NamespaceOption,
     console,
     fail,
+    local_brokers,
     open_kube,
 )
 from tidemark_cli.inspection.causes import UnknownReference, resolve
 from tidemark_cli.inspection.findings import findings, verdict
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.inspection.status import NOT_HEALTHY
-from tidemark_kube.client import KubeClient, KubeRequestError
+from tidemark_kube.client import KubeRequestError
 
 POLL_S = 1.0
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -46,14 +47,19 @@ def check(
     deadline = time.monotonic() + _seconds(wait)
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     try:
-        healthy = _wait(kube, references or [], deadline)
+        # A process may end while the command waits.
+        healthy = _wait(
+            lambda: read_snapshot(kube, local_brokers(called, directory, kubeconfig)),
+            references or [],
+            deadline,
+        )
     finally:
         kube.close()
     if not healthy:
         raise typer.Exit(NOT_HEALTHY)
 
 
-def _wait(kube: KubeClient, references: Sequence[str], deadline: float) -> bool:
+def _wait(read: Callable[[], ClusterSnapshot], references: Sequence[str], deadline: float) -> bool:
     """Poll until the objects are healthy or the deadline passes; return whether they are.
 
     ``references``: objects such as ``topic/orders``; empty for the whole cluster. ``deadline``: a
@@ -62,7 +68,7 @@ def _wait(kube: KubeClient, references: Sequence[str], deadline: float) -> bool:
     printed = ""
     while True:
         try:
-            line, is_well = state(read_snapshot(kube), references)
+            line, is_well = state(read(), references)
         except (KubeRequestError, OSError) as error:
             # The API server may be starting, so its errors are retried as well.
             line, is_well = f"NOT HEALTHY: {error}", False

@@ -1,5 +1,6 @@
 """Conditions of a snapshot's objects that report a problem or a change in progress."""
 
+import dataclasses
 import datetime as dt
 import enum
 from collections import Counter
@@ -52,6 +53,8 @@ _REPORTED_THOUGH_READY: Mapping[str, frozenset[str]] = {
     "Broker": frozenset({"ReplicasFailed", "RemoteStorageUnavailable"}),
     "Topic": frozenset({"DeletionPending"}),
 }
+#: Reasons of a Broker whose process does not run or is not heard.
+SILENT = frozenset({"NeverRegistered", "Fenced", "ShutDown", "BrokerUnreachable"})
 #: An object without a status is new for this long. After that, no operator reconciles it.
 _NEW = dt.timedelta(seconds=60)
 #: Reason of an object that no operator has reconciled yet.
@@ -119,8 +122,23 @@ def findings(snapshot: ClusterSnapshot) -> list[HealthFinding]:
     """Return the findings of all objects: problems first, causes before consequences."""
     found = [*operator_findings(snapshot.lease, snapshot.read_at)]
     for kind, body in snapshot.objects():
-        found.extend(object_findings(kind, body, snapshot.read_at))
+        own = object_findings(kind, body, snapshot.read_at)
+        found.extend(own if kind != "Broker" else _with_process(snapshot, body, own))
     return in_order(found)
+
+
+def _with_process(
+    snapshot: ClusterSnapshot, broker: Mapping[str, Any], found: Iterable[HealthFinding]
+) -> Iterator[HealthFinding]:
+    """Add what is known about the process to a broker's findings.
+
+    The operator sees only that a broker is silent: its process may have ended, or may hang.
+    """
+    process = snapshot.processes.get(int(broker["spec"]["nodeId"]), "")
+    for item in found:
+        is_silent = process and item.reason in SILENT
+        message = f"{process}. {item.message[:1].upper()}{item.message[1:]}"
+        yield dataclasses.replace(item, message=message) if is_silent else item
 
 
 def in_order(found: Iterable[HealthFinding]) -> list[HealthFinding]:

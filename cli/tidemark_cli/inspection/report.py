@@ -15,6 +15,7 @@ from tidemark_cli.common import (
     console,
     fail,
     is_local,
+    local_brokers,
     open_cluster,
     open_kube,
 )
@@ -51,7 +52,8 @@ def report(
     from tidemark_cli.inspection.support_bundle import write_bundle
 
     try:
-        index = write_bundle(path, kube, logs=logs, metrics=metrics)
+        processes = local_brokers(called, directory, kubeconfig)
+        index = write_bundle(path, kube, logs=logs, metrics=metrics, processes=processes)
     except FileExistsError:
         fail(f"{path} exists: choose another file with --output")
     except (KubeRequestError, OSError) as error:

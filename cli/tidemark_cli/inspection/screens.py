@@ -24,6 +24,8 @@ from tidemark_cli.inspection.topic_rows import TopicRows, condition
 from tidemark_operator.controller.rows import PartitionRow
 from tidemark_operator.resources.names import Workload
 
+#: Age of the figures that statuses contain, which the operator writes once a minute.
+FIGURES_AGE = "LOG BYTES, SEGMENTS and REMOTE BYTES are up to a minute old."
 #: Legend of the partition tables.
 LEGEND = (
     "LEADER EPOCH: increases with every election. ISR: in-sync replicas.",
@@ -56,6 +58,8 @@ def print_screen(
         _print(out, _brokers(snapshot.brokers, rows))
     if shown:
         _print(out, _topics(shown, in_trouble, wide=wide))
+    if snapshot.brokers or shown:
+        out.print(Text(FIGURES_AGE, style="dim"))
     if snapshot.users:
         _print(out, _users(snapshot.users))
     if snapshot.exports:

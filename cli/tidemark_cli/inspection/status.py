@@ -18,6 +18,7 @@ from tidemark_cli.common import (
     NamespaceOption,
     console,
     fail,
+    local_brokers,
     open_kube,
 )
 from tidemark_cli.inspection.causes import of_topics
@@ -78,7 +79,8 @@ def status(
     # Everything is read before anything is printed, so that a failure prints no partial status.
     try:
         while True:
-            snapshot = read_snapshot(kube)
+            # A process may end while the screen is watched.
+            snapshot = read_snapshot(kube, local_brokers(called, directory, kubeconfig))
             found = chosen_findings(snapshot, choice.names)
             if watch:
                 console.clear()

@@ -23,7 +23,7 @@ from rich.console import Console
 from tidemark_cli.inspection.findings import findings
 from tidemark_cli.inspection.redaction import Redactor
 from tidemark_cli.inspection.screens import ordered, print_screen
-from tidemark_cli.inspection.snapshot import read_snapshot
+from tidemark_cli.inspection.snapshot import PODS, read_snapshot
 from tidemark_kube.client import KubeClient, KubeRequestError
 from tidemark_operator.resources.names import GROUP, PLURALS, VERSION
 
@@ -32,7 +32,6 @@ FILE_BYTES_MAX = 1024 * 1024
 BUNDLE_BYTES_MAX = 64 * 1024 * 1024
 _METRICS_TIMEOUT_S = 5.0
 _LOG_LINES = 5000
-_PODS = "app.kubernetes.io/part-of=tidemark"
 _SCREEN_COLUMNS = 120
 
 
@@ -93,12 +92,13 @@ def write_bundle(
     *,
     logs: Mapping[str, Path] | None = None,
     metrics: Mapping[str, str] | None = None,
+    processes: Mapping[int, str] | None = None,
 ) -> dict[str, str]:
     """Write the bundle of the client's namespace to a ``.tar.gz``; return its index.
 
     ``logs`` and ``metrics`` are the files and addresses of a local cluster's processes; the address
-    is "" for a process that has ended. Without them both are read from the pods. Raises OSError if
-    the file cannot be written.
+    is "" for a process that has ended. Without them both are read from the pods. ``processes``: see
+    :class:`ClusterSnapshot`. Raises OSError if the file cannot be written.
     """
     values, hint = _secret_values(kube)
     # Only for its owner: a bundle describes a cluster, even without secrets.
@@ -108,7 +108,7 @@ def write_bundle(
         if hint:
             bundle.index["secrets"] = hint
         bundle.add_json("versions.json", _versions(kube))
-        bundle.add_from("screen.txt", lambda: _screen(kube))
+        bundle.add_from("screen.txt", lambda: _screen(kube, processes))
         for kind, plural in PLURALS.items():
             resource = f"/apis/{GROUP}/{VERSION}/namespaces/{kube.namespace}/{plural}"
             _add_list(bundle, kube, f"objects/{kind}.json", resource)
@@ -157,8 +157,8 @@ def _versions(kube: KubeClient) -> dict[str, Any]:
     }
 
 
-def _screen(kube: KubeClient) -> str:
-    snapshot = read_snapshot(kube)
+def _screen(kube: KubeClient, processes: Mapping[int, str] | None) -> str:
+    snapshot = read_snapshot(kube, processes)
     found = findings(snapshot)
     out = io.StringIO()
     console = Console(file=out, width=_SCREEN_COLUMNS)
@@ -184,7 +184,7 @@ def _add_pods(bundle: Bundle, kube: KubeClient) -> None:
     """Add the operator's and the brokers' pods, with their logs and metrics, to the bundle."""
     pods = f"/api/v1/namespaces/{kube.namespace}/pods"
     try:
-        items = kube.read_json(pods, query=[("labelSelector", _PODS)])["items"]
+        items = kube.read_json(pods, query=[("labelSelector", PODS)])["items"]
     except KubeRequestError as error:
         bundle.index["pods.json"] = f"left out: {error}"
         return

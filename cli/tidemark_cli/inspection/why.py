@@ -17,6 +17,7 @@ from tidemark_cli.common import (
     console,
     fail,
     is_local,
+    local_brokers,
     open_kube,
 )
 from tidemark_cli.inspection.causes import (
@@ -51,7 +52,7 @@ def why(
     """Explain a problem: the conditions, their cause, the remedy and the latest Events."""
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     try:
-        snapshot = read_snapshot(kube)
+        snapshot = read_snapshot(kube, local_brokers(called, directory, kubeconfig))
         events = kube.events()
     except (KubeRequestError, OSError) as error:
         fail(f"{error}; if the local cluster is down, start it with: tidemark up")

@@ -186,6 +186,7 @@ def topic_table(object_index: ObjectIndex, topic_page: TopicPage, query: Query) 
     notes = [f"{topic_page.matching:,} of {topic_page.total:,} {noun}, by {query.sort}"]
     if topic_page.pages > 1:
         notes[0] += f"; page {topic_page.page + 1} of {topic_page.pages}"
+    notes[0] += "; LOG BYTES: up to a minute old"
     if "behind" in troubles:
         notes[0] += "; BEHIND: partitions with replicas out of sync"
     return ViewTable(
@@ -250,7 +251,8 @@ def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
     title = f"Partitions of {topic.kafka_name}" + ("" if same else f" (object {topic.name})")
     title += f": tiering {tiering_text(topic)}" if topic.tiering else ""
     if topic.tiering.get("remoteSegments") is not None:
-        title += f"; remote: {remote_text(topic)}"
+        # Statuses have the figures of the tier, which are written once a minute.
+        title += f"; remote, up to a minute ago: {remote_text(topic)}"
     return ViewTable(title, PARTITION_COLUMNS, tuple(rows), notes=notes)
 
 

@@ -13,7 +13,7 @@ from tests.unit.cli.clusters import CLUSTERS, WELL, body, broker, changed, lease
 from tidemark.ids import id_text
 from tidemark_cli.inspection.findings import findings, verdict
 from tidemark_cli.inspection.object_summaries import cluster_line
-from tidemark_cli.inspection.snapshot import ClusterSnapshot
+from tidemark_cli.inspection.snapshot import ClusterSnapshot, Json, pod_text
 from tidemark_cli.inspection.status import chosen_findings, document, is_healthy, print_text
 from tidemark_cli.inspection.topic_rows import joined
 
@@ -61,6 +61,49 @@ def test_verdict_names_the_cause_rather_than_its_consequences() -> None:
     assert lines["partition-offline"].endswith("(2 of 3 brokers, 1 of 1 topic)")
     # Placeholders are declared and accepted (KIP-409): they are named, and are no problem.
     assert lines["placeholders"] == "HEALTHY: 3 brokers, 1 topic; in progress: topic/orders"
+
+
+def test_a_broker_that_has_ended_differs_from_one_that_hangs() -> None:
+    """The operator only sees that it is silent."""
+    ended = {3: "its process has ended"}
+    snapshot = dataclasses.replace(CLUSTERS["broker-down"], processes=ended)
+    assert first_line(snapshot).startswith("NOT HEALTHY: broker/broker-3: its process has ended (")
+    assert "its process has ended. No heartbeat" in text(snapshot, width=200)
+    # A broker that is heard has no such text.
+    hung = {1: "its process 7 runs, but does not answer"}
+    snapshot = dataclasses.replace(CLUSTERS["broker-down"], processes=hung)
+    assert "its process" not in text(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        ({"state": {"running": {"startedAt": "T"}}}, "its pod runs since T and is not ready"),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+            },
+            "its pod is CrashLoopBackOff, last exit: OOMKilled (137)",
+        ),
+        (
+            {"state": {"terminated": {"reason": "Error", "exitCode": 1}}},
+            "its pod is Error, last exit: Error (1)",
+        ),
+        ({}, "its pod is unknown"),
+    ],
+    ids=["running", "crashing", "ended", "unknown"],
+)
+def test_state_of_a_pod_is_what_the_kubelet_says(container: Json, expected: str) -> None:
+    assert pod_text({"status": {"containerStatuses": [container]}}) == expected
+
+
+def test_a_pod_that_is_not_scheduled_has_its_phase() -> None:
+    assert pod_text({"status": {"phase": "Pending"}}) == "its pod is Pending"
+
+
+def test_screen_says_how_old_its_figures_are() -> None:
+    assert "LOG BYTES, SEGMENTS and REMOTE BYTES are up to a minute old." in text(WELL)
 
 
 def test_a_change_in_progress_is_healthy_until_a_person_must_act() -> None:

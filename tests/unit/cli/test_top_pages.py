@@ -182,7 +182,8 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
     ]
     (table,) = view.partitions
     assert table.title == (
-        f"Partitions of orders: tiering {disabling}; remote: 14 segments, 4.1 kB"
+        f"Partitions of orders: tiering {disabling}; remote, up to a minute ago: "
+        "14 segments, 4.1 kB"
     )
     # Broker 2 lags by 12 offsets, broker 3 has not reported, and one replica has no broker.
     assert table.rows[0][:5] == (
