@@ -56,10 +56,10 @@ async def test_manifest_becomes_a_job_that_is_watched_and_restarted(
     async with jobs.page(IP) as page:
         page.report = JobReport(phase=ExportJobPhase.RUNNING, lag=7, rows=0)
         await jobs.run(world, "x-1", IP)
+        await world.status_where(EXPORT, "x", lambda status: status.get("lag") == 7)
         # The process runs, but nothing shows yet that it can export.
         await world.condition(EXPORT, "x", "Exporting", "Unknown", "JobStarting")
         assert (await world.condition(EXPORT, "x", "Ready", "False", "JobStarting"))["message"]
-        assert (await world.get(EXPORT, "x"))["status"]["lag"] == 7
         page.report = JobReport(phase=ExportJobPhase.RUNNING, lag=5, rows=2, commits=1)
         await world.condition(EXPORT, "x", "Ready", "True", "Running")
         # The status came from the page, not from the Job.
