@@ -50,7 +50,7 @@ async def test_placeholders_are_accepted_then_filled_by_a_broker_that_joins(
     await world.create_topic("t", partitions=4, replicas=3, config={"min.insync.replicas": "2"})
     await world.condition(TOPIC, "t", "Ready", "True")
     under_replicated = await world.condition(TOPIC, "t", "FullyReplicated", "False", "Placeholders")
-    assert "4 replicas of 12" in under_replicated["message"]
+    assert "4 of 12 replicas wait" in under_replicated["message"]
     await world.until(lambda: len(first.rows) == 4, "the broker knows its partitions")
     # Placeholders are negative node ids at the end of the replicas, never in the ISR.
     assert all(row.replicas[-1] == -1 for row in first.rows.values())

@@ -106,7 +106,7 @@ def test_placeholders_are_trouble_if_they_stop_producers() -> None:
     assert ready(world.reconcile())["FullyReplicated"] == ("False", "ReplicasBehind")
     text = messages(world.reconcile())["FullyReplicated"]
     assert text.startswith("1 replica of 3 not in sync")
-    assert text.endswith("1 replica waits for a broker to join (placeholders), of 3")
+    assert text.endswith("1 of 3 replicas waits for a broker to join (placeholders)")
 
 
 def test_third_broker_completes_the_replicas() -> None:

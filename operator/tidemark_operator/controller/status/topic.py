@@ -509,8 +509,9 @@ def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> Condit
 
 
 def _placeholders_text(counted: TopicReplicaCounts) -> str:
-    waiting = count(counted.placeholders, "replica", "waits")
-    return f"{waiting} for a broker to join (placeholders), of {counted.desired}"
+    waiting = f"{counted.placeholders} of {count(counted.desired, 'replica')}"
+    verb = "waits" if counted.placeholders == 1 else "wait"
+    return f"{waiting} {verb} for a broker to join (placeholders)"
 
 
 def _behind_text(counted: TopicReplicaCounts) -> str:
