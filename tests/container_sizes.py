@@ -30,7 +30,7 @@ def elements(root: object) -> dict[str, int]:
             inner: list[Any] = list(value.values() if isinstance(value, Mapping) else value)
             waiting.extend((path, item) for item in inner)
         # Only objects of this project are looked into: libraries have caches of their own.
-        elif type(value).__module__.startswith(_OURS):
+        if type(value).__module__.startswith(_OURS):
             waiting.extend((f"{path}.{name}", item) for name, item in _attributes(value))
     return found
 

@@ -93,7 +93,9 @@ def _empty_host(state: ControllerState, row: PartitionRow) -> int | None:
         return None
     takers = [broker.node_id for broker in state.live_brokers() if not broker.leaving]
     # The broker with the fewest replicas takes the new log.
-    return min(takers, key=lambda node_id: (state.replica_count(node_id), node_id), default=None)
+    return min(
+        takers, key=lambda node_id: (state.partitions.replica_count(node_id), node_id), default=None
+    )
 
 
 def offer_text(state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]) -> str:
@@ -267,7 +269,7 @@ def removal_event(state: ControllerState, broker: BrokerInfo, given_up: Sequence
     text = f"broker {broker.node_id} is removed"
     if not given_up:
         return normal("Broker", broker.key, "BrokerRemoved", text)
-    found = (state.topic_by_id(topic_id) for topic_id in {topic_id for topic_id, _ in given_up})
+    found = (state.topics.by_id(topic_id) for topic_id in {topic_id for topic_id, _ in given_up})
     topics = sorted(topic.name for topic in found if topic is not None)
     text += (
         f" by {ACCEPT_LOST_DIRECTORY}. {count(len(given_up), 'partition')} of "

@@ -147,10 +147,10 @@ def parse_topic_id(text: str) -> uuid.UUID | None:
 
 def _unclaimed_ids(state: ControllerState, name: str) -> list[uuid.UUID]:
     """Return the ids without a Topic under which slices, brokers or ``leftBehind`` have a name."""
-    known = {*state.row_ids_named(name), *state.replica_reports.ids_named(name)}
+    known = {*state.partitions.ids_named(name), *state.replica_reports.ids_named(name)}
     # A name in leftBehind is taken as well, though nothing else may know it any more.
     known.update(orphan.topic_id for orphan in state.cluster.orphans if orphan.name == name)
-    return sorted(id_ for id_ in known if state.topic_by_id(id_) is None)
+    return sorted(id_ for id_ in known if state.topics.by_id(id_) is None)
 
 
 def late_refusal(topic: TopicInfo) -> AdoptionRefusal | None:

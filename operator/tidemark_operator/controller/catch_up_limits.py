@@ -42,7 +42,7 @@ class CatchUpRoom:
         self._replicas: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()
         # Only partitions behind, or changed in this draft, can have a replica that catches up.
-        for key in {*draft.state.behind, *draft.rows}:
+        for key in {*draft.state.partitions.behind, *draft.rows}:
             row = draft.row(key)
             for node_id in () if row is None else catching_up(draft, row):
                 self.take(node_id, key)

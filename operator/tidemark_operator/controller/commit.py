@@ -21,7 +21,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidemark_operator.controller.controller_state import JSON_BYTES, ControllerState
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import (
     BrokerInfo,
@@ -42,6 +42,7 @@ from tidemark_operator.controller.rows import (
     encode_row,
     encode_tombstone,
 )
+from tidemark_operator.controller.slice_content import JSON_BYTES
 
 #: Bytes beyond which a slice is not written (etcd's default limit of a request is 1.5 MiB).
 SLICE_BYTES_MAX = 1024 * 1024
@@ -142,7 +143,7 @@ class Draft:
 
     def rows_on(self, node_id: int) -> list[PartitionRow]:
         """Return the rows with a replica on a broker, ordered by key."""
-        keys = set(self.state.keys_on(node_id))
+        keys = set(self.state.partitions.keys_on(node_id))
         keys.update(key for key, row in self.rows.items() if node_id in row.replicas)
         rows = (self.row(key) for key in sorted(keys))
         return [row for row in rows if row is not None and node_id in row.replicas]
@@ -156,7 +157,7 @@ class Draft:
 
     def can_serve(self, node_id: int, key: RowKey) -> bool:
         """Return whether a broker may lead this partition or join its ISR."""
-        return self.is_live(node_id) and key not in self.state.failed_on(node_id)
+        return self.is_live(node_id) and key not in self.state.storage_failures.on(node_id)
 
     def is_in_doubt(self, key: RowKey) -> bool:
         """Return whether a row may be older than brokers' state and the draft does not replace
@@ -184,10 +185,10 @@ class Draft:
         return [broker for _, broker in sorted(merged.items()) if broker.live]
 
     def replica_count(self, node_id: int) -> int:
-        return self.state.replica_count(node_id) + self._replicas.get(node_id, 0)
+        return self.state.partitions.replica_count(node_id) + self._replicas.get(node_id, 0)
 
     def preferred_count(self, node_id: int) -> int:
-        return self.state.preferred_count(node_id) + self._preferred.get(node_id, 0)
+        return self.state.partitions.preferred_count(node_id) + self._preferred.get(node_id, 0)
 
     # ---- deciding
 
@@ -235,7 +236,7 @@ class Draft:
         """Record a row's new ``text`` ("" for removed), and the growth of its slice."""
         index = self.state.slice_index(key)
         # The size grows relative to what this draft had drafted before, not to what is persisted.
-        persisted = self.state.encoded[index].get(key, "")
+        persisted = self.state.slices[index].encoded.get(key, "")
         before = self._texts.get(key, persisted)
         self._grown[index] = self._grown.get(index, 0) + _json_bytes(text) - _json_bytes(before)
         self._partitions.setdefault(key[0], set()).add(key[1])
@@ -269,14 +270,14 @@ class Draft:
 
     def texts_in(self, index: int) -> dict[RowKey, str]:
         """Return the rows of one slice as they will be written."""
-        texts = dict(self.state.encoded[index])
+        texts = dict(self.state.slices[index].encoded)
         texts.update((key, self._texts[key]) for key in self._keys_in.get(index, ()))
         return {key: text for key, text in texts.items() if text}
 
     def check_room(self, keys: Iterable[RowKey]) -> None:
         """Raise :class:`SliceFull` if new rows leave less than the reserve in a slice."""
         for index in {self.state.slice_index(key) for key in keys}:
-            size = self.state.row_bytes[index] + self._grown.get(index, 0)
+            size = self.state.slices[index].row_bytes + self._grown.get(index, 0)
             if size > SLICE_BYTES_MAX - SLICE_BYTES_RESERVE:
                 raise SliceFull(index, size)
 
@@ -321,7 +322,7 @@ def apply(state: ControllerState, write: SliceWrite) -> None:
         state.put_row(row)
     for topic_id, tombstone in write.tombstones:
         state.put_tombstone(topic_id, write.index, tombstone)
-    state.directories[write.index] = dict(write.directories)
+    state.slices[write.index].directories = dict(write.directories)
     state.stored_commit = max(state.stored_commit, write.commit)
     state.put_records(write.index, write.records)
     state.commit = max(state.commit, write.commit)
@@ -367,16 +368,16 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
         )
     # Rows and tombstones that the slice no longer has are removed from the indexes first.
     present = {row.key for row in rows}
-    for key in [key for key in state.encoded[index] if key not in present]:
+    for key in [key for key in state.slices[index].encoded if key not in present]:
         state.remove_row(key)
-    for old in state.tombstones_in(index):
+    for old in list(state.slices[index].tombstones.values()):
         state.put_tombstone(old.topic_id, index, None)
     for row in rows:
         state.put_row(row)
     for tomb in tombs:
         state.put_tombstone(tomb.topic_id, index, tomb)
     # The numbers only grow: an old slice must not let a commit number be used again.
-    state.directories[index] = directories
+    state.slices[index].directories = directories
     state.stored_commit = max(state.stored_commit, number)
     state.put_records(index, records)
     state.commit = max(state.commit, number)
@@ -392,7 +393,7 @@ def goes_back(state: ControllerState, index: int, payload: Json) -> bool:
         rows = {row.key: row for row in map(decode_row, _strings(payload, "partitions"))}
     except BadRow as error:
         raise BadSlice(f"slice {index}: {error}") from error
-    known = ((state.row(key), rows.get(key)) for key in state.encoded[index])
+    known = ((state.row(key), rows.get(key)) for key in state.slices[index].encoded)
     return any(
         old is not None
         and (
@@ -442,7 +443,7 @@ def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
 
 def _content(draft: Draft, index: int) -> tuple[list[str], list[str]]:
     state = draft.state
-    tombs: dict[uuid.UUID, Tombstone | None] = {t.topic_id: t for t in state.tombstones_in(index)}
+    tombs: dict[uuid.UUID, Tombstone | None] = dict(state.slices[index].tombstones)
     tombs.update({id_: tomb for (id_, home), tomb in draft.tombstones.items() if home == index})
     lines = [encode_tombstone(tomb) for tomb in tombs.values() if tomb is not None]
     return sorted(draft.texts_in(index).values()), sorted(lines)
@@ -450,7 +451,7 @@ def _content(draft: Draft, index: int) -> tuple[list[str], list[str]]:
 
 def _directories(draft: Draft, index: int) -> dict[int, uuid.UUID]:
     """Return the known log directory of every broker that a row of the slice names."""
-    rows = Counter(draft.state.hosted[index])
+    rows = Counter(draft.state.slices[index].hosted)
     for key in draft.keys_in(index):
         old, new = draft.state.row(key), draft.row(key)
         rows.subtract(old.hosts if old is not None else ())
@@ -494,7 +495,9 @@ def _kept_records(
     """Return the records with which a slice is written."""
     # A record that the status counts is dropped by this write.
     found = {
-        id_: number for id_, number in state.records[index].items() if _is_record_needed(state, id_)
+        id_: number
+        for id_, number in state.slices[index].records.items()
+        if _is_record_needed(state, id_)
     }
     found.update((id_, number) for id_, number in fresh.items() if state.record_home(id_) == index)
     return found
@@ -507,8 +510,8 @@ def counted_partitions(topic: TopicInfo) -> int:
 
 
 def _is_record_needed(state: ControllerState, topic_id: uuid.UUID) -> bool:
-    topic = state.topic_by_id(topic_id)
+    topic = state.topics.by_id(topic_id)
     if topic is None:
         # Without a Topic the record is still the evidence that the rows were placed.
         return bool(state.rows_of(topic_id) or state.tombstones_of(topic_id))
-    return counted_partitions(topic) < state.records[state.record_home(topic_id)][topic_id]
+    return counted_partitions(topic) < state.slices[state.record_home(topic_id)].records[topic_id]

@@ -8,10 +8,8 @@ so thousands of unchanged topics cost nothing.
 
 import dataclasses
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 
-from tidemark.tiering import TieringState
 from tidemark.wire.control import (
     PartitionStatesRequest,
     PartitionStatesResponse,
@@ -19,7 +17,6 @@ from tidemark.wire.control import (
     TopicState,
 )
 from tidemark_operator.controller.acknowledgements import Acknowledgements
-from tidemark_operator.controller.eligible_leaders import awaits_logs
 from tidemark_operator.controller.exports import Exports
 from tidemark_operator.controller.model import (
     NO_LEADER,
@@ -38,21 +35,16 @@ from tidemark_operator.controller.model import (
     TopicInfo,
     min_insync_replicas,
 )
+from tidemark_operator.controller.partition_index import PartitionIndex
 from tidemark_operator.controller.replica_state_reports import ReplicaStateReports
-from tidemark_operator.controller.rows import encode_row, slice_of
+from tidemark_operator.controller.rows import slice_of
+from tidemark_operator.controller.slice_content import SliceContent
+from tidemark_operator.controller.storage_failures import StorageFailures
+from tidemark_operator.controller.topic_index import TopicIndex
 from tidemark_operator.controller.users import ClusterUsers
 
-#: Bytes that JSON adds to a string in a list: two quotes and a comma.
-JSON_BYTES = 3
 _NO_ROWS: Mapping[int, PartitionRow] = {}
 _NO_TOMBSTONES: Mapping[int, Tombstone] = {}
-
-
-def collision_key(topic: str) -> str:
-    """Return the key of names that collide in names of metrics (Kafka's
-    ``Topic.unifyCollisionChars``).
-    """
-    return topic.replace(".", "_")
 
 
 class ControllerState:
@@ -91,35 +83,15 @@ class ControllerState:
         self.external_addresses = ExternalAddresses()
         #: By partition: the leader's last report of offsets and remote data.
         self.reports: dict[RowKey, PartitionStatus] = {}
-        self.topics: dict[str, TopicInfo] = {}  # By object key (namespace/name).
-        #: Number of topics in each tiering state, and the topics that are being disabled.
-        self.tierings: Counter[TieringState] = Counter()
-        self.disabling: set[str] = set()
-        #: By slice: each row as stored text, and the bytes of all rows.
-        self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
-        self.row_bytes = [0] * cluster.slices
-        #: Deleted topics: by topic id and slice, and by slice and topic id.
-        self._tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
-        self._tombstones_in: list[dict[uuid.UUID, Tombstone]] = [{} for _ in range(cluster.slices)]
-        #: By slice: the log directory of each broker as stored, and how many rows name the broker.
-        self.directories: list[dict[int, uuid.UUID]] = [{} for _ in range(cluster.slices)]
-        self.hosted: list[Counter[int]] = [Counter() for _ in range(cluster.slices)]
-        #: By slice: placements that no Topic's status counts yet (:mod:`commit`).
-        self.records: list[dict[uuid.UUID, int]] = [{} for _ in range(cluster.slices)]
-        #: Partitions with a placeholder, which is a replica without a broker (negative id).
-        self.with_placeholders: set[RowKey] = set()
-        #: Partitions without a leader.
-        self.offline: set[RowKey] = set()
-        #: Partitions with a reassignment in progress.
-        self.moving: set[RowKey] = set()
-        #: Partitions with a replica on a broker that is not in the ISR.
-        self.behind: set[RowKey] = set()
-        #: Partitions whose leader is not the preferred one.
-        self.unbalanced: set[RowKey] = set()
+        self.topics = TopicIndex()
+        self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}  # By topic id and partition.
+        #: Index of the rows.
+        self.partitions = PartitionIndex()
+        self.slices = [SliceContent() for _ in range(cluster.slices)]
+        #: Deleted topics, by topic id and slice.
+        self.tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
         #: Topics whose partitions have another number of replicas than the spec.
         self.resizing: set[uuid.UUID] = set()
-        #: Offline partitions whose replicas must report the ends of their logs.
-        self.awaiting_logs: set[RowKey] = set()
         #: By partition and node id: reported log ends.
         self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
         #: Replica states that brokers reported when they registered.
@@ -131,8 +103,7 @@ class ControllerState:
         self.at_first: dict[RowKey, PartitionRow] = {}
         #: Topics to restore from the tier that are not in it, with the reason.
         self.not_in_tier: dict[uuid.UUID, str] = {}
-        #: By node id: partitions whose replica has failed storage.
-        self._failed: dict[int, frozenset[RowKey]] = {}
+        self.storage_failures = StorageFailures()
         #: Which leaders and replicas have not acknowledged their state yet.
         self.acknowledgements = Acknowledgements()
         #: No broker has connected to this controller, though it has led for a while.
@@ -144,19 +115,6 @@ class ControllerState:
         self.engine = EngineNotes()  # Facts about an external Kafka cluster.
         #: Key with which brokers answer unknown user names; never compared nor shown.
         self.strangers_key = b""
-        #: Indexes of the rows: by topic and partition, and by broker.
-        self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
-        self._by_broker: dict[int, set[RowKey]] = {}
-        #: By node id: preferred leaderships, and actual ones.
-        self._preferred: dict[int, int] = {}
-        self._led: Counter[int] = Counter()
-        #: Indexes of the Topics: object key by topic id, and keys by Kafka name.
-        self._key_by_id: dict[uuid.UUID, str] = {}
-        self._keys_by_name: dict[str, set[str]] = {}
-        #: By collision key: names that contain ``.`` or ``_``.
-        self._alike: dict[str, set[str]] = {}
-        #: Topic ids by the name that the row of partition 0 stores.
-        self._ids_by_row_name: dict[str, set[uuid.UUID]] = {}
 
     def next_commit(self) -> int:
         """Return a number above those of all stored and all planned commits."""
@@ -172,8 +130,7 @@ class ControllerState:
         state that brokers have received (a higher tiering epoch), and whether a deletion with a
         grace period has something to keep.
         """
-        self.drop_topic(topic.key)
-        recorded = self.records[self.record_home(topic.id)].get(topic.id, 0)
+        recorded = self.slices[self.record_home(topic.id)].records.get(topic.id, 0)
         if recorded > topic.partitions_placed:
             topic = dataclasses.replace(topic, partitions_placed=recorded)
         # A restored backup may have an older tiering than the one that brokers already obey.
@@ -188,15 +145,7 @@ class ControllerState:
             topic = dataclasses.replace(
                 topic, deletion_ms=topic.deletion_due_ms, deletion_due_ms=None
             )
-        self.topics[topic.key] = topic
-        self.tierings[topic.tiering.state] += 1
-        if topic.tiering.is_disabling:
-            self.disabling.add(topic.key)
-        # The first object keeps the id: two Topics share one only by mistake, and one must decide.
-        self._key_by_id.setdefault(topic.id, topic.key)
-        self._keys_by_name.setdefault(topic.name, set()).add(topic.key)
-        if "." in topic.name or "_" in topic.name:
-            self._alike.setdefault(collision_key(topic.name), set()).add(topic.name)
+        self.topics.put(topic)
 
     def _can_be_kept(self, topic: TopicInfo) -> bool:
         """Return whether a deleted topic exists and its deletion has not started.
@@ -206,9 +155,9 @@ class ControllerState:
         the record of a placement count as well as an id. Apache Kafka may have a topic whose id was
         never recorded, because the answer to the request was lost.
         """
-        if topic.id in self._tombstones:
+        if topic.id in self.tombstones:
             return False
-        recorded = topic.id in self.records[self.record_home(topic.id)]
+        recorded = topic.id in self.slices[self.record_home(topic.id)].records
         is_known = topic.topic_id is not None or topic.partitions_placed > 0
         return is_known or recorded or bool(self.rows_of(topic.id))
 
@@ -220,63 +169,16 @@ class ControllerState:
         """
         self.replica_reports.take(node_id, states)
         for topic_id in {topic_id for topic_id, _ in self.replica_reports.keys_on(node_id)}:
-            if topic_id in self._tombstones:
+            if topic_id in self.tombstones:
                 self.replica_reports.forget_topic(topic_id)
                 continue
             # A report with a newer tiering state than the Topic's status replaces it.
-            topic = self.topic_by_id(topic_id)
+            topic = self.topics.by_id(topic_id)
             if (
                 topic is not None
                 and self.replica_reports.tiering(topic_id).epoch > topic.tiering.epoch
             ):
                 self.put_topic(topic)
-
-    def drop_topic(self, key: str) -> None:
-        """Drop a Topic object that has disappeared.
-
-        Its rows stay, because absence never deletes.
-        """
-        old = self.topics.pop(key, None)
-        if old is None:
-            return
-        self.tierings[old.tiering.state] -= 1
-        self.disabling.discard(key)
-        if self._key_by_id.get(old.id) == key:
-            del self._key_by_id[old.id]
-        names = self._keys_by_name[old.name]
-        names.discard(key)
-        if not names:
-            del self._keys_by_name[old.name]
-            self._forget_alike(old.name)
-
-    def _forget_alike(self, name: str) -> None:
-        key = collision_key(name)
-        alike = self._alike.get(key, set())
-        alike.discard(name)
-        if not alike:
-            self._alike.pop(key, None)
-
-    def topic_by_id(self, topic_id: uuid.UUID) -> TopicInfo | None:
-        key = self._key_by_id.get(topic_id)
-        return None if key is None else self.topics[key]
-
-    def topic_ids(self) -> KeysView[uuid.UUID]:
-        """Return the ids of all Topics."""
-        return self._key_by_id.keys()
-
-    def topics_named(self, name: str) -> list[TopicInfo]:
-        """Return every Topic object that claims a Kafka name."""
-        return [self.topics[key] for key in sorted(self._keys_by_name.get(name, ()))]
-
-    def names_like(self, name: str) -> list[str]:
-        """Return the names of Topics that differ from a name only in ``.`` and ``_``, itself
-        included.
-        """
-        return sorted(self._alike.get(collision_key(name), ()))
-
-    def row_ids_named(self, name: str) -> frozenset[uuid.UUID]:
-        """Return the topic ids of rows with a name, with or without a Topic object."""
-        return frozenset(self._ids_by_row_name.get(name, ()))
 
     def row_name(self, topic_id: uuid.UUID) -> str:
         """Return the name of a topic in its rows, "" for none."""
@@ -303,56 +205,35 @@ class ControllerState:
         never removed, so the highest number is right even after a restored backup.
         """
         reported = 0
-        if topic.id not in self._tombstones:
+        if topic.id not in self.tombstones:
             reported = self.replica_reports.partitions(topic.id)
         return max(topic.partitions_placed, reported)
 
-    def keys_on(self, node_id: int) -> frozenset[RowKey]:
-        """Return the keys of the rows that have a replica on a broker."""
-        return frozenset(self._by_broker.get(node_id, ()))
-
     def has_unknown_hosts(self) -> bool:
         """Return whether rows name brokers without a Broker object."""
-        return any(
-            keys and node_id not in self.brokers for node_id, keys in self._by_broker.items()
-        )
+        return not self.partitions.hosts() <= self.brokers.keys()
 
     def all_rows(self) -> Iterator[PartitionRow]:
         """Yield all rows. This is O(partitions): periodic work must not call it."""
         for rows in self._rows.values():
             yield from rows.values()
 
-    def replica_count(self, node_id: int) -> int:
-        return len(self._by_broker.get(node_id, ()))
-
-    def leader_count(self, node_id: int) -> int:
-        """Return how many partitions a broker leads.
-
-        For :data:`NO_LEADER`, how many are offline.
-        """
-        return self._led[node_id]
-
-    @property
-    def partition_count(self) -> int:
-        return self._led.total()
-
     def short_of_replicas(self) -> int:
         """Return how many partitions have fewer reliable in-sync members than replicas."""
-        short = self.offline | self.behind | self.with_placeholders
+        partitions = self.partitions
+        short = partitions.offline | partitions.behind | partitions.with_placeholders
         # The indexes do not see storage that fails or replicas that no broker has acknowledged.
-        doubted = {key for _, key in self.failed()}.union(self.acknowledgements.unacknowledged())
+        doubted = {key for _, key in self.storage_failures.all()}.union(
+            self.acknowledgements.unacknowledged()
+        )
         rows = (self.row(key) for key in doubted - short)
         return len(short) + sum(
             len(self.in_sync(row)) < len(row.replicas) for row in rows if row is not None
         )
 
-    def preferred_count(self, node_id: int) -> int:
-        """Return how many partitions have this broker as their preferred leader."""
-        return self._preferred.get(node_id, 0)
-
     def min_isr(self, row: PartitionRow) -> int:
         """Return the effective min.insync.replicas of a partition; 1 without a Topic."""
-        topic = self.topic_by_id(row.topic_id)
+        topic = self.topics.by_id(row.topic_id)
         if topic is None:
             return 1
         # Placeholders of an internal topic do not count: one broker alone serves groups and
@@ -390,10 +271,11 @@ class ControllerState:
 
     def put_records(self, index: int, records: Mapping[uuid.UUID, int]) -> None:
         """Take the records of one slice, which are known to be persisted."""
-        fresh = [id_ for id_ in records if records[id_] != self.records[index].get(id_)]
-        self.records[index] = dict(records)
+        content = self.slices[index]
+        fresh = [id_ for id_ in records if records[id_] != content.records.get(id_)]
+        content.records = dict(records)
         for topic_id in fresh:
-            topic = self.topic_by_id(topic_id)
+            topic = self.topics.by_id(topic_id)
             if topic is not None:
                 self.put_topic(topic)
 
@@ -405,42 +287,15 @@ class ControllerState:
         # Remove the former row first, so that no counter counts the partition twice.
         self._unindex(row.key)
         self._rows.setdefault(row.topic_id, {})[row.partition] = row
-        # The encoded text is cached: a slice's write joins these texts and its size is known at
-        # once.
-        index, text = self.slice_index(row.key), encode_row(row)
-        self.encoded[index][row.key] = text
-        self.row_bytes[index] += len(text) + JSON_BYTES
-        for node_id in row.hosts:
-            self._by_broker.setdefault(node_id, set()).add(row.key)
-            self.hosted[index][node_id] += 1
-        if row.hosts:
-            # Each set below answers a periodic question without a scan of all rows.
-            self._preferred[row.hosts[0]] = self._preferred.get(row.hosts[0], 0) + 1
-        self._led[row.leader] += 1
-        if row.leader == NO_LEADER:
-            self.offline.add(row.key)
-        if row.placeholders:
-            self.with_placeholders.add(row.key)
-        if row.adding or row.removing:
-            self.moving.add(row.key)
-        if len(row.isr) < len(row.hosts):
-            self.behind.add(row.key)
-        # "Unbalanced": another replica than the preferred leader leads.
-        if row.leader not in (NO_LEADER, *row.hosts[:1]):
-            self.unbalanced.add(row.key)
+        self.slices[self.slice_index(row.key)].add(row)
+        self.partitions.add(row)
         # Reports of log ends are only useful while the partition waits for them.
-        if awaits_logs(row):
-            self.awaiting_logs.add(row.key)
-        else:
+        if row.key not in self.partitions.awaiting_logs:
             self.log_reports.pop(row.key, None)
-        if row.name:
-            self._ids_by_row_name.setdefault(row.name, set()).add(row.topic_id)
 
     def remove_row(self, key: RowKey) -> None:
         """Forget a row whose removal is known to be persisted, and everything reported about it."""
-        for node_id, failed in list(self._failed.items()):
-            if key in failed:
-                self.put_failed(node_id, failed - {key})
+        self.storage_failures.forget_row(key)
         self.reports.pop(key, None)
         self.log_reports.pop(key, None)
         self.unverified_rows.discard(key)
@@ -460,33 +315,12 @@ class ControllerState:
         row = self.row(key)
         if row is None:
             return
-        # Each step mirrors one of put_row, by the row as indexed, not by the one that replaces it.
         rows = self._rows[key[0]]
         del rows[key[1]]
         if not rows:
             del self._rows[key[0]]
-        index = self.slice_index(key)
-        self.row_bytes[index] -= len(self.encoded[index].pop(key)) + JSON_BYTES
-        for node_id in row.hosts:
-            self._by_broker[node_id].discard(key)
-            self.hosted[index][node_id] -= 1
-        if row.hosts:
-            self._preferred[row.hosts[0]] -= 1
-        self._led[row.leader] -= 1
-        self.offline.discard(key)
-        self.with_placeholders.discard(key)
-        self.moving.discard(key)
-        self.behind.discard(key)
-        self.unbalanced.discard(key)
-        self.awaiting_logs.discard(key)
-        self._forget_row_name(row)
-
-    def _forget_row_name(self, row: PartitionRow) -> None:
-        if row.name:
-            ids = self._ids_by_row_name[row.name]
-            ids.discard(row.topic_id)
-            if not ids:
-                del self._ids_by_row_name[row.name]
+        self.slices[self.slice_index(key)].remove(row)
+        self.partitions.remove(row)
 
     # ---- brokers and tombstones
 
@@ -494,7 +328,7 @@ class ControllerState:
         former = self.brokers.get(broker.node_id)
         if former is not None and former.broker_epoch != broker.broker_epoch:
             # Another process: it reports for itself.
-            self._failed.pop(broker.node_id, None)
+            self.storage_failures.put(broker.node_id, frozenset())
             self.acknowledgements.broker_gone(broker.node_id)
         self.brokers[broker.node_id] = broker
         self.broker_epoch_max = max(self.broker_epoch_max, broker.broker_epoch)
@@ -509,7 +343,7 @@ class ControllerState:
         self.health.pop(node_id, None)
         self.pods.pop(node_id, None)
         self.external_addresses.brokers.pop(node_id, None)
-        self._failed.pop(node_id, None)
+        self.storage_failures.put(node_id, frozenset())
         self.acknowledgements.broker_gone(node_id)
 
     def directory_of(self, node_id: int, index: int) -> uuid.UUID | None:
@@ -518,36 +352,17 @@ class ControllerState:
         None if it is not known.
         """
         broker = self.brokers.get(node_id)
-        return self.directories[index].get(node_id) or (broker and broker.directory_id) or None
-
-    def put_failed(self, node_id: int, keys: frozenset[RowKey]) -> frozenset[RowKey]:
-        """Take a broker's report of the replicas whose storage fails; return those that changed."""
-        former = self.failed_on(node_id)
-        if keys:
-            self._failed[node_id] = keys
-        else:
-            self._failed.pop(node_id, None)
-        return former ^ keys
-
-    def failed_on(self, node_id: int) -> frozenset[RowKey]:
-        """Return the replicas of a broker whose storage fails, by its last report."""
-        return self._failed.get(node_id, frozenset())
-
-    def failed(self) -> Iterator[tuple[int, RowKey]]:
-        """Yield every replica whose storage fails: its broker and its partition."""
-        return ((node_id, key) for node_id, keys in self._failed.items() for key in keys)
-
-    def has_failed_replica(self, key: RowKey) -> bool:
-        """Return whether the storage of any replica of a partition fails."""
-        return any(key in keys for keys in self._failed.values())
+        return (
+            self.slices[index].directories.get(node_id) or (broker and broker.directory_id) or None
+        )
 
     def refuses(self, row: PartitionRow, node_id: int) -> bool:
         """Return whether the storage of one replica fails, by its broker's report or
         acknowledgement.
         """
-        return row.key in self.failed_on(node_id) or self.acknowledgements.storage_refuses(
-            row, node_id
-        )
+        return row.key in self.storage_failures.on(
+            node_id
+        ) or self.acknowledgements.storage_refuses(row, node_id)
 
     def in_sync(self, row: PartitionRow) -> tuple[int, ...]:
         """Return the reliable members of an ISR; none without a leader.
@@ -584,7 +399,7 @@ class ControllerState:
         news = self.acknowledgements.take(broker, present, request, response)
         if not had_snapshot and self.acknowledgements.has_snapshot(broker):
             led = {row.topic_id for row in present if row.leader == node_id}
-            topics = ((topic_id, self.topic_by_id(topic_id)) for topic_id in led)
+            topics = ((topic_id, self.topics.by_id(topic_id)) for topic_id in led)
             news.update(id_ for id_, topic in topics if topic is not None and not topic.was_ready)
         return news
 
@@ -598,24 +413,18 @@ class ControllerState:
 
     def tombstones_of(self, topic_id: uuid.UUID) -> Mapping[int, Tombstone]:
         """Return the tombstones of a deleted topic by slice."""
-        return self._tombstones.get(topic_id, _NO_TOMBSTONES)
-
-    def tombstoned_ids(self) -> list[uuid.UUID]:
-        return sorted(self._tombstones)
-
-    def tombstones_in(self, index: int) -> list[Tombstone]:
-        """Return the tombstones of one slice."""
-        return list(self._tombstones_in[index].values())
+        return self.tombstones.get(topic_id, _NO_TOMBSTONES)
 
     def put_tombstone(self, topic_id: uuid.UUID, index: int, tombstone: Tombstone | None) -> None:
         """Take a tombstone, or its removal (None), that is known to be persisted."""
+        content = self.slices[index]
         if tombstone is not None:
             self.replica_reports.forget_topic(topic_id)
-            self._tombstones.setdefault(topic_id, {})[index] = tombstone
-            self._tombstones_in[index][topic_id] = tombstone
+            self.tombstones.setdefault(topic_id, {})[index] = tombstone
+            content.tombstones[topic_id] = tombstone
             return
-        self._tombstones_in[index].pop(topic_id, None)
-        tombs = self._tombstones.get(topic_id, {})
-        tombs.pop(index, None)
-        if not tombs:
-            self._tombstones.pop(topic_id, None)
+        content.tombstones.pop(topic_id, None)
+        found = self.tombstones.get(topic_id, {})
+        found.pop(index, None)
+        if not found:
+            self.tombstones.pop(topic_id, None)

@@ -108,7 +108,7 @@ class DeletionWait:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Resolve:
-    """Send the queries, pass the answers to :func:`deletion_offsets.freeze`, and persist the
+    """Send the queries, pass the answers to :func:`deletion.freeze`, and persist the
     result.
 
     ``queries`` are by the node id of the leader.

@@ -94,7 +94,7 @@ class DisablementProgress:
         Ignored is a response for another tiering epoch than the topic's, or of a former
         registration of the broker.
         """
-        topic, broker = state.topic_by_id(topic_id), state.brokers.get(node_id)
+        topic, broker = state.topics.by_id(topic_id), state.brokers.get(node_id)
         if topic is None or broker is None:
             return False
         current = answer.tiered_epoch == topic.tiering.epoch
@@ -152,7 +152,7 @@ class DisablementProgress:
         """Forget topics that have no Topic any more."""
         known = {*self._acks, *self._moved_ms, *self._remaining, *self.errors}
         for topic_id in known:
-            if state.topic_by_id(topic_id) is None:
+            if state.topics.by_id(topic_id) is None:
                 self.forget(topic_id)
 
     def ack(self, topic_id: uuid.UUID, partition: int, node_id: int) -> Ack | None:

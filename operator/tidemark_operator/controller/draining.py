@@ -110,7 +110,7 @@ def step(draft: Draft) -> int:
     """
     state = draft.state
     leaving = [node_id for node_id, broker in state.brokers.items() if broker.leaving]
-    keys = {key for node_id in leaving for key in state.keys_on(node_id)}
+    keys = {key for node_id in leaving for key in state.partitions.keys_on(node_id)}
     if not keys:
         return 0
     room, spreads, begun = CatchUpRoom(draft), Spreads(draft), 0
@@ -205,7 +205,7 @@ def _obstacle(draft: Draft, row: PartitionRow, able: Sequence[BrokerInfo]) -> Ob
 
     None: it can, or its topic is being deleted, with all replicas.
     """
-    topic = draft.state.topic_by_id(row.topic_id)
+    topic = draft.state.topics.by_id(row.topic_id)
     if topic is None:
         return Obstacle.NO_TOPIC
     if topic.deletion_ms is not None:

@@ -144,7 +144,7 @@ def best(draft: Draft, row: PartitionRow, *, unclean: bool) -> PartitionRow:
         return draft.can_serve(replica, row.key)
 
     # First try without the failed replicas; they are better than no leader at all.
-    if draft.state.has_failed_replica(row.key):
+    if draft.state.storage_failures.has_replica(row.key):
         new = elect(row, served, unclean=False, min_isr=min_isr, logs=logs)
         if new.leader != NO_LEADER:
             return new
@@ -244,7 +244,7 @@ def storage_changed(draft: Draft, node_id: int, keys: Collection[RowKey]) -> Non
     """
     broker = draft.broker(node_id)
     moved, _ = settle_rows(draft, keys)
-    failed = draft.state.failed_on(node_id).intersection(keys)
+    failed = draft.state.storage_failures.on(node_id).intersection(keys)
     if broker is None or not failed:
         return
     text = (
@@ -263,10 +263,10 @@ def leave_failed(draft: Draft) -> int:
 
     Called periodically, because the other replicas may have caught up later.
     """
-    rows = {key: draft.row(key) for _, key in draft.state.failed()}
+    rows = {key: draft.row(key) for _, key in draft.state.storage_failures.all()}
     due = {
         key
-        for node_id, key in draft.state.failed()
+        for node_id, key in draft.state.storage_failures.all()
         if (row := rows[key]) is not None and node_id in row.isr and len(row.holders) > 1
     }
     return settle_rows(draft, due)[0]
@@ -294,7 +294,7 @@ def _settle(
         if row.key in draft.state.unverified_rows:
             continue
         # A row without a Topic never elects uncleanly: no configuration allows it.
-        topic = draft.state.topic_by_id(row.topic_id)
+        topic = draft.state.topics.by_id(row.topic_id)
         allowed = unclean or unclean_election(topic, draft.state.cluster)
         new = best(draft, row, unclean=allowed)
         if new != row:
@@ -310,7 +310,7 @@ def _settle(
 
 def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
     """Emit an event for a leader from outside the ISR, with the effect on acknowledged records."""
-    topic = draft.state.topic_by_id(row.topic_id)
+    topic = draft.state.topics.by_id(row.topic_id)
     if topic is None:
         return
     election = f"partition {row.partition}: broker {new.leader} leads"
@@ -335,7 +335,7 @@ def balance_leaders(draft: Draft, *, limit: int, flapping: Collection[int] = fro
     moves many.
     """
     state, moved = draft.state, 0
-    for key in sorted(state.unbalanced, key=lambda key: (state.slice_index(key), key)):
+    for key in sorted(state.partitions.unbalanced, key=lambda key: (state.slice_index(key), key)):
         if moved >= limit:
             break
         row = draft.row(key)
@@ -357,7 +357,7 @@ def prefer(draft: Draft, persisted: PartitionRow) -> bool:
 
     ``persisted`` is the stored row; the draft may have a newer one.
     """
-    row, topic = draft.row(persisted.key), draft.state.topic_by_id(persisted.topic_id)
+    row, topic = draft.row(persisted.key), draft.state.topics.by_id(persisted.topic_id)
     if row is None or not row.hosts or (topic is not None and topic.paused):
         return False
     preferred = row.hosts[0]

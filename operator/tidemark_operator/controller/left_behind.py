@@ -44,7 +44,7 @@ def _adopted(state: ControllerState, topic_id: uuid.UUID) -> bool:
 
     One that is being released has its entry before it is deleted.
     """
-    topic = state.topic_by_id(topic_id)
+    topic = state.topics.by_id(topic_id)
     return topic is not None and topic.deletion_ms is None
 
 

@@ -274,13 +274,13 @@ def fill_placeholders(draft: Draft, *, limit: int) -> int:
 
 
 def _with_placeholders(draft: Draft) -> list[PartitionRow]:
-    keys = {*draft.state.with_placeholders, *draft.rows}
+    keys = {*draft.state.partitions.with_placeholders, *draft.rows}
     rows = (draft.row(key) for key in keys)
     return [row for row in rows if row is not None and row.placeholders]
 
 
 def _fillable(draft: Draft, row: PartitionRow) -> bool:
-    topic = draft.state.topic_by_id(row.topic_id)
+    topic = draft.state.topics.by_id(row.topic_id)
     # A row in doubt may lack a later replica; filling it could exceed the factor.
     served = topic is not None and not topic.paused and topic.deletion_ms is None
     if row.key in draft.state.unverified_rows:
@@ -302,7 +302,7 @@ def _fill_one(draft: Draft, row: PartitionRow, spreads: Spreads, room: CatchUpRo
 
 
 def _emit_filled(draft: Draft, topic_id: uuid.UUID, number: int) -> None:
-    topic = draft.state.topic_by_id(topic_id)
+    topic = draft.state.topics.by_id(topic_id)
     if topic is not None and number:
         text = f"{count(number, 'placeholder')} filled by brokers that joined"
         draft.emit(normal("Topic", topic.key, "PlaceholderFilled", text))

@@ -142,7 +142,7 @@ def finish(draft: Draft) -> int:
     Called periodically.
     """
     done = 0
-    for key in sorted(draft.state.moving):
+    for key in sorted(draft.state.partitions.moving):
         row = draft.row(key)
         new = None if row is None else settled(draft, row)
         if row is not None and new is not None and new != row:

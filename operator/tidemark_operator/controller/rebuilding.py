@@ -52,7 +52,10 @@ from tidemark_operator.controller.model import (
     RowKey,
     TopicInfo,
 )
-from tidemark_operator.controller.replica_state_reports import EPOCH_MAX, ReplicaStateReports
+from tidemark_operator.controller.replica_state_reports import (
+    EPOCH_MAX,
+    ReplicaStateReports,
+)
 
 #: Epochs by which a report may be ahead of a row; beyond that it is from another history.
 AHEAD_MAX = 16 * GENERATION
@@ -159,7 +162,7 @@ def only_reported(state: ControllerState, node_id: int) -> list[RowKey]:
     rebuilding. Queried only for brokers that leave, because it looks at all replicas of one.
     """
     ids = {topic_id for topic_id, _ in state.replica_reports.keys_on(node_id)}
-    topics = (state.topic_by_id(topic_id) for topic_id in sorted(ids))
+    topics = (state.topics.by_id(topic_id) for topic_id in sorted(ids))
     served = (topic for topic in topics if topic is not None and topic.deletion_ms is None)
     keys = ((topic.id, part) for topic in served for part in lost(state, topic))
     return [key for key in keys if node_id in state.replica_reports.of(key)]
@@ -194,7 +197,9 @@ def _expected(state: ControllerState) -> list[int]:
     return [
         node_id
         for node_id, broker in state.brokers.items()
-        if broker.registered or state.replica_count(node_id) or state.replica_reports.names(node_id)
+        if broker.registered
+        or state.partitions.replica_count(node_id)
+        or state.replica_reports.names(node_id)
     ]
 
 
@@ -204,7 +209,7 @@ def waiting_topics(state: ControllerState) -> list[str]:
     doubted = {topic_id for topic_id, _ in state.unverified_rows}
     names = {topic.name for topic in _served(state) if topic.id in doubted or lost(state, topic)}
     for topic_id in doubted:
-        topic = state.topic_by_id(topic_id)
+        topic = state.topics.by_id(topic_id)
         if topic is None:
             names.add(_unserved(state, topic_id).name)
         elif topic.deletion_ms is not None:
@@ -350,7 +355,7 @@ def settle_unserved(draft: Draft) -> None:
     """
     state = draft.state
     for topic_id, partition in sorted(state.unverified_rows):
-        if state.topic_by_id(topic_id) is None:
+        if state.topics.by_id(topic_id) is None:
             found = _Rebuilding(draft, _unserved(state, topic_id), partition)
             if not found.waits:
                 draft.settle_row(found.row())
@@ -358,7 +363,7 @@ def settle_unserved(draft: Draft) -> None:
 
 def has_unserved(state: ControllerState) -> bool:
     """Return whether rows of topics without a Topic object are in doubt."""
-    return any(state.topic_by_id(topic_id) is None for topic_id, _ in state.unverified_rows)
+    return any(state.topics.by_id(topic_id) is None for topic_id, _ in state.unverified_rows)
 
 
 def _unserved(state: ControllerState, topic_id: uuid.UUID) -> TopicInfo:

@@ -49,7 +49,9 @@ class ReplicaLogs:
         broker = state.brokers.get(node_id)
         if broker is None or not broker.live:
             return []
-        waiting = {key for key in state.awaiting_logs if _awaits_report(state, key, node_id)}
+        waiting = {
+            key for key in state.partitions.awaiting_logs if _awaits_report(state, key, node_id)
+        }
         # Sorted keys and the last answered one make the rotation independent of what is added
         # meanwhile.
         keys = sorted(waiting | self._start(state, broker).pending)
@@ -83,7 +85,7 @@ class ReplicaLogs:
         for log in answer.logs:
             key = log.topic_id, log.partition
             # An election may wait for this report.
-            if key in state.awaiting_logs:
+            if key in state.partitions.awaiting_logs:
                 reports = state.log_reports.setdefault(key, {})
                 reports[node_id] = _report(broker.broker_epoch, log)
             # The storage may work later, so the loss of this replica is not settled yet.
@@ -103,7 +105,7 @@ def _unproven_replicas(state: ControllerState, broker: BrokerInfo) -> set[RowKey
     """Return the replicas that count as holders of committed records without proof."""
     if broker.proven:
         return set()
-    rows = (state.row(key) for key in state.keys_on(broker.node_id))
+    rows = (state.row(key) for key in state.partitions.keys_on(broker.node_id))
     return {row.key for row in rows if row is not None and broker.node_id in row.holders}
 
 
@@ -129,7 +131,7 @@ def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLog]) -
     """Return one Event per Topic."""
     by_topic: dict[str, list[ReplicaLog]] = {}
     for log in lost:
-        topic = state.topic_by_id(log.topic_id)
+        topic = state.topics.by_id(log.topic_id)
         if topic is not None:
             by_topic.setdefault(topic.key, []).append(log)
     return [

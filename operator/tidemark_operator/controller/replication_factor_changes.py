@@ -79,7 +79,7 @@ def step(draft: Draft) -> int:
 
 
 def _due(draft: Draft, topic_id: uuid.UUID) -> list[PartitionRow]:
-    topic = draft.state.topic_by_id(topic_id)
+    topic = draft.state.topics.by_id(topic_id)
     if topic is None or topic.paused or topic.deletion_ms is not None:
         return []
     rows = draft.rows_of(topic_id).values()
@@ -88,7 +88,7 @@ def _due(draft: Draft, topic_id: uuid.UUID) -> list[PartitionRow]:
 
 def _change(draft: Draft, row: PartitionRow, room: CatchUpRoom, spreads: Spreads) -> bool:
     """Add one replica, or remove as many as possible; return whether the row changed."""
-    topic = draft.state.topic_by_id(row.topic_id)
+    topic = draft.state.topics.by_id(row.topic_id)
     if topic is None:
         return False
     if _is_short(row, topic):

@@ -33,7 +33,9 @@ def hold(
         starting=tuple(sorted(starting)),
         away=tuple(sorted(away)),
         # Partitions that would lose their leader or go below min.insync.replicas.
-        behind=tuple(sorted(key for key in state.keys_on(node_id) if _is_behind(state, key))),
+        behind=tuple(
+            sorted(key for key in state.partitions.keys_on(node_id) if _is_behind(state, key))
+        ),
     )
     return None if found == Hold() else found
 
@@ -46,7 +48,7 @@ def _is_down(state: ControllerState, node_id: int) -> bool:
 
 def _is_behind(state: ControllerState, key: RowKey) -> bool:
     """Return whether a partition is not fully in sync, unless it is being deleted."""
-    row, topic = state.row(key), state.topic_by_id(key[0])
+    row, topic = state.row(key), state.topics.by_id(key[0])
     if row is None or (topic is not None and topic.deletion_ms is not None):
         return False
     return row.recovering or not set(row.hosts) <= set(state.in_sync(row))

@@ -47,7 +47,7 @@ def full(state: ControllerState) -> PartitionStatesRequest:
             for topic in topics
             if _served(state, topic)
         ],
-        removals=[_tombstone(topic_id) for topic_id in state.tombstoned_ids()],
+        removals=[_tombstone(topic_id) for topic_id in sorted(state.tombstones)],
     )
 
 
@@ -68,7 +68,7 @@ def delta(
     parts: dict[str, list[PartitionRow]] = {key: [] for key in topics if key in state.topics}
     for row_key in sorted(set(rows)):
         # Rows that may be outdated are not sent.
-        topic, row = state.topic_by_id(row_key[0]), state.row(row_key)
+        topic, row = state.topics.by_id(row_key[0]), state.row(row_key)
         if row_key in state.unverified_rows:
             continue
         # Partitions whose placement is not persisted in the Topic's status yet are not sent.
@@ -133,7 +133,7 @@ def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple
 
 
 def _served(state: ControllerState, topic: TopicInfo) -> bool:
-    return state.partitions_of(topic) > 0 and state.topic_by_id(topic.id) is topic
+    return state.partitions_of(topic) > 0 and state.topics.by_id(topic.id) is topic
 
 
 def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
@@ -152,7 +152,7 @@ def _unserved(state: ControllerState) -> list[UnservedTopic]:
     Brokers must not let clients create topics with such a name.
     """
     left = {orphan.topic_id: orphan.name for orphan in state.cluster.orphans}
-    ids, served = set(left), state.topic_ids()
+    ids, served = set(left), state.topics.ids()
     ids.difference_update(served)
     ids.update(state.row_topic_ids() - served, state.replica_reports.topic_ids() - served)
     # A topic with a tombstone is being deleted, and is not listed.

@@ -130,7 +130,7 @@ class Deletions:
 
     def forget_gone(self, state: ControllerState) -> None:
         """Forget topics of which neither Topic nor tombstone is left."""
-        waiting = set(state.tombstoned_ids())
+        waiting = set(state.tombstones)
         for table in (self._confirmed, self._failures, self.problems):
             for topic_id in _gone(state, table, waiting):
                 del table[topic_id]
@@ -140,7 +140,7 @@ class Deletions:
 def _gone(
     state: ControllerState, ids: Iterable[uuid.UUID], waiting: Collection[uuid.UUID]
 ) -> list[uuid.UUID]:
-    return [id_ for id_ in ids if id_ not in waiting and state.topic_by_id(id_) is None]
+    return [id_ for id_ in ids if id_ not in waiting and state.topics.by_id(id_) is None]
 
 
 def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -> DeletionStep:
@@ -288,8 +288,8 @@ def _empty_tier(
 def collect(draft: Draft, deletions: Deletions) -> int:
     """Remove tombstones of deleted Topics that wait for no broker; return how many."""
     dropped = 0
-    for topic_id in draft.state.tombstoned_ids():
-        if draft.state.topic_by_id(topic_id) is None:
+    for topic_id in sorted(draft.state.tombstones):
+        if draft.state.topics.by_id(topic_id) is None:
             dropped += _collect(draft, topic_id, deletions)
     return dropped
 

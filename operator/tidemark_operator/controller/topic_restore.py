@@ -69,7 +69,7 @@ def checked_origin(state: ControllerState, topic: TopicInfo) -> TierOrigin | Non
             "to create a new topic"
         )
     # Two Topics with one id would write to the same tier.
-    if state.rows_of(origin.topic_id) or state.topic_by_id(origin.topic_id) is not None:
+    if state.rows_of(origin.topic_id) or state.topics.by_id(origin.topic_id) is not None:
         raise NotRestorable(
             f"{RESTORE_FROM_TIER} names an id that is in use, because this "
             "topic already exists. Delete this Topic"

@@ -334,7 +334,7 @@ def _refusals(draft: Draft, topic: TopicInfo) -> list[Blocker]:
 
 def owner_of(state: ControllerState, name: str) -> TopicInfo | None:
     """Return the owner of a name: the Topic whose id has partitions, else the oldest."""
-    claims = state.topics_named(name)
+    claims = state.topics.named(name)
     return min(
         claims,
         key=lambda other: (not _has_partitions(state, other), other.created_ms, other.key),
@@ -497,7 +497,8 @@ def record_placement(draft: Draft, key: str) -> bool:
     """Record the placement of a Topic that is stored by now; False if there is no room."""
     topic, state = draft.state.topics.get(key), draft.state
     # The bound keeps the records small: they are part of a slice, which has a limit.
-    if topic is None or sum(map(len, state.records)) + len(draft.records) >= RECORDS_MAX:
+    recorded = len(draft.records) + sum(len(content.records) for content in state.slices)
+    if topic is None or recorded >= RECORDS_MAX:
         return False
     placed = partitions_in_rows(state, topic)
     # Only stored rows count, because the record is the evidence for them.

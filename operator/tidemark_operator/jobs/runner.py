@@ -1,7 +1,7 @@
 """Interface between the reconciler of Exports and the runner of their jobs.
 
-It is narrow on purpose: create the job of a numbered run, look at it, end it. Other modules decide
-when (:mod:`tidemark_operator.controller.exports`), also about restarts. Restarts by a Kubernetes
+It is narrow on purpose: create the job of a numbered run, look at it, end it. The core decides when
+(:mod:`tidemark_operator.controller.exports`), also about restarts. Restarts by a Kubernetes
 Job and of a process would be two rules, and only one of them could be tested everywhere.
 
 A running job has a page with its report. Any process may answer there: a pod that got the address

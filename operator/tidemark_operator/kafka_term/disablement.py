@@ -58,13 +58,13 @@ class Disabler:
             await asyncio.sleep(ASK_S)
             state, seen = self._services.state, self._services.seen
             self._forget()
-            if state.disabling and seen.cluster is not None and not seen.problem:
-                topics = [state.topics[key] for key in sorted(state.disabling)]
+            if state.topics.disabling and seen.cluster is not None and not seen.problem:
+                topics = [state.topics[key] for key in sorted(state.topics.disabling)]
                 await self._ask([topic for topic in topics if not topic.paused])
 
     def _forget(self) -> None:
         state = self._services.state
-        ids = {state.topics[key].id for key in state.disabling}
+        ids = {state.topics[key].id for key in state.topics.disabling}
         for key in {*self._local_starts, *self._last_changes}:
             if key[0] not in ids:
                 self._local_starts.pop(key, None)
@@ -116,7 +116,7 @@ class Disabler:
         from the configuration in force on the broker.
         """
         state = self._services.state
-        topics = [topic for id_ in partitions if (topic := state.topic_by_id(id_)) is not None]
+        topics = [topic for id_ in partitions if (topic := state.topics.by_id(id_)) is not None]
         # A broker that is down reads the configuration before it serves again.
         if not state.is_live(node_id):
             return {topic.id: [_done(part) for part in partitions[topic.id]] for topic in topics}
@@ -199,7 +199,7 @@ class Disabler:
     ) -> None:
         """Record acknowledgements that were derived for one broker."""
         services = self._services
-        topic = services.state.topic_by_id(topic_id)
+        topic = services.state.topics.by_id(topic_id)
         if topic is None:
             return
         answer = DisableRemoteTopicResponse(

@@ -68,7 +68,7 @@ class Observer:
             try:
                 # A slow cluster is queried less often, so that observation never takes most of the
                 # time.
-                pause_s = MOVING_S if self._services.state.moving else POLL_S
+                pause_s = MOVING_S if self._services.state.partitions.moving else POLL_S
                 async with asyncio.timeout(max(pause_s, 4 * took_s)):
                     await self._soon.wait()
             except TimeoutError:
@@ -213,7 +213,7 @@ class Observer:
         if view is None:
             if former is not None:
                 del seen.topics[name]
-            for topic in services.state.topics_named(name):
+            for topic in services.state.topics.named(name):
                 # A topic may be missing on one broker for a moment: check again before anything is
                 # decided.
                 if topic.topic_id is not None and seen.missing_for_s(name) < 6 * POLL_S:
@@ -224,7 +224,7 @@ class Observer:
         present = FoundTopic(view, kept if own is None else own.get(name, kept))
         seen.missing_since_s.pop(name, None)
         seen.topics[name] = present
-        for topic in services.state.topics_named(name):
+        for topic in services.state.topics.named(name):
             if topic.topic_id == present.view.topic_id:
                 changed = take_rows(services, topic, present)
                 if changed or former is None or former.own != present.own:

@@ -2,9 +2,8 @@
 
 They are throttled (KIP-73), and no throttle stays behind. The destination and the number of
 concurrent moves are decided as for Tidemark's own brokers
-(:mod:`~tidemark_operator.controller.placement`,
-:mod:`~tidemark_operator.controller.replication_factor_changes`), from the observed state. Throttles
-are recorded before they are set: topics' keys in ``status.configKeys``, brokers in the Cluster's
+(:mod:`tidemark_operator.controller.placement`), from the observed state. Throttles are recorded
+before they are set: topics' keys in ``status.configKeys``, brokers in the Cluster's
 ``status.throttledBrokers``. An operator that starts after a crash therefore removes throttles that
 are no longer needed. A recorded reassignment is the operator's own; others are left alone and
 waited for.
@@ -122,7 +121,7 @@ class Mover:
         # The same decisions as for Tidemark's own brokers, on a draft. Instead of being stored,
         # they are sent to Kafka as reassignments.
         draft = Draft(state)
-        if state.with_placeholders and state.live_brokers():
+        if state.partitions.with_placeholders and state.live_brokers():
             placement.fill_placeholders(draft, limit=FILL_LIMIT)
         if state.resizing:
             replication_factor_changes.step(draft)
@@ -141,7 +140,7 @@ class Mover:
         services, now_s = self._services, time.monotonic()
         for name, request in list(self._requests.items()):
             # A Topic without an id does not own the topic yet.
-            topics = [topic for topic in services.state.topics_named(name) if topic.topic_id]
+            topics = [topic for topic in services.state.topics.named(name) if topic.topic_id]
             rows = services.state.rows_of(topics[0].id) if topics else {}
             moving = any(row.adding or row.removing for row in rows.values())
             done = not moving and all(
@@ -156,7 +155,7 @@ class Mover:
 
     def _may_move(self, row: PartitionRow) -> bool:
         state = self._services.state
-        old, topic = state.row(row.key), state.topic_by_id(row.topic_id)
+        old, topic = state.row(row.key), state.topics.by_id(row.topic_id)
         # Kafka would replace a move in progress by the new one.
         if old is None or topic is None or old.adding or old.removing:
             return False
@@ -168,7 +167,7 @@ class Mover:
         """Return the rows whose topics no other client moves; the observed state is seconds old."""
         moves, state = await self._services.kafka.moves(), self._services.state
         names = {name for name, _ in moves}
-        topics = {row.topic_id: state.topic_by_id(row.topic_id) for row in changed}
+        topics = {row.topic_id: state.topics.by_id(row.topic_id) for row in changed}
         found = [
             row
             for row in changed
@@ -183,7 +182,7 @@ class Mover:
         services, state = self._services, self._services.state
         by_topic: dict[str, list[PartitionRow]] = {}
         for row in changed:
-            topic = state.topic_by_id(row.topic_id)
+            topic = state.topics.by_id(row.topic_id)
             if topic is not None:
                 by_topic.setdefault(topic.key, []).append(row)
         # Brokers are throttled before topics, and both before the first byte is copied.
@@ -274,8 +273,8 @@ class Mover:
         if self._requests:
             return
         state = self._services.state
-        for topic_id, _ in state.moving:
-            topic = state.topic_by_id(topic_id)
+        for topic_id, _ in state.partitions.moving:
+            topic = state.topics.by_id(topic_id)
             if topic is not None and has_own_moves(topic):
                 return
         await self._rates.release()

@@ -233,7 +233,7 @@ class TopicCreator:
             events=_events(claimed_topic, claimed),
         )
         await write_status(self._services, key, claimed_topic, decision, keys=keys)
-        return LOOK_AGAIN_S if services.state.offline else None
+        return LOOK_AGAIN_S if services.state.partitions.offline else None
 
 
 def _accepted(topic: TopicInfo, claimed: Adoption) -> tuple[Acceptance, ...]:

@@ -146,7 +146,7 @@ class BrokerReconciler:
         state = services.state
         # A drain progresses without any change of this object.
         if broker.leaving and (
-            state.replica_count(node_id) or rebuilding.only_reported(state, node_id)
+            state.partitions.replica_count(node_id) or rebuilding.only_reported(state, node_id)
         ):
             return LOOK_AGAIN_S
         # Only figures differ, which are written at most once in an interval.

@@ -1,10 +1,10 @@
 """Pods of Brokers with ``workload: Pod``: apply their objects, one restart at a time.
 
 A change that does not replace the pod is applied at once. A change that does waits for the broker's
-turn (:mod:`~tidemark_operator.controller.restarts`), including its configuration, so that a pod
-that restarts by itself meanwhile is unchanged. A dry-run apply shows whether the API server would
-replace the pod. Pods are never touched: their StatefulSet replaces them. One Broker is handled at a
-time, otherwise two of them could both see that no other restarts.
+turn (:mod:`~tidemark_operator.controller.restarts`), including its configuration, so that a
+pod that restarts by itself meanwhile is unchanged. A dry-run apply shows whether the API server
+would replace the pod. Pods are never touched: their StatefulSet replaces them. One Broker is
+handled at a time, otherwise two of them could both see that no other restarts.
 
 A pod continues with its volume if another size of the claim is refused. Only Events explain the
 problem of a claim: StorageClasses cannot be read from within a namespace.

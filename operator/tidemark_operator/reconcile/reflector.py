@@ -83,13 +83,13 @@ class ObjectReflector(abc.ABC):
         """Drop a Topic; other Topics that claim the same name are reconciled."""
         state = self._services.state
         topic = state.topics.get(name)
-        state.drop_topic(name)
+        state.topics.drop(name)
         if topic is not None:
             self._wake_named(topic.name)
         return topic
 
     def _wake_named(self, topic_name: str) -> None:
-        for claim in self._services.state.topics_named(topic_name):
+        for claim in self._services.state.topics.named(topic_name):
             self._services.queue.add(TOPIC.key(claim.key))
 
     def _wake_cluster(self, deleted: Key) -> None:
@@ -219,7 +219,7 @@ class Reflector(ObjectReflector):
         self._sessions.close_session(node_id)
         services.state.drop_broker(node_id)
         services.engine.publish()
-        if services.state.replica_count(node_id):
+        if services.state.partitions.replica_count(node_id):
             services.background.spawn(("gone", node_id), self._let_others_lead(node_id))
 
     async def _let_others_lead(self, node_id: int) -> None:

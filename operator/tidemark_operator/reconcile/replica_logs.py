@@ -52,13 +52,13 @@ class LogQueries:
         for event in events:
             services.events.emit(event)
         # Elections that waited for these answers.
-        waiting = [key for key in answered if key in services.state.awaiting_logs]
+        waiting = [key for key in answered if key in services.state.partitions.awaiting_logs]
         if not waiting:
             return
         await services.committer.until_decided(
             lambda draft: elections.settle_rows(draft, waiting),
             "an election by log end",
-            holds=lambda: not services.state.awaiting_logs.isdisjoint(waiting),
+            holds=lambda: not services.state.partitions.awaiting_logs.isdisjoint(waiting),
         )
         for topic_id in {topic_id for topic_id, _ in waiting}:
             services.wake_topic(topic_id)

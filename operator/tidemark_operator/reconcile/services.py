@@ -48,7 +48,7 @@ class TermServices:
 
     def wake_topic(self, topic_id: uuid.UUID, *, ahead: bool = False) -> None:
         """Reconcile the Topic of an id soon, if there is one; ``ahead``: see the queue."""
-        topic = self.state.topic_by_id(topic_id)
+        topic = self.state.topics.by_id(topic_id)
         if topic is not None:
             self.queue.add(TOPIC.key(topic.key), ahead=ahead)
 
@@ -92,6 +92,6 @@ class ReconcilerServices(TermServices):
             return
         # Topics that wait for a name which this broker's replicas explain.
         for topic_id in {topic_id for topic_id, _ in state.replica_reports.keys_on(node_id)}:
-            if state.topic_by_id(topic_id) is None:
-                for topic in state.topics_named(state.replica_reports.name(topic_id)):
+            if state.topics.by_id(topic_id) is None:
+                for topic in state.topics.named(state.replica_reports.name(topic_id)):
                     self.queue.add(TOPIC.key(topic.key))

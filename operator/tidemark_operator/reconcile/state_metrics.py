@@ -37,13 +37,13 @@ def measure(services: TermServices) -> None:
     state, queue = services.state, services.queue
     registered = [broker for broker in state.brokers.values() if broker.registered]
     live = sum(broker.live for broker in registered)
-    waiting = (state.row(key) for key in state.with_placeholders)
+    waiting = (state.row(key) for key in state.partitions.with_placeholders)
     # Metrics without labels have one value each.
     single: dict[Metric, float] = {
         operator_table.QUEUE_DEPTH: queue.depth,
         operator_table.QUEUE_HEAD_AGE: queue.head_age_s(),
-        operator_table.PARTITIONS: state.partition_count,
-        operator_table.OFFLINE: state.leader_count(NO_LEADER),
+        operator_table.PARTITIONS: state.partitions.count,
+        operator_table.OFFLINE: state.partitions.leader_count(NO_LEADER),
         operator_table.UNDER_REPLICATED: state.short_of_replicas(),
         operator_table.PLACEHOLDERS: sum(row.placeholders for row in waiting if row is not None),
         operator_table.REMOTE_BYTES: sum(report.remote_bytes for report in state.reports.values()),
@@ -63,11 +63,11 @@ def measure(services: TermServices) -> None:
 
 def _tiering(services: TermServices) -> dict[Metric, Values]:
     state = services.state
-    disabling = (state.topics[key] for key in state.disabling)
+    disabling = (state.topics[key] for key in state.topics.disabling)
     waiting = sum(len(pending(state, topic, services.disablements)) for topic in disabling)
     return {
         operator_table.TOPICS: {
-            (state_name(tiering),): state.tierings[tiering] for tiering in TieringState
+            (state_name(tiering),): state.topics.tierings[tiering] for tiering in TieringState
         },
         operator_table.PENDING_DISABLEMENTS: {(): waiting},
     }

@@ -71,7 +71,7 @@ def _set_aside_changed(
         if ((topic_id, partition), message) not in known:
             by_topic.setdefault(topic_id, []).append((partition, message))
     for topic_id, replicas in by_topic.items():
-        topic = services.state.topic_by_id(topic_id)
+        topic = services.state.topics.by_id(topic_id)
         if topic is not None:
             text = (
                 f"broker {node_id} lacked records of partition "
@@ -92,9 +92,11 @@ def _take_failed(services: ReconcilerServices, request: control.BrokerStatusRequ
         for partition in topic.partitions
     }
     # The common case: no replica fails and none failed before.
-    if not named and not state.failed_on(node_id):
+    if not named and not state.storage_failures.on(node_id):
         return
-    news = state.put_failed(node_id, state.keys_on(node_id).intersection(named))
+    news = state.storage_failures.put(
+        node_id, state.partitions.keys_on(node_id).intersection(named)
+    )
     if news:
         # The election needs a commit; the broker's report is answered without waiting for it.
         services.background.spawn(
@@ -117,7 +119,7 @@ def _take_partition(services: ReconcilerServices, report: control.PartitionStatu
     """Record a leader's report about one partition (offsets, remote data), and queue its Topic."""
     state = services.state
     row = state.row((report.topic_id, report.partition))
-    topic = state.topic_by_id(report.topic_id)
+    topic = state.topics.by_id(report.topic_id)
     # A former leader's report is about an older epoch than the row.
     if row is None or topic is None or report.leader_epoch < row.leader_epoch:
         return

@@ -103,24 +103,24 @@ class Pacemaker:
         """
         state, deletions = self._services.state, self._services.deletions
         # Availability first: leave failed storage, then place replicas, then move them.
-        if any(state.failed()):
+        if any(state.storage_failures.all()):
             await self._decide(elections.leave_failed)
-        if state.with_placeholders and state.live_brokers():
+        if state.partitions.with_placeholders and state.live_brokers():
             await self._decide(lambda draft: placement.fill_placeholders(draft, limit=FILL_LIMIT))
         if any(broker.leaving for broker in state.brokers.values()):
             await self._decide(draining.step)
         if state.resizing:
             await self._decide(replication_factor_changes.step)
-        if state.moving:
+        if state.partitions.moving:
             await self._decide(reassignment.finish)
         # Every few seconds: tombstones, and memory of deleted topics.
         if number % COLLECT_TURNS == 0:
-            if state.tombstoned_ids():
+            if state.tombstones:
                 await self._decide(lambda draft: topic_deletion.collect(draft, deletions))
             self._forget_gone()
         # Leaders return to their preferred replica slowly, and not to a broker that restarts
         # repeatedly.
-        if state.unbalanced:
+        if state.partitions.unbalanced:
             flapping = self._broker_returns.flapping(now_s=number)
             await self._decide(
                 lambda draft: elections.balance_leaders(

@@ -284,7 +284,7 @@ def _absorb_broker(state: ControllerState, body: Json) -> None:
     """Put a Broker into the state; of several with one node id, the oldest counts."""
     body = Broker.known_part(body)
     node_id = int(body["spec"]["nodeId"])
-    rows = [row for key in state.keys_on(node_id) if (row := state.row(key)) is not None]
+    rows = [row for key in state.partitions.keys_on(node_id) if (row := state.row(key)) is not None]
     fenced = fenced_at_take_over(node_id, stored_fenced(Broker.parse(body)), rows)
     broker = broker_info(body, fenced=fenced)
     # The registration with the higher epoch is the later one; the name breaks ties.

@@ -116,7 +116,7 @@ class CommitEffects(CommitListener):
         services.queue.add(services.cluster_key)
         # Topics that wait for this broker: for logs, for placement, for deletion or for
         # disablement.
-        for topic_id in {topic_id for topic_id, _ in services.state.awaiting_logs}:
+        for topic_id in {topic_id for topic_id, _ in services.state.partitions.awaiting_logs}:
             services.wake_topic(topic_id)
         for topic in services.state.topics.values():
             waiting = topic.partitions_placed < topic.partitions or topic.deletion_ms is not None
@@ -239,7 +239,11 @@ class Term:
         Without rows, only live brokers are expected: empty slices cannot name a broker wrongly.
         """
         state = self.services.state
-        known = state.brokers.values() if any(state.encoded) else state.live_brokers()
+        known = (
+            state.brokers.values()
+            if any(content.encoded for content in state.slices)
+            else state.live_brokers()
+        )
         self.services.first_reports.expect(
             (broker.node_id for broker in known if broker.live),
             (broker.node_id for broker in known if not broker.live),

@@ -29,9 +29,9 @@ from tidemark.wire.topics import (
 )
 from tidemark_operator.controller import elections, reassignment
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.controller_state import collision_key
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.topic_index import collision_key
 from tidemark_operator.controller.topics import owner_of
 from tidemark_operator.kube.errors import Conflict, FieldConflict, KubeError, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key, Kind, key_of
@@ -189,7 +189,7 @@ class TopicChanger:
         state = self._services.state
         if change.name is not None:
             return owner_of(state, change.name)
-        return None if change.topic_id is None else state.topic_by_id(change.topic_id)
+        return None if change.topic_id is None else state.topics.by_id(change.topic_id)
 
     def _found(self, change: TopicChange) -> TopicInfo:
         topic = self._known(change)

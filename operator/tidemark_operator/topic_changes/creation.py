@@ -148,11 +148,11 @@ def _check_name(state: ControllerState, topic: str) -> None:
         text = f"{topic} is an internal topic that is not supported"
         raise refused(ErrorCode.invalid_topic_exception, text)
     # The new Topic adopts a coordinators' topic whose Topic was lost.
-    rows = () if topic in COORDINATORS_TOPICS else state.row_ids_named(topic)
-    if state.topics_named(topic) or rows:
+    rows = () if topic in COORDINATORS_TOPICS else state.partitions.ids_named(topic)
+    if state.topics.named(topic) or rows:
         raise refused(ErrorCode.topic_already_exists, f"Topic '{topic}' already exists.")
     # Kafka's names of metrics replace dots by underscores.
-    alike = state.names_like(topic)
+    alike = state.topics.names_like(topic)
     if alike:
         text = f"Topic '{topic}' collides with existing topic: {alike[0]}"
         raise refused(ErrorCode.invalid_topic_exception, text)

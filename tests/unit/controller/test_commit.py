@@ -81,8 +81,9 @@ def test_written_slices_load_to_the_same_state() -> None:
     assert {r.key: r for r in other.all_rows()} == {r.key: r for r in world.state.all_rows()}
     assert other.tombstones_of(numbered_uuid(99)) == {index: tomb}
     assert other.commit == 1
-    assert other.with_placeholders == world.state.with_placeholders
-    assert other.row_bytes == world.state.row_bytes
+    assert other.partitions.with_placeholders == world.state.partitions.with_placeholders
+    sizes = [content.row_bytes for content in world.state.slices]
+    assert [content.row_bytes for content in other.slices] == sizes
 
 
 def test_taking_over_writes_every_slice_under_the_new_epoch() -> None:
@@ -133,7 +134,7 @@ def test_a_write_of_unknown_outcome_is_settled_by_its_commit_number() -> None:
 def _fill(world: ControllerWorld, size_bytes: int) -> None:
     """Fill the only slice up to about the given size."""
     number = 0
-    while world.state.row_bytes[0] < size_bytes:
+    while world.state.slices[0].row_bytes < size_bytes:
         number += 1
         world.state.put_row(row((1, 2, 3), number=10_000 + number, name="n" * 240))
 
@@ -170,7 +171,7 @@ def test_removing_a_row_in_a_draft_counts_and_commits() -> None:
     assert draft.row(world.row().key) is None
     assert (draft.replica_count(1), draft.preferred_count(1)) == (1, 0)
     world.commit(draft)
-    assert world.state.row_ids_named("topic-1") == frozenset()
+    assert world.state.partitions.ids_named("topic-1") == frozenset()
     assert [r.partition for r in world.state.all_rows()] == [1]
 
 

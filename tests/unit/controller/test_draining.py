@@ -130,7 +130,7 @@ def test_a_new_controller_continues_from_the_rows() -> None:
     assert step(other) == 2
     for part in range(4):
         catch_up(other, part)
-    assert not other.state.keys_on(1)
+    assert not other.state.partitions.keys_on(1)
 
 
 def test_a_successor_that_dies_is_replaced() -> None:
@@ -149,13 +149,13 @@ def test_successor_with_failed_storage_is_replaced_and_avoided() -> None:
     """Moves to a broker with failed storage would never end and would bypass the limit."""
     made = world(*(row((1, 2), partition=part) for part in range(6)))
     step(made)
-    keys = made.state.keys_on(3)
+    keys = made.state.partitions.keys_on(3)
     assert keys
     # All replicas on broker 3 report a storage error.
-    made.state.put_failed(3, keys)
+    made.state.storage_failures.put(3, keys)
     made.state.health[3] = BrokerHealth(directory_error="read-only file system")
     assert step(made) == len(keys)
-    assert not made.state.keys_on(3)
+    assert not made.state.partitions.keys_on(3)
     assert step(made) == 0
     assert all(made.row(part).adding == (4,) for part in range(6))
 
@@ -354,7 +354,7 @@ def test_drained_broker_gets_no_new_replicas() -> None:
     draft = made.draft()
     place_topic(draft, view)
     made.commit(draft)
-    assert not made.state.keys_on(1)
+    assert not made.state.partitions.keys_on(1)
     other_topic = topic(2, replication_factor=3, partitions_placed=1)
     made.state.put_topic(other_topic)
     # A reassignment by a client to the drained broker is refused as well.

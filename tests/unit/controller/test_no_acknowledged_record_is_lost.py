@@ -223,7 +223,7 @@ class ReplicationMachine(RuleBasedStateMachine):
             return set(self.world.row().isr) != {node}
         return len(self.lost | {node}) < self.min_isr
 
-    @precondition(lambda self: self.world.state.awaiting_logs)
+    @precondition(lambda self: self.world.state.partitions.awaiting_logs)
     @rule(node=st.sampled_from(NODES))
     def report(self, node: int) -> None:
         """Answer a pending request of the controller for the end of a broker's log."""
@@ -298,7 +298,7 @@ class ClusterOfAChangingMinimum(ReplicationMachine):
     @rule(node=st.sampled_from(NODES), refuses=st.booleans())
     def storage(self, node: int, refuses: bool) -> None:
         key = self.world.row().key
-        news = self.world.state.put_failed(node, frozenset({key} if refuses else ()))
+        news = self.world.state.storage_failures.put(node, frozenset({key} if refuses else ()))
         draft = self.world.draft()
         elections.storage_changed(draft, node, news)
         self.world.commit(draft)

@@ -333,10 +333,10 @@ def test_placement_invariants_hold_for_any_joins_and_failures(plan: dict[str, ob
             assert all(replica < 0 for replica in filled_placeholders), "no host is ever displaced"
             filled.update((made.partition, replica) for replica in filled_placeholders)
     assert all(times == 1 for times in filled.values()), "16: filled once"
-    assert world.state.with_placeholders == {
+    assert world.state.partitions.with_placeholders == {
         made.key for made in world.state.all_rows() if made.placeholders
     }
-    assert all(key[0] == numbered_uuid(1) for key in world.state.with_placeholders)
+    assert all(key[0] == numbered_uuid(1) for key in world.state.partitions.with_placeholders)
 
 
 def test_an_assignment_determines_a_partitions_brokers() -> None:

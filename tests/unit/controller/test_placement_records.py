@@ -77,15 +77,17 @@ def test_superseded_record_is_dropped_with_the_next_write() -> None:
         world.state.put_topic(
             dataclasses.replace(view, partitions_placed=2, status={"partitionsPlaced": 2})
         )
-    world.state.drop_topic("ns/topic-2")
+    world.state.topics.drop("ns/topic-2")
     _record(world, 3)
-    assert sum(map(len, world.state.records)) == 2, "nothing is written for that alone"
+    assert sum(len(content.records) for content in world.state.slices) == 2, (
+        "nothing is written for that alone"
+    )
     # The next record in the same slice takes the superseded ones with it.
     draft = world.draft()
     draft.put_record(numbered_uuid(3), 2)
     draft.put_record(numbered_uuid(4), 2)
     world.commit(draft)
-    left = {id_ for records in world.state.records for id_ in records}
+    left = {id_ for content in world.state.slices for id_ in content.records}
     assert numbered_uuid(1) not in left
     assert numbered_uuid(2) in left, "its rows remain although its Topic is deleted"
 
@@ -93,7 +95,7 @@ def test_superseded_record_is_dropped_with_the_next_write() -> None:
 def test_single_slice_contains_rows_and_records() -> None:
     world = _placed(range(1, 2), slices=1)
     assert _record(world, 1) == 1
-    assert _read(world).records[0] == {numbered_uuid(1): 2}
+    assert _read(world).slices[0].records == {numbered_uuid(1): 2}
 
 
 def test_number_of_records_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

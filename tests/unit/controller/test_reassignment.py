@@ -191,14 +191,14 @@ def test_a_move_without_a_possible_leader_completes_once_there_is_one() -> None:
     # The storage of the new replica fails just when it is in sync.
     in_sync_row = dataclasses.replace(made.row(), isr=(1, 2, 3))
     made.state.put_row(in_sync_row)
-    made.state.put_failed(3, frozenset({in_sync_row.key}))
+    made.state.storage_failures.put(3, frozenset({in_sync_row.key}))
     assert _finish(made) == 0
     assert made.row() == in_sync_row
-    made.state.put_failed(3, frozenset())
+    made.state.storage_failures.put(3, frozenset())
     assert _finish(made) == 1
     assert shape(made) == ((3,), (3,), (), ())
     assert made.row().leader == 3
-    assert made.state.moving == set()
+    assert made.state.partitions.moving == set()
 
 
 def _finish(made: ControllerWorld) -> int:

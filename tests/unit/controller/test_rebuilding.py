@@ -457,7 +457,7 @@ def test_broker_with_a_new_log_directory_does_not_lead_its_former_partitions() -
     world = _behind(row((1,)), brokers=(broker(1), broker(2)))
     index = world.state.slice_index(world.row().key)
     # The slice shows that broker 1 had another log directory.
-    world.state.directories[index][1] = numbered_uuid(77)
+    world.state.slices[index].directories[1] = numbered_uuid(77)
     for node_id in (1, 2):
         reports(world, node_id)
     result = world.reconcile(brokers_acknowledge=False)

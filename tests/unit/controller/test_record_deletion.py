@@ -226,7 +226,7 @@ def test_a_topic_deleted_during_the_query_is_named() -> None:
     view = _view(ALL_TO_HW)
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
-    del world.state.topics[view.topic_key]
+    world.state.topics.drop(view.topic_key)
     waiting = deletion.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
     assert waiting == DeletionWait(
         reason="TopicNotFound", message=f"Topic {view.topic_key} does not exist"
@@ -370,7 +370,7 @@ def test_recreated_topic_is_never_touched() -> None:
         step = deletion.next_step(world.state, view, now_ms=T0)
         assert isinstance(step, Finished)
         assert (step.succeeded, step.reason) == (False, "TopicReplaced")
-        world.state.drop_topic("ns/topic-1")
+        world.state.topics.drop("ns/topic-1")
 
 
 def test_only_the_named_topic_loses_records() -> None:
@@ -396,7 +396,7 @@ def test_deletion_waits_for_topic_and_leaders_until_its_timeout() -> None:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, DeletionWait)
     assert step.reason == "PartitionsOffline"
-    world.state.drop_topic("ns/topic-1")
+    world.state.topics.drop("ns/topic-1")
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, DeletionWait)
     assert step.reason == "TopicNotFound"
@@ -409,7 +409,7 @@ def test_deletion_waits_for_topic_and_leaders_until_its_timeout() -> None:
 def test_an_unknown_topic_is_not_waited_for_for_ever() -> None:
     world = _world()
     view = _view(ALL_TO_HW, timeout_ms=None, created_ms=T0)
-    world.state.drop_topic("ns/topic-1")
+    world.state.topics.drop("ns/topic-1")
     # Without a timeout in the spec, an unknown topic is given up after the default.
     late_ms = T0 + TOPIC_TIMEOUT_MS
     assert isinstance(deletion.next_step(world.state, view, now_ms=late_ms - 1), DeletionWait)

@@ -247,7 +247,7 @@ def test_a_removed_broker_leaves_placeholders_behind() -> None:
     world.commit(draft)
     # The free placeholder number -2, because -1 is in use.
     assert world.row() == row((-2, 2, -1), isr=(2,), leader=2, leader_epoch=1, partition_epoch=1)
-    assert world.state.keys_on(1) == frozenset()
+    assert world.state.partitions.keys_on(1) == frozenset()
 
 
 # ---------------------------------------------------------------- deleted and recreated Brokers
@@ -304,7 +304,9 @@ def test_unknown_former_directory_counts_as_unproven() -> None:
     world.state.put_broker(BrokerInfo(node_id=1, key="ns/broker-1"))
     world.register(1, incarnation=FRESH)
     assert (world.row(0).isr, world.row(1).isr) == ((2,), (1,))
-    (known,) = {where[1] for where in world.state.directories if 1 in where}
+    (known,) = {
+        content.directories[1] for content in world.state.slices if 1 in content.directories
+    }
     assert known == world.state.brokers[1].directory_id, "and from now on it is known"
 
 
@@ -327,14 +329,14 @@ def test_recreated_broker_objects_lose_no_records() -> None:
 def test_slices_name_the_directories_of_the_brokers_in_them_and_no_others() -> None:
     world = world_with_directories()
     index = world.state.slice_index((numbered_uuid(1), 0))
-    assert set(world.state.directories[index]) == {1, 2}
+    assert set(world.state.slices[index].directories) == {1, 2}
     state = ControllerState(controller_id="b", controller_epoch=9, cluster=world.state.cluster)
     commit.load_slice(state, index, world.slices[index])
-    assert state.directories[index] == world.state.directories[index]
+    assert state.slices[index].directories == world.state.slices[index].directories
     draft = world.draft()
     registration.remove_broker(draft, 1)
     world.commit(draft)
-    assert set(world.state.directories[index]) == {2}
+    assert set(world.state.slices[index].directories) == {2}
 
 
 def test_slice_without_directories_is_readable() -> None:
@@ -343,7 +345,7 @@ def test_slice_without_directories_is_readable() -> None:
     # The format of a release that did not record directories.
     old = {key: value for key, value in world.slices[index].items() if key != "directories"}
     commit.load_slice(world.state, index, old)
-    assert world.state.directories[index] == {}
+    assert world.state.slices[index].directories == {}
 
 
 def test_broker_without_its_object_leads_nothing() -> None:

@@ -113,7 +113,8 @@ def test_longest_row_fits_the_slice_schema() -> None:
     made = topic(7, partitions=1, replication_factor=100, name="n" * 249)
     world.state.put_topic(made)
     world.decide(7)
-    text = next(text for texts in world.state.encoded for text in texts.values() if "nnn" in text)
+    texts = [text for content in world.state.slices for text in content.encoded.values()]
+    text = next(text for text in texts if "nnn" in text)
     # The limits of the PartitionSlice's CRD.
     assert len(text) < 2048
     assert commit.SLICE_BYTES_MAX <= 1024 * 1024

@@ -32,7 +32,7 @@ def _world(config: dict[str, str] | None = None, **fields: object) -> Controller
 
 def report_storage(world: ControllerWorld, node_id: int, *, refuses: bool) -> tuple[Event, ...]:
     """Commit a broker's report about its storage, and return the events."""
-    news = world.state.put_failed(node_id, frozenset({KEY} if refuses else ()))
+    news = world.state.storage_failures.put(node_id, frozenset({KEY} if refuses else ()))
     draft = world.draft()
     elections.storage_changed(draft, node_id, news)
     return world.commit(draft).events
@@ -67,7 +67,7 @@ def test_repaired_replica_rejoins_and_leads_again() -> None:
 
 def test_failed_replica_is_not_elected() -> None:
     world = _world(isr=(2, 1), leader=2)
-    world.state.put_failed(1, frozenset({KEY}))
+    world.state.storage_failures.put(1, frozenset({KEY}))
     assert elections.balance_leaders(world.draft(), limit=1) == 0
     fence(world, 3)
     assert world.row().leader == 2
@@ -138,16 +138,16 @@ def test_a_new_process_reports_for_itself(proof: bool) -> None:
     world = _world()
     report_storage(world, 1, refuses=True)
     world.register(1, incarnation=77, previous=101 if proof else -1)
-    assert not world.state.failed_on(1)
+    assert not world.state.storage_failures.on(1)
 
 
 def test_unchanged_reports_are_ignored_and_removed_brokers_forgotten() -> None:
     world = _world()
-    assert world.state.put_failed(1, frozenset()) == frozenset()
-    assert world.state.put_failed(1, frozenset({KEY})) == {KEY}
-    assert world.state.put_failed(1, frozenset({KEY})) == frozenset()
+    assert world.state.storage_failures.put(1, frozenset()) == frozenset()
+    assert world.state.storage_failures.put(1, frozenset({KEY})) == {KEY}
+    assert world.state.storage_failures.put(1, frozenset({KEY})) == frozenset()
     world.state.drop_broker(1)
-    assert not any(world.state.failed())
+    assert not any(world.state.storage_failures.all())
 
 
 def test_the_topic_names_missing_replicas_and_their_cause() -> None:

@@ -69,7 +69,7 @@ def test_topic_is_released_without_dead_brokers_whose_tombstones_stay() -> None:
     assert _step(world).waiting_for == (2,)
     assert _confirm(world, 2) == (ID,)
     assert _step(world).release
-    world.state.drop_topic("ns/topic-1")
+    world.state.topics.drop("ns/topic-1")
     draft = world.draft()
     assert topic_deletion.collect(draft, world.deletions) == 0
     world.commit(draft)
@@ -79,7 +79,7 @@ def test_topic_is_released_without_dead_brokers_whose_tombstones_stay() -> None:
     draft = world.draft()
     assert topic_deletion.collect(draft, world.deletions) == 2
     world.commit(draft)
-    assert world.state.tombstoned_ids() == []
+    assert world.state.tombstones == {}
 
 
 def test_dead_broker_deletes_a_moved_replica_on_its_return() -> None:
@@ -95,7 +95,7 @@ def test_dead_broker_deletes_a_moved_replica_on_its_return() -> None:
     assert _step(world).waiting_for == (1, 2), "it is not waited for"
     for node_id in (1, 2, 3):
         _confirm(world, node_id)
-    world.state.drop_topic("ns/topic-1")
+    world.state.topics.drop("ns/topic-1")
     draft = world.draft()
     assert topic_deletion.collect(draft, world.deletions) == 1
 
@@ -114,7 +114,7 @@ def test_a_broker_without_an_object_is_not_waited_for() -> None:
     _step(world)
     _confirm(world, 1)
     _confirm(world, 2)
-    world.state.drop_topic("ns/topic-1")
+    world.state.topics.drop("ns/topic-1")
     world.state.drop_broker(3)
     draft = world.draft()
     assert topic_deletion.collect(draft, world.deletions) == 2

@@ -315,7 +315,7 @@ def test_tombstone_does_not_block_the_name() -> None:
         rows=[row((1,))],
     )
     world.decide(1)
-    world.state.drop_topic("ns/topic-1")
+    world.state.topics.drop("ns/topic-1")
     world.state.put_topic(topic(2, name="topic-1", replication_factor=1))
     assert _main(world.reconcile(2)) == ("True", "False", "False")
 
@@ -516,7 +516,7 @@ def test_all_refusals_of_a_new_topic_are_reported() -> None:
     view = topic(tiering_spec=ON, config_problem="too long", config_reason="LocalRetentionTooLong")
     world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[view], view=cluster(slices=1))
     # The only slice is full as well.
-    world.state.row_bytes[0] = SLICE_BYTES_MAX
+    world.state.slices[0].row_bytes = SLICE_BYTES_MAX
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "StorageUnavailable")
     message = messages(result)["Stalled"]
@@ -528,7 +528,7 @@ def test_all_refusals_of_a_new_topic_are_reported() -> None:
 def test_full_slice_blocks_only_new_partitions() -> None:
     world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()], view=cluster(slices=1))
     world.reconcile()
-    world.state.row_bytes[0] = SLICE_BYTES_MAX
+    world.state.slices[0].row_bytes = SLICE_BYTES_MAX
     _edited(world, partitions=2)
     result = world.reconcile()
     assert _main(result) == ("True", "False", "True")
@@ -556,7 +556,7 @@ def test_a_full_slice_refuses_a_topic_and_leaves_no_trace_in_the_draft() -> None
     world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(1), topic(2)], view=cluster(slices=1)
     )
-    world.state.row_bytes[0] = SLICE_BYTES_MAX
+    world.state.slices[0].row_bytes = SLICE_BYTES_MAX
     assert "partition slice 0" in _refused(world, 1, "SliceFull")
     assert world.slices == {}
 

@@ -12,7 +12,12 @@ from tidemark.wire.control import FRAME_BYTES_MAX
 from tidemark.wire.framing import encode_request
 from tidemark_operator.controller import snapshot
 from tidemark_operator.controller import users as users_module
-from tidemark_operator.controller.users import RULE_BYTES_MAX, USERS_MAX, ClusterUsers, UserInfo
+from tidemark_operator.controller.users import (
+    RULE_BYTES_MAX,
+    USERS_MAX,
+    ClusterUsers,
+    UserInfo,
+)
 
 
 def acl(name: str = "t", operation: int = 3) -> wire.Acl:

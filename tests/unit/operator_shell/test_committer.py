@@ -115,7 +115,7 @@ async def test_conflict_repeats_the_decision_on_the_stored_state(line: Committer
     seen: list[int] = []
 
     def decide(draft: Draft) -> int:
-        seen.append(len(draft.state.encoded))
+        seen.append(len(draft.state.slices))
         return put(1)(draft)
 
     assert await line.committer.decide(decide) == 1

@@ -20,7 +20,7 @@ from tidemark_operator.term.pacemaker import COLLECT_TURNS, Pacemaker
 
 WARM, MANY = 5, 60
 #: Tables with limits of their own: the last deleted objects, and the brokers of each slice.
-BOUNDED = {".objects._deleted._entries", ".state.hosted"}
+BOUNDED = {".objects._deleted._entries", ".state.slices.hosted"}
 FIGURES = (
     "log_start_offset",
     "local_log_start_offset",
@@ -105,7 +105,7 @@ class TopicChurn:
             **figures,  # type: ignore[arg-type]
         )
         services.state.reports[row.key] = report
-        services.state.put_failed(row.hosts[-1], frozenset({row.key}))
+        services.state.storage_failures.put(row.hosts[-1], frozenset({row.key}))
 
     def _confirm(self, topic_id: UUID) -> None:
         services = self.world.services
@@ -144,8 +144,8 @@ async def test_memory_does_not_grow_with_deleted_topics(
     # Growth per topic, not a fixed number, is what counts as a leak.
     assert not set(grown(before, churn.table_sizes(), MANY)) - BOUNDED
     assert not world.services.state.reports
-    assert not list(world.services.state.failed())
-    assert not world.services.state.tombstoned_ids()
+    assert not list(world.services.state.storage_failures.all())
+    assert not world.services.state.tombstones
 
 
 async def test_the_bytes_of_a_deleted_topic_are_not_counted(world: ShellWorld) -> None:

@@ -80,17 +80,17 @@ async def test_topic_is_served_until_the_grace_period_ends(world: ShellWorld, cl
     for _ in range(2):
         await topics.reconcile(T)
     assert world.status(TOPIC, "t")["partitionsPlaced"] == 2
-    assert not world.services.state.tombstoned_ids()
+    assert not world.services.state.tombstones
     clock.now_ms = deleted_ms + 24 * HOUR_MS - 1
     assert await topics.reconcile(T) == 1
-    assert not world.services.state.tombstoned_ids()
+    assert not world.services.state.tombstones
     # At the end the start is recorded first, and the deletion follows.
     clock.now_ms = deleted_ms + 24 * HOUR_MS
     await topics.reconcile(T)
     assert world.status(TOPIC, "t")["deletion"]["started"] is True
-    assert not world.services.state.tombstoned_ids()
+    assert not world.services.state.tombstones
     await topics.reconcile(T)
-    assert world.services.state.tombstoned_ids()
+    assert world.services.state.tombstones
 
 
 async def test_deletion_that_has_started_continues_if_the_clock_is_set_back(
@@ -103,7 +103,7 @@ async def test_deletion_that_has_started_continues_if_the_clock_is_set_back(
     # Also under the next controller, which knows only what is stored.
     async with world.term():
         await TopicReconciler(world.services).reconcile(T)
-        assert world.services.state.tombstoned_ids()
+        assert world.services.state.tombstones
 
 
 async def test_one_event_says_how_much_is_deleted_and_how_to_keep_it(
@@ -205,7 +205,7 @@ async def test_topic_is_deleted_at_once_without_a_grace_period(
     await topics.reconcile(T)
     world.edit(TOPIC, "t", deletionGracePeriod=period)
     await topics.reconcile(T)
-    assert world.services.state.tombstoned_ids()
+    assert world.services.state.tombstones
 
 
 async def test_protection_holds_a_deletion_whose_grace_period_is_over(
@@ -219,7 +219,7 @@ async def test_protection_holds_a_deletion_whose_grace_period_is_over(
     await topics.reconcile(T)
     assert world.condition(TOPIC, "t", "Stalled")[:2] == ("True", "DeletionProtected")
     assert "deletion" not in world.status(TOPIC, "t")
-    assert not world.services.state.tombstoned_ids()
+    assert not world.services.state.tombstones
 
 
 async def test_deleted_cluster_names_the_topic_and_the_end_of_its_grace_period(
@@ -253,7 +253,7 @@ async def test_grace_period_does_not_hold_back_a_deletion_that_has_started(
     delete(world, clock)
     world.edit(TOPIC, "t", deletionGracePeriod="0s")
     await TopicReconciler(world.services).reconcile(T)
-    assert world.services.state.tombstoned_ids()
+    assert world.services.state.tombstones
     # The brokers delete already, so a period that is set now has nothing to keep.
     world.edit(TOPIC, "t", deletionGracePeriod="24h")
     if restarted:
@@ -283,7 +283,7 @@ async def test_topic_with_partitions_has_its_grace_period_although_its_status_is
     topics = TopicReconciler(world.services)
     for _ in range(2):
         await topics.reconcile(T)
-    assert not world.services.state.tombstoned_ids()
+    assert not world.services.state.tombstones
     assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "DeletionPending")
     assert world.status(TOPIC, "t")["topicId"]
 
@@ -308,7 +308,7 @@ async def test_restored_status_of_a_started_deletion_does_not_end_a_grace_period
     assert "deletion" not in world.status(TOPIC, "t")
     delete(world, clock)
     await topics.reconcile(T)
-    assert not world.services.state.tombstoned_ids()
+    assert not world.services.state.tombstones
 
 
 async def test_released_topic_that_another_finalizer_holds_stays_listed_as_left_behind(

@@ -53,12 +53,12 @@ async def test_protected_topic_is_served_until_the_annotation_is_removed(
     await topics.reconcile(T)
     await topics.reconcile(T)
     assert world.status(TOPIC, "t")["partitionsPlaced"] == 2
-    assert not world.services.state.tombstoned_ids()
+    assert not world.services.state.tombstones
 
     # Without the annotation, the pending deletion takes effect.
     world.annotate(TOPIC, "t")
     await topics.reconcile(T)
-    assert world.services.state.tombstoned_ids()
+    assert world.services.state.tombstones
 
 
 async def test_a_protected_topics_data_is_kept_by_orphan_as_the_message_says(

@@ -147,13 +147,15 @@ async def test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported(
 async def test_a_full_slice_has_room_once_topics_are_deleted(world: ShellWorld) -> None:
     world.make_topic()
     state = world.services.state
-    before = list(state.row_bytes)
+    before = [content.row_bytes for content in state.slices]
     # Pretend that every slice is full.
-    state.row_bytes[:] = [SLICE_BYTES_MAX] * len(before)
+    for content in state.slices:
+        content.row_bytes = SLICE_BYTES_MAX
     status, reason, message = await ready(world)
     assert (status, reason) == ("False", "SliceFull")
     assert "Delete topics" in message
-    state.row_bytes[:] = before
+    for content, row_bytes in zip(state.slices, before, strict=True):
+        content.row_bytes = row_bytes
     assert await served(world)
 
 

@@ -130,7 +130,7 @@ def exporting(run: int) -> Act:
 def broker_drained(world: MortalWorld) -> None:
     placed()(world)
     assert world.condition(BROKER, "broker-1", "Draining")[:2] == ("False", "Drained")
-    assert not world.services.state.keys_on(1)
+    assert not world.services.state.partitions.keys_on(1)
 
 
 def broker_removed(world: MortalWorld) -> None:

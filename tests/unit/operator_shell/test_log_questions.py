@@ -70,7 +70,7 @@ class PowerCutWorld(ShellWorld):
 
     @property
     def row(self) -> PartitionRow:
-        (key,) = self.services.state.keys_on(1)
+        (key,) = self.services.state.partitions.keys_on(1)
         row = self.services.state.row(key)
         assert row is not None
         return row

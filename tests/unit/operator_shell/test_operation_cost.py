@@ -144,10 +144,10 @@ def test_deletion_of_one_topic_visits_only_its_own_slice() -> None:
     for number in range(1, FEW):
         world.state.put_topic(dataclasses.replace(world.view(number), deletion_ms=T0))
         world.decide(number)
-    world.state._tombstones = _KeyLookupOnly(world.state._tombstones)
+    world.state.tombstones = _KeyLookupOnly(world.state.tombstones)
     world.state.put_topic(dataclasses.replace(world.view(FEW), deletion_ms=T0))
     world.decide(FEW)
-    assert len(world.state.tombstoned_ids()) == FEW
+    assert len(world.state.tombstones) == FEW
     # All tombstones reached their slices.
     written = [item for payload in world.slices.values() for item in payload["tombstones"]]  # type: ignore[attr-defined]
     assert len(written) == FEW
@@ -160,7 +160,7 @@ def test_figures_equal_a_count_over_all_rows() -> None:
     world.state.put_topic(topic(21, replication_factor=2))
     world.decide(21)
     assert figures(world) == counted(world) == (41, 0, 1), "no change was announced"
-    world.state.put_failed(2, frozenset({(numbered_uuid(4), 1)}))
+    world.state.storage_failures.put(2, frozenset({(numbered_uuid(4), 1)}))
     assert figures(world) == counted(world) == (41, 0, 2)
     # With broker 1 fenced, partitions are short of replicas. With all fenced, some are offline.
     fence(world, 1)
@@ -175,13 +175,13 @@ def test_figures_equal_a_count_over_all_rows() -> None:
 
 def figures(world: ControllerWorld) -> tuple[int, int, int]:
     state = world.state
-    return state.partition_count, len(state.offline), state.short_of_replicas()
+    return state.partitions.count, len(state.partitions.offline), state.short_of_replicas()
 
 
 def counted(world: ControllerWorld) -> tuple[int, int, int]:
     state = world.state
     rows = list(state.all_rows())
     for node_id in (1, 2, 3):
-        assert state.leader_count(node_id) == sum(row.leader == node_id for row in rows)
+        assert state.partitions.leader_count(node_id) == sum(row.leader == node_id for row in rows)
     short = sum(len(state.in_sync(row)) < len(row.replicas) for row in rows)
     return len(rows), sum(row.leader < 0 for row in rows), short

@@ -144,7 +144,7 @@ async def test_leaders_of_1000_partitions_return_within_two_minutes(
         # All partitions prefer broker 1, but broker 2 leads them.
         state.put_row(row((1, 2), partition=number, leader=2))
     moved = []
-    while state.unbalanced:
+    while state.partitions.unbalanced:
         await world.turn()
         moved.append(sum(found.leader == 1 for found in state.all_rows()))
     assert len(moved) * TICK_S <= 120

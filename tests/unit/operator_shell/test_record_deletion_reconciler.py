@@ -74,7 +74,7 @@ async def run(world: ShellWorld, turns: int = 4) -> None:
 def bump_leader_epoch(world: ShellWorld) -> None:
     """Raise the partition's leader epoch, as an election does."""
     state = world.services.state
-    (key,) = state.keys_on(1)
+    (key,) = state.partitions.keys_on(1)
     row = state.row(key)
     assert row is not None
     state.put_row(replace(row, leader_epoch=row.leader_epoch + 1))

@@ -95,8 +95,8 @@ def _registration(broker: BrokerInfo) -> dict[str, object]:
 
 def _figures(state: ControllerState, broker: BrokerInfo) -> dict[str, object]:
     figures: dict[str, object] = {
-        "leaders": state.leader_count(broker.node_id),
-        "replicas": state.replica_count(broker.node_id),
+        "leaders": state.partitions.leader_count(broker.node_id),
+        "replicas": state.partitions.replica_count(broker.node_id),
     }
     health = state.health.get(broker.node_id)
     if health is not None:

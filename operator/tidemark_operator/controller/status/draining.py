@@ -109,7 +109,7 @@ def named(state: ControllerState, keys: Iterable[RowKey]) -> str:
     known = list(keys)
     texts = []
     for topic_id, partition in known[:NAMED_MAX]:
-        topic = state.topic_by_id(topic_id)
+        topic = state.topics.by_id(topic_id)
         texts.append(f"{'(no Topic)' if topic is None else topic.name}-{partition}")
     more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
     return f"{count(len(known), 'partition')} ({', '.join(texts)}{more})"

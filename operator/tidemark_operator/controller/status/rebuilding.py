@@ -55,7 +55,7 @@ def _stray_topics(state: ControllerState) -> list[dict[str, str]]:
         (state.replica_reports.name(topic_id), id_text(topic_id))
         for topic_id in state.replica_reports.topic_ids()
         if topic_id not in left
-        and state.topic_by_id(topic_id) is None
+        and state.topics.by_id(topic_id) is None
         and not state.tombstones_of(topic_id)
     )
     return [{"topicName": name, "topicId": text} for name, text in found[:STRAY_TOPICS_MAX]]

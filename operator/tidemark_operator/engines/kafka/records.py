@@ -102,7 +102,7 @@ class ApacheKafka(Engine):
 
     async def _name_of(self, topic_id: UUID) -> str:
         """Return the topic's name if the name still has that id."""
-        topic = self._state.topic_by_id(topic_id)
+        topic = self._state.topics.by_id(topic_id)
         if topic is None:
             raise EngineUnavailable("the Topic was deleted")
         found = (await self.cluster.topics([topic.name])).get(topic.name)
