@@ -8,7 +8,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
-TRACED = ROOT / "tests" / "traceability" / "explanation--architecture.yaml"
+TRACED = ROOT / "tools" / "traceability" / "explanation--architecture.yaml"
 _NAMED = re.compile(
     r"`(?:tests/)?((?:unit|integration|conformance|simulation)/\S+?\.py)(?:::(\w+))?`"
 )

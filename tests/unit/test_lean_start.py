@@ -25,10 +25,10 @@ def test_a_server_does_not_import_hypothesis(server: str) -> None:
 #: Runs a server and sends it a signal as soon as it imports its own modules.
 SIGNALLED_EARLY = """
 import os, runpy, sys
-server, number = sys.argv[1], int(sys.argv[2])
+server, module, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 class Telling:
     def find_spec(self, name, path, target=None):
-        if name == f"{server}.main":
+        if name == f"{server}.{module}":
             os.kill(os.getpid(), number)
 sys.meta_path.insert(0, Telling())
 sys.argv = [server, "--config", "/nothing"]
@@ -37,10 +37,14 @@ runpy.run_module(server, run_name="__main__")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("server", ["tidemark_broker", "tidemark_operator"])
-def test_a_server_that_still_imports_ends_on_a_signal(server: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("server", "module"), [("tidemark_broker", "main"), ("tidemark_operator", "process")]
+)
+def test_a_server_that_still_imports_ends_on_a_signal(
+    server: str, module: str, number: int
+) -> None:
     """A handler ends it with a status of its own: without a handler, process 1 would not end."""
-    command = (sys.executable, "-c", SIGNALLED_EARLY, server, str(int(number)))
+    command = (sys.executable, "-c", SIGNALLED_EARLY, server, module, str(int(number)))
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 

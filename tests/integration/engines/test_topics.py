@@ -222,7 +222,7 @@ def test_placeholders_are_filled_when_a_broker_joins_either_engine(engine: Drive
     brokers = engine.brokers
     name, _ = engine.create(2, len(brokers) + 1)
     status = engine.condition_message(name, "FullyReplicated", "False", "Placeholders")
-    assert f"2 replicas of {2 * len(brokers) + 2}" in status
+    assert f"2 of {2 * len(brokers) + 2} replicas wait" in status
     status = engine.ready(name)
     assert status["replicas"]["placed"] == 2 * len(brokers)
     assert status["replicas"]["placeholders"] == 2

@@ -272,7 +272,7 @@ async def test_a_dead_broker_with_the_last_copy_is_deleted_once_given_up_by_name
     await reconciler(world).reconcile(ONE)
     assert world.server.find(BROKER, "broker-1") is None
     (removed,) = (event for event in world.events.emitted if event.reason == "BrokerRemoved")
-    assert "1 partition of topics t" in removed.message
+    assert "1 partition of topic t" in removed.message
 
     # The topic's own condition then offers to continue on an empty copy.
     world.make_broker(2)

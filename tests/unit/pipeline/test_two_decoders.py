@@ -99,7 +99,7 @@ def test_claimed_number_of_records_reserves_no_memory(count: int, codec: int) ->
     # The first call prepares what later ones reuse, which is not to be measured.
     rows_of(build_batch([Record(None, b"", (), T0)]))
     tracemalloc.start()
-    with pytest.raises(CorruptData, match=f"{count} records in 7 bytes"):
+    with pytest.raises(CorruptData, match=f"{count:,} records in 7 bytes"):
         rows_of(data)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
