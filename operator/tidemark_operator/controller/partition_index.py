@@ -64,6 +64,7 @@ class PartitionIndex:
         if row.hosts:
             self._preferred[row.hosts[0]] -= 1
         self._led[row.leader] -= 1
+        # Removing a key that a set lacks has no effect, so the row need not be examined again.
         for keys in (
             self.offline,
             self.with_placeholders,

@@ -14,7 +14,7 @@ class SliceContent:
     """One PartitionSlice.
 
     Invariant: ``encoded`` is the stored text of exactly the rows of this slice, ``row_bytes`` is
-    the size of these texts in JSON, and ``hosted`` counts the rows that name each broker. So the
+    the size of that text in JSON, and ``hosted`` counts the rows that name each broker. So the
     size of a write is known before it is made.
     """
 
