@@ -36,10 +36,9 @@ from tidemark_operator.controller.model import (
     min_insync_replicas,
 )
 from tidemark_operator.controller.partition_index import PartitionIndex
-from tidemark_operator.controller.replica_state_reports import ReplicaStateReports
+from tidemark_operator.controller.replica_state_reports import FailedReplicas, ReplicaStateReports
 from tidemark_operator.controller.rows import slice_of
 from tidemark_operator.controller.slice_content import SliceContent
-from tidemark_operator.controller.storage_failures import StorageFailures
 from tidemark_operator.controller.topic_index import TopicIndex
 from tidemark_operator.controller.users import ClusterUsers
 
@@ -103,7 +102,7 @@ class ControllerState:
         self.at_first: dict[RowKey, PartitionRow] = {}
         #: Topics to restore from the tier that are not in it, with the reason.
         self.not_in_tier: dict[uuid.UUID, str] = {}
-        self.storage_failures = StorageFailures()
+        self.storage_failures = FailedReplicas()
         #: Which leaders and replicas have not acknowledged their state yet.
         self.acknowledgements = Acknowledgements()
         #: No broker has connected to this controller, though it has led for a while.
