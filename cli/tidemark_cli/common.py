@@ -1,6 +1,7 @@
 """Options, consoles and cluster lookups that several commands share."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -18,13 +19,40 @@ DirOption = Annotated[
     Path, typer.Option("--dir", help="Folder of the local cluster.", envvar="TIDEMARK_DIR")
 ]
 DEFAULT_DIR = Path(".tidemark")
-KubeconfigOption = Annotated[
-    Path | None, typer.Option(help="Kubeconfig of the cluster to use instead of the local one.")
-]
-ContextOption = Annotated[str, typer.Option("--context", help="Context of the kubeconfig.")]
-NamespaceOption = Annotated[
-    str, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")
-]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOptions:
+    """Kubernetes API that the options name; empty fields are not given."""
+
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Kubeconfig of the cluster to use instead of the local one.")
+    ] = None
+    context: Annotated[str, typer.Option("--context", help="Context of the kubeconfig.")] = ""
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")
+    ] = ""
+
+    def connect(self) -> KubeClient:
+        """Return a client for the named API server, or the one that kubectl would use.
+
+        Exits with a hint on failure.
+        """
+        # The same order as in kubectl: the option, the environment, the home directory.
+        path = self.kubeconfig or Path(
+            os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config"
+        )
+        try:
+            namespace = self.namespace or namespace_of(path, self.context)
+            return KubeClient(path, namespace, self.context)
+        except (KubeRequestError, ValueError, OSError) as error:
+            fail(str(error))
+
+    def require_kubeconfig(self) -> None:
+        """Exit if an option is given that would be ignored without a kubeconfig."""
+        if self.kubeconfig is None and (self.context or self.namespace):
+            fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
+
 
 console = Console()
 errors = Console(stderr=True)
@@ -66,16 +94,14 @@ def open_cluster(directory: Path, otherwise: str = "") -> "LocalCluster":
     return LocalCluster(layout, settings, lambda line: console.print(line, highlight=False))
 
 
-def is_local(called: typer.Context, kubeconfig: Path | None) -> bool:
+def is_local(called: typer.Context, api: ApiOptions) -> bool:
     """Return whether a command without further options means the local cluster."""
-    return kubeconfig is None and called.obj != OF_KUBECTL
+    return api.kubeconfig is None and called.obj != OF_KUBECTL
 
 
-def local_brokers(
-    called: typer.Context, directory: Path, kubeconfig: Path | None
-) -> dict[int, str] | None:
+def local_brokers(called: typer.Context, directory: Path, api: ApiOptions) -> dict[int, str] | None:
     """Return what is known about each broker's process by node id, None for another cluster."""
-    if not is_local(called, kubeconfig):
+    if not is_local(called, api):
         return None
     layout = open_cluster(directory).layout
     from tidemark_devcluster.processes import find
@@ -89,26 +115,17 @@ def local_brokers(
     return texts
 
 
-def open_kube(
-    called: typer.Context, directory: Path, kubeconfig: Path | None, context: str, namespace: str
-) -> KubeClient:
+def open_kube(called: typer.Context, directory: Path, api: ApiOptions) -> KubeClient:
     """Return a client for the API server that the options select; exit with a hint on failure.
 
     With a kubeconfig, or as a plugin of kubectl, that is the server that kubectl would use.
     Otherwise it is the local cluster's.
     """
-    # Without options the local cluster is meant, except for a plugin of kubectl.
-    if is_local(called, kubeconfig):
-        if context or namespace:
-            fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
-        cluster = open_cluster(directory)
-        try:
-            return cluster.kube()
-        except (KubeRequestError, OSError) as error:
-            fail(f"{error}; if the local cluster is down, start it with: tidemark up")
-    # The same order as in kubectl: the option, the environment, the home directory.
-    path = kubeconfig or Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+    if not is_local(called, api):
+        return api.connect()
+    api.require_kubeconfig()
+    cluster = open_cluster(directory)
     try:
-        return KubeClient(path, namespace or namespace_of(path, context), context)
-    except (KubeRequestError, ValueError, OSError) as error:
-        fail(str(error))
+        return cluster.kube()
+    except (KubeRequestError, OSError) as error:
+        fail(f"{error}; if the local cluster is down, start it with: tidemark up")

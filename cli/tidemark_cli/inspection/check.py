@@ -9,10 +9,8 @@ import typer
 
 from tidemark_cli.common import (
     DEFAULT_DIR,
-    ContextOption,
+    ApiOptions,
     DirOption,
-    KubeconfigOption,
-    NamespaceOption,
     console,
     fail,
     local_brokers,
@@ -22,13 +20,16 @@ from tidemark_cli.inspection.causes import UnknownReference, resolve
 from tidemark_cli.inspection.findings import findings, verdict
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.inspection.status import NOT_HEALTHY
+from tidemark_cli.option_groups import option_groups
 from tidemark_kube.client import KubeRequestError
 
 POLL_S = 1.0
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
+@option_groups
 def check(
+    *,
     called: typer.Context,
     references: Annotated[
         list[str] | None,
@@ -38,18 +39,16 @@ def check(
         str, typer.Option(help="Time to wait until everything is well, such as 90s or 2m.")
     ] = "0s",
     directory: DirOption = DEFAULT_DIR,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-    namespace: NamespaceOption = "",
+    api: ApiOptions,
 ) -> None:
     """Exit with status 0 if the cluster, or the named objects, are healthy; otherwise with 3."""
     # The wait includes the time until the API server responds.
     deadline = time.monotonic() + _seconds(wait)
-    kube = open_kube(called, directory, kubeconfig, context, namespace)
+    kube = open_kube(called, directory, api)
     try:
         # A process may end while the command waits.
         healthy = _wait(
-            lambda: read_snapshot(kube, local_brokers(called, directory, kubeconfig)),
+            lambda: read_snapshot(kube, local_brokers(called, directory, api)),
             references or [],
             deadline,
         )

@@ -8,10 +8,8 @@ import typer
 
 from tidemark_cli.common import (
     DEFAULT_DIR,
-    ContextOption,
+    ApiOptions,
     DirOption,
-    KubeconfigOption,
-    NamespaceOption,
     console,
     fail,
     is_local,
@@ -19,27 +17,28 @@ from tidemark_cli.common import (
     open_cluster,
     open_kube,
 )
+from tidemark_cli.option_groups import option_groups
 from tidemark_kube.client import KubeRequestError
 
 
+@option_groups
 def report(
+    *,
     called: typer.Context,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File to write. Default: tidemark-report-TIME.tar.gz."),
     ] = None,
     directory: DirOption = DEFAULT_DIR,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-    namespace: NamespaceOption = "",
+    api: ApiOptions,
 ) -> None:
     """Write objects, Events, logs, metrics and versions to one archive, without secrets."""
     path = output or Path(time.strftime("tidemark-report-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
     if not path.name.endswith(".tar.gz"):
         fail(f"{path}: the name must end with .tar.gz")
-    kube = open_kube(called, directory, kubeconfig, context, namespace)
+    kube = open_kube(called, directory, api)
     logs = metrics = None
-    if is_local(called, kubeconfig):
+    if is_local(called, api):
         cluster = open_cluster(directory)
         logs = {log.stem: log for log in sorted((cluster.layout.root / "logs").glob("*.log"))}
         # A process that has left a log and does not run is named, because that is often the cause.
@@ -52,7 +51,7 @@ def report(
     from tidemark_cli.inspection.support_bundle import write_bundle
 
     try:
-        processes = local_brokers(called, directory, kubeconfig)
+        processes = local_brokers(called, directory, api)
         index = write_bundle(path, kube, logs=logs, metrics=metrics, processes=processes)
     except FileExistsError:
         fail(f"{path} exists: choose another file with --output")

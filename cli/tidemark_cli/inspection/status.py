@@ -12,10 +12,8 @@ from rich.console import Console
 from tidemark.message_text import count
 from tidemark_cli.common import (
     DEFAULT_DIR,
-    ContextOption,
+    ApiOptions,
     DirOption,
-    KubeconfigOption,
-    NamespaceOption,
     console,
     fail,
     local_brokers,
@@ -27,6 +25,7 @@ from tidemark_cli.inspection.object_summaries import is_named
 from tidemark_cli.inspection.screens import ordered, print_screen
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.inspection.topic_rows import TopicRows
+from tidemark_cli.option_groups import option_groups
 from tidemark_kube.client import KubeClient, KubeRequestError
 
 TOPICS_SHOWN = 20
@@ -43,7 +42,9 @@ class _Choice(NamedTuple):
     limit: int
 
 
+@option_groups
 def status(
+    *,
     called: typer.Context,
     names: Annotated[
         list[str] | None,
@@ -67,20 +68,18 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")
     ] = False,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-    namespace: NamespaceOption = "",
+    api: ApiOptions,
 ) -> None:
     """Show the health of the cluster, its objects and their problems."""
     if watch and output in ("json", "yaml"):
         fail(f"--watch shows text: leave out --output {output}")
-    kube = open_kube(called, directory, kubeconfig, context, namespace)
+    kube = open_kube(called, directory, api)
     choice = _Choice(names or [], limit)
     # Everything is read before anything is printed, so that a failure prints no partial status.
     try:
         while True:
             # A process may end while the screen is watched.
-            snapshot = read_snapshot(kube, local_brokers(called, directory, kubeconfig))
+            snapshot = read_snapshot(kube, local_brokers(called, directory, api))
             found = chosen_findings(snapshot, choice.names)
             if watch:
                 console.clear()

@@ -10,10 +10,8 @@ from rich.text import Text
 
 from tidemark_cli.common import (
     DEFAULT_DIR,
-    ContextOption,
+    ApiOptions,
     DirOption,
-    KubeconfigOption,
-    NamespaceOption,
     console,
     fail,
     is_local,
@@ -31,12 +29,15 @@ from tidemark_cli.inspection.causes import (
 from tidemark_cli.inspection.findings import HealthFinding, findings, verdict
 from tidemark_cli.inspection.screens import print_findings
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
+from tidemark_cli.option_groups import option_groups
 from tidemark_kube.client import KubeRequestError
 
 EVENTS_SHOWN = 10
 
 
+@option_groups
 def why(
+    *,
     called: typer.Context,
     reference: Annotated[
         str,
@@ -45,14 +46,12 @@ def why(
         ),
     ] = "",
     directory: DirOption = DEFAULT_DIR,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-    namespace: NamespaceOption = "",
+    api: ApiOptions,
 ) -> None:
     """Explain a problem: the conditions, their cause, the remedy and the latest Events."""
-    kube = open_kube(called, directory, kubeconfig, context, namespace)
+    kube = open_kube(called, directory, api)
     try:
-        snapshot = read_snapshot(kube, local_brokers(called, directory, kubeconfig))
+        snapshot = read_snapshot(kube, local_brokers(called, directory, api))
         events = kube.events()
     except (KubeRequestError, OSError) as error:
         fail(f"{error}; if the local cluster is down, start it with: tidemark up")
@@ -77,7 +76,7 @@ def why(
         name,
         events=events_of(events, kind, name),
         namespace=kube.namespace,
-        local=is_local(called, kubeconfig),
+        local=is_local(called, api),
     )
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tidemark_cli.common import DEFAULT_DIR, DirOption, fail
-from tidemark_cli.kafka_access import BootstrapOption, ClientConfigOption
+from tidemark_cli.common import fail
+from tidemark_cli.option_groups import option_groups
 from tidemark_cli.records.positions import FORMS, TIME_FORMS, BadPosition, parse_choice
-from tidemark_cli.records.session import run, target
+from tidemark_cli.records.session import BrokerOptions, run
 from tidemark_cli.records.text import DIRECTIVES, BadTemplate, RecordFormat, json_record
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _DIRECTIVES = ", ".join(f"%{name} {meaning}" for name, meaning in DIRECTIVES.items())
 
 
+@option_groups
 def consume(
+    *,
     topic: Annotated[str, typer.Argument(help="Topic to read.")],
     offset: Annotated[
         str,
@@ -71,9 +73,7 @@ def consume(
             "--read-uncommitted", help="Read records of open and aborted transactions too."
         ),
     ] = False,
-    bootstrap: BootstrapOption = "",
-    client_config: ClientConfigOption = None,
-    directory: DirOption = DEFAULT_DIR,
+    brokers: BrokerOptions,
 ) -> None:
     """Print the records of a topic, up to its present end.
 
@@ -99,7 +99,7 @@ def consume(
 
     shows: dict[str, Callable[[int, DecodedRecord], bytes] | None]
     shows = {"text": as_text, "json": as_json, "none": None}
-    where = target(bootstrap, client_config, directory)
+    where = brokers.target()
     # kio and the client are imported only now, so that --help is fast.
     from tidemark_cli.records.consuming import ConsumePlan, Consuming
     from tidemark_cli.records.progress import reported, say

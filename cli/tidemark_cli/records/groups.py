@@ -3,14 +3,14 @@
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark_cli.common import DEFAULT_DIR, DirOption, fail
-from tidemark_cli.kafka_access import BootstrapOption, ClientConfigOption
+from tidemark_cli.common import fail
+from tidemark_cli.option_groups import option_groups
 from tidemark_cli.records.positions import FORMS, TIME_FORMS, BadPosition, parse_choice, resolve
-from tidemark_cli.records.session import run, target
+from tidemark_cli.records.session import BrokerOptions, OutputOption, run
 from tidemark_cli.records.text import columns
 
 if TYPE_CHECKING:
@@ -19,21 +19,20 @@ if TYPE_CHECKING:
     from tidemark.kafka_client.topic_leaders import TopicLeaders
 
 app = typer.Typer(help="Show consumer groups with their lag, reset their offsets, or delete them.")
-OutputOption = Annotated[Literal["text", "json"], typer.Option(help="Format of the output.")]
 GroupArgument = Annotated[str, typer.Argument(help="Consumer group.")]
 #: States of a group without members.
 _WITHOUT_MEMBERS = frozenset({"empty", "dead"})
 
 
 @app.command("list")
+@option_groups
 def list_(
+    *,
     output: OutputOption = "text",
-    bootstrap: BootstrapOption = "",
-    client_config: ClientConfigOption = None,
-    directory: DirOption = DEFAULT_DIR,
+    brokers: BrokerOptions,
 ) -> None:
     """List groups with their state and protocol: classic, or consumer (KIP-848)."""
-    where = target(bootstrap, client_config, directory)
+    where = brokers.target()
 
     async def work(client: "KafkaClient", _: asyncio.Event) -> None:
         from tidemark.kafka_client.groups import Groups
@@ -56,15 +55,15 @@ def list_(
 
 
 @app.command()
+@option_groups
 def describe(
+    *,
     group: GroupArgument,
     output: OutputOption = "text",
-    bootstrap: BootstrapOption = "",
-    client_config: ClientConfigOption = None,
-    directory: DirOption = DEFAULT_DIR,
+    brokers: BrokerOptions,
 ) -> None:
     """Describe a group: each partition's committed offset, end, lag and member."""
-    where = target(bootstrap, client_config, directory)
+    where = brokers.target()
 
     async def work(client: "KafkaClient", _: asyncio.Event) -> None:
         body = await _described(client, group)
@@ -74,7 +73,9 @@ def describe(
 
 
 @app.command()
+@option_groups
 def reset(
+    *,
     group: GroupArgument,
     to: Annotated[str, typer.Option("--to", help=f"New offset: {FORMS}; {TIME_FORMS}.")],
     topics: Annotated[
@@ -86,9 +87,7 @@ def reset(
     execute: Annotated[
         bool, typer.Option("--execute", help="Commit the offsets. Default: only show them.")
     ] = False,
-    bootstrap: BootstrapOption = "",
-    client_config: ClientConfigOption = None,
-    directory: DirOption = DEFAULT_DIR,
+    brokers: BrokerOptions,
 ) -> None:
     """Show the offsets that a group would continue from, and commit them with --execute.
 
@@ -99,7 +98,7 @@ def reset(
         choice = parse_choice(to)
     except BadPosition as error:
         fail(f"--to: {error}")
-    where = target(bootstrap, client_config, directory)
+    where = brokers.target()
 
     async def work(client: "KafkaClient", _: asyncio.Event) -> None:
         from tidemark.kafka_client.errors import ClusterRefused
@@ -135,14 +134,14 @@ def reset(
 
 
 @app.command()
+@option_groups
 def delete(
+    *,
     names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Groups to delete.")],
-    bootstrap: BootstrapOption = "",
-    client_config: ClientConfigOption = None,
-    directory: DirOption = DEFAULT_DIR,
+    brokers: BrokerOptions,
 ) -> None:
     """Delete groups that have no members, with their committed offsets."""
-    where = target(bootstrap, client_config, directory)
+    where = brokers.target()
 
     async def work(client: "KafkaClient", _: asyncio.Event) -> None:
         from tidemark.kafka_client.groups import Groups

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tidemark_cli.common import DEFAULT_DIR, DirOption, fail
-from tidemark_cli.kafka_access import BootstrapOption, ClientConfigOption
+from tidemark_cli.common import fail
+from tidemark_cli.option_groups import option_groups
 from tidemark_cli.records.inputs import BadInput, RecordFields, parse_headers
 from tidemark_cli.records.positions import TIME_FORMS, BadPosition, parse_time_ms
-from tidemark_cli.records.session import run, target
+from tidemark_cli.records.session import BrokerOptions, run
 
 if TYPE_CHECKING:
     from tidemark.kafka_client.client import KafkaClient
@@ -20,7 +20,9 @@ CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _ACKS = {"all": -1, "1": 1}
 
 
+@option_groups
 def produce(
+    *,
     topic: Annotated[str, typer.Argument(help="Topic to write to.")],
     value: Annotated[
         str | None, typer.Option("--value", "-v", help="Value of the records.")
@@ -77,9 +79,7 @@ def produce(
             "duplicates, or the leader (1)."
         ),
     ] = "all",
-    bootstrap: BootstrapOption = "",
-    client_config: ClientConfigOption = None,
-    directory: DirOption = DEFAULT_DIR,
+    brokers: BrokerOptions,
 ) -> None:
     """Write records to a topic: lines of standard input, or a value.
 
@@ -106,7 +106,7 @@ def produce(
         )
     except (BadInput, BadPosition) as error:
         fail(str(error))
-    where = target(bootstrap, client_config, directory)
+    where = brokers.target()
     if not sources and sys.stdin.isatty():
         typer.echo("Type one record per line. Ctrl-D ends the input.", err=True)
     # kio and the client are imported only now, so that --help is fast.

@@ -5,13 +5,13 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from tidemark_cli.common import fail, open_cluster
-from tidemark_cli.kafka_access import open_access
+from tidemark_cli.common import DEFAULT_DIR, DirOption, fail, open_cluster
+from tidemark_cli.kafka_access import BootstrapOption, ClientConfigOption, open_access
 
 if TYPE_CHECKING:
     from tidemark.kafka_client.access import KafkaAccess
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Id under which brokers log and throttle these commands.
 CLIENT_ID = "tidemark-cli"
+OutputOption = Annotated[Literal["text", "json"], typer.Option(help="Format of the output.")]
 
 
 class Target(NamedTuple):
@@ -28,23 +29,30 @@ class Target(NamedTuple):
     advice: str
 
 
-def target(bootstrap: str, client_config: Path | None, directory: Path) -> Target:
-    """Return the cluster that the options select: any by its addresses, or the local one.
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """Options that select the brokers of a command: any by their addresses, or the local ones."""
 
-    Exits with a hint if there is none.
-    """
-    if bootstrap:
-        advice = "Check --bootstrap, and --client-config if the listener requires TLS or SASL"
-        return Target(open_access(bootstrap, client_config), advice)
-    cluster = open_cluster(directory, ", or name brokers with --bootstrap HOST:PORT")
-    addresses = cluster.addresses().bootstrap
-    if not addresses:
-        folder = cluster.layout.root
-        fail(
-            f"no broker of the cluster in {folder} is running: start it with: tidemark up --dir "
-            f"{directory}"
+    bootstrap: BootstrapOption = ""
+    client_config: ClientConfigOption = None
+    directory: DirOption = DEFAULT_DIR
+
+    def target(self) -> Target:
+        """Return the cluster that the options select; exit with a hint if there is none."""
+        if self.bootstrap:
+            advice = "Check --bootstrap, and --client-config if the listener requires TLS or SASL"
+            return Target(open_access(self.bootstrap, self.client_config), advice)
+        cluster = open_cluster(self.directory, ", or name brokers with --bootstrap HOST:PORT")
+        addresses = cluster.addresses().bootstrap
+        if not addresses:
+            folder = cluster.layout.root
+            fail(
+                f"no broker of the cluster in {folder} is running: start it with: tidemark up "
+                f"--dir {self.directory}"
+            )
+        return Target(
+            open_access(addresses, self.client_config), "Look at it with: tidemark status"
         )
-    return Target(open_access(addresses, client_config), "Look at it with: tidemark status")
 
 
 Work = Callable[["KafkaClient", asyncio.Event], Awaitable[None]]

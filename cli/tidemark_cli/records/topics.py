@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark_cli.common import DEFAULT_DIR, DirOption
-from tidemark_cli.kafka_access import BootstrapOption, ClientConfigOption
-from tidemark_cli.records.session import run, target
+from tidemark_cli.option_groups import option_groups
+from tidemark_cli.records.session import BrokerOptions, OutputOption, run
 from tidemark_cli.records.text import columns
 from tidemark_cli.sizes import size_text
 
@@ -17,28 +16,27 @@ if TYPE_CHECKING:
     from tidemark_cli.records.topic_figures import Listing
 
 app = typer.Typer(help="Show the topics that brokers serve, with their offsets.")
-OutputOption = Annotated[Literal["text", "json"], typer.Option(help="Format of the output.")]
 _UNKNOWN = "?"
 _LIST_HEADING = ("TOPIC", "PARTITIONS", "REPLICAS", "IN-SYNC", "TIERED", "OFFSETS")
 
 
 @app.command("list")
+@option_groups
 def list_(
+    *,
     internal: Annotated[
         bool,
         typer.Option("--internal", "-i", help="Also topics whose names start with underscores."),
     ] = False,
     output: OutputOption = "text",
-    bootstrap: BootstrapOption = "",
-    client_config: ClientConfigOption = None,
-    directory: DirOption = DEFAULT_DIR,
+    brokers: BrokerOptions,
 ) -> None:
     """List topics: partitions, replicas, those in sync, tiering, and offsets from start to end.
 
     Brokers answer, of the local cluster or of --bootstrap. The desired state of topics with a
     manifest is in ``tidemark status``.
     """
-    where = target(bootstrap, client_config, directory)
+    where = brokers.target()
 
     async def work(client: "KafkaClient", _: asyncio.Event) -> None:
         from tidemark_cli.records.topic_figures import list_topics
@@ -60,19 +58,19 @@ def list_(
 
 
 @app.command()
+@option_groups
 def describe(
+    *,
     name: Annotated[str, typer.Argument(help="Topic.")],
     output: OutputOption = "text",
-    bootstrap: BootstrapOption = "",
-    client_config: ClientConfigOption = None,
-    directory: DirOption = DEFAULT_DIR,
+    brokers: BrokerOptions,
 ) -> None:
     """Describe a topic: its id and configuration, and each partition's replicas and offsets.
 
     START to END are the offsets in both tiers. From LOCAL-START on they are on the leader's disk,
     where SIZE is their size.
     """
-    where = target(bootstrap, client_config, directory)
+    where = brokers.target()
 
     async def work(client: "KafkaClient", _: asyncio.Event) -> None:
         from tidemark_cli.records.topic_figures import describe_topic

@@ -16,19 +16,11 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.sweeper import Sweeper, SweepReport
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
-from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.common import console, errors, fail
 from tidemark_cli.files import write_atomically
-from tidemark_cli.tier.stores import (
-    BucketsOption,
-    EndpointOption,
-    OpenTier,
-    PathOption,
-    PrefixOption,
-    RegionOption,
-    named_store,
-    open_named,
-)
-from tidemark_cli.tier.tables import LogOption, spark_log
+from tidemark_cli.option_groups import option_groups
+from tidemark_cli.tier.stores import OpenTier, TierOptions
+from tidemark_cli.tier.tables import SparkOptions, spark_log
 from tidemark_devcluster.toolchain.errors import ToolchainError
 from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
@@ -42,24 +34,20 @@ _DAY_MS = 24 * 3600 * 1000
 _UNKNOWN = (StoreError, ManifestError, TopicNotFound, TopicAmbiguous)
 
 
+@option_groups
 def audit(
+    *,
     topics: Annotated[
         list[str] | None, typer.Argument(help="Names of topics. Default: the whole tier.")
     ] = None,
     prometheus: Annotated[
         Path | None, typer.Option(help="Write metrics to this .prom file for the node exporter.")
     ] = None,
-    cores: Annotated[int, typer.Option(min=1, help="Number of cores.")] = 2,
     record: Annotated[
         bool, typer.Option(help="Store the result for the condition RemoteIntegrity of Topics.")
     ] = True,
-    log: LogOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    path: PathOption = "",
-    endpoint: EndpointOption = "",
-    buckets: BucketsOption = "",
-    prefix: PrefixOption = "",
-    region: RegionOption = "",
+    spark: SparkOptions,
+    tier: TierOptions,
 ) -> None:
     """Compare every segment in the tier with its manifest: digests, sizes, checksums, contiguous
     offsets, leader and tiered epochs. Without topics, find unreferenced objects, too.
@@ -67,7 +55,7 @@ def audit(
     Exit status: 0 if everything is intact; 3 if something is damaged or missing; 1 if the command
     failed.
     """
-    opened = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
+    opened = tier.open()
     console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
     reports: list[AuditReport] = []
     outcomes: list[TopicAudit] = []
@@ -77,9 +65,9 @@ def audit(
     try:
         find_java()
         ensure_spark(console.print)
-        spark_log_path = spark_log(log, directory)
+        spark_log_path = spark_log(spark.log, tier.directory)
         for report, outcome in _audited(
-            opened, _chosen(opened, topics or []), cores, spark_log_path
+            opened, _chosen(opened, topics or []), spark.cores, spark_log_path
         ):
             reports.append(report)
             outcomes.append(outcome)

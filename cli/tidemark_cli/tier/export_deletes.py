@@ -5,22 +5,13 @@ A ``RecordDeletion`` is used if a Kubernetes API is available, otherwise the bro
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from tidemark_cli.common import fail, open_cluster
+from tidemark_cli.common import ApiOptions, fail, open_cluster
 from tidemark_cli.tier.record_deletions import RecordDeletions
-from tidemark_kube.client import KubeClient, KubeRequestError, namespace_of
+from tidemark_kube.client import KubeRequestError
 from tidemark_pipeline.export.record_deletion import BrokerDeletions, Deleter
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.read.topic_source import topic_options
-
-
-class ApiOptions(NamedTuple):
-    """Kubernetes API that the options name; empty fields are not given."""
-
-    kubeconfig: Path | None
-    context: str
-    namespace: str
 
 
 def deleter_of(
@@ -33,18 +24,16 @@ def deleter_of(
     OptionError.
     """
     # Ignoring these options would delete through another API than the user names.
-    if api.kubeconfig is None and (api.context or api.namespace):
-        fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
+    api.require_kubeconfig()
     # The RecordDeletion objects are annotated with the table that contains the records.
     table = table_options.name_of(table_options.table)
-    try:
-        if api.kubeconfig is not None:
-            namespace = api.namespace or namespace_of(api.kubeconfig, api.context)
-            return RecordDeletions(KubeClient(api.kubeconfig, namespace, api.context), table)
-        if directory is not None:
+    if api.kubeconfig is not None:
+        return RecordDeletions(api.connect(), table)
+    if directory is not None:
+        try:
             return RecordDeletions(open_cluster(directory).kube(), table)
-    except (KubeRequestError, ValueError, OSError) as error:
-        fail(str(error))
+        except (KubeRequestError, OSError) as error:
+            fail(str(error))
     # Without an API, brokers delete the records directly.
     access = topic_options(source).access
     if access is None:

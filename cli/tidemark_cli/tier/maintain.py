@@ -12,40 +12,18 @@ from tidemark.message_text import count
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
-from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail
-from tidemark_cli.tier.spark_topic import source_options
-from tidemark_cli.tier.stores import (
-    BucketsOption,
-    EndpointOption,
-    PathOption,
-    PrefixOption,
-    RegionOption,
-    named_store,
-)
-from tidemark_cli.tier.tables import (
-    PAIR,
-    CatalogOption,
-    ConfOption,
-    CoresOption,
-    FormatOption,
-    JarOption,
-    LogOption,
-    WarehouseOption,
-    check_jars,
-    jars,
-    pairs,
-    place,
-    spark_log,
-)
+from tidemark_cli.common import console, errors, fail
+from tidemark_cli.option_groups import option_groups
+from tidemark_cli.tier.spark_topic import SourceOptions
+from tidemark_cli.tier.tables import CatalogOptions, SparkOptions, spark_log
 from tidemark_devcluster.toolchain.errors import ToolchainError
 from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_operator.resources.scalars import duration_ms
 from tidemark_pipeline.errors import project_error
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import ExportError
-from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.maintenance import Maintained, TableMaintenance
-from tidemark_pipeline.export.table_options import TableOptions, catalog_of
+from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.read.options import OptionError
 from tidemark_pipeline.read.topic_source import topic_options
@@ -61,12 +39,13 @@ _EXPLAINED = (
 )
 
 
+@option_groups
 def maintain(
+    *,
     tables: Annotated[
         list[str], typer.Argument(help="Tables with their namespace, such as db.orders.")
     ],
-    table_format: FormatOption = Format.ICEBERG,
-    warehouse: WarehouseOption = "",
+    catalog: CatalogOptions,
     compact: Annotated[
         bool, typer.Option(help="Compact small files, and files with many deleted rows.")
     ] = True,
@@ -93,22 +72,8 @@ def maintain(
             help="With --propagate-deletes: delete older versions and their files, too.",
         ),
     ] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Option of the data source that has the topic, {PAIR}"),
-    ] = None,
-    bootstrap: Annotated[str, typer.Option(help="Brokers to read log starts from.")] = "",
-    directory: DirOption = DEFAULT_DIR,
-    path: PathOption = "",
-    endpoint: EndpointOption = "",
-    buckets: BucketsOption = "",
-    prefix: PrefixOption = "",
-    region: RegionOption = "",
-    catalog: CatalogOption = None,
-    conf: ConfOption = None,
-    jar: JarOption = None,
-    cores: CoresOption = 2,
-    log: LogOption = None,
+    source: SourceOptions,
+    spark: SparkOptions,
 ) -> None:
     """Compact small files of tables, expire old versions, and remove unreferenced files.
 
@@ -117,8 +82,8 @@ def maintain(
 
     Exit status: 0 if it is done, 1 if it failed.
     """
-    properties, conf_given = pairs(catalog, "--catalog"), pairs(conf, "--conf")
-    jar_paths = check_jars(jar)
+    catalog.check()
+    source.extra()
     upkeep = TableMaintenance(
         compact=compact,
         keep=_age(keep, "--keep"),
@@ -127,36 +92,34 @@ def maintain(
     )
     if from_history and not propagate_deletes:
         fail("--from-history needs --propagate-deletes")
-    extra = pairs(option, "--option")
-    named_source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     try:
-        catalog_settings = catalog_of(place(warehouse), properties, table_format)
-        table_options = TableOptions(table=tables[0], format=table_format, catalog=catalog_settings)
-        source = None
+        table_options = TableOptions(
+            table=tables[0], format=catalog.table_format, catalog=catalog.properties()
+        )
+        topics = None
         if propagate_deletes:
-            source = source_options(named_source, extra, directory)
+            topics = source.options()
             # Checks the source before Spark starts; each table names its own topic, so "-" is a
             # placeholder.
-            topic_options({**source, "topic": "-"})
+            topic_options({**topics, "topic": "-"})
         find_java()
         ensure_spark(console.print)
-        spark_log_path = spark_log(log, directory)
+        spark_log_path = spark_log(spark.log, source.directory)
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         from tidemark_pipeline.session import local_session
 
-        format_jars = jars(jar_paths, table_format, catalog_settings, conf_given)
-        settings = table_options.settings(format_jars, conf_given)
+        settings = catalog.settings(table_options)
         try:
             with local_session(
-                "tidemark maintain", cores=cores, log=spark_log_path, settings=settings
+                "tidemark maintain", cores=spark.cores, log=spark_log_path, settings=settings
             ) as session:
                 for table in tables:
-                    if source is not None:
+                    if topics is not None:
                         # Before the compaction, which then does not rewrite rows that are about to
                         # be deleted.
-                        _propagate(session, table_options, table, source, history=from_history)
+                        _propagate(session, table_options, table, topics, history=from_history)
                     _maintain(session, table_options, table, upkeep)
         except (PySparkException, Py4JJavaError) as error:
             fail(f"{project_error(str(error))[1]}; Spark's own log: {spark_log_path}")

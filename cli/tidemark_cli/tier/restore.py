@@ -18,23 +18,17 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.identity import hand_over
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topic_restore import Restorable, TierOrigin
-from tidemark_cli.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
-from tidemark_cli.tier.stores import (
-    BucketsOption,
-    EndpointOption,
-    OpenTier,
-    PathOption,
-    PrefixOption,
-    RegionOption,
-    named_store,
-    open_named,
-)
+from tidemark_cli.common import console, fail, open_cluster
+from tidemark_cli.option_groups import option_groups
+from tidemark_cli.tier.stores import OpenTier, TierOptions
 from tidemark_kube.client import KubeClient, KubeRequestError
 from tidemark_operator.resources.topic_config import spec_of_kafka_config
 from tidemark_operator.topic_changes.changer import object_name
 
 
+@option_groups
 def restore(
+    *,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -50,7 +44,7 @@ def restore(
     replication_factor: Annotated[
         int, typer.Option(min=0, help="Replicas of each topic. 0: as before.")
     ] = 0,
-    directory: DirOption = DEFAULT_DIR,
+    tier: TierOptions,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="Kubeconfig of the new cluster, if it is not local.")
     ] = None,
@@ -58,19 +52,14 @@ def restore(
         str, typer.Option(help="Namespace of the new Cluster, with --kubeconfig.")
     ] = "",
     cluster: Annotated[str, typer.Option(help="Name of the new Cluster, with --kubeconfig.")] = "",
-    path: PathOption = "",
-    endpoint: EndpointOption = "",
-    buckets: BucketsOption = "",
-    prefix: PrefixOption = "",
-    region: RegionOption = "",
 ) -> None:
     """Recreate the topics of a lost cluster from its tier.
 
     The new Cluster's remoteStorage must be that tier. Records that were not copied are lost.
     --dry-run shows the last offset of each partition.
     """
-    opened = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
-    target = _Target.of(directory, kubeconfig, namespace, cluster)
+    opened = tier.open()
+    target = _Target.of(tier.directory, kubeconfig, namespace, cluster)
     try:
         new_id = target.cluster_id()
         # Every check precedes the first write: a conflict leaves tier and cluster unchanged.

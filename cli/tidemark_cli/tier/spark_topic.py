@@ -4,19 +4,53 @@ Spark needs ten seconds to start, and reports a missing topic in forty lines.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import open_tier
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.common import fail, open_cluster
+from tidemark_cli.tier.stores import TierOptions
+from tidemark_cli.tier.tables import PAIR, pairs
 from tidemark_devcluster.tier import read_options
 from tidemark_pipeline.read.options import OptionError, is_kafka_topic, names_brokers
 
 #: Errors that leave unknown what there is to read.
 UNREADABLE = (OptionError, TopicNotFound, TopicAmbiguous, ManifestError, StoreError)
 _NO_TIER = "; or name a tier; or, for a topic of Apache Kafka, add --option engine=kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions(TierOptions):
+    """Options that name the source of topics: a tier, brokers, or the local cluster."""
+
+    option: Annotated[list[str] | None, typer.Option(help=f"Option of the data source, {PAIR}")] = (
+        None
+    )
+    bootstrap: Annotated[
+        str, typer.Option(help="Brokers, for records that are not in the tier.")
+    ] = ""
+
+    def extra(self) -> dict[str, str]:
+        """Return further options of the data source; exit if one is not a pair."""
+        return pairs(self.option, "--option")
+
+    def given(self) -> dict[str, str]:
+        """Return what names a tier or brokers."""
+        return {**self.named(), "bootstrap": self.bootstrap}
+
+    def options(self) -> dict[str, str]:
+        """Return the data source's options except for the topic. Raises LookupError."""
+        return source_options(self.given(), self.extra(), self.directory)
+
+    def local_directory(self) -> Path | None:
+        """Return the folder of the local cluster, None if another source is named."""
+        return self.directory if is_local(self.given(), self.extra()) else None
 
 
 def source_options(

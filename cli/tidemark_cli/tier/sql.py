@@ -11,40 +11,23 @@ from rich.table import Table
 
 from tidemark.message_text import count
 from tidemark_cli.common import (
-    DEFAULT_DIR,
-    DirOption,
     console,
     errors,
     fail,
     shown_text,
 )
+from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.spark_topic import (
+    SourceOptions,
     check_source,
     list_topic_names,
     mentioned_topics,
-    source_options,
-)
-from tidemark_cli.tier.stores import (
-    BucketsOption,
-    EndpointOption,
-    PathOption,
-    PrefixOption,
-    RegionOption,
-    named_store,
 )
 from tidemark_cli.tier.tables import (
-    PAIR,
-    CatalogOption,
-    ConfOption,
-    CoresOption,
-    FormatOption,
-    JarOption,
-    LogOption,
-    WarehouseOption,
+    CatalogOptions,
+    SparkOptions,
     check_jars,
-    jars,
     pairs,
-    place,
     spark_log,
     with_jars,
 )
@@ -54,7 +37,7 @@ from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_pipeline.errors import project_error
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.table_options import CATALOG, TableOptions, catalog_of
+from tidemark_pipeline.export.table_options import CATALOG, TableOptions
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.sql_text import DuplicateColumns, cell, csv_text, json_text
 from tidemark_pipeline.read.options import OptionError
@@ -87,7 +70,9 @@ class Views(NamedTuple):
     all_topics: Sequence[str]
 
 
+@option_groups
 def sql(
+    *,
     statement: Annotated[str, typer.Argument(help="Statement in Spark's SQL. A topic is a view.")],
     topic: Annotated[
         list[str] | None,
@@ -95,25 +80,9 @@ def sql(
     ] = None,
     output: Annotated[Output, typer.Option(help="Format of the output.")] = Output.TABLE,
     limit: Annotated[int, typer.Option(min=1, max=LIMIT_MAX, help="Maximum number of rows.")] = 100,
-    warehouse: WarehouseOption = "",
-    catalog: CatalogOption = None,
-    table_format: FormatOption = Format.ICEBERG,
-    option: Annotated[
-        list[str] | None, typer.Option(help=f"Option of the data source, {PAIR}")
-    ] = None,
-    conf: ConfOption = None,
-    jar: JarOption = None,
-    bootstrap: Annotated[
-        str, typer.Option(help="Brokers, for records that are not in the tier.")
-    ] = "",
-    cores: CoresOption = 2,
-    log: LogOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    path: PathOption = "",
-    endpoint: EndpointOption = "",
-    buckets: BucketsOption = "",
-    prefix: PrefixOption = "",
-    region: RegionOption = "",
+    tables: CatalogOptions,
+    spark: SparkOptions,
+    source: SourceOptions,
 ) -> None:
     """Run a query in which each topic is a view, with the data source's columns: key, value,
     partition, offset, timestamp and so on. With --warehouse or --catalog the query reads tables,
@@ -121,25 +90,20 @@ def sql(
 
     Exit status: 0 if the query succeeded, 1 if it failed.
     """
-    source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
-    extra, properties = pairs(option, "--option"), pairs(catalog, "--catalog")
-    conf_given, named = pairs(conf, "--conf"), check_jars(jar)
-    of_tables = bool(warehouse or properties)
+    tables.check()
+    source.extra()
+    of_tables = bool(tables.warehouse or tables.catalog)
     try:
-        catalog_settings = (
-            catalog_of(place(warehouse), properties, table_format) if of_tables else {}
-        )
+        catalog = tables.properties() if of_tables else {}
         find_java()
         # On standard error, so that standard output contains only the answer.
         ensure_spark(errors.print)
         views = Views({}, (), ())
         if topic or not of_tables:
-            options = source_options(source, extra, directory)
-            views = _views(options, topic or (), statement)
-        settings = _settings(views, catalog_settings, table_format, named, conf_given)
-        result = _query(
-            statement, views, settings, limit=limit, cores=cores, log=spark_log(log, directory)
-        )
+            views = _views(source.options(), topic or (), statement)
+        settings = _settings(views, catalog, tables)
+        log = spark_log(spark.log, source.directory)
+        result = _query(statement, views, settings, limit=limit, cores=spark.cores, log=log)
         _write_result(result, output, limit)
     except (
         JavaMissing,
@@ -173,27 +137,22 @@ def _views(options: Mapping[str, str], named: Sequence[str], statement: str) -> 
     return Views(options, topics, all_topics)
 
 
-def _settings(
-    views: Views,
-    catalog_settings: Mapping[str, str],
-    kind: Format,
-    given: Sequence[str],
-    conf: Mapping[str, str],
-) -> dict[str, str]:
+def _settings(views: Views, catalog: Mapping[str, str], tables: CatalogOptions) -> dict[str, str]:
     """Return Spark's configuration for the statement: catalogs of tables, and the jars needed.
 
-    ``given``: jars of the user. ``conf``: the user's configuration. Raises ToolchainError.
+    ``catalog``: properties of the catalog, empty without tables. Raises ToolchainError.
     """
     # Catalogs exist only with table formats; their jars are added to the given ones.
-    if catalog_settings:
-        spark_conf = TableOptions(table="-", format=kind, catalog=catalog_settings).settings(
-            jars(given, kind, catalog_settings, conf), conf
+    if catalog:
+        spark_conf = tables.settings(
+            TableOptions(table="-", format=tables.table_format, catalog=catalog)
         )
-        if kind is Format.ICEBERG:
+        if tables.table_format is Format.ICEBERG:
             # A default only: the user's own configuration takes precedence.
             spark_conf.setdefault("spark.sql.defaultCatalog", CATALOG)
     else:
-        spark_conf = {**({"spark.jars": ",".join(given)} if given else {}), **conf}
+        given = with_jars({}, check_jars(tables.jar))
+        spark_conf = {**given, **pairs(tables.conf, "--conf")}
     # Topics of Apache Kafka need the jars of Spark's own source.
     return with_jars(spark_conf, kafka_jars(views.options))
 

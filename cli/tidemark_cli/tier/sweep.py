@@ -12,35 +12,24 @@ from tidemark.message_text import count
 from tidemark.tier.objects import StoreError
 from tidemark.tier.sweep_lease import SweepLease, SweepLeaseTaken
 from tidemark.tier.sweeper import Sweeper, SweepReport
-from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail
-from tidemark_cli.tier.stores import (
-    BucketsOption,
-    EndpointOption,
-    OpenTier,
-    PathOption,
-    PrefixOption,
-    RegionOption,
-    named_store,
-    open_named,
-)
+from tidemark_cli.common import console, errors, fail
+from tidemark_cli.option_groups import option_groups
+from tidemark_cli.tier.stores import OpenTier, TierOptions
 
 _SHOWN = 20
 _HOUR_MS = 3_600_000
 
 
+@option_groups
 def sweep(
+    *,
     delete: Annotated[
         bool, typer.Option("--delete", help="Remove orphans that are old enough.")
     ] = False,
     older_than: Annotated[
         float, typer.Option(min=0.0, help="Minimum age in hours of what is removed.")
     ] = 24.0,
-    directory: DirOption = DEFAULT_DIR,
-    path: PathOption = "",
-    endpoint: EndpointOption = "",
-    buckets: BucketsOption = "",
-    prefix: PrefixOption = "",
-    region: RegionOption = "",
+    tier: TierOptions,
 ) -> None:
     """Show orphans in the tier, and remove them with --delete.
 
@@ -48,7 +37,7 @@ def sweep(
     removed.
     """
     # Without a store in the options, the local cluster's tier is swept.
-    opened = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
+    opened = tier.open()
     console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
     # The minimum age protects recent uploads.
     try:

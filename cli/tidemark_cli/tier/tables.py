@@ -1,6 +1,7 @@
 """Options of the commands that work on tables: their location, and the jars of their format."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,28 +17,60 @@ from tidemark_devcluster.toolchain.maven import (
     table_format,
 )
 from tidemark_pipeline.export.formats import S3_PACKAGE, Format, packages
+from tidemark_pipeline.export.table_options import TableOptions, catalog_of
 
 PAIR = "as NAME=VALUE."
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Format of the table.")]
-WarehouseOption = Annotated[
-    str, typer.Option(help="Location of tables: a folder, or a URI that Hadoop supports.")
-]
-CatalogOption = Annotated[
-    list[str] | None, typer.Option(help=f"Property of Iceberg's catalog, {PAIR}")
-]
-ConfOption = Annotated[list[str] | None, typer.Option(help=f"Setting of Spark, {PAIR}")]
-JarOption = Annotated[
-    list[Path] | None, typer.Option(help="Jars to use. The format's own jar is then not fetched.")
-]
-CoresOption = Annotated[int, typer.Option(min=1, help="Number of cores.")]
-LogOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="File for Spark's log. Default: in the folder of the local cluster, without one "
-        "spark.log."
-    ),
-]
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Options of the local Spark session that runs a command."""
+
+    cores: Annotated[int, typer.Option(min=1, help="Number of cores.")] = 2
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for Spark's log. Default: in the folder of the local cluster, without one "
+            "spark.log."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogOptions:
+    """Options that locate tables, and the jars and settings with which Spark uses them."""
+
+    table_format: Annotated[Format, typer.Option("--format", help="Format of the table.")] = (
+        Format.ICEBERG
+    )
+    warehouse: Annotated[
+        str, typer.Option(help="Location of tables: a folder, or a URI that Hadoop supports.")
+    ] = ""
+    catalog: Annotated[
+        list[str] | None, typer.Option(help=f"Property of Iceberg's catalog, {PAIR}")
+    ] = None
+    conf: Annotated[list[str] | None, typer.Option(help=f"Setting of Spark, {PAIR}")] = None
+    jar: Annotated[
+        list[Path] | None,
+        typer.Option(help="Jars to use. The format's own jar is then not fetched."),
+    ] = None
+
+    def check(self) -> None:
+        """Exit if an option has a wrong form."""
+        pairs(self.catalog, "--catalog")
+        pairs(self.conf, "--conf")
+        check_jars(self.jar)
+
+    def properties(self) -> dict[str, str]:
+        """Return the properties of the catalog. Raises ExportError."""
+        catalog = pairs(self.catalog, "--catalog")
+        return catalog_of(place(self.warehouse), catalog, self.table_format)
+
+    def settings(self, options: TableOptions) -> dict[str, str]:
+        """Return Spark's configuration for a table, with the jars needed. Raises ToolchainError."""
+        conf = pairs(self.conf, "--conf")
+        found = jars(check_jars(self.jar), self.table_format, options.catalog, conf)
+        return options.settings(found, conf)
 
 
 def spark_log(log: Path | None, directory: Path) -> Path:

@@ -14,18 +14,10 @@ from tidemark.message_text import count
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
-from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail, shown_text
+from tidemark_cli.common import console, errors, fail, shown_text
 from tidemark_cli.files import write_atomically
-from tidemark_cli.tier.stores import (
-    BucketsOption,
-    EndpointOption,
-    OpenTier,
-    PathOption,
-    PrefixOption,
-    RegionOption,
-    named_store,
-    open_named,
-)
+from tidemark_cli.option_groups import option_groups
+from tidemark_cli.tier.stores import OpenTier, TierOptions
 from tidemark_pipeline.usage.figures import (
     DIMENSIONS,
     DISABLE_DELETE,
@@ -41,7 +33,9 @@ SHOWN_MAX = 200
 _STDOUT = Path("-")
 
 
+@option_groups
 def usage(
+    *,
     topics: Annotated[
         list[str] | None, typer.Argument(help="Names of topics. Default: the whole tier.")
     ] = None,
@@ -63,12 +57,7 @@ def usage(
     prometheus: Annotated[
         Path | None, typer.Option(help="Write metrics to this .prom file for the node exporter.")
     ] = None,
-    directory: DirOption = DEFAULT_DIR,
-    path: PathOption = "",
-    endpoint: EndpointOption = "",
-    buckets: BucketsOption = "",
-    prefix: PrefixOption = "",
-    region: RegionOption = "",
+    tier: TierOptions,
 ) -> None:
     """Show bytes by topic in manifests and in the store, unreferenced bytes, and the bytes that
     another retention, or no tiered storage, would free. The command reads no segments.
@@ -78,7 +67,7 @@ def usage(
     """
     # Options are checked before the tier is opened.
     dimensions = _dimensions(by)
-    opened = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
+    opened = tier.open()
     # One time for all topics, so that their figures are comparable.
     now_ms = time.time_ns() // 1_000_000
     try:

@@ -13,15 +13,14 @@ import typer
 
 from tidemark_cli.common import (
     DEFAULT_DIR,
-    ContextOption,
+    ApiOptions,
     DirOption,
-    KubeconfigOption,
-    NamespaceOption,
     console,
     fail,
     open_kube,
 )
 from tidemark_cli.kafka_access import ClientConfigOption, open_access
+from tidemark_cli.option_groups import option_groups
 from tidemark_cli.top import broker_offsets, pages
 from tidemark_cli.top.object_index import BROKER, CLUSTER, KINDS, TOPIC, ObjectIndex
 from tidemark_cli.top.page_html import page
@@ -37,7 +36,9 @@ QueryOffsets = Callable[
 Sort = Literal["trouble", "name", "remote", "partitions", "placeholders", "behind"]
 
 
+@option_groups
 def top(
+    *,
     called: typer.Context,
     name: Annotated[
         str,
@@ -60,13 +61,11 @@ def top(
     ] = "",
     client_config: ClientConfigOption = None,
     directory: DirOption = DEFAULT_DIR,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-    namespace: NamespaceOption = "",
+    api: ApiOptions,
 ) -> None:
     """Show the offsets, lags and problems of each partition."""
     query_offsets = offsets_query(client_config)
-    kube = open_kube(called, directory, kubeconfig, context, namespace)
+    kube = open_kube(called, directory, api)
     # Options become one query, which the interactive view can change later.
     query = Query(sort=sort, pattern=name, only_unwell=not_well, page_size=limit)
     try:
