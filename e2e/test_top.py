@@ -21,7 +21,7 @@ from tidemark_cli.top.pages import Bar, View
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import RangePlace
 from tidemark_cli.top.reader import ObjectReader
-from tidemark_devcluster.controlplane.client import run_kubectl
+from tidemark_devcluster.controlplane.programs import run_kubectl
 from tidemark_kube.client import GONE, KubeClient, KubeRequestError
 
 pytestmark = pytest.mark.full

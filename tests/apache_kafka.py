@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import kafka_classes
-from tidemark_devcluster.kafka_brokers import QUICK
-from tidemark_devcluster.kafka_nodes import KafkaNodes
+from tidemark_devcluster.kafka_nodes import QUICK, KafkaNodes
 from tidemark_devcluster.kafka_properties import BrokerPorts
 from tidemark_devcluster.layout import Layout
 from tidemark_devcluster.ports import free_ports

@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
-from tidemark_devcluster.toolchain.programs import checkout
-from tidemark_devcluster.toolchain.versions import GoVersion
+from tidemark_devcluster.toolchain.build import GoProgram, checkout, ensure_program
+from tidemark_devcluster.toolchain.golang import GoVersion
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "tidemark"

@@ -24,7 +24,7 @@ from tests.table_jars import MavenMissing, jars
 from tidemark_avro.column_types import columns_of
 from tidemark_avro.decode import AvroDecoder
 from tidemark_avro.schema import parse_schema
-from tidemark_devcluster.toolchain.programs import ensure_controlplane, ensure_minio
+from tidemark_devcluster.toolchain.build import ensure_controlplane, ensure_minio
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.read.task_execution import load_decoder
 

@@ -15,6 +15,7 @@ from tidemark_kube.client import KubeClient, KubeRequestError, namespace_of
 if TYPE_CHECKING:
     from tidemark_devcluster.cluster import LocalCluster
 
+
 DirOption = Annotated[
     Path, typer.Option("--dir", help="Folder of the local cluster.", envvar="TIDEMARK_DIR")
 ]
@@ -129,3 +130,10 @@ def open_kube(called: typer.Context, directory: Path, api: ApiOptions) -> KubeCl
         return cluster.kube()
     except (KubeRequestError, OSError) as error:
         fail(f"{error}; if the local cluster is down, start it with: tidemark up")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace the file in one step; a reader sees the old or the new content, never a part."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(data)
+    part.replace(path)

@@ -79,7 +79,7 @@ class Commands(LazyGroup):
             "Run the demo on flight records. The exit status is 0 if every check passed.",
         ),
         "kubectl": LazyCommand(
-            f"{_CLI}.cluster.kubectl:kubectl",
+            f"{_CLI}.cluster.up:kubectl",
             "Run kubectl against the local cluster.",
             passes_through=True,
         ),

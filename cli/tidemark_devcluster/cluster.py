@@ -4,9 +4,10 @@ Every part is the real program in a process of its own. A start is idempotent: r
 left alone, so ``up`` after a crash starts only what is missing.
 """
 
+import ipaddress
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,13 +15,74 @@ from typing import Any, Protocol
 
 from tidemark_devcluster import processes
 from tidemark_devcluster.layout import Layout
-from tidemark_devcluster.listeners import ListenerAddresses, listeners_of
 from tidemark_devcluster.own_brokers import READY_TIMEOUT_S, STARTS_AT_ONCE, LocalOwnBrokers
 from tidemark_devcluster.ports import HOST
 from tidemark_devcluster.processes import ProcessRecord
 from tidemark_devcluster.settings import KAFKA, LocalClusterSettings
 from tidemark_devcluster.toolchain.cache import numba_environment
 from tidemark_kube.client import LEASE_NAME, KubeClient, KubeRequestError
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerAddresses:
+    """Listener that one or more brokers share.
+
+    ``bootstrap`` is the list of addresses. ``proof`` names the authentication, "" for none.
+    ``is_local``: it is reachable only from this machine.
+    """
+
+    name: str
+    protocol: str
+    proof: str
+    is_local: bool
+    bootstrap: str
+
+
+def listeners_of(records: Iterable[ProcessRecord]) -> list[ListenerAddresses]:
+    """Return the client listeners of the running brokers, in the order of their configuration.
+
+    Listeners of several brokers with equal properties are combined.
+    """
+    addresses_of: dict[tuple[str, str, str, bool], list[str]] = {}
+    for record in records:
+        for listener in record.ready.get("clients") or ():
+            kind = (
+                listener["name"],
+                listener["protocol"],
+                listener["proof"],
+                _is_loopback(listener["bound"]),
+            )
+            addresses_of.setdefault(kind, []).append(listener["address"])
+    return [ListenerAddresses(*kind, ",".join(at)) for kind, at in addresses_of.items()]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def described(listeners: Sequence[ListenerAddresses], *, authorize: bool | None) -> list[str]:
+    """Return a line for each listener: which clients it accepts, and what they may do.
+
+    ``authorize``: whether ACLs decide; None if unknown.
+    """
+    may = "do what ACLs allow" if authorize else "do everything"
+    unless = ", unless the Cluster has an authorization" if authorize is None else ""
+    return [
+        f"{listener.name} {listener.bootstrap} ({listener.protocol}): "
+        f"{_clients(listener)} may {may}{unless}"
+        for listener in listeners
+    ]
+
+
+def _clients(listener: ListenerAddresses) -> str:
+    if listener.proof:
+        return f"authenticated clients ({listener.proof})"
+    where = "from this machine" if listener.is_local else "from any machine"
+    return f"no authentication: every client {where}"
+
 
 Say = Callable[[str], None]
 BUCKET = "tidemark"
@@ -94,7 +156,7 @@ class LocalCluster:
         self.brokers: LocalBrokers
         if settings.engine == KAFKA:
             # Imported only here: Kafka's client and schema take longer than most commands.
-            from tidemark_devcluster.kafka_brokers import KafkaBrokers
+            from tidemark_devcluster.kafka_nodes import KafkaBrokers
 
             self.brokers = KafkaBrokers(layout)
         else:
@@ -167,7 +229,7 @@ class LocalCluster:
         # With Apache Kafka the operator manages existing brokers, so these must run before a
         # Cluster refers to their bootstrap address.
         if self.settings.engine == KAFKA:
-            from tidemark_devcluster.kafka_brokers import KafkaBrokers
+            from tidemark_devcluster.kafka_nodes import KafkaBrokers
             from tidemark_devcluster.toolchain.maven import KAFKA as KAFKA_JARS
 
             kafka = KafkaBrokers(self.layout)

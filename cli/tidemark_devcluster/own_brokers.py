@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tidemark.tls.files import CERTIFICATE
 from tidemark_devcluster import processes
 from tidemark_devcluster.layout import Layout, write_json
 from tidemark_devcluster.ports import HOST, free_ports
@@ -106,6 +105,8 @@ class LocalOwnBrokers:
 
     def _await_certificate(self, node_id: int) -> None:
         """Wait for the certificate, which the operator issues once it has seen the Broker."""
+        from tidemark.tls.files import CERTIFICATE  # the ssl module takes a tenth of a start
+
         path = self._layout.broker_certificates(node_id) / CERTIFICATE
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not path.exists():

@@ -9,13 +9,10 @@ import base64
 import datetime as dt
 import json
 import os
-import ssl
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from tidemark_kube.kubeconfig import (
@@ -26,6 +23,9 @@ from tidemark_kube.kubeconfig import (
     load_context,
     require_supported,
 )
+
+if TYPE_CHECKING:
+    import ssl
 
 _EXEC_VERSIONS = tuple(f"client.authentication.k8s.io/{name}" for name in ("v1", "v1beta1"))
 #: Longest run of a credential plugin, which may wait for a login in a browser.
@@ -224,8 +224,12 @@ def _pool(cluster: KubeconfigEntry, server: str, credential: ApiCredential) -> A
     return urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
 
 
-def _tls(cluster: KubeconfigEntry, certificate: bytes) -> ssl.SSLContext:
+def _tls(cluster: KubeconfigEntry, certificate: bytes) -> "ssl.SSLContext":
     """Return the TLS settings: the cluster's authority, else those of the system."""
+    # Imported only here, as commands that only print their help need neither.
+    import ssl
+    import tempfile
+
     authority = cluster.pem("certificate-authority")
     try:
         context = ssl.create_default_context(cadata=authority.decode() if authority else None)
@@ -280,6 +284,8 @@ def _run_plugin(entry: ContextEntry, pem: bytes) -> ApiCredential:
 
     ``pem``: the user's own certificate, which the plugin's replaces. Raises KubeconfigError.
     """
+    import subprocess
+
     plugin = entry.user.fields["exec"]
     version, command = str(plugin.get("apiVersion")), str(plugin.get("command") or "")
     if version not in _EXEC_VERSIONS:

@@ -28,8 +28,8 @@ from e2e.pods.story import tell
 from e2e.pods.supplies import built, programs_of
 from e2e.pods.unsupported_machine import CannotRun, NotHere
 from tests.helm import Helm, ensure_helm
-from tidemark_devcluster.toolchain.errors import ToolchainError
-from tidemark_devcluster.toolchain.programs import ensure_controlplane
+from tidemark_devcluster.toolchain import ToolchainError
+from tidemark_devcluster.toolchain.build import ensure_controlplane
 
 DOCKER_TIMEOUT_S = 20
 

@@ -21,7 +21,7 @@ from e2e.pods.images import (
 )
 from e2e.pods.progress import Progress
 from tests.monitoring.programs import ensure_prometheus
-from tidemark_devcluster.toolchain.programs import ensure_minio
+from tidemark_devcluster.toolchain.build import ensure_minio
 
 #: What every installation has.
 ALWAYS = (OPERATOR, BROKER, CLIENT, MINIO)

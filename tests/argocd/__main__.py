@@ -16,8 +16,8 @@ import pytest
 
 from tests.argocd.program import ensure_argocd, find_redis
 from tests.suites.packages import Missing
-from tidemark_devcluster.toolchain.errors import ToolchainError
-from tidemark_devcluster.toolchain.programs import ensure_controlplane
+from tidemark_devcluster.toolchain import ToolchainError
+from tidemark_devcluster.toolchain.build import ensure_controlplane
 
 TESTS = Path(__file__).with_name("documented_examples.py")
 _INSIDE = "--inside"

@@ -11,12 +11,10 @@ import shutil
 from pathlib import Path
 
 from tests.suites.packages import Missing, command, kept
-from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
+from tidemark_devcluster.toolchain.build import GoProgram, checkout, ensure_program
 from tidemark_devcluster.toolchain.cache import user_cache
-from tidemark_devcluster.toolchain.golang import build_environment, find_go
-from tidemark_devcluster.toolchain.programs import checkout
+from tidemark_devcluster.toolchain.golang import GoVersion, build_environment, find_go
 from tidemark_devcluster.toolchain.progress import default_progress
-from tidemark_devcluster.toolchain.versions import GoVersion
 
 MODULE = "github.com/argoproj/argo-cd/v3"
 VERSION = "v3.2.11"

@@ -39,8 +39,7 @@ from tests.guide_shell import GuideShell, steps
 from tests.kafka_programs import kafka_jars
 from tidemark_devcluster import settings as local_settings
 from tidemark_devcluster.cluster import LocalCluster
-from tidemark_devcluster.controlplane.client import run_kubectl
-from tidemark_devcluster.controlplane.programs import find_programs
+from tidemark_devcluster.controlplane.programs import find_programs, run_kubectl
 from tidemark_devcluster.kafka_properties import protocol_map
 from tidemark_devcluster.layout import Layout, read_json, write_json
 from tidemark_devcluster.ports import free_ports

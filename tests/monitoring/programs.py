@@ -6,10 +6,9 @@ Without the discoveries of clouds, which are half of the build; Kubernetes' stay
 
 from pathlib import Path
 
-from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
+from tidemark_devcluster.toolchain.build import GoProgram, checkout, ensure_program
 from tidemark_devcluster.toolchain.cache import read_sources
-from tidemark_devcluster.toolchain.programs import checkout
-from tidemark_devcluster.toolchain.versions import required_go, required_module
+from tidemark_devcluster.toolchain.golang import required_go, required_module
 
 MODULE = Path(__file__).with_name("go")
 PUBLISHED = "github.com/prometheus/prometheus"

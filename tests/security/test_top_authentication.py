@@ -9,7 +9,7 @@ import pytest
 
 from tests.security.secured_broker import NODE, PASSWORD, WRITER, Secured, secured
 from tests.user_states import user
-from tidemark_cli.client_properties import access_of, properties
+from tidemark_cli.kafka_access import access_of, properties
 from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, query_offsets
 from tidemark_operator.controller.model import PartitionRow
 

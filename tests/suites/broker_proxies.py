@@ -22,9 +22,9 @@ from tests.suites.child_processes import Child
 from tests.suites.packages import Missing
 from tests.suites.targets import SuiteTarget
 from tidemark_devcluster.ports import HOST, free_port
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
-from tidemark_devcluster.toolchain.errors import ToolchainError
-from tidemark_devcluster.toolchain.versions import GoVersion
+from tidemark_devcluster.toolchain.golang import GoVersion
 
 TOXIPROXY = GoProgram(
     name="toxiproxy",

@@ -16,7 +16,7 @@ from tests.suites.broker_proxies import proxied
 from tests.suites.outcomes import Report
 from tests.suites.outputs import GoTest
 from tests.suites.targets import KAFKA_VERSION, SuiteTarget, Wants, bootstrap
-from tidemark_devcluster.toolchain.versions import required_module
+from tidemark_devcluster.toolchain.golang import required_module
 
 _TEST = re.compile(r"^func (Test\w*)\(\w+ \*testing\.T\)", re.MULTILINE)
 _CONSTRAINT = re.compile(r"^//go:build (.+)$", re.MULTILINE)

@@ -17,12 +17,11 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tidemark_devcluster.toolchain import ToolchainError
+from tidemark_devcluster.toolchain.build import checkout
 from tidemark_devcluster.toolchain.cache import build_key, locked, read_sources, user_cache
-from tidemark_devcluster.toolchain.errors import ToolchainError
-from tidemark_devcluster.toolchain.golang import build_environment, find_go
-from tidemark_devcluster.toolchain.programs import checkout
+from tidemark_devcluster.toolchain.golang import build_environment, find_go, required_go
 from tidemark_devcluster.toolchain.progress import default_progress
-from tidemark_devcluster.toolchain.versions import required_go
 
 MODULES = Path(__file__).with_name("modules")
 _SAID_BYTES = 4000

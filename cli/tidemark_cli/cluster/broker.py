@@ -10,7 +10,7 @@ from tidemark.error_text import error_text
 from tidemark_cli.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_devcluster.processes import ProcessStartError
 from tidemark_devcluster.settings import KAFKA
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_kube.client import KubeRequestError
 
 app = typer.Typer(help="Add, stop, start, kill or remove a broker of the local cluster.")

@@ -1,24 +1,24 @@
-"""``tidemark up`` and ``tidemark down``: run a whole cluster on this machine."""
+"""``tidemark up``, ``down``, ``env`` and ``kubectl``: run a whole cluster on this machine.
+
+The cluster's modules are imported when a command runs: its help needs none of them.
+"""
 
 import shlex
 import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail, open_cluster
 from tidemark_cli.sizes import bytes_of, size_text
-from tidemark_devcluster import settings as local_settings
-from tidemark_devcluster.cluster import Addresses, LocalCluster
-from tidemark_devcluster.controlplane.process import ServerStartError
-from tidemark_devcluster.layout import Layout, LayoutError, nearest
-from tidemark_devcluster.listeners import described
-from tidemark_devcluster.processes import ProcessRecord, ProcessStartError
-from tidemark_devcluster.toolchain.errors import ToolchainError
 from tidemark_kube.client import KubeRequestError, namespace_of
+
+if TYPE_CHECKING:
+    from tidemark_devcluster.cluster import Addresses, LocalCluster
+    from tidemark_devcluster.processes import ProcessRecord
 
 
 def up(
@@ -48,6 +48,10 @@ def up(
     output: Annotated[Literal["text", "json"], typer.Option(help="Format of the output.")] = "text",
 ) -> None:
     """Start a control plane, the operator and brokers with the data of an earlier run."""
+    from tidemark_devcluster import settings as local_settings
+    from tidemark_devcluster.cluster import LocalCluster
+    from tidemark_devcluster.layout import Layout, LayoutError, nearest
+
     layout = Layout.at(nearest(directory))
     try:
         layout.create()
@@ -89,17 +93,8 @@ _NEXT = (
     ('eval "$(tidemark env)"', "addresses for kubectl and Kafka clients"),
 )
 
-_FAILURES = (
-    ProcessStartError,
-    ServerStartError,
-    ToolchainError,
-    KubeRequestError,
-    TimeoutError,
-    OSError,
-)
 
-
-def await_interrupt(stop: threading.Event, started: Sequence[ProcessRecord]) -> bool:
+def await_interrupt(stop: threading.Event, started: Sequence["ProcessRecord"]) -> bool:
     """Wait for Ctrl-C; return False if all these processes have ended before.
 
     Others that run then belong to a newer ``tidemark up``, which this command must not stop.
@@ -110,11 +105,18 @@ def await_interrupt(stop: threading.Event, started: Sequence[ProcessRecord]) -> 
     return any(record.alive() for record in started)
 
 
-def _start(cluster: LocalCluster, brokers: int) -> Addresses:
+def _start(cluster: "LocalCluster", brokers: int) -> "Addresses":
     """Start the cluster; on failure, stop again only the processes that this call started."""
+    from tidemark_devcluster.controlplane.process import ServerStartError
+    from tidemark_devcluster.processes import ProcessStartError
+    from tidemark_devcluster.toolchain import ToolchainError
+
     try:
         return cluster.start(brokers=brokers)
-    except _FAILURES as error:
+    except (
+        *(ProcessStartError, ServerStartError, ToolchainError, KubeRequestError),
+        *(TimeoutError, OSError),
+    ) as error:
         cluster.stop(only_own=True)
         fail(str(error))
 
@@ -160,6 +162,17 @@ def env(directory: DirOption = DEFAULT_DIR) -> None:
         print(f"export {name}={shlex.quote(value)}")
 
 
+def kubectl(
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of kubectl.")] = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Run kubectl against the local cluster."""
+    # Imported only here: building Go programs needs more imports than starting them.
+    from tidemark_devcluster.controlplane.programs import kubectl as embedded
+
+    raise typer.Exit(embedded(arguments or [], kubeconfig=open_cluster(directory).kubeconfig))
+
+
 def _existing(kubeconfig: Path) -> dict[str, str]:
     """Return the settings that select an existing Kubernetes cluster."""
     return {"kubeconfig": str(kubeconfig.resolve()), "namespace": namespace_of(kubeconfig)}
@@ -172,10 +185,12 @@ def _catch_signals() -> threading.Event:
     return stop
 
 
-def _print(addresses: Addresses, output: str, *, authorize: bool | None) -> None:
+def _print(addresses: "Addresses", output: str, *, authorize: bool | None) -> None:
     if output == "json":
         print(addresses.as_json(), flush=True)  # a program may wait at the other end of a pipe
         return
+    from tidemark_devcluster.cluster import described
+
     console.print(f"kubeconfig  {addresses.kubeconfig}", highlight=False, soft_wrap=True)
     console.print(f"bootstrap   {addresses.bootstrap}", highlight=False, soft_wrap=True)
     console.print(f"metrics     {addresses.metrics}", highlight=False, soft_wrap=True)

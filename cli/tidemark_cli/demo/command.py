@@ -39,10 +39,9 @@ def demo(
     ] = False,
 ) -> None:
     """Run the demo on flight records. The exit status is 0 if every check passed."""
-    from tidemark_cli.demo.kafka_stage import KafkaStage
-    from tidemark_cli.demo.own_stage import OwnStage
     from tidemark_cli.demo.report import DemoReport
     from tidemark_cli.demo.scenario import Scenario
+    from tidemark_cli.demo.stage import KafkaStage, OwnStage
 
     # SIGTERM unwinds like Ctrl-C, so that the finally block stops the processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

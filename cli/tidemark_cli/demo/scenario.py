@@ -8,25 +8,39 @@ import gc
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.blocking_client import BlockingKafkaClient
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from tidemark.message_text import count
-from tidemark_cli.demo import clients, manifests
+from tidemark_cli.demo import clients
 from tidemark_cli.demo.clients import Ledger, SteadyProducer
 from tidemark_cli.demo.report import DemoReport
-from tidemark_cli.demo.spark import BackgroundSpark
-from tidemark_cli.demo.stage import NO_GAPS, PARTITIONS, TOPIC, WAITS, PartitionPlacement, Stage
+from tidemark_cli.demo.stage import (
+    DELETION,
+    NO_GAPS,
+    PARTITIONS,
+    TIERED_TOPIC,
+    TOPIC,
+    WAITS,
+    KubectlError,
+    PartitionPlacement,
+    Stage,
+    apply_manifest,
+    load_manifests,
+    topic_manifest,
+)
 from tidemark_cli.inspection import topic_rows
-from tidemark_cli.records.flights import FLIGHTS_TOTAL, Flight, delays_by_carrier, load
+from tidemark_cli.records.flights import FLIGHTS_TOTAL, Delay, Flight, delays_by_carrier, load
 from tidemark_devcluster.cluster import LocalCluster
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError
+from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_kube.client import KubeClient
-from tidemark_pipeline.java import JavaMissing
+from tidemark_pipeline.java import JavaMissing, find_java
 
 MORE = 20_000
 #: Three times the interval at which a broker of a local cluster looks for segments to copy.
@@ -99,7 +113,7 @@ class Scenario:
         report.step("create a topic from a manifest: two brokers, replication factor 3")
         self.stage.start(report.say)
         self.kube = cluster.kube()
-        report.say(manifests.apply(cluster, manifests.load(manifests.TIERED_TOPIC)[0]))
+        report.say(apply_manifest(cluster, load_manifests(TIERED_TOPIC)[0]))
         self._wait_condition("Ready", "True", "the topic is Ready")
         # Two brokers cannot hold three replicas: each partition has a placeholder (KIP-409).
         parts, missing = self.stage.partitions(), self.stage.placeholders()
@@ -184,11 +198,11 @@ class Scenario:
         """Delete records older than a time; check log starts, low watermarks and remote objects."""
         report = self.report
         report.step("delete records before a time with a RecordDeletion")
-        manifest = manifests.load(manifests.DELETION)[0]
+        manifest = load_manifests(DELETION)[0]
         at = datetime.fromisoformat(manifest["spec"]["all"]["beforeTime"].replace("Z", "+00:00"))
         # Expected offsets come from the client's acknowledgements, independent of the brokers.
         expected = self.ledger.first_offset_at(PARTITIONS, int(at.timestamp() * 1000))
-        report.say(manifests.apply(self.cluster, manifest))
+        report.say(apply_manifest(self.cluster, manifest))
         name = manifest["metadata"]["name"]
         report.wait(
             "the deletion has succeeded",
@@ -376,13 +390,13 @@ class Scenario:
         )
 
     def _apply_tiering(self, *, enabled: bool, policy: str | None = None) -> None:
-        manifest = manifests.topic_manifest(enabled=enabled, policy=policy)
-        self.report.say(manifests.apply(self.cluster, manifest))
+        manifest = topic_manifest(enabled=enabled, policy=policy)
+        self.report.say(apply_manifest(self.cluster, manifest))
 
     def _expect_refusal(self) -> None:
         try:
-            manifests.apply(self.cluster, manifests.topic_manifest(enabled=True))
-        except manifests.KubectlError as error:
+            apply_manifest(self.cluster, topic_manifest(enabled=True))
+        except KubectlError as error:
             refused, text = PENDING in str(error), str(error).splitlines()[-1]
         else:
             refused, text = False, "the API server accepted it"
@@ -449,3 +463,61 @@ def _wait(holds: Callable[[], bool], timeout_s: float) -> None:
 
 def _pairs(offsets: Mapping[int, int]) -> str:
     return ", ".join(f"{partition}: {offset:,}" for partition, offset in sorted(offsets.items()))
+
+
+class BackgroundSpark:
+    """Session that opens in the background.
+
+    ``log`` is the JVM's log file. ``settings`` returns further Spark configuration, and is called
+    once Spark is installed.
+    """
+
+    def __init__(
+        self,
+        scratch: Path,
+        log: Path,
+        say: Callable[[str], None],
+        settings: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._scratch, self._log, self._say = scratch, log, say
+        self._settings = settings
+        self._stack = ExitStack()
+        self._thread = ThreadPoolExecutor(1, "spark")
+        self._session: Future[Any] = self._thread.submit(self._open)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait until started work has ended and the session is stopped."""
+        self._thread.submit(self._stack.close)
+        self._thread.shutdown()
+
+    def delays(self, options: Mapping[str, str]) -> Future[tuple[dict[str, Delay], float]]:
+        """Start to aggregate the topic that ``options`` name: delays by carrier, and the seconds it
+        took.
+
+        The result raises JavaMissing or ToolchainError if Spark is not available.
+        """
+        return self._thread.submit(self._aggregate, options)
+
+    def _open(self) -> Any:
+        find_java()
+        ensure_spark(self._say)
+        from tidemark_pipeline.session import local_session
+
+        settings = self._settings()
+        return self._stack.enter_context(
+            local_session("tidemark demo", log=self._log, short=True, settings=settings)
+        )
+
+    def _aggregate(self, options: Mapping[str, str]) -> tuple[dict[str, Delay], float]:
+        session = self._session.result()
+        started = time.monotonic()
+        from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
+
+        job = Aggregate("carrier", "arr_delay", self._scratch / "delays.parquet")
+        rows = aggregate(session, options, job).collect()
+        self._thread.submit(self._stack.close)  # in the background: the result does not wait for it
+        delays = {r["carrier"]: Delay(r["rows"], r["measured"], int(r["total"] or 0)) for r in rows}
+        return delays, time.monotonic() - started

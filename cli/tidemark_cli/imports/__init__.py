@@ -2,5 +2,5 @@
 
 :mod:`strimzi` reads Strimzi's ``KafkaTopic`` objects, :mod:`kafka_topics` the topics of a cluster.
 Both produce :class:`~tidemark_cli.imports.topics.ImportedTopic`, from which :mod:`topics` makes a
-``Topic`` manifest. :mod:`documents` reads files, :mod:`manifest_writer` writes YAML.
+``Topic`` manifest. :mod:`documents` reads files, :mod:`command` writes YAML.
 """

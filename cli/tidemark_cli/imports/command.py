@@ -1,24 +1,24 @@
 """``tidemark import``: write manifests for Strimzi's objects or a Kafka cluster's topics."""
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+import yaml
 from rich.markup import escape
 
 from tidemark.kafka_client.errors import KafkaError
 from tidemark.message_text import count
-from tidemark_cli.common import errors, fail
-from tidemark_cli.files import write_atomically
+from tidemark_cli.common import errors, fail, write_atomically
 from tidemark_cli.imports import kafka_topics, strimzi
 from tidemark_cli.imports.documents import Document, DocumentError, read
 from tidemark_cli.imports.kafka_topics import ExistingTopic
-from tidemark_cli.imports.manifest_writer import as_yaml, values_comment
 from tidemark_cli.imports.strimzi import Defaults, MetadataRule
-from tidemark_cli.imports.strimzi_listeners import equivalent_values
+from tidemark_cli.imports.strimzi_listeners import EquivalentValues, equivalent_values
 from tidemark_cli.imports.strimzi_users import user_manifest
 from tidemark_cli.imports.topics import (
     ImportedManifest,
@@ -401,3 +401,51 @@ def _write(path: Path | None, text: str) -> None:
         write_atomically(path, text.encode())
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror}")
+
+
+_WIDTH = 100
+
+
+def as_yaml(manifests: Iterable[ImportedManifest]) -> str:
+    """Return one document for each manifest, in their order."""
+    return "".join(f"---\n{comment(manifest)}{body(manifest)}" for manifest in manifests)
+
+
+def comment(manifest: ImportedManifest) -> str:
+    """Return the comment with a manifest's source, remarks and commands.
+
+    Commands are not wrapped, so that they can be copied.
+    """
+    text = _wrapped([f"From {manifest.source}.", *(f"- {item}" for item in manifest.remarks)])
+    return text + "".join(f"#   {command}\n" for command in manifest.commands)
+
+
+def values_comment(values: EquivalentValues) -> str:
+    """Return values of the chart as a comment, since brokers are not created by this file."""
+    text = _wrapped(
+        [
+            f"From {values.source}: values of the Helm chart for brokers with these listeners.",
+            *(f"- {remark}" for remark in values.remarks),
+        ]
+    )
+    body = yaml.safe_dump(values.values, sort_keys=False, width=_WIDTH)
+    return text + "".join(f"#   {line}\n" for line in body.splitlines())
+
+
+def _wrapped(lines: Iterable[str]) -> str:
+    return "".join(
+        f"# {part}\n"
+        for line in lines
+        for part in textwrap.wrap(
+            line,
+            _WIDTH,
+            subsequent_indent="  " if line.startswith("-") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def body(manifest: ImportedManifest) -> str:
+    """Return the manifest in its own key order, which is the conventional one."""
+    return str(yaml.safe_dump(manifest.manifest, sort_keys=False, allow_unicode=True, width=_WIDTH))

@@ -12,15 +12,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from tidemark_cli.inspection.findings import HealthFinding, Severity, verdict
-from tidemark_cli.inspection.object_summaries import (
+from tidemark_cli.inspection.snapshot import ClusterSnapshot
+from tidemark_cli.inspection.topic_rows import (
+    TopicRows,
     both_names,
+    condition,
     figure,
     ready_of,
     ready_text,
     tiering_text,
 )
-from tidemark_cli.inspection.snapshot import ClusterSnapshot
-from tidemark_cli.inspection.topic_rows import TopicRows, condition
 from tidemark_operator.controller.rows import PartitionRow
 from tidemark_operator.resources.names import Workload
 

@@ -1,12 +1,18 @@
-"""Topics with the rows of their partitions, read from the Kubernetes API alone."""
+"""Topics with the rows of their partitions, and one-line summaries of objects.
+
+They are read from the Kubernetes API alone, for ``tidemark status`` and ``tidemark top``.
+"""
 
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from tidemark.ids import parse_id
+from tidemark.message_text import count, numbered
+from tidemark_cli.sizes import size_text
 from tidemark_kube.client import KubeClient
 from tidemark_operator.controller.rows import PartitionRow, decode_row
 from tidemark_operator.resources.names import INTERNAL_LABEL
@@ -105,3 +111,64 @@ def topic(kube: KubeClient, name: str) -> TopicRows:
         if topic.name == name:
             return topic
     raise LookupError(f"namespace {kube.namespace} has no topic {name!r}")
+
+
+def cluster_line(cluster: dict[str, Any]) -> str:
+    """Return the message of Ready, preceded by the reason if the cluster needs attention."""
+    ready, stalled = condition(cluster, "Ready"), condition(cluster, "Stalled")
+    text = f"cluster {cluster['metadata']['name']}: {ready.get('message', 'not reconciled yet')}"
+    is_well = ready.get("status") == "True" and stalled.get("status") != "True"
+    return text if is_well or not ready else f"{ready['reason']}: {text}"
+
+
+def is_named(topic: TopicRows, patterns: Iterable[str]) -> bool:
+    """Return whether the topic's name in Kafka or its object name matches a shell pattern."""
+    names = (topic.kafka_name, topic.name)
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+
+
+def both_names(topic: TopicRows) -> str:
+    """Return the name in Kafka, and the object's name if it differs."""
+    same = topic.kafka_name == topic.name
+    return topic.name if same else f"{topic.kafka_name}\n(object {topic.name})"
+
+
+def ready_of(obj: dict[str, Any]) -> str:
+    """Return the status of the condition Ready."""
+    return str(condition(obj, "Ready").get("status", "Unknown"))
+
+
+def ready_text(obj: dict[str, Any]) -> str:
+    """Return "True", or the reason why the object is not ready."""
+    status = ready_of(obj)
+    return status if status == "True" else str(condition(obj, "Ready").get("reason", status))
+
+
+def tiering_text(topic: TopicRows) -> str:
+    """Return the tiering state and its epoch, and the progress of a disablement."""
+    tiering = topic.tiering
+    if not tiering:
+        return "never"
+    text = f"{tiering['state']} (epoch {tiering.get('epoch', 0)})"
+    if tiering["state"] == "Disabling":
+        pending = tiering.get("pendingBrokers")
+        waiting = numbered("broker", pending) if pending else "no broker"
+        left = tiering.get("remainingSegments")
+        text += f", {tiering.get('policy')}; waiting for {waiting}"
+        text += f"; {count(left, 'segment')} left" if left is not None else ""
+    return text
+
+
+def remote_text(topic: TopicRows) -> str:
+    """Return the number and size of the segments in the tier."""
+    tiering = topic.tiering
+    if not tiering or tiering.get("remoteSegments") is None:
+        return "-"
+    return (
+        f"{count(tiering['remoteSegments'], 'segment')}, {size_text(tiering.get('remoteBytes', 0))}"
+    )
+
+
+def figure(value: int | None) -> str:
+    """Return a number with thousands separators, or "-" if it is unknown."""
+    return "-" if value is None else f"{value:,}"

@@ -102,7 +102,7 @@ def consume(
     where = brokers.target()
     # kio and the client are imported only now, so that --help is fast.
     from tidemark_cli.records.consuming import ConsumePlan, Consuming
-    from tidemark_cli.records.progress import reported, say
+    from tidemark_cli.records.session import reported, say
 
     plan = ConsumePlan(
         topic=topic,

@@ -111,7 +111,7 @@ def produce(
         typer.echo("Type one record per line. Ctrl-D ends the input.", err=True)
     # kio and the client are imported only now, so that --help is fast.
     from tidemark_cli.records.producing import ProducePlan, Producing
-    from tidemark_cli.records.progress import reported
+    from tidemark_cli.records.session import reported
 
     one = bool(sources) and not flights and rate is None
     producing = Producing(

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 import typer
 
@@ -16,6 +16,7 @@ from tidemark_cli.kafka_access import BootstrapOption, ClientConfigOption, open_
 if TYPE_CHECKING:
     from tidemark.kafka_client.access import KafkaAccess
     from tidemark.kafka_client.client import KafkaClient
+
 
 #: Id under which brokers log and throttle these commands.
 CLIENT_ID = "tidemark-cli"
@@ -100,3 +101,58 @@ async def _run(where: Target, work: Work) -> None:
         loop.add_signal_handler(number, end)
     async with KafkaClient(where.access, client_id=CLIENT_ID) as client:
         await work(client, stop)
+
+
+#: Time between two lines of progress.
+PROGRESS_S = 5.0
+
+
+class Reportable(Protocol):
+    """Run with one line about its progress, and one about its end."""
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    def progress(self) -> str: ...
+
+    def summary(self) -> str: ...
+
+    async def run(self, client: "KafkaClient", stop: asyncio.Event) -> None: ...
+
+
+def say(line: str) -> None:
+    """Print a line on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+async def reported(
+    work: Reportable, client: "KafkaClient", stop: asyncio.Event, *, quiet: bool = False
+) -> None:
+    """Execute a run, with lines on standard error.
+
+    ``quiet``: without progress, as the records appear on the terminal. A run that fails
+    gets its last line too, unless it had no record yet or its output is closed.
+    """
+    # A task of its own, as the run may wait for a broker.
+    beat = asyncio.create_task(_progress(work)) if not quiet else None
+    try:
+        await work.run(client, stop)
+    # The program that read the records has ended, so the end is silent.
+    except BrokenPipeError:
+        raise
+    # The figures of a run that failed tell how far it came.
+    except Exception:
+        if work.has_begun:
+            say(work.summary())
+        raise
+    else:
+        say(work.summary())
+    finally:
+        if beat is not None:
+            beat.cancel()
+
+
+async def _progress(work: Reportable) -> None:
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        say(work.progress())

@@ -16,12 +16,11 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.sweeper import Sweeper, SweepReport
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
-from tidemark_cli.common import console, errors, fail
-from tidemark_cli.files import write_atomically
+from tidemark_cli.common import console, errors, fail, write_atomically
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions
 from tidemark_cli.tier.tables import SparkOptions, spark_log
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
 

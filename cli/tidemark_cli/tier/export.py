@@ -13,11 +13,11 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.common import ApiOptions, console, errors, fail
 from tidemark_cli.option_groups import option_groups
-from tidemark_cli.tier.export_deletes import deleter_of
+from tidemark_cli.tier.record_deletions import deleter_of
 from tidemark_cli.tier.spark_topic import SourceOptions, check_source
 from tidemark_cli.tier.tables import PAIR, CatalogOptions, SparkOptions, pairs, spark_log, with_jars
 from tidemark_devcluster.tier import kafka_jars
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_pipeline.errors import DataLoss, project_error
 from tidemark_pipeline.export.export_progress import ExportError, WriteMode

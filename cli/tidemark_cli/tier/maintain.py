@@ -16,7 +16,7 @@ from tidemark_cli.common import console, errors, fail
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.spark_topic import SourceOptions
 from tidemark_cli.tier.tables import CatalogOptions, SparkOptions, spark_log
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_operator.resources.scalars import duration_ms
 from tidemark_pipeline.errors import project_error

@@ -1,4 +1,6 @@
-"""Delete exported records through a ``RecordDeletion``, as a user would.
+"""Delete exported records through a ``RecordDeletion``, as a user would, or through brokers.
+
+A ``RecordDeletion`` is used if a Kubernetes API is available, otherwise the brokers' DeleteRecords.
 
 The object shows what was deleted and why a deletion waits, with Events, a metric and an alert. The
 operator completes it even if a leader dies. Its spec is immutable. An export has only one such
@@ -10,13 +12,18 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from tidemark.ids import id_text
 from tidemark.log_lineage import ReadPosition
+from tidemark_cli.common import ApiOptions, fail, open_cluster
 from tidemark_kube.client import KubeRequestError
 from tidemark_operator.resources.names import GROUP
 from tidemark_pipeline.errors import DependencyUnavailable, ExportError
+from tidemark_pipeline.export.record_deletion import BrokerDeletions, Deleter
+from tidemark_pipeline.export.table_options import TableOptions
+from tidemark_pipeline.read.topic_source import topic_options
 
 KIND = "RecordDeletion"
 #: Annotation of an export's object: the table.
@@ -176,3 +183,33 @@ def _pause(deadline_s: float, otherwise: str) -> None:
     if time.monotonic() > deadline_s:
         raise DependencyUnavailable(otherwise)
     time.sleep(_POLL_S)
+
+
+def deleter_of(
+    source: Mapping[str, str], table_options: TableOptions, directory: Path | None, api: ApiOptions
+) -> Deleter:
+    """Return the client that deletes exported records from the topic.
+
+    ``source``: options of the data source. ``directory``: folder of the local cluster, None if the
+    export does not read from it. Exits if neither a Kubernetes API nor brokers are given. Raises
+    OptionError.
+    """
+    # Ignoring these options would delete through another API than the user names.
+    api.require_kubeconfig()
+    # The RecordDeletion objects are annotated with the table that contains the records.
+    table = table_options.name_of(table_options.table)
+    if api.kubeconfig is not None:
+        return RecordDeletions(api.connect(), table)
+    if directory is not None:
+        try:
+            return RecordDeletions(open_cluster(directory).kube(), table)
+        except (KubeRequestError, OSError) as error:
+            fail(str(error))
+    # Without an API, brokers delete the records directly.
+    access = topic_options(source).access
+    if access is None:
+        fail(
+            "--delete-after-commit needs an API or brokers: add --kubeconfig FILE or "
+            "--bootstrap HOST:PORT"
+        )
+    return BrokerDeletions(access)

@@ -1,29 +1,79 @@
 """``tidemark spark``: jobs of the pipeline on a local Spark session."""
 
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemark.message_text import count
 from tidemark_cli.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.tier.audit import audit
 from tidemark_cli.tier.export import export
 from tidemark_cli.tier.maintain import maintain
-from tidemark_cli.tier.report import report
 from tidemark_cli.tier.spark_topic import check_source
 from tidemark_cli.tier.sql import sql
 from tidemark_cli.tier.usage import usage
 from tidemark_devcluster.tier import read_options, session_settings
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 app = typer.Typer(help="Jobs over the tier. All except usage need Java 17 or newer.")
-app.command()(audit)
-app.command()(usage)
-app.command()(export)
-app.command()(maintain)
-app.command()(report)
+for _command in (audit, usage, export, maintain):
+    app.command()(_command)
+
+
+@contextmanager
+def _reading(
+    job: str, directory: Path, topic: str
+) -> "Iterator[tuple[SparkSession, Mapping[str, str]]]":
+    """Start Spark for a job over a topic of the local cluster; yield it and the topic's options.
+
+    Exits if Java, Spark or the topic is missing.
+    """
+    cluster = open_cluster(directory)
+    try:
+        find_java()
+        ensure_spark(console.print)
+        from tidemark_pipeline.session import local_session
+
+        # Checked before Spark starts: a missing topic then fails in a second, with a short message.
+        options = check_source(read_options(cluster, topic))
+        log, settings = cluster.layout.log("spark"), session_settings(options)
+        with local_session(f"tidemark {job}", log=log, settings=settings) as session:
+            yield session, options
+    except (JavaMissing, ToolchainError) as error:
+        fail(str(error))
+
+
+@app.command()
+def report(
+    topic: Annotated[str, typer.Argument(help="Topic to report on.")],
+    output: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Write a page with the rates, sizes, keys and tiers of a topic."""
+    try:
+        with _reading("report", directory, topic) as (session, options):
+            from tidemark_pipeline.jobs.report import figures
+            from tidemark_pipeline.report.page import page, utc
+
+            when = utc(time.time_ns() // 1_000_000)
+            report_figures = figures(session, options)
+        output.write_text(page(report_figures, when), "utf-8")
+    except OSError as error:
+        fail(f"the page cannot be written: {error}")
+    console.print(
+        f"{count(report_figures.rows, 'record')}: {output}", highlight=False, markup=False
+    )
+
+
 app.command()(sql)
 
 
@@ -36,22 +86,9 @@ def aggregate(
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
     """Count rows, and sum and average a number, by a key."""
-    cluster = open_cluster(directory)
-    try:
-        find_java()
-        ensure_spark(console.print)
+    with _reading("aggregate", directory, topic) as (session, options):
         from tidemark_pipeline.jobs.aggregate import Aggregate
         from tidemark_pipeline.jobs.aggregate import aggregate as run
-        from tidemark_pipeline.session import local_session
 
-        # Checked before Spark starts: a missing topic then fails in a second, with a short message.
-        options = check_source(read_options(cluster, topic))
-        with local_session(
-            "tidemark aggregate",
-            log=cluster.layout.log("spark"),
-            settings=session_settings(options),
-        ) as session:
-            run(session, options, Aggregate(by, value, output)).show(truncate=False)
-    except (JavaMissing, ToolchainError) as error:
-        fail(str(error))
+        run(session, options, Aggregate(by, value, output)).show(truncate=False)
     console.print(f"written to {output}", highlight=False)

@@ -32,7 +32,7 @@ from tidemark_cli.tier.tables import (
     with_jars,
 )
 from tidemark_devcluster.tier import kafka_jars
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_pipeline.errors import project_error
 from tidemark_pipeline.export.export_progress import ExportError

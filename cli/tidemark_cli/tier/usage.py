@@ -14,8 +14,7 @@ from tidemark.message_text import count
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
-from tidemark_cli.common import console, errors, fail, shown_text
-from tidemark_cli.files import write_atomically
+from tidemark_cli.common import console, errors, fail, shown_text, write_atomically
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions
 from tidemark_pipeline.usage.figures import (

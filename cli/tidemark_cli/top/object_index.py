@@ -21,8 +21,7 @@ from tidemark_cli.inspection.findings import (
     object_findings,
     operator_findings,
 )
-from tidemark_cli.inspection.object_summaries import ready_of, ready_text
-from tidemark_cli.inspection.topic_rows import TopicRows, topic_id_of
+from tidemark_cli.inspection.topic_rows import TopicRows, ready_of, ready_text, topic_id_of
 from tidemark_operator.controller.rows import BadRow, PartitionRow, decode_row
 
 CLUSTER, BROKER, TOPIC, SLICE = ("Cluster", "Broker", "Topic", "PartitionSlice")

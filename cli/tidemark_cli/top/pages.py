@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from tidemark.message_text import count
 from tidemark_cli.inspection.findings import HealthFinding, verdict_line
-from tidemark_cli.inspection.object_summaries import (
+from tidemark_cli.inspection.topic_rows import (
+    TopicRows,
     cluster_line,
     figure,
     ready_of,
@@ -17,7 +18,6 @@ from tidemark_cli.inspection.object_summaries import (
     remote_text,
     tiering_text,
 )
-from tidemark_cli.inspection.topic_rows import TopicRows
 from tidemark_cli.sizes import size_text
 from tidemark_cli.top.object_index import BROKER, CLUSTER, TOPIC, ObjectIndex, TopicLine
 from tidemark_cli.top.query import Query, TopicPage, select_page

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tidemark_devcluster.controlplane.files import write_private
-from tidemark_devcluster.controlplane.process import POLL_S, private_dir
+from tidemark_devcluster.controlplane.process import POLL_S, private_dir, write_private
 from tidemark_devcluster.controlplane.supervisor import Supervisor
 from tidemark_devcluster.ports import HOST, free_port
 

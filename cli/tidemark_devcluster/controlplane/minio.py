@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from tidemark_devcluster.controlplane.files import write_private
 from tidemark_devcluster.controlplane.process import (
     Server,
     ServerProcess,
     ServerStartError,
     private_dir,
+    write_private,
 )
 from tidemark_devcluster.ports import HOST, free_port
 
@@ -77,7 +77,7 @@ class MinioServer(Server):
         if there is no program.
         """
         # Imported only here: other commands read the settings of a server that runs.
-        from tidemark_devcluster.toolchain.programs import ensure_minio
+        from tidemark_devcluster.toolchain.build import ensure_minio
 
         binary = ensure_minio()
         folder = private_dir(data_dir)

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,3 +161,11 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file atomically, readable only by its owner."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(temporary).replace(path)

@@ -1,4 +1,6 @@
-"""Select the programs of the control plane: the project's own binary, or those that the user names.
+"""Select the programs of the control plane, and run its kubectl.
+
+They are in the project's own binary, or the user names them.
 
 ``KUBEBUILDER_ASSETS`` is the variable of Kubernetes' own test tools: a folder with ``etcd``,
 ``kube-apiserver`` and ``kubectl``. Both choices take the same flags and write the same files, so
@@ -6,13 +8,14 @@ the launcher does not distinguish them.
 """
 
 import os
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark_devcluster.toolchain.errors import ToolchainError
-from tidemark_devcluster.toolchain.programs import ensure_controlplane
+from tidemark_devcluster.toolchain import ToolchainError
+from tidemark_devcluster.toolchain.build import ensure_controlplane
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 ASSETS = ("etcd", "kube-apiserver", "kubectl")
@@ -48,3 +51,44 @@ def from_assets(folder: Path) -> Programs:
         serve=(sys.executable, "-m", module, "--assets", str(folder.resolve())),
         kubectl=(str(folder / "kubectl"),),
     )
+
+
+OUTPUT_TIMEOUT_S = 120.0
+
+
+def kubectl(arguments: Sequence[str], *, kubeconfig: Path) -> int:
+    """Run kubectl on this process's terminal and return its exit status."""
+    return subprocess.call(_command(arguments), env=_environ(kubeconfig))
+
+
+def run_kubectl(
+    arguments: Sequence[str],
+    *,
+    kubeconfig: Path,
+    stdin: str | None = None,
+    timeout_s: float = OUTPUT_TIMEOUT_S,
+) -> "subprocess.CompletedProcess[str]":
+    """Run kubectl with captured output and return its exit status and output.
+
+    A nonzero status raises nothing. Raises subprocess.TimeoutExpired after ``timeout_s`` seconds.
+    """
+    return subprocess.run(
+        _command(arguments),
+        env=_environ(kubeconfig),
+        input=stdin,
+        # Without input kubectl must not read this process's terminal.
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [*find_programs().kubectl, *arguments]
+
+
+def _environ(kubeconfig: Path) -> dict[str, str]:
+    # A variable instead of a flag: flags before a plugin's name would hide it from kubectl.
+    return {**os.environ, "KUBECONFIG": str(kubeconfig)}

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.cache import PRIVATE_DIR, build_key, locked, prune, user_cache
-from tidemark_devcluster.toolchain.errors import ToolchainError
 from tidemark_devcluster.toolchain.progress import BuildProgress, default_progress
 from tidemark_pipeline.export.formats import PACKAGES, S3_PACKAGE, Format
 from tidemark_pipeline.java import JavaMissing, find_java

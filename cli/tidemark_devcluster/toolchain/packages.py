@@ -12,8 +12,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.cache import locked, numba_environment
-from tidemark_devcluster.toolchain.errors import ToolchainError
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements" / "spark.txt"
 MODULES = ("numba", "numpy", "py4j", "pyarrow", "pyspark")

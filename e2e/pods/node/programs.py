@@ -3,10 +3,15 @@ plane's is."""
 
 from pathlib import Path
 
-from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
+from tidemark_devcluster.toolchain.build import (
+    CONTROLPLANE_TAGS,
+    GoProgram,
+    checkout,
+    ensure_program,
+    version_flags,
+)
 from tidemark_devcluster.toolchain.cache import read_sources
-from tidemark_devcluster.toolchain.programs import CONTROLPLANE_TAGS, checkout, version_flags
-from tidemark_devcluster.toolchain.versions import required_go, required_module
+from tidemark_devcluster.toolchain.golang import required_go, required_module
 
 MODULE = Path(__file__).parents[1] / "go"
 # What the control plane's build has compiled is not compiled again.

@@ -22,8 +22,8 @@ from e2e.pods.sides import Side, how_many, shared_out
 from e2e.pods.supplies import built, of_chapters, programs_of
 from e2e.pods.unsupported_machine import of_the_machine
 from tests.helm import ensure_helm
+from tidemark_devcluster.toolchain.build import ensure_controlplane
 from tidemark_devcluster.toolchain.cache import locked, user_cache
-from tidemark_devcluster.toolchain.programs import ensure_controlplane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.admission.api_server import AdmissionApi, AdmissionRefused, edited, topic
 from tests.integration.admission.conftest import AdmissionControlPlane
 from tests.kubectl_commands import commands
-from tidemark_devcluster.controlplane.client import run_kubectl
+from tidemark_devcluster.controlplane.programs import run_kubectl
 from tidemark_operator.resources.kinds import KINDS
 
 _NAMES = {f"{kind.plural}.tidemark.dev" for kind in KINDS} | {

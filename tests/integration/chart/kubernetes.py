@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark_devcluster.controlplane.client import run_kubectl
+from tidemark_devcluster.controlplane.programs import run_kubectl
 
 _numbers = itertools.count(1)
 #: As `kubectl label namespace` sets it: https://kubernetes.io/docs/concepts/security/pod-security-admission/

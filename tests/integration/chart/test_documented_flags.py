@@ -8,7 +8,7 @@ import pytest
 
 from tests.documented_commands import documented, flags, without_flags
 from tests.helm import Helm
-from tidemark_devcluster.controlplane.client import run_kubectl
+from tidemark_devcluster.controlplane.programs import run_kubectl
 
 pytestmark = pytest.mark.full
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from tidemark_cli.inspection.support_bundle import FILE_BYTES_MAX, write_bundle
 from tidemark_cli.main import app
-from tidemark_devcluster.controlplane.client import run_kubectl
 from tidemark_devcluster.controlplane.launcher import ControlPlane
+from tidemark_devcluster.controlplane.programs import run_kubectl
 from tidemark_kube.client import KubeClient
 from tidemark_operator.resources.crdgen import custom_resource_definition
 from tidemark_operator.resources.kinds import KINDS

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_devcluster.controlplane.client import run_kubectl
 from tidemark_devcluster.controlplane.launcher import ControlPlane
 from tidemark_devcluster.controlplane.process import ServerStartError
-from tidemark_devcluster.toolchain.programs import controlplane_program, ensure_controlplane
+from tidemark_devcluster.controlplane.programs import run_kubectl
+from tidemark_devcluster.toolchain.build import controlplane_program, ensure_controlplane
 
 # The state LISTEN and 127.0.0.1 as /proc/net/tcp writes them.
 LISTEN = "0A"

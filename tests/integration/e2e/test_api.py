@@ -8,7 +8,7 @@ import pytest
 from e2e.pods.commands import CommandFailed
 from e2e.pods.kubernetes import Kubernetes, wait_for
 from tidemark_devcluster.controlplane.launcher import ControlPlane
-from tidemark_devcluster.toolchain.programs import ensure_controlplane
+from tidemark_devcluster.toolchain.build import ensure_controlplane
 
 WHERE = "kube-system"
 ALL_OF_IT = "--show-managed-fields"

@@ -6,7 +6,7 @@ import pytest
 
 from tidemark.kafka_client.access import KafkaAccess, Login
 from tidemark.kafka_client.security_options import SecurityError
-from tidemark_cli.client_properties import BadProperties, access_of, properties, read_access
+from tidemark_cli.kafka_access import BadProperties, access_of, properties, read_access
 
 
 def test_a_file_of_a_client_is_read(tmp_path: Path) -> None:

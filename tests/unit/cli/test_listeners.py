@@ -1,7 +1,7 @@
 """Output of `tidemark up` about the listeners of clients."""
 
 from tidemark_broker.listeners import addresses_of, client_listeners
-from tidemark_devcluster.listeners import described, listeners_of
+from tidemark_devcluster.cluster import described, listeners_of
 from tidemark_devcluster.processes import ProcessRecord
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
 from tidemark_devcluster.toolchain.cache import build_key, cache_root, locked, prune, read_sources
-from tidemark_devcluster.toolchain.versions import GoVersion
+from tidemark_devcluster.toolchain.golang import GoVersion
 
 PROGRAM = GoProgram(
     name="program",

@@ -7,7 +7,7 @@ import pytest
 
 from tidemark_devcluster.controlplane import assets
 from tidemark_devcluster.controlplane.programs import find_programs
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError
 
 
 def executable(path: Path) -> None:

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_devcluster.toolchain.errors import ToolchainError
-from tidemark_devcluster.toolchain.golang import Go, build_environment, find_go
-from tidemark_devcluster.toolchain.programs import ensure_minio
+from tidemark_devcluster.toolchain import ToolchainError
+from tidemark_devcluster.toolchain.build import ensure_minio
+from tidemark_devcluster.toolchain.golang import Go, GoVersion, build_environment, find_go
 from tidemark_devcluster.toolchain.progress import PlainProgress
-from tidemark_devcluster.toolchain.versions import GoVersion
 
 REQUIRED = GoVersion(1, 26, 0)
 PINNED = GoVersion(1, 26, 6)

@@ -7,8 +7,7 @@ import pytest
 from tidemark_devcluster.cluster import LocalCluster
 from tidemark_devcluster.layout import Layout
 from tidemark_devcluster.settings import KAFKA, LocalClusterSettings
-from tidemark_devcluster.toolchain import maven
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError, maven
 from tidemark_devcluster.toolchain.progress import PlainProgress
 
 JARS = maven.JarSet(name="apache-kafka", version="1.2.3", version_property="kafka.version", jars=2)

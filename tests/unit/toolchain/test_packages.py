@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_devcluster.toolchain import packages
-from tidemark_devcluster.toolchain.errors import ToolchainError
+from tidemark_devcluster.toolchain import ToolchainError, packages
 
 
 def test_installed_spark_is_not_installed_again() -> None:

@@ -3,11 +3,12 @@
 import pytest
 
 from tests.helm import HELM
-from tidemark_devcluster.toolchain.errors import ToolchainError
-from tidemark_devcluster.toolchain.golang import REQUIREMENTS, is_enough
-from tidemark_devcluster.toolchain.programs import MINIO, controlplane_program, version_flags
-from tidemark_devcluster.toolchain.versions import (
+from tidemark_devcluster.toolchain import ToolchainError
+from tidemark_devcluster.toolchain.build import MINIO, controlplane_program, version_flags
+from tidemark_devcluster.toolchain.golang import (
+    REQUIREMENTS,
     GoVersion,
+    is_enough,
     parse_go_version,
     required_go,
     required_module,
