@@ -82,6 +82,7 @@ class RowOptions:
 
     def table_options(self, table: str, tables: CatalogOptions, *, deletes: bool) -> TableOptions:
         """Return the options of one table, checked. Raises ExportError."""
+        # Options as users give them; pairs are parsed, and paths are made absolute.
         options = TableOptions(
             table=table,
             format=tables.table_format,
@@ -99,6 +100,7 @@ class RowOptions:
             properties=pairs(self.table_property, "--table-property"),
             deletes=deletes,
         )
+        # Some options exclude each other.
         options.check()
         return options
 

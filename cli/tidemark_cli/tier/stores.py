@@ -51,12 +51,14 @@ class TierOptions:
         Exits with a hint if there is none. S3 keys are read from AWS_ACCESS_KEY_ID and
         AWS_SECRET_ACCESS_KEY.
         """
+        # Without a named tier it is that of the local cluster.
         given = self.named()
         try:
             config = (
                 from_options(given, os.environ) if given else storage(open_cluster(self.directory))
             )
             tier = open_tier(config)
+            # The identity object is in every tier that a broker has used.
             store_id, cluster_id = read_identity(tier.store)
         except (InvalidConfig, LookupError) as error:
             fail(str(error))
