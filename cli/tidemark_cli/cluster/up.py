@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tidemark.error_text import error_text
 from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail, open_cluster
 from tidemark_cli.sizes import bytes_of, size_text
 from tidemark_kube.client import KubeRequestError, namespace_of
@@ -118,7 +119,7 @@ def _start(cluster: "LocalCluster", brokers: int) -> "Addresses":
         *(TimeoutError, OSError),
     ) as error:
         cluster.stop(only_own=True)
-        fail(str(error))
+        fail(error_text(error))
 
 
 def down(
