@@ -21,9 +21,9 @@ from tidemark_operator.resources.topic_config import (
     TYPED,
     is_compacted,
     kafka_config,
+    object_name,
     retention_problem,
 )
-from tidemark_operator.topic_changes.changer import object_name
 from tidemark_operator.topic_changes.refusal import ChangeRefusal
 from tidemark_operator.topic_changes.settings import TopicSettings, changed
 

@@ -22,8 +22,7 @@ from tidemark_cli.common import console, fail, open_cluster
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions
 from tidemark_kube.client import KubeClient, KubeRequestError
-from tidemark_operator.resources.topic_config import spec_of_kafka_config
-from tidemark_operator.topic_changes.changer import object_name
+from tidemark_operator.resources.topic_config import object_name, spec_of_kafka_config
 
 
 @option_groups

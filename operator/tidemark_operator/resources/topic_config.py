@@ -1,11 +1,15 @@
-"""Kafka configuration of a Topic, from its config, its typed fields and the defaults.
+"""Kafka configuration and object name of a Topic.
+
+The configuration is made from its config, its typed fields and the defaults.
 
 There are three layers, and the later ones win: the Cluster's defaults for topics, ``spec.config``,
 the typed fields under ``spec.tiering``. Keys and values are Kafka's, so a broker can use the result
 unchanged.
 """
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.configuration.table import TOPIC
@@ -13,6 +17,11 @@ from tidemark.tiering import Tiering
 from tidemark_operator.resources.scalars import duration_ms, quantity_bytes
 from tidemark_operator.resources.topic import TopicSpec
 
+#: Object names: DNS subdomains, and the parts of a name that is made from a topic's.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_NAME_CHARS_MAX = 253
+_SLUG_CHARS_MAX = 60
+_HASH_CHARS = 10
 #: Keys with a field of their own.
 TYPED = frozenset(name for name, key in TOPIC.items() if key.field)
 
@@ -83,3 +92,12 @@ COMPACTED = (
 def is_compacted(config: Mapping[str, str]) -> bool:
     """Return whether a configuration enables compaction."""
     return "compact" in config.get("cleanup.policy", "")
+
+
+def object_name(cluster: str, topic: str, is_taken: Callable[[str], bool]) -> str:
+    """Return the object's name; ``is_taken``: the name belongs to the object of another topic."""
+    if len(topic) <= _NAME_CHARS_MAX and _NAME.fullmatch(topic) and not is_taken(topic):
+        return topic
+    digest = hashlib.sha256(f"{cluster}/{topic}".encode()).hexdigest()[:_HASH_CHARS]
+    slug = re.sub("[^a-z0-9]+", "-", topic.lower())[:_SLUG_CHARS_MAX].strip("-")
+    return f"{slug}-{digest}" if slug else f"topic-{digest}"

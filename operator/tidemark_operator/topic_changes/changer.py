@@ -7,8 +7,6 @@ notifies the brokers.
 """
 
 import asyncio
-import hashlib
-import re
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
@@ -40,6 +38,7 @@ from tidemark_operator.objects.ownership import MANAGER
 from tidemark_operator.reconcile.replication_factor import with_factor
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.resources.topic_config import object_name
 from tidemark_operator.topic_changes import alteration, creation
 from tidemark_operator.topic_changes.refusal import (
     ChangeRefusal,
@@ -352,18 +351,3 @@ def _in_parts(
 
 def _response(results: list[TopicChangeResult]) -> ChangeTopicsResponse:
     return ChangeTopicsResponse(error_code=int(ErrorCode.none), results=tuple(results))
-
-
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_NAME_CHARS_MAX = 253
-_SLUG_CHARS_MAX = 60
-_HASH_CHARS = 10
-
-
-def object_name(cluster: str, topic: str, is_taken: Callable[[str], bool]) -> str:
-    """Return the object's name; ``is_taken``: the name belongs to the object of another topic."""
-    if len(topic) <= _NAME_CHARS_MAX and _NAME.fullmatch(topic) and not is_taken(topic):
-        return topic
-    digest = hashlib.sha256(f"{cluster}/{topic}".encode()).hexdigest()[:_HASH_CHARS]
-    slug = re.sub("[^a-z0-9]+", "-", topic.lower())[:_SLUG_CHARS_MAX].strip("-")
-    return f"{slug}-{digest}" if slug else f"topic-{digest}"
