@@ -56,7 +56,7 @@ from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
-from tidemark_broker.replication.following.service import ReplicaFetchService
+from tidemark_broker.replication.following.follower_fetches import ReplicaFetchService
 from tidemark_broker.replication.following.wire import (
     REPLICA_FETCH,
     ReplicaFetchRequest,

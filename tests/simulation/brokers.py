@@ -28,7 +28,7 @@ from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
-from tidemark_broker.replication.partition import Partition, Role, isr_maintenance
+from tidemark_broker.replication.partition import Partition, Role, isr_and_high_watermark
 from tidemark_broker.transactions.wire import WriteMarkersRequest
 
 CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
@@ -322,7 +322,7 @@ class BrokerProcess:
                 None if manager is None else manager.by_id(change.topic_id, change.partition)
             )
             if partition is not None:
-                isr_maintenance.answered(partition, change, result)
+                isr_and_high_watermark.answered(partition, change, result)
 
     def partition(self, topic: str, number: int) -> Partition | None:
         return None if self.broker is None else self.broker.manager.get(topic, number)

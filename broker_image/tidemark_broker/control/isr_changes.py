@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.session import ControllerSession, check
-from tidemark_broker.replication.partition import isr_maintenance
+from tidemark_broker.replication.partition import isr_and_high_watermark
 from tidemark_broker.replication.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class IsrChanges:
             if result is None:
                 logger.warning("%s: AlterPartition was not answered", partition.tp)
             else:
-                isr_maintenance.answered(partition, change, result)
+                isr_and_high_watermark.answered(partition, change, result)
 
 
 def _is_current(partition: "Partition", change: control.IsrChange) -> bool:

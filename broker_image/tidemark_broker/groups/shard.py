@@ -22,6 +22,7 @@ from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core import migration
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.classic_members import ClassicMembers
+from tidemark_broker.groups.core.classic_rebalances import CheckDeadline, Rebalancing
 from tidemark_broker.groups.core.consumer_effects import effect_of, records_of, size_of
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
@@ -29,7 +30,6 @@ from tidemark_broker.groups.core.consumer_targets import Offload
 from tidemark_broker.groups.core.group_offsets import Group, GroupOffsets
 from tidemark_broker.groups.core.journal import GroupContext, GroupMemory
 from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
-from tidemark_broker.groups.core.rebalancing import CheckDeadline, Rebalancing
 from tidemark_broker.groups.core.records import (
     ExpiringOffsetCommitValue,
     GroupMetadataKey,

@@ -4,8 +4,8 @@ With policy Retain only the leader's claim and the follower's stored epoch are n
 Delete the leader first waits until every electable replica has stored the new tiered epoch and
 reported its local log start (from then on its local retention is suspended). So the log start can
 move to an offset that all of them have, and no offset is on one broker only. A replica that starts
-above it and joins the ISR later re-fetches the missing range first (:mod:`service`). If that is not
-possible any more, the log start follows. Every step may be repeated.
+above it and joins the ISR later re-fetches the missing range first (:mod:`follower_fetches`). If
+that is not possible any more, the log start follows. Every step may be repeated.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.replication.partition import (
     Partition,
-    isr_maintenance,
+    isr_and_high_watermark,
     log_start,
     remote_end,
     roles,
@@ -146,7 +146,7 @@ class HeadWriter:
             # Nothing is awaited between the result and its effect on the replica.
             self._adopt(*await self._run(self._load, tier, known))
             if not known and not self._retired:
-                isr_maintenance.report_manifest_created(self.partition)
+                isr_and_high_watermark.report_manifest_created(self.partition)
 
     async def refresh(self) -> None:
         """Read the head again if it may be outdated.

@@ -25,7 +25,8 @@ from tidemark_broker.coordinators.log import (
     TransactionalProducer,
 )
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.transactions.core import rules
+from tidemark_broker.transactions.core import decisions
+from tidemark_broker.transactions.core.decisions import Decision
 from tidemark_broker.transactions.core.markers import Marker
 from tidemark_broker.transactions.core.metadata import (
     PREPARED,
@@ -34,8 +35,7 @@ from tidemark_broker.transactions.core.metadata import (
     TransactionState,
 )
 from tidemark_broker.transactions.core.records import key_of, value_of
-from tidemark_broker.transactions.core.rules import Decision
-from tidemark_broker.transactions.core.transactions import Transactions
+from tidemark_broker.transactions.core.transactional_ids import Transactions
 
 #: Longest wait for the commit of a change, after which the client must retry.
 _COMMIT_WAIT_S = 30.0
@@ -199,7 +199,7 @@ class TransactionShard:
             return Decision(error=ErrorCode.invalid_transaction_timeout)
         return await self._change(
             transactional_id,
-            lambda known, fresh: rules.init_producer_id(
+            lambda known, fresh: decisions.init_producer_id(
                 known,
                 expected=expected,
                 timeout_ms=timeout_ms,
@@ -224,7 +224,7 @@ class TransactionShard:
         await self.settled(transactional_id)
         decision = await self._change(
             transactional_id,
-            lambda known, _: rules.add_partitions(
+            lambda known, _: decisions.add_partitions(
                 known,
                 producer=producer,
                 partitions=partitions,
@@ -239,7 +239,7 @@ class TransactionShard:
     ) -> dict[TopicPartition, ErrorCode]:
         """Verify partitions. See :func:`rules.verify_partitions`."""
         known = self._table.get(transactional_id)
-        return dict(rules.verify_partitions(known, producer=producer, partitions=partitions))
+        return dict(decisions.verify_partitions(known, producer=producer, partitions=partitions))
 
     async def end(
         self, transactional_id: str, *, producer: Producer, commit: bool, version: int
@@ -251,7 +251,7 @@ class TransactionShard:
         """
         return await self._change(
             transactional_id,
-            lambda known, fresh: rules.end(
+            lambda known, fresh: decisions.end(
                 known,
                 producer=producer,
                 commit=commit,
@@ -436,7 +436,7 @@ class TransactionShard:
             now_ms = self._around.wall_ms()
             if known is None or not known.has_timed_out(now_ms):
                 return Decision()
-            return rules.fence(known, now_ms=now_ms, fresh_producer_id=fresh)
+            return decisions.fence(known, now_ms=now_ms, fresh_producer_id=fresh)
 
         with contextlib.suppress(CoordinatorError):
             await self._change(transactional_id, rule)

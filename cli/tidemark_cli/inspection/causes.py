@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from tidemark_cli.inspection.findings import OPERATOR, SILENT, HealthFinding, Severity
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
+from tidemark_cli.inspection.verdict import OPERATOR, SILENT, HealthFinding, Severity
 from tidemark_kube.client import LEASE_NAME
 from tidemark_operator.resources.names import GROUP, PLURALS
 

@@ -17,9 +17,9 @@ from tidemark_cli.common import (
     open_kube,
 )
 from tidemark_cli.inspection.causes import UnknownReference, resolve
-from tidemark_cli.inspection.findings import findings, verdict
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.inspection.status import NOT_HEALTHY
+from tidemark_cli.inspection.verdict import findings, verdict
 from tidemark_cli.option_groups import option_groups
 from tidemark_kube.client import KubeRequestError
 

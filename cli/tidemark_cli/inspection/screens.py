@@ -11,7 +11,6 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from tidemark_cli.inspection.findings import HealthFinding, Severity, verdict
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_cli.inspection.topic_rows import (
     TopicRows,
@@ -22,6 +21,7 @@ from tidemark_cli.inspection.topic_rows import (
     ready_text,
     tiering_text,
 )
+from tidemark_cli.inspection.verdict import HealthFinding, Severity, verdict
 from tidemark_operator.controller.rows import PartitionRow
 from tidemark_operator.resources.names import Workload
 

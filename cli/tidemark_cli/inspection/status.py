@@ -20,10 +20,10 @@ from tidemark_cli.common import (
     open_kube,
 )
 from tidemark_cli.inspection.causes import of_topics
-from tidemark_cli.inspection.findings import HealthFinding, Severity, findings, verdict
 from tidemark_cli.inspection.screens import ordered, print_screen
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.inspection.topic_rows import TopicRows, is_named
+from tidemark_cli.inspection.verdict import HealthFinding, Severity, findings, verdict
 from tidemark_cli.option_groups import option_groups
 from tidemark_kube.client import KubeClient, KubeRequestError
 

@@ -20,10 +20,10 @@ from typing import Any
 
 from rich.console import Console
 
-from tidemark_cli.inspection.findings import findings
 from tidemark_cli.inspection.redaction import Redactor
 from tidemark_cli.inspection.screens import ordered, print_screen
 from tidemark_cli.inspection.snapshot import PODS, read_snapshot
+from tidemark_cli.inspection.verdict import findings
 from tidemark_kube.client import KubeClient, KubeRequestError
 from tidemark_operator.resources.names import GROUP, PLURALS, VERSION
 

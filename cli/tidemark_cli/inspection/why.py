@@ -26,9 +26,9 @@ from tidemark_cli.inspection.causes import (
     resolve,
     root,
 )
-from tidemark_cli.inspection.findings import HealthFinding, findings, verdict
 from tidemark_cli.inspection.screens import print_findings
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
+from tidemark_cli.inspection.verdict import HealthFinding, findings, verdict
 from tidemark_cli.option_groups import option_groups
 from tidemark_kube.client import KubeRequestError
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark_cli.inspection.findings import (
+from tidemark_cli.inspection.topic_rows import TopicRows, ready_of, ready_text, topic_id_of
+from tidemark_cli.inspection.verdict import (
     PENDING,
     HealthCounts,
     HealthFinding,
@@ -21,7 +22,6 @@ from tidemark_cli.inspection.findings import (
     object_findings,
     operator_findings,
 )
-from tidemark_cli.inspection.topic_rows import TopicRows, ready_of, ready_text, topic_id_of
 from tidemark_operator.controller.rows import BadRow, PartitionRow, decode_row
 
 CLUSTER, BROKER, TOPIC, SLICE = ("Cluster", "Broker", "Topic", "PartitionSlice")

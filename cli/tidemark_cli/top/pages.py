@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.message_text import count
-from tidemark_cli.inspection.findings import HealthFinding, verdict_line
 from tidemark_cli.inspection.topic_rows import (
     TopicRows,
     cluster_line,
@@ -18,6 +17,7 @@ from tidemark_cli.inspection.topic_rows import (
     remote_text,
     tiering_text,
 )
+from tidemark_cli.inspection.verdict import HealthFinding, verdict_line
 from tidemark_cli.sizes import size_text
 from tidemark_cli.top.object_index import BROKER, CLUSTER, TOPIC, ObjectIndex, TopicLine
 from tidemark_cli.top.query import Query, TopicPage, select_page

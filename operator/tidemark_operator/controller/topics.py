@@ -20,12 +20,12 @@ from tidemark.reasons import Reason
 from tidemark_operator.controller import (
     accepted_losses,
     adoption,
-    disablement,
     elections,
     protection,
     reassignment,
     rebuilding,
     replication_factor_changes,
+    tiering_disablement,
     topic_deletion,
 )
 from tidemark_operator.controller.commit import (
@@ -35,7 +35,6 @@ from tidemark_operator.controller.commit import (
     partitions_in_rows,
 )
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.events import Event, normal, warning
 from tidemark_operator.controller.model import (
     Acceptance,
@@ -45,6 +44,7 @@ from tidemark_operator.controller.model import (
 )
 from tidemark_operator.controller.placement import BrokersMissing, place_topic, staying
 from tidemark_operator.controller.replication_factor_changes import Resizing
+from tidemark_operator.controller.tiering_disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 
 _RECHECK_DISABLING_MS = 5_000
@@ -199,7 +199,7 @@ def _serve(
     """
     accepted = accepted_losses.settle(draft, topic) + rebuilding.accepted(draft.state, topic)
     elections.settle_topic(draft, topic)
-    next_status, event = disablement.step(draft.state, topic, disablements, now_ms=now_ms)
+    next_status, event = tiering_disablement.step(draft.state, topic, disablements, now_ms=now_ms)
     # The tiering state stays while rows are placed or rebuilt: the brokers that have to acknowledge
     # a disablement are not known yet.
     nothing_yet = rebuilding.is_under_way(draft, topic) or (

@@ -20,7 +20,7 @@ from tidemark.kafka_client import offsets
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, Offset
 from tidemark.wire.control import DisableRemoteTopicResponse, DisableRemoteTopicResult
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import disablement
+from tidemark_operator.controller import tiering_disablement
 from tidemark_operator.controller.model import PartitionRow, RowKey, TopicInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import cluster_snapshot, desired_configs
@@ -96,7 +96,7 @@ class Disabler:
         #: By node id and topic id: partitions to acknowledge.
         by_node: dict[int, dict[uuid.UUID, tuple[int, ...]]] = {}
         for topic in topics:
-            for node_id, parts in disablement.pending(state, topic, disablements).items():
+            for node_id, parts in tiering_disablement.pending(state, topic, disablements).items():
                 by_node.setdefault(node_id, {})[topic.id] = parts
         for node_id, partitions in sorted(by_node.items()):
             try:

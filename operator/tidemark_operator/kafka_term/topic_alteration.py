@@ -13,7 +13,7 @@ from tidemark.kafka_client.values import RequestFailure
 from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import disablement, replication_factor_changes
+from tidemark_operator.controller import replication_factor_changes, tiering_disablement
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import TieringSpec, TopicInfo
@@ -77,7 +77,7 @@ class KafkaTopicChanger:
         if any(blocker.reason == Reason.STORAGE_UNAVAILABLE for blocker in blockers):
             acted = dataclasses.replace(topic, tiering_spec=TieringSpec())
         # The next tiering state is decided here; the status records it before it is requested.
-        next_tiering, event = disablement.step(
+        next_tiering, event = tiering_disablement.step(
             services.state, acted, services.disablements, now_ms=now_ms
         )
         # Partitions, then configuration: one observation shows both.

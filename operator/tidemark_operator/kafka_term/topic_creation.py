@@ -15,7 +15,7 @@ from tidemark.kafka_client.values import NewTopic, RequestFailure, TopicView
 from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import disablement
+from tidemark_operator.controller import tiering_disablement
 from tidemark_operator.controller.adoption import Adoption
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import Event, normal
@@ -60,7 +60,7 @@ class TopicCreator:
         blocker = topic_rules.joined(topic_rules.refusals(topic, 0, services.seen.not_tiered))
         # The first tiering state is part of the creation: the topic is tiered from its first
         # segment.
-        tiering = disablement.step_by_spec(
+        tiering = tiering_disablement.step_by_spec(
             topic.tiering_status, topic.tiering_spec, services.state.cluster, now_ms=wall_ms()
         )
         values = desired_configs.of_topic(topic, tiering.tiering).values

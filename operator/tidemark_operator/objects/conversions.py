@@ -19,11 +19,6 @@ from tidemark.reasons import Reason, RebuildingReason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
 from tidemark.wire.deletions import DeletionPoint
-from tidemark_operator.controller.deletion_values import (
-    DeletionInfo,
-    DeletionProgress,
-    DeletionTarget,
-)
 from tidemark_operator.controller.model import (
     BrokerInfo,
     ClusterInfo,
@@ -33,6 +28,11 @@ from tidemark_operator.controller.model import (
     PersistedTiering,
     TieringSpec,
     TopicInfo,
+)
+from tidemark_operator.controller.record_deletion_values import (
+    DeletionInfo,
+    DeletionProgress,
+    DeletionTarget,
 )
 from tidemark_operator.controller.slice_claim import Claimant
 from tidemark_operator.kube.kinds import Json

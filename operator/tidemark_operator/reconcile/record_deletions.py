@@ -24,8 +24,9 @@ from tidemark.wire.deletions import (
     PartitionDeletionResult,
 )
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import deletion
-from tidemark_operator.controller.deletion_values import (
+from tidemark_operator.controller import record_deletion
+from tidemark_operator.controller.events import normal, warning
+from tidemark_operator.controller.record_deletion_values import (
     Delete,
     DeletionInfo,
     DeletionWait,
@@ -33,7 +34,6 @@ from tidemark_operator.controller.deletion_values import (
     Resolve,
     Step,
 )
-from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import deletion_status
 from tidemark_operator.controller.status.conditions import find
 from tidemark_operator.engines.base import EngineUnavailable
@@ -71,8 +71,8 @@ class RecordDeletionReconciler:
         if view.finished_ms is not None:
             return await self._expire(key, body, view)
         # Add the progress that leaders have reported, then decide the next step.
-        view = deletion.observe(services.state, view)
-        step = deletion.next_step(services.state, view, now_ms=wall_ms())
+        view = record_deletion.observe(services.state, view)
+        step = record_deletion.next_step(services.state, view, now_ms=wall_ms())
         match step:
             case Resolve():
                 return await self._resolve(key, view, step)
@@ -102,7 +102,7 @@ class RecordDeletionReconciler:
             await self._write(key, view, DeletionWait(reason=Reason.RESOLVING, message=problem))
             return LOOK_AGAIN_S
         state = self._services.state
-        frozen = deletion.freeze(state, view, step, answers, now_ms=wall_ms())
+        frozen = record_deletion.freeze(state, view, step, answers, now_ms=wall_ms())
         # Nothing to delete, or not resolvable yet.
         if isinstance(frozen, Finished):
             await self._finish(key, view, frozen)
@@ -134,11 +134,11 @@ class RecordDeletionReconciler:
         answers, problem = await _all_at_once(
             self._delete_on(key, view, step.topic_id, node_id) for node_id in step.commands
         )
-        current = deletion.record(view, answers)
+        current = record_deletion.record(view, answers)
         # Do not write to a request that was deleted, paused or replaced while the leaders worked.
         if not self._is_current(key, current):
             return 0.0
-        after = deletion.next_step(self._services.state, current, now_ms=wall_ms())
+        after = record_deletion.next_step(self._services.state, current, now_ms=wall_ms())
         if isinstance(after, Finished):
             await self._finish(key, current, after)
             return 0.0
@@ -157,7 +157,9 @@ class RecordDeletionReconciler:
         """
         command: Sequence[PartitionDeletion] = ()
         if self._is_current(key, view):
-            command = deletion.command_for(self._services.state, view, node_id, now_ms=wall_ms())
+            command = record_deletion.command_for(
+                self._services.state, view, node_id, now_ms=wall_ms()
+            )
         if not command:
             return ()
         with self._turns.slot(node_id, key):
@@ -175,11 +177,11 @@ class RecordDeletionReconciler:
 
     async def _finish(self, key: Key, view: DeletionInfo, step: Finished) -> float | None:
         now_ms = wall_ms()
-        ended = deletion.finish(view, now_ms=now_ms)
+        ended = record_deletion.finish(view, now_ms=now_ms)
         await self._write(key, ended, step)
         event = normal if step.succeeded else warning
         self._services.events.emit(event("RecordDeletion", view.key, step.reason, step.message))
-        expires_ms = deletion.expires_ms(ended)
+        expires_ms = record_deletion.expires_ms(ended)
         return None if expires_ms is None else max(0.0, (expires_ms - now_ms) / 1000)
 
     async def _expire(self, key: Key, body: Json, view: DeletionInfo) -> float | None:
@@ -187,7 +189,7 @@ class RecordDeletionReconciler:
 
         Return the seconds left.
         """
-        expires_ms = deletion.expires_ms(view)
+        expires_ms = record_deletion.expires_ms(view)
         if expires_ms is None:
             return None
         left_ms = expires_ms - wall_ms()

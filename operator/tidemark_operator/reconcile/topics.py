@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire.control import DeleteRemoteTopicRequest, DisableRemoteTopicRequest, TopicState
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import disablement, topic_restore
+from tidemark_operator.controller import tiering_disablement, topic_restore
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event
@@ -320,7 +320,7 @@ class TopicReconciler:
         if topic is None or topic.paused:
             return
         # One request per broker and epoch at a time; the key of the task prevents duplicates.
-        requests = disablement.requests(services.state, topic, services.disablements)
+        requests = tiering_disablement.requests(services.state, topic, services.disablements)
         for node_id, request in requests.items():
             if services.engine.connected(node_id):
                 name = ("disable", topic.id, request.tiered_epoch, node_id)

@@ -30,7 +30,7 @@ from tidemark_broker.replication.partition import (
     ReplicaContext,
     Role,
     consumer_reads,
-    isr_maintenance,
+    isr_and_high_watermark,
     log_start,
     produce,
     remote_end,
@@ -155,7 +155,7 @@ async def test_joining_follower_bounds_the_high_watermark(host: Host) -> None:
     await roles.apply(partition, VIEW, ROW, 3)
     assert (await produce.append(partition, batch(10), acks=1, timeout_ms=0)).base_offset == 0
     assert partition.high_watermark == 10
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 10))
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 10))
     # The proposed member counts for the high watermark already, as Kafka's maximalIsr.
     assert [change.new_isr for change in host.proposals] == [(1, 2)]
     host.clock.now_s += 60  # the follower is no more caught up, but it may be in the ISR already
@@ -167,23 +167,29 @@ async def test_joining_follower_bounds_the_high_watermark(host: Host) -> None:
 
     # Settled: the follower is in the ISR, and its fetch position counts.
     committed = replace(ROW, isr=(1, 2), partition_epoch=11)
-    isr_maintenance.answered(partition, host.proposals[0], answer(host.proposals[0], committed, 0))
+    isr_and_high_watermark.answered(
+        partition, host.proposals[0], answer(host.proposals[0], committed, 0)
+    )
     assert partition.isr == (1, 2)
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 20))
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 20))
     assert partition.high_watermark == 20
 
 
 async def test_refused_proposal_is_dropped_once_the_row_is_known(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 0))
     assert partition.leader is not None
     unknown = replace(ROW, leader_epoch=6, partition_epoch=12)
-    isr_maintenance.answered(partition, host.proposals[0], answer(host.proposals[0], unknown, 74))
+    isr_and_high_watermark.answered(
+        partition, host.proposals[0], answer(host.proposals[0], unknown, 74)
+    )
     # The answer is about an epoch that this leader does not know, so the proposal may have
     # succeeded.
     assert partition.leader.pending == (1, 2)
-    isr_maintenance.answered(partition, host.proposals[0], answer(host.proposals[0], ROW, 107))
+    isr_and_high_watermark.answered(
+        partition, host.proposals[0], answer(host.proposals[0], ROW, 107)
+    )
     # The row is known and does not have the member: the proposal is dropped.
     assert partition.leader.pending is None
 
@@ -196,15 +202,15 @@ async def test_late_answer_settles_only_its_own_proposal(host: Host) -> None:
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
     host.clock.now_s += 60
     # Replica 2 is behind, so the leader proposes to remove it.
-    isr_maintenance.shrink_isr(partition)
+    isr_and_high_watermark.shrink_isr(partition)
     shrink = host.proposals[-1]
     assert shrink.new_isr == (1,)
     alone = replace(ROW, partition_epoch=11)
     await roles.apply(partition, VIEW, alone, 3)  # the push overtakes the answer
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 5))
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 5))
     assert host.proposals[-1].new_isr == (1, 2)
     # The answer to the shrink comes last; it must not settle the later proposal.
-    isr_maintenance.answered(partition, shrink, answer(shrink, alone, 0))
+    isr_and_high_watermark.answered(partition, shrink, answer(shrink, alone, 0))
     assert partition.leader is not None
     assert partition.leader.pending == (1, 2)
     host.clock.now_s += 60  # replica 2 is no more caught up, but it may have been taken in
@@ -216,11 +222,11 @@ async def test_answer_is_applied_before_its_row_is_on_disk(host: Host) -> None:
     """No answer waits behind another partition's fsync; the file follows soon."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 0))
     change = host.proposals[-1]
     joined = replace(ROW, isr=(1, 2), partition_epoch=11)
     async with partition.lock:  # a role change is under way
-        isr_maintenance.answered(partition, change, answer(change, joined, 0))
+        isr_and_high_watermark.answered(partition, change, answer(change, joined, 0))
         assert partition.isr == (1, 2)
     await host.context.states.written()
     stored = read_state(partition.log.directory)
@@ -232,14 +238,14 @@ async def test_concurrent_state_write_does_not_revert_the_row(host: Host) -> Non
     """The answer comes while a push of the row before it is being written."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 0))
     change = host.proposals[-1]
     joined = replace(ROW, isr=(1, 2), partition_epoch=11)
     pushed = asyncio.create_task(roles.apply(partition, VIEW, replace(ROW, manifest=True), 3))
     # Clear the event first, then wait for the write of the pushed row.
     host.persisting.clear()
     await host.persisting.wait()
-    isr_maintenance.answered(partition, change, answer(change, joined, 0))
+    isr_and_high_watermark.answered(partition, change, answer(change, joined, 0))
     await pushed
     assert partition.row == joined
     assert partition.leader is not None
@@ -249,8 +255,8 @@ async def test_concurrent_state_write_does_not_revert_the_row(host: Host) -> Non
 async def test_unsettled_proposal_is_repeated(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
-    isr_maintenance.shrink_isr(partition)
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 0))
+    isr_and_high_watermark.shrink_isr(partition)
     assert host.proposals[0] == host.proposals[1]
 
 
@@ -265,7 +271,7 @@ async def test_acks_all_waits_and_leadership_lost_answers_it(host: Host) -> None
     await roles.apply(partition, VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
     waiting = asyncio.create_task(produce.append(partition, batch(), acks=-1, timeout_ms=10_000))
     await asyncio.sleep(0)
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 1))
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 1))
     assert (await waiting).error is ErrorCode.none
 
     waiting = asyncio.create_task(produce.append(partition, batch(), acks=-1, timeout_ms=10_000))
@@ -296,11 +302,13 @@ async def test_low_watermark_counts_live_followers_and_durable_starts(host: Host
     # No follower has fetched yet, so the low watermark is unknown.
     assert log_start.low_watermark(partition) == -1
     for node in (2, 3):
-        isr_maintenance.follower_fetched(partition, node, follower_fetch(partition, 10, node=node))
+        isr_and_high_watermark.follower_fetched(
+            partition, node, follower_fetch(partition, 10, node=node)
+        )
     result = log_start.delete_records(partition, -1)
     assert (result.error, result.offset, result.low_watermark) == (ErrorCode.none, 10, 0)
     for node in (2, 3):
-        isr_maintenance.follower_fetched(
+        isr_and_high_watermark.follower_fetched(
             partition, node, follower_fetch(partition, 10, node=node, log_start=10)
         )
     assert log_start.low_watermark(partition) == 0  # the leader's own start is not on disk yet
@@ -315,15 +323,17 @@ async def test_low_watermark_counts_live_followers_and_durable_starts(host: Host
 async def test_created_manifest_is_reported_until_the_row_has_it(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.report_manifest_created(partition)
+    isr_and_high_watermark.report_manifest_created(partition)
     assert host.proposals[-1].remote_manifest
     assert host.proposals[-1].new_isr == ROW.isr
     noted = replace(ROW, partition_epoch=11)
-    isr_maintenance.answered(partition, host.proposals[-1], answer(host.proposals[-1], noted, 0))
+    isr_and_high_watermark.answered(
+        partition, host.proposals[-1], answer(host.proposals[-1], noted, 0)
+    )
     assert partition.row is not None
     assert partition.row.manifest
     before = len(host.proposals)
-    isr_maintenance.shrink_isr(partition)
+    isr_and_high_watermark.shrink_isr(partition)
     # Nothing is left to report.
     assert len(host.proposals) == before
 
@@ -332,13 +342,13 @@ async def test_undecidable_request_is_not_repeated_all_the_time(host: Host) -> N
     """While a row is in doubt the controller refuses at once what its leader has to report."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.report_manifest_created(partition)
+    isr_and_high_watermark.report_manifest_created(partition)
     # OPERATION_NOT_ATTEMPTED: the controller cannot decide at the moment.
     refused = answer(host.proposals[-1], ROW, int(ErrorCode.operation_not_attempted))
-    isr_maintenance.answered(partition, host.proposals[-1], refused)
+    isr_and_high_watermark.answered(partition, host.proposals[-1], refused)
     assert len(host.proposals) == 1
     # The periodic check sends it again.
-    isr_maintenance.shrink_isr(partition)
+    isr_and_high_watermark.shrink_isr(partition)
     assert [proposal.remote_manifest for proposal in host.proposals] == [True, True]
 
 
@@ -386,19 +396,19 @@ async def test_unclean_leader_adds_no_replica_before_its_recovery_is_recorded(
     (change,) = host.proposals
     assert change.new_isr == (1,)
     assert change.leader_recovery_state == LeaderRecoveryState.RECOVERED
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
-    isr_maintenance.shrink_isr(partition)
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 0))
+    isr_and_high_watermark.shrink_isr(partition)
     # Neither the follower nor the shrink changes the proposal, which is repeated.
     assert host.proposals == [change, change]
     recovered = replace(ROW, partition_epoch=11)
-    isr_maintenance.answered(partition, change, answer(change, recovered, 0))
+    isr_and_high_watermark.answered(partition, change, answer(change, recovered, 0))
     assert not partition.recovering
     await host.context.states.written()
     stored = read_state(partition.log.directory)
     assert stored is not None
     assert from_json(stored).row == recovered
     # Only now members may be added.
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 0))
     assert host.proposals[-1].new_isr == (1, 2)
 
 
@@ -409,7 +419,7 @@ async def test_leader_adopts_a_newer_recovering_row(host: Host) -> None:
     (change,) = host.proposals
     newer = replace(recovering, partition_epoch=11)
     response = replace(answer(change, newer, 95), leader_recovery_state=1)
-    isr_maintenance.answered(partition, change, response)
+    isr_and_high_watermark.answered(partition, change, response)
     assert partition.recovering
     assert host.proposals[-1].partition_epoch == 11
     await roles.apply(partition, VIEW, replace(recovering, partition_epoch=12), 3)
@@ -487,11 +497,11 @@ async def elected_again(partition: Partition, row: control.PartitionState) -> "a
 async def test_answer_to_a_former_epoch_does_not_revert_the_row(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
+    isr_and_high_watermark.follower_fetched(partition, 2, follower_fetch(partition, 0))
     change = host.proposals[-1]
     again = replace(ROW, leader_epoch=6, partition_epoch=12)
     task = await elected_again(partition, again)
-    isr_maintenance.answered(
+    isr_and_high_watermark.answered(
         partition, change, answer(change, replace(ROW, isr=(1, 2), partition_epoch=11), 0)
     )
     await task

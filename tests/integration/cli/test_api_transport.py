@@ -16,8 +16,8 @@ import yaml
 from tests.integration.cli.api_double import ApiDouble, Json, api_double, write_kubeconfig
 from tests.security.client_certificates import ClientAuthority
 from tests.unit.test_lean_start import HEAVY, STARTED
-from tidemark_cli.inspection.findings import findings
 from tidemark_cli.inspection.snapshot import read_snapshot
+from tidemark_cli.inspection.verdict import findings
 from tidemark_kube.client import KubeClient, KubeRequestError, namespace_of
 from tidemark_kube.transport import DirectTransport, LibraryTransport, connect
 

@@ -13,7 +13,7 @@ from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.tiering import DisablePolicy
 from tidemark.wire import control
 from tidemark_broker.broker import every
-from tidemark_broker.replication.partition import Partition, isr_maintenance
+from tidemark_broker.replication.partition import Partition, isr_and_high_watermark
 
 _STALE = 95  # INVALID_UPDATE_VERSION
 
@@ -125,5 +125,5 @@ class TieredCluster:
             leader_recovery_state=row.leader_recovery_state,
         )
         # The proposing leader receives the result before the states, as from the operator.
-        isr_maintenance.answered(partition, change, result)
+        isr_and_high_watermark.answered(partition, change, result)
         await self.push()

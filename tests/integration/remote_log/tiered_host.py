@@ -30,7 +30,7 @@ from tidemark_broker.listeners import CLIENTS, REPLICATION
 from tidemark_broker.net.server import KafkaServer
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
-from tidemark_broker.replication.partition import Partition, isr_maintenance, produce
+from tidemark_broker.replication.partition import Partition, isr_and_high_watermark, produce
 from tidemark_broker.replication.remote import RemoteSummary
 
 TOPIC = "flights"
@@ -256,7 +256,9 @@ class TieredHost:
         )
         # Answered in another iteration of the loop, since the manager is still in the middle of its
         # call.
-        asyncio.get_running_loop().call_soon(isr_maintenance.answered, partition, change, result)
+        asyncio.get_running_loop().call_soon(
+            isr_and_high_watermark.answered, partition, change, result
+        )
 
     async def produce(
         self, records: int, *, per_batch: int = 5, timestamp_ms: int = NOW_MS, number: int = 0

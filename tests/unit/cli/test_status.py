@@ -11,10 +11,10 @@ from rich.console import Console
 
 from tests.unit.cli.clusters import CLUSTERS, WELL, body, broker, changed, lease, row, topic
 from tidemark.ids import id_text
-from tidemark_cli.inspection.findings import findings, verdict
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, Json, pod_text
 from tidemark_cli.inspection.status import chosen_findings, document, is_healthy, print_text
 from tidemark_cli.inspection.topic_rows import cluster_line, joined
+from tidemark_cli.inspection.verdict import findings, verdict
 
 GOLDEN = Path(__file__).with_name("golden")
 

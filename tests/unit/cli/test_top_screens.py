@@ -10,8 +10,8 @@ from rich.console import Console
 
 from tests.unit.cli.clusters import CLUSTERS, NOW, changed, lease, topic
 from tests.unit.cli.top_objects import pieces
-from tidemark_cli.inspection.findings import findings, verdict
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
+from tidemark_cli.inspection.verdict import findings, verdict
 from tidemark_cli.top import pages
 from tidemark_cli.top.object_index import SLICE, TOPIC, ObjectIndex
 from tidemark_cli.top.query import Query, select_page

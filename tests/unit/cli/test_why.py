@@ -15,8 +15,8 @@ from tidemark_cli.inspection.causes import (
     root,
 )
 from tidemark_cli.inspection.check import state
-from tidemark_cli.inspection.findings import findings, verdict
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
+from tidemark_cli.inspection.verdict import findings, verdict
 from tidemark_cli.inspection.why import print_explanation
 
 

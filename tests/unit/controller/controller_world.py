@@ -27,7 +27,6 @@ from tidemark_operator.controller import commit, elections, registration, snapsh
 from tidemark_operator.controller import isr as isr_rules
 from tidemark_operator.controller.commit import Draft, GroupCommit
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import (
     BrokerInfo,
@@ -40,6 +39,7 @@ from tidemark_operator.controller.model import (
 )
 from tidemark_operator.controller.replica_logs import ReplicaLogs
 from tidemark_operator.controller.status import StatusResult, topic_status
+from tidemark_operator.controller.tiering_disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.controller.topics import TopicDecision
 

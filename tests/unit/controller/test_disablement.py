@@ -26,9 +26,9 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import DisableRemoteTopicResponse
-from tidemark_operator.controller import disablement, elections, registration
-from tidemark_operator.controller.disablement import DisablementProgress, step_by_spec
+from tidemark_operator.controller import elections, registration, tiering_disablement
 from tidemark_operator.controller.model import PartitionRow, PersistedTiering, TieringSpec
+from tidemark_operator.controller.tiering_disablement import DisablementProgress, step_by_spec
 
 NONE, ENABLED = TieringState.NONE, TieringState.ENABLED
 DISABLING, DISABLED = TieringState.DISABLING, TieringState.DISABLED
@@ -115,11 +115,11 @@ def _disabling_world() -> ControllerWorld:
 
 
 def _pending(world: ControllerWorld) -> dict[int, tuple[int, ...]]:
-    return disablement.pending(world.state, world.view(), world.disablements)
+    return tiering_disablement.pending(world.state, world.view(), world.disablements)
 
 
 def _ack(world: ControllerWorld, node_id: int, *, now_ms: int = T0, **fields: object) -> bool:
-    pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+    pending_requests = tiering_disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, node_id, pending_requests[node_id])
     answer = dataclasses.replace(answer, **fields)  # type: ignore[arg-type]
     return world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=now_ms)
@@ -127,7 +127,7 @@ def _ack(world: ControllerWorld, node_id: int, *, now_ms: int = T0, **fields: ob
 
 def test_each_broker_is_queried_for_its_replicas() -> None:
     world = _disabling_world()
-    pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+    pending_requests = tiering_disablement.requests(world.state, world.view(), world.disablements)
     assert {node: request.partitions for node, request in pending_requests.items()} == {
         1: (0,),
         2: (0, 1),
@@ -140,7 +140,7 @@ def test_stalled_disablement_names_the_slow_broker() -> None:
     world = _disabling_world()
     for node_id in (1, 2):
         _ack(world, node_id)
-    late = T0 + disablement.STALL_MS
+    late = T0 + tiering_disablement.STALL_MS
     result = world.reconcile(now_ms=late)
     assert ready(result)["Stalled"] == ("True", "NoProgress")
     assert "waiting for broker 3" in messages(result)["Stalled"]
@@ -175,11 +175,15 @@ def test_disabled_once_all_brokers_acknowledged() -> None:
     world = _disabling_world()
     assert _ack(world, 1)
     assert _ack(world, 2)
-    new, event = disablement.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
+    new, event = tiering_disablement.step(
+        world.state, world.view(), world.disablements, now_ms=T0 + 9
+    )
     assert new == dataclasses.replace(_status(DISABLING, 1, DELETE), pending_brokers=(3,))
     assert event is None
     assert _ack(world, 3)
-    new, event = disablement.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
+    new, event = tiering_disablement.step(
+        world.state, world.view(), world.disablements, now_ms=T0 + 9
+    )
     assert new == PersistedTiering(tiering=Tiering(DISABLED, 1, DELETE), since_ms=T0 + 9)
     assert event is not None
     assert event.reason == "TieringDisabled"
@@ -187,7 +191,7 @@ def test_disabled_once_all_brokers_acknowledged() -> None:
 
 def test_repeated_answer_is_no_progress() -> None:
     world = _disabling_world()
-    answers = disablement.requests(world.state, world.view(), world.disablements)
+    answers = tiering_disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, 1, answers[1])
     taken = [
         world.disablements.take(world.state, numbered_uuid(1), 1, answer, now_ms=T0)
@@ -235,7 +239,7 @@ def test_partition_without_a_leader_delays_disabled() -> None:
 
 def test_a_failure_is_remembered_for_the_condition() -> None:
     world = _disabling_world()
-    pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+    pending_requests = tiering_disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, 1, pending_requests[1])
     failed = dataclasses.replace(answer.results[0], error_code=56, message="bucket not found")
     world.disablements.take(
@@ -256,7 +260,7 @@ def _stalled(world: ControllerWorld, progress: DisablementProgress, ms: int) -> 
 
 
 def test_ten_minutes_without_progress_are_a_stall() -> None:
-    world, stall_ms = _disabling_world(), disablement.STALL_MS
+    world, stall_ms = _disabling_world(), tiering_disablement.STALL_MS
     acks = world.disablements
     assert not _stalled(world, acks, stall_ms - 1)
     assert _stalled(world, acks, stall_ms)
@@ -271,7 +275,7 @@ def test_ten_minutes_without_progress_are_a_stall() -> None:
 
 
 def test_second_disablement_has_its_own_clock() -> None:
-    world, stall_ms = _disabling_world(), disablement.STALL_MS
+    world, stall_ms = _disabling_world(), tiering_disablement.STALL_MS
     world.disablements.note_remaining(world.view(), 4, now_ms=T0)
     # A later disablement of the same topic, under another epoch.
     second = PersistedTiering(tiering=Tiering(DISABLING, 9), since_ms=T0 + 5 * stall_ms)
@@ -284,7 +288,7 @@ def test_second_disablement_has_its_own_clock() -> None:
 
 def test_takeover_does_not_reset_the_stall_clock() -> None:
     """Repeated acknowledgements to the new controller are no progress either."""
-    world, stall_ms = _disabling_world(), disablement.STALL_MS
+    world, stall_ms = _disabling_world(), tiering_disablement.STALL_MS
     # The status of the former controller names the brokers that were still pending.
     waits = dataclasses.replace(world.view().tiering_status, pending_brokers=(2, 3))
     world.state.put_topic(dataclasses.replace(world.view(), tiering_status=waits))
@@ -310,7 +314,9 @@ def test_a_removed_broker_is_not_waited_for() -> None:
 def test_paused_and_deleted_topics_do_not_change_state() -> None:
     for fields in ({"paused": True}, {"deletion_ms": 1}):
         world = ControllerWorld(topics=[topic(**tiered(False, ENABLED), **fields)])  # type: ignore[arg-type]
-        new, event = disablement.step(world.state, world.view(), world.disablements, now_ms=T0)
+        new, event = tiering_disablement.step(
+            world.state, world.view(), world.disablements, now_ms=T0
+        )
         assert (new, event) == (world.view().tiering_status, None)
 
 
@@ -329,7 +335,7 @@ _LEGAL = {
 def test_late_answer_does_not_undo_a_newer_one() -> None:
     """Otherwise the completed part of the leader would be requested again."""
     world = _disabling_world()
-    pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+    pending_requests = tiering_disablement.requests(world.state, world.view(), world.disablements)
     # The answer is sent before broker 2 becomes the leader, and delivered afterwards.
     late = acknowledge(world, 2, pending_requests[2])
     fence(world, 1)
@@ -367,7 +373,9 @@ class TieringMachine(RuleBasedStateMachine):
     @rule()
     def reconcile(self) -> None:
         world, old = self.world, self.tiering()
-        status, _ = disablement.step(world.state, world.view(), world.disablements, now_ms=T0)
+        status, _ = tiering_disablement.step(
+            world.state, world.view(), world.disablements, now_ms=T0
+        )
         new = status.tiering
         # Every change of state must be an arrow of KIP-950's diagram.
         if new.state is not old.state:
@@ -420,7 +428,9 @@ class TieringMachine(RuleBasedStateMachine):
     @rule(node_id=st.integers(1, 3), at_once=st.booleans())
     def answer(self, node_id: int, at_once: bool) -> None:
         world = self.world
-        pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+        pending_requests = tiering_disablement.requests(
+            world.state, world.view(), world.disablements
+        )
         if node_id in pending_requests:
             response = acknowledge(world, node_id, pending_requests[node_id])
             if at_once:
@@ -464,7 +474,7 @@ class TieringMachine(RuleBasedStateMachine):
     def nothing_is_complete_before_all_acknowledged(self) -> None:
         present, world = self.tiering(), self.world
         if present.state is DISABLING:
-            waiting = disablement.pending(world.state, world.view(), world.disablements)
+            waiting = tiering_disablement.pending(world.state, world.view(), world.disablements)
             assert bool(waiting) is not self._all_acknowledged(present.epoch)
 
     @invariant()

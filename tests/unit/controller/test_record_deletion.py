@@ -25,8 +25,8 @@ from tidemark.wire.deletions import (
     PartitionDeletion,
     PartitionDeletionResult,
 )
-from tidemark_operator.controller import deletion
-from tidemark_operator.controller.deletion_values import (
+from tidemark_operator.controller import record_deletion
+from tidemark_operator.controller.record_deletion_values import (
     TOPIC_TIMEOUT_MS,
     Delete,
     DeletionInfo,
@@ -96,9 +96,11 @@ def _answer(query: DeletionPointQuery, found: dict[int, int]) -> DeletionPoint:
 def _frozen(
     world: ControllerWorld, view: DeletionInfo, found: dict[int, int] | None = None
 ) -> DeletionInfo:
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
-    frozen = deletion.freeze(world.state, view, step, _answers(step, found).values(), now_ms=T0)
+    frozen = record_deletion.freeze(
+        world.state, view, step, _answers(step, found).values(), now_ms=T0
+    )
     assert isinstance(frozen, DeletionInfo)
     return frozen
 
@@ -125,7 +127,7 @@ def _offsets(view: DeletionInfo) -> dict[int, int]:
 
 
 def test_leaders_are_queried_for_the_offsets_of_their_partitions() -> None:
-    step = deletion.next_step(_world().state, _view(ALL_TO_HW), now_ms=T0)
+    step = record_deletion.next_step(_world().state, _view(ALL_TO_HW), now_ms=T0)
     assert isinstance(step, Resolve)
     assert step.queries == {
         1: [
@@ -165,17 +167,19 @@ def test_targets_are_resolved_to_offsets(
 
 def test_unknown_bytes_of_one_partition_omit_the_total() -> None:
     world, view = _world(), _view(ALL_TO_HW)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     answers = _answers(step)
     # One leader cannot read the sizes of its remote segments.
     answers[1] = dataclasses.replace(answers[1], size_bytes=-1)
-    frozen = deletion.freeze(world.state, view, step, answers.values(), now_ms=T0)
+    frozen = record_deletion.freeze(world.state, view, step, answers.values(), now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     assert frozen.resolved is not None
     assert [point.size_bytes for point in frozen.resolved.values()] == [700, -1, 700]
     assert frozen.size_bytes is None
-    end = deletion.next_step(world.state, dataclasses.replace(frozen, dry_run=True), now_ms=T0)
+    end = record_deletion.next_step(
+        world.state, dataclasses.replace(frozen, dry_run=True), now_ms=T0
+    )
     assert "dry run: 270 records in 3 partitions would be deleted" in getattr(end, "message", "")
 
 
@@ -188,22 +192,22 @@ def test_future_time_is_replaced_by_the_creation_time() -> None:
 def test_frozen_offsets_are_never_resolved_again() -> None:
     world = _world()
     frozen = _frozen(world, _view(ALL_TO_HW))
-    step = deletion.next_step(world.state, frozen, now_ms=T0)
+    step = record_deletion.next_step(world.state, frozen, now_ms=T0)
     assert isinstance(step, Delete)
     resolve = Resolve(topic_id=numbered_uuid(1), queries=())
-    again = deletion.freeze(world.state, frozen, resolve, {}, now_ms=T0 + 1)
+    again = record_deletion.freeze(world.state, frozen, resolve, {}, now_ms=T0 + 1)
     assert again is frozen
 
 
 def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     world = _world()
     view = _view(ALL_TO_HW)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     answers = _answers(step)
     # 6 is NOT_LEADER_OR_FOLLOWER: the leader changed during the query.
     answers[1] = DeletionPoint(partition=1, error_code=6)
-    waiting = deletion.freeze(world.state, view, step, answers.values(), now_ms=T0)
+    waiting = record_deletion.freeze(world.state, view, step, answers.values(), now_ms=T0)
     assert isinstance(waiting, DeletionWait)
     assert "partition 1 " in waiting.message
     assert waiting.message.endswith("(NOT_LEADER_OR_FOLLOWER)")
@@ -212,11 +216,11 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
 def test_answer_of_a_former_leader_is_not_frozen() -> None:
     world = _world()
     view = _view(ALL_TO_HW)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     # An election happens between the query and the freeze.
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
-    waiting = deletion.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
+    waiting = record_deletion.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
     assert isinstance(waiting, DeletionWait)
     assert waiting.message.endswith("partition 0")
 
@@ -224,10 +228,10 @@ def test_answer_of_a_former_leader_is_not_frozen() -> None:
 def test_a_topic_deleted_during_the_query_is_named() -> None:
     world = _world()
     view = _view(ALL_TO_HW)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     world.state.topics.drop(view.topic_key)
-    waiting = deletion.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
+    waiting = record_deletion.freeze(world.state, view, step, _answers(step).values(), now_ms=T0)
     assert waiting == DeletionWait(
         reason="TopicNotFound", message=f"Topic {view.topic_key} does not exist"
     )
@@ -238,7 +242,7 @@ def test_an_unknown_partition_fails_before_anything_is_deleted() -> None:
         DeletionTarget(partition=0, before_offset=1),
         DeletionTarget(partition=9, before_offset=1),
     )
-    step = deletion.next_step(_world().state, _view(*targets), now_ms=T0)
+    step = record_deletion.next_step(_world().state, _view(*targets), now_ms=T0)
     assert isinstance(step, Finished)
     assert (step.succeeded, step.reason) == (False, "PartitionUnknown")
 
@@ -253,12 +257,12 @@ def test_beyond_the_high_watermark_fails_that_partition_only() -> None:
             DeletionTarget(partition=1, before_offset=50),
         ),
     )
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert list(_commanded(step).values()) == [{1: 50}]
     assert (view.records, view.size_bytes) == (40, 350), "of what will go"
-    view = deletion.record(view, _reached(p1=50))
-    end = deletion.next_step(world.state, view, now_ms=T0)
+    view = record_deletion.record(view, _reached(p1=50))
+    end = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(end, Finished)
     assert (end.succeeded, end.reason) == (False, "PartitionsFailed")
     assert "OFFSET_OUT_OF_RANGE" in end.message
@@ -275,12 +279,12 @@ def test_records_of_a_later_epoch_than_requested_are_kept() -> None:
             DeletionTarget(partition=1, before_offset=50, leader_epoch=3),
         ),
     )
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert list(_commanded(step).values()) == [{1: 50}]
     assert view.records == 40
-    view = deletion.record(view, _reached(p1=50))
-    end = deletion.next_step(world.state, view, now_ms=T0)
+    view = record_deletion.record(view, _reached(p1=50))
+    end = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(end, Finished)
     assert (end.succeeded, end.reason) == (False, "PartitionsFailed")
     assert "has leader epoch 3, later than leaderEpoch 2" in end.message
@@ -289,20 +293,20 @@ def test_records_of_a_later_epoch_than_requested_are_kept() -> None:
 def test_each_leader_gets_its_partitions_until_the_low_watermark_is_there() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert _commanded(step) == {1: {0: 100, 2: 100}, 2: {1: 100}}
     # Partition 1 times out at offset 40, partition 2 has already passed its target.
     late = PartitionDeletionResult(
         partition=1, error_code=ErrorCode.request_timed_out.value, low_watermark=40
     )
-    view = deletion.record(view, [*_reached(p0=100, p2=250), late])
+    view = record_deletion.record(view, [*_reached(p0=100, p2=250), late])
     assert view.progress[1] == DeletionProgress(low_watermark=40)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert step.pending == (1,)
-    view = deletion.record(view, _reached(p1=100))
-    end = deletion.next_step(world.state, view, now_ms=T0)
+    view = record_deletion.record(view, _reached(p1=100))
+    end = record_deletion.next_step(world.state, view, now_ms=T0)
     assert end == Finished(
         succeeded=True, reason="Deleted", message="270 records deleted in 3 partitions"
     )
@@ -321,10 +325,10 @@ def test_retriable_errors_are_retried_and_fatal_ones_end_the_partition() -> None
         PartitionDeletionResult(partition=part, error_code=code.value)
         for part, code in enumerate(codes)
     ]
-    view = deletion.record(view, answers)
+    view = record_deletion.record(view, answers)
     assert view.progress[0].error == "NOT_LEADER_OR_FOLLOWER"
     assert view.progress[1].error.startswith("HIGH_WATERMARK_BEHIND")
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert step.pending == (0, 1)
 
@@ -334,7 +338,7 @@ def test_a_leader_receives_its_epoch_and_that_of_the_last_record() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=9))
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert step.topic_id == numbered_uuid(1)
     assert step.commands[1] == [
@@ -352,10 +356,10 @@ def test_lost_records_fail_their_partition(lost_from: int, where: str) -> None:
     lost = PartitionDeletionResult(
         partition=0, error_code=ErrorCode.offset_out_of_range.value, lost_from_offset=lost_from
     )
-    view = deletion.record(view, [*_reached(p1=100, p2=100), lost])
+    view = record_deletion.record(view, [*_reached(p1=100, p2=100), lost])
     assert view.progress[0].fatal
     assert where in view.progress[0].error
-    end = deletion.next_step(world.state, view, now_ms=T0)
+    end = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(end, Finished)
     assert (end.succeeded, end.reason) == (False, "PartitionsFailed")
 
@@ -367,7 +371,7 @@ def test_recreated_topic_is_never_touched() -> None:
     again = dataclasses.replace(world.view(), uid=numbered_uuid(2), topic_id=numbered_uuid(2))
     world.state.put_topic(again)
     for _ in range(2):
-        step = deletion.next_step(world.state, view, now_ms=T0)
+        step = record_deletion.next_step(world.state, view, now_ms=T0)
         assert isinstance(step, Finished)
         assert (step.succeeded, step.reason) == (False, "TopicReplaced")
         world.state.topics.drop("ns/topic-1")
@@ -376,14 +380,14 @@ def test_recreated_topic_is_never_touched() -> None:
 def test_only_the_named_topic_loses_records() -> None:
     world = _world()
     another = _view(ALL_TO_HW, expected_topic_id=numbered_uuid(2))
-    step = deletion.next_step(world.state, another, now_ms=T0)
+    step = record_deletion.next_step(world.state, another, now_ms=T0)
     assert isinstance(step, Finished)
     assert (step.succeeded, step.reason) == (False, "TopicReplaced")
     this = _view(ALL_TO_HW, expected_topic_id=numbered_uuid(1))
-    assert isinstance(deletion.next_step(world.state, this, now_ms=T0), Resolve)
+    assert isinstance(record_deletion.next_step(world.state, this, now_ms=T0), Resolve)
     # A restored topic gets its id only with the first status.
     world.state.put_topic(dataclasses.replace(world.view(), topic_id=None))
-    step = deletion.next_step(world.state, another, now_ms=T0)
+    step = record_deletion.next_step(world.state, another, now_ms=T0)
     assert isinstance(step, DeletionWait)
     assert step.reason == "TopicNotReady"
 
@@ -393,14 +397,14 @@ def test_deletion_waits_for_topic_and_leaders_until_its_timeout() -> None:
     view = _view(ALL_TO_HW, timeout_ms=1000)
     offline = dataclasses.replace(world.row(1), leader=-1)
     world.state.put_row(offline)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, DeletionWait)
     assert step.reason == "PartitionsOffline"
     world.state.topics.drop("ns/topic-1")
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, DeletionWait)
     assert step.reason == "TopicNotFound"
-    step = deletion.next_step(world.state, view, now_ms=T0 + 1000)
+    step = record_deletion.next_step(world.state, view, now_ms=T0 + 1000)
     assert isinstance(step, Finished)
     assert step.reason == "Timeout"
     assert "Topic ns/topic-1, which does not exist. Nothing was deleted" in step.message
@@ -412,25 +416,27 @@ def test_an_unknown_topic_is_not_waited_for_for_ever() -> None:
     world.state.topics.drop("ns/topic-1")
     # Without a timeout in the spec, an unknown topic is given up after the default.
     late_ms = T0 + TOPIC_TIMEOUT_MS
-    assert isinstance(deletion.next_step(world.state, view, now_ms=late_ms - 1), DeletionWait)
-    step = deletion.next_step(world.state, view, now_ms=late_ms)
+    assert isinstance(
+        record_deletion.next_step(world.state, view, now_ms=late_ms - 1), DeletionWait
+    )
+    step = record_deletion.next_step(world.state, view, now_ms=late_ms)
     assert isinstance(step, Finished)
     assert step.reason == "Timeout"
     longer = dataclasses.replace(view, timeout_ms=2 * TOPIC_TIMEOUT_MS)
-    assert isinstance(deletion.next_step(world.state, longer, now_ms=late_ms), DeletionWait)
+    assert isinstance(record_deletion.next_step(world.state, longer, now_ms=late_ms), DeletionWait)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_policy_violation_fails_before_offsets_are_frozen(dry_run: bool) -> None:
     world = _world()
     view = _view(ALL_TO_HW, dry_run=dry_run)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     refused = [
         DeletionPoint(partition=query.partition, error_code=ErrorCode.policy_violation.value)
         for query in _queries(step)
     ]
-    ended = deletion.freeze(world.state, view, step, refused, now_ms=T0)
+    ended = record_deletion.freeze(world.state, view, step, refused, now_ms=T0)
     assert isinstance(ended, Finished)
     assert (ended.succeeded, ended.reason) == (False, "PartitionsFailed")
     assert "POLICY_VIOLATION" in ended.message
@@ -440,16 +446,16 @@ def test_the_timeout_counts_from_resolution_and_names_what_is_late() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW, timeout_ms=1000))
     # Two of three partitions are done when the time is over.
-    view = deletion.record(view, _reached(p0=100, p1=100))
-    assert isinstance(deletion.next_step(world.state, view, now_ms=T0 + 999), Delete)
-    step = deletion.next_step(world.state, view, now_ms=T0 + 1000)
+    view = record_deletion.record(view, _reached(p0=100, p1=100))
+    assert isinstance(record_deletion.next_step(world.state, view, now_ms=T0 + 999), Delete)
+    step = record_deletion.next_step(world.state, view, now_ms=T0 + 1000)
     assert isinstance(step, Finished)
     assert "partition 2" in step.message
 
 
 def test_a_dry_run_deletes_nothing() -> None:
     world = _world()
-    step = deletion.next_step(
+    step = record_deletion.next_step(
         world.state, _frozen(world, _view(ALL_TO_HW, dry_run=True)), now_ms=T0
     )
     assert isinstance(step, Finished)
@@ -484,8 +490,8 @@ def test_offsets_in_reports_are_not_requested() -> None:
     # Partition 1 reports an old epoch, and partition 2 is one record short.
     for part, epoch, low in ((0, 4, 150), (1, 4, 150), (2, 6, 99)):
         world.state.reports[numbered_uuid(1), part] = _report(part, epoch, low)
-    view = deletion.observe(world.state, view)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    view = record_deletion.observe(world.state, view)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert step.pending == (1, 2)
 
@@ -500,17 +506,17 @@ def test_records_lost_in_an_unclean_election_are_not_waited_for() -> None:
     # The leader's log ends below the frozen offset.
     behind = dataclasses.replace(_report(0, 4, 0), next_offset=99)
     world.state.reports[key] = behind
-    assert deletion.observe(world.state, view) == view, "reported before all was there"
+    assert record_deletion.observe(world.state, view) == view, "reported before all was there"
     # An unclean election made a shorter log the leader.
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
     for early in (behind, dataclasses.replace(behind, leader_epoch=5, offline=True)):
         world.state.reports[key] = early
-        assert deletion.observe(world.state, view) == view
+        assert record_deletion.observe(world.state, view) == view
     world.state.reports[key] = dataclasses.replace(behind, leader_epoch=5)
-    view = deletion.observe(world.state, view)
+    view = record_deletion.observe(world.state, view)
     assert view.progress[0].fatal
     assert "below 100 were lost in an unclean election, from 99 on" in view.progress[0].error
-    end = deletion.next_step(world.state, view, now_ms=T0)
+    end = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(end, Finished)
     assert end.reason == "PartitionsFailed"
 
@@ -519,7 +525,7 @@ def test_paused_deletion_deletes_nothing() -> None:
     world = _world()
     for view in (_view(ALL_TO_HW), _frozen(world, _view(ALL_TO_HW))):
         paused = dataclasses.replace(view, paused=True)
-        step = deletion.next_step(world.state, paused, now_ms=T0)
+        step = record_deletion.next_step(world.state, paused, now_ms=T0)
         assert isinstance(step, DeletionWait)
         result = deletion_status(world.state, paused, step, now_ms=T0)
         assert ready(result)["Succeeded"] == ("Unknown", "Paused")
@@ -528,21 +534,21 @@ def test_paused_deletion_deletes_nothing() -> None:
 
 def test_deletion_expires_only_when_finished_with_a_ttl() -> None:
     view = _view(ALL_TO_HW, ttl_after_finished_ms=500)
-    assert deletion.expires_ms(view) is None
-    assert deletion.expires_ms(deletion.finish(view, now_ms=T0)) == T0 + 500
-    assert deletion.expires_ms(deletion.finish(_view(ALL_TO_HW), now_ms=T0)) is None
+    assert record_deletion.expires_ms(view) is None
+    assert record_deletion.expires_ms(record_deletion.finish(view, now_ms=T0)) == T0 + 500
+    assert record_deletion.expires_ms(record_deletion.finish(_view(ALL_TO_HW), now_ms=T0)) is None
 
 
 def test_status_has_frozen_offsets_and_progress() -> None:
     world = _world()
     view = _view(ALL_TO_HW)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     result = deletion_status(world.state, view, step, now_ms=T0)
     # Before the leaders have answered, no offset is in the status.
     assert ready(result)["Succeeded"] == ("Unknown", "Resolving")
     assert "resolved" not in result.status
-    view = deletion.record(_frozen(world, view), _reached(p0=100))
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    view = record_deletion.record(_frozen(world, view), _reached(p0=100))
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     result = deletion_status(world.state, view, step, now_ms=T0)
     # Partition 0 is done, and the frozen offsets of all partitions are visible.
     assert json.loads(json.dumps(result.status))["partitions"][0] == {
@@ -558,9 +564,9 @@ def test_status_has_frozen_offsets_and_progress() -> None:
     }
     assert (result.status["records"], result.status["bytes"]) == (270, 2100)
     assert ready(result)["Reconciling"] == ("True", "Deleting")
-    view = deletion.record(view, _reached(p1=100, p2=100))
-    end = deletion.next_step(world.state, view, now_ms=T0)
-    result = deletion_status(world.state, deletion.finish(view, now_ms=T0), end, now_ms=T0)
+    view = record_deletion.record(view, _reached(p1=100, p2=100))
+    end = record_deletion.next_step(world.state, view, now_ms=T0)
+    result = deletion_status(world.state, record_deletion.finish(view, now_ms=T0), end, now_ms=T0)
     # The finished deletion is neither reconciling nor stalled.
     assert ready(result) == {
         "Succeeded": ("True", "Deleted"),
@@ -577,7 +583,7 @@ def test_an_offset_frozen_by_an_earlier_version_is_written_unchanged() -> None:
     # An offset without a count of its records, as earlier versions wrote it.
     old = {0: DeletionPoint(partition=0, offset=100, last_epoch=4)}
     view = _view(ALL_TO_HW, topic_id=numbered_uuid(1), resolved=old, records=90)
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     result = deletion_status(world.state, view, step, now_ms=T0)
     assert result.status["resolved"] == [{"partition": 0, "offset": 100, "leaderEpoch": 4}]
     assert "bytes" not in result.status

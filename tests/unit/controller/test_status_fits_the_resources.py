@@ -15,9 +15,13 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.deletions import DeletionPoint, PartitionDeletionResult
-from tidemark_operator.controller import commit, deletion, disablement
-from tidemark_operator.controller.deletion_values import DeletionInfo, DeletionTarget, Resolve
+from tidemark_operator.controller import commit, record_deletion, tiering_disablement
 from tidemark_operator.controller.model import TieringSpec
+from tidemark_operator.controller.record_deletion_values import (
+    DeletionInfo,
+    DeletionTarget,
+    Resolve,
+)
 from tidemark_operator.controller.status import (
     broker_status,
     cluster_status,
@@ -49,7 +53,7 @@ def test_topics() -> None:
         dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=2)
     )
     statuses += [world.reconcile(), world.reconcile()]
-    requests = disablement.requests(world.state, world.view(), world.disablements)
+    requests = tiering_disablement.requests(world.state, world.view(), world.disablements)
     for node_id, request in requests.items():
         answer = acknowledge(world, node_id, request)
         world.disablements.take(world.state, request.topic_id, node_id, answer, now_ms=T0)
@@ -82,7 +86,7 @@ def test_record_deletions() -> None:
         targets=(DeletionTarget(partition=None, before_offset=-1),),
         created_ms=T0,
     )
-    step = deletion.next_step(world.state, view, now_ms=T0)
+    step = record_deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     answers = [
         DeletionPoint(
@@ -96,14 +100,14 @@ def test_record_deletions() -> None:
         for led in step.queries.values()
         for query in led
     ]
-    frozen = deletion.freeze(world.state, view, step, answers, now_ms=T0)
+    frozen = record_deletion.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     # One partition succeeds and another one fails, for all optional fields.
     done = PartitionDeletionResult(partition=0, low_watermark=7)
     failed = PartitionDeletionResult(partition=1, error_code=6)
-    after = deletion.record(frozen, [done, failed])
+    after = record_deletion.record(frozen, [done, failed])
     for made in (view, frozen, after):
-        next_step = deletion.next_step(world.state, made, now_ms=T0)
+        next_step = record_deletion.next_step(world.state, made, now_ms=T0)
         result = deletion_status(world.state, made, next_step, now_ms=T0)
         assert RecordDeletionStatus.model_validate(result.status).dump() == result.status
 

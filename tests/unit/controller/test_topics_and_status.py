@@ -23,7 +23,7 @@ from tests.unit.controller.controller_world import (
 from tidemark.ids import id_text
 from tidemark.tiering import TieringState
 from tidemark.wire.control import PartitionStatus
-from tidemark_operator.controller import disablement, elections
+from tidemark_operator.controller import elections, tiering_disablement
 from tidemark_operator.controller.commit import SLICE_BYTES_MAX
 from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.controller.model import (
@@ -207,7 +207,7 @@ def test_disablement_from_start_to_end() -> None:
     assert (tiering_now["epoch"], tiering_now["policy"]) == (1, "Retain")
     assert tiering_now["pendingBrokers"] == [1, 2, 3]
     assert "waiting for brokers 1, 2, 3" in messages(result)["Ready"]
-    requests = disablement.requests(world.state, world.view(), world.disablements)
+    requests = tiering_disablement.requests(world.state, world.view(), world.disablements)
     for node_id, request in requests.items():
         # Every broker acknowledges that it has stopped uploading.
         world.disablements.take(
@@ -227,7 +227,7 @@ def test_a_disablement_without_progress_is_stalled_and_names_its_exits() -> None
     world.state.put_topic(dataclasses.replace(world.view(), tiering_spec=TieringSpec()))
     world.reconcile()
     world.reconcile()
-    result = world.reconcile(now_ms=T0 + disablement.STALL_MS)
+    result = world.reconcile(now_ms=T0 + tiering_disablement.STALL_MS)
     assert _main(result) == ("True", "True", "True")
     assert "delete their Broker" in messages(result)["Stalled"]
 
@@ -470,7 +470,7 @@ def test_changed_replication_factor_does_not_block_a_disablement() -> None:
     assert ready(result)["Reconciling"] == ("True", "Disabling")
     # The figures follow the placed replicas while the factor waits for the disablement.
     assert result.status["replicas"]["desired"] == 3  # type: ignore[index]
-    for node_id, request in disablement.requests(
+    for node_id, request in tiering_disablement.requests(
         world.state, world.view(), world.disablements
     ).items():
         answer = acknowledge(world, node_id, request)

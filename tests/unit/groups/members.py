@@ -12,11 +12,11 @@ from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.classic_rebalances import Rebalancing
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
 from tidemark_broker.groups.core.group_offsets import GroupOffsets, NewOffset, OffsetCommitter
 from tidemark_broker.groups.core.journal import GroupContext, GroupMemory
 from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
-from tidemark_broker.groups.core.rebalancing import Rebalancing
 from tidemark_broker.groups.core.records import (
     GroupMetadataKey,
     GroupMetadataValue,

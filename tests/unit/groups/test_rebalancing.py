@@ -14,7 +14,7 @@ from tests.unit.groups.members import (
     STICKY,
     ClassicWorld,
 )
-from tidemark_broker.groups.core.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS
+from tidemark_broker.groups.core.classic_rebalances import NEW_MEMBER_JOIN_TIMEOUT_MS
 from tidemark_broker.groups.core.values import GroupState, MemberIdentity, MemberProtocol
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE

@@ -19,7 +19,7 @@ from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.following.follower import FetchOutcome, apply_answer, next_request
-from tidemark_broker.replication.following.service import ReplicaFetchService
+from tidemark_broker.replication.following.follower_fetches import ReplicaFetchService
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest, ReplicaFetchResult
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager

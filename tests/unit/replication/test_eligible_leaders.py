@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, newer, row
 from tidemark.wire import control
 from tidemark_broker.remote_log import disablement
-from tidemark_broker.replication.partition import isr_maintenance, log_start
+from tidemark_broker.replication.partition import isr_and_high_watermark, log_start
 
 Nodes = Callable[[int], ReplicaNode]
 
@@ -37,7 +37,7 @@ async def _accept_isr(
         has_eligible_leaders=has_eligible_leaders,
         elr=elr,
     )
-    isr_maintenance.answered(node.partition, change, result)
+    isr_and_high_watermark.answered(node.partition, change, result)
 
 
 async def test_an_answer_with_eligible_leaders_stops_the_high_watermark(node: Nodes) -> None:
@@ -49,7 +49,7 @@ async def test_an_answer_with_eligible_leaders_stops_the_high_watermark(node: No
     await one.append(3)
     assert one.partition.log.high_watermark == 0, "min.insync.replicas=1 alone would commit"
     await _accept_isr(one, 1, has_eligible_leaders=False)
-    isr_maintenance.advance_high_watermark(one.partition)
+    isr_and_high_watermark.advance_high_watermark(one.partition)
     assert one.partition.log.high_watermark == 3
 
 
@@ -62,7 +62,7 @@ async def test_a_pushed_row_with_eligible_leaders_stops_the_high_watermark(node:
     assert known is not None
     # The ISR has reached min.insync.replicas on the controller, so it has cleared the list.
     await one.receive(newer(known, has_eligible_leaders=False))
-    isr_maintenance.advance_high_watermark(one.partition)
+    isr_and_high_watermark.advance_high_watermark(one.partition)
     assert one.partition.log.high_watermark == 3
 
 
@@ -80,7 +80,7 @@ async def _left_behind(node: Nodes) -> tuple[ReplicaNode, ReplicaNode]:
     # The controller has removed broker 2 from the ISR and keeps it as an eligible leader.
     await one.receive(newer(known, isr=(1,), has_eligible_leaders=True))
     one.fence(2)
-    isr_maintenance.after_change(one.partition)
+    isr_and_high_watermark.after_change(one.partition)
     return one, two
 
 

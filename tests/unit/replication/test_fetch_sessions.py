@@ -23,7 +23,7 @@ from tests.unit.replication.replica_nodes import (
 from tidemark.tls.identity import TlsIdentity
 from tidemark_broker.log import NotCached, reading
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following import fetcher, service
+from tidemark_broker.replication.following import fetcher, follower_fetches
 from tidemark_broker.replication.following.fetch_session import ReplicaFetchSessionCache
 from tidemark_broker.replication.following.fetcher import FetchLimits, ReplicaFetcher
 from tidemark_broker.replication.following.tier_bootstrap import FromTier
@@ -35,7 +35,7 @@ from tidemark_broker.replication.following.wire import (
 )
 from tidemark_broker.replication.partition import (
     Partition,
-    isr_maintenance,
+    isr_and_high_watermark,
     log_start,
     produce,
     remote_end,
@@ -158,7 +158,7 @@ async def test_leader_state_without_new_records_reaches_the_follower(node: Nodes
     pair = await FetcherPair(node(1), node(2)).start()
     remote_end.note(pair.led(3), 41, 0)
     await pair.led(3).write_changes()
-    pair.at(pair.one.now_s + service.CHECK_INTERVAL_S)
+    pair.at(pair.one.now_s + follower_fetches.CHECK_INTERVAL_S)
     await pair.round()
     assert pair.line.answered == [3]
     assert pair.followed(3).log.highest_remote_offset == 41
@@ -192,12 +192,12 @@ async def test_partitions_that_are_not_named_count_as_fetched(node: Nodes) -> No
         assert pair.line.named == []
     await append(pair.led(1))
     pair.at(start_s + 85)
-    isr_maintenance.shrink_isr(pair.led(1))
+    isr_and_high_watermark.shrink_isr(pair.led(1))
     assert pair.progress(1).last_caught_up_s == start_s + 80
     assert not proposed
 
     pair.at(start_s + 111)  # no fetch since 80 s: 31 s behind
-    isr_maintenance.shrink_isr(pair.led(1))
+    isr_and_high_watermark.shrink_isr(pair.led(1))
     assert [change.new_isr for change in proposed] == [(1,)]
 
 
@@ -448,7 +448,7 @@ async def test_a_response_to_a_follower_is_limited_by_the_leader(
 ) -> None:
     """The response is read on the event loop and kept in memory, so the request's own limit does
     not suffice."""
-    monkeypatch.setattr(service, "RESPONSE_BYTES_MAX", 3 * len(batch()))
+    monkeypatch.setattr(follower_fetches, "RESPONSE_BYTES_MAX", 3 * len(batch()))
     pair = await FetcherPair(node(1), node(2)).start(2)
     partition_requests = [
         replace(session_partition, max_bytes=2**31 - 1)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.unit.replication.replica_nodes import ReplicaNode, newer
-from tidemark_broker.replication.partition import consumer_reads, isr_maintenance, log_start
+from tidemark_broker.replication.partition import consumer_reads, isr_and_high_watermark, log_start
 from tidemark_broker.replication.partition.consumer_reads import EARLIEST
 
 Nodes = Callable[[int], ReplicaNode]
@@ -26,7 +26,7 @@ async def test_a_raised_log_start_is_visible_once_it_is_durable(node: Nodes) -> 
     # No other replica counts, so only the leader's own checkpoint is needed.
     await one.lead_alone(2)
     one.fence(2)
-    isr_maintenance.after_change(one.partition)
+    isr_and_high_watermark.after_change(one.partition)
     assert log_start.delete_records(one.partition, 6).low_watermark == 0
     assert await visible_log_start(one) == 0
     await one.upkeep.checkpoint()
@@ -69,7 +69,7 @@ async def test_an_acknowledged_log_start_does_not_move_back_with_the_next_leader
     await two.catch_up(one)
     await one.lead_alone(2)
     one.fence(2)
-    isr_maintenance.after_change(one.partition)
+    isr_and_high_watermark.after_change(one.partition)
     log_start.delete_records(one.partition, 6)
     await one.upkeep.checkpoint()
     assert log_start.low_watermark(one.partition) == 6

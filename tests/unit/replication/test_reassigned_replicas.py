@@ -8,7 +8,7 @@ import pytest
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, ReplicaNode, row, states
 from tidemark.leader_epochs import GENERATION
 from tidemark.wire import control
-from tidemark_broker.replication.partition import isr_maintenance
+from tidemark_broker.replication.partition import isr_and_high_watermark
 
 Nodes = Callable[[int], ReplicaNode]
 
@@ -74,7 +74,7 @@ async def test_an_alter_partition_answer_completes_a_move(
     # The row is in the metadata, but the replica has not applied it when the answer arrives.
     if is_pushed_first:
         one.context.metadata.apply(states(ended))
-    isr_maintenance.answered(one.partition, change, result)
+    isr_and_high_watermark.answered(one.partition, change, result)
     if is_pushed_first:
         assert one.context.metadata.topics[TOPIC].partitions[0] == ended
     await one.receive(ended)

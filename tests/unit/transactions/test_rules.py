@@ -18,7 +18,7 @@ from tests.unit.transactions.transaction_worlds import (
     TIMEOUT_MS,
     transaction,
 )
-from tidemark_broker.transactions.core import rules
+from tidemark_broker.transactions.core import decisions
 from tidemark_broker.transactions.core.metadata import (
     LAST_EPOCH,
     Producer,
@@ -50,22 +50,24 @@ def label(value: object) -> str:
     return str(value)
 
 
-def init(known: TransactionMetadata | None, **changes: object) -> rules.Decision:
+def init(known: TransactionMetadata | None, **changes: object) -> decisions.Decision:
     given: dict[str, object] = {
         "expected": None, "timeout_ms": TIMEOUT_MS, "now_ms": NOW_MS, "fresh_producer_id": 7
     }  # fmt: skip
-    return rules.init_producer_id(known, **(given | changes))  # type: ignore[arg-type]
+    return decisions.init_producer_id(known, **(given | changes))  # type: ignore[arg-type]
 
 
-def end(known: TransactionMetadata | None, producer: Producer, **changes: object) -> rules.Decision:
+def end(
+    known: TransactionMetadata | None, producer: Producer, **changes: object
+) -> decisions.Decision:
     given: dict[str, object] = {
         "commit": True, "version": 2, "now_ms": NOW_MS, "fresh_producer_id": 7
     }  # fmt: skip
-    return rules.end(known, producer=producer, **(given | changes))  # type: ignore[arg-type]
+    return decisions.end(known, producer=producer, **(given | changes))  # type: ignore[arg-type]
 
 
-def add(known: TransactionMetadata | None, producer: Producer = ME) -> rules.Decision:
-    return rules.add_partitions(
+def add(known: TransactionMetadata | None, producer: Producer = ME) -> decisions.Decision:
+    return decisions.add_partitions(
         known, producer=producer, partitions={T0, T1}, version=2, now_ms=NOW_MS
     )
 
@@ -231,12 +233,12 @@ def test_an_unknown_id_has_no_transaction() -> None:
 def test_partitions_are_verified(
     state: TransactionState, producer: Producer, first: ErrorCode, second: ErrorCode
 ) -> None:
-    errors = rules.verify_partitions(transaction(state), producer=producer, partitions={T0, T1})
+    errors = decisions.verify_partitions(transaction(state), producer=producer, partitions={T0, T1})
     assert errors == {T0: first, T1: second}
 
 
 def test_nothing_of_an_unknown_id_is_verified() -> None:
-    assert rules.verify_partitions(None, producer=ME, partitions={T0}) == {T0: UNKNOWN}
+    assert decisions.verify_partitions(None, producer=ME, partitions={T0}) == {T0: UNKNOWN}
 
 
 # ---------------------------------------------------------------- EndTxn
@@ -363,13 +365,13 @@ def test_a_completed_transaction_is_empty() -> None:
 
 
 def test_an_abort_by_the_coordinator_raises_the_epoch_once() -> None:
-    decision = rules.fence(transaction(ONGOING, version=0), now_ms=NOW_MS)
+    decision = decisions.fence(transaction(ONGOING, version=0), now_ms=NOW_MS)
     change = decision.change
     assert change is not None
     assert (change.state, change.producer_epoch) == (PREPARE_ABORT, EPOCH + 1)
     # The epoch cannot be raised any further, so that another producer id is needed.
     exhausted = transaction(ONGOING, producer_epoch=LAST_EPOCH)
-    assert rules.fence(exhausted, now_ms=NOW_MS).needs_producer_id
+    assert decisions.fence(exhausted, now_ms=NOW_MS).needs_producer_id
 
 
 @pytest.mark.parametrize("state", STORED, ids=label)

@@ -23,7 +23,8 @@ from tidemark_broker.log import AppendOrigin, LogError
 from tidemark_broker.log.producer_entry import NO_SEQUENCE, ProducerBatch
 from tidemark_broker.log.producer_states import ProducerStates, VerificationGuard
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.transactions.core import rules
+from tidemark_broker.transactions.core import decisions
+from tidemark_broker.transactions.core.decisions import Decision
 from tidemark_broker.transactions.core.markers import UNKNOWN, Marker, MarkerQueue, MarkerWrite
 from tidemark_broker.transactions.core.metadata import (
     PREPARED,
@@ -32,8 +33,7 @@ from tidemark_broker.transactions.core.metadata import (
     TransactionState,
 )
 from tidemark_broker.transactions.core.records import key_of, value_of
-from tidemark_broker.transactions.core.rules import Decision
-from tidemark_broker.transactions.core.transactions import Transactions
+from tidemark_broker.transactions.core.transactional_ids import Transactions
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 TIMEOUT_MS = 3000
@@ -180,7 +180,7 @@ class Simulation:
         def init(coordinator: "SimulatedCoordinator", reply: Reply) -> None:
             coordinator.change(
                 transactional_id,
-                lambda known, fresh: rules.init_producer_id(
+                lambda known, fresh: decisions.init_producer_id(
                     known,
                     expected=None,
                     timeout_ms=TIMEOUT_MS,
@@ -225,7 +225,7 @@ class Simulation:
         self, transactional_id: str, me: Producer, version: int, commit: bool
     ) -> Callable[["SimulatedCoordinator", Reply], None]:
         def rule(known: TransactionMetadata | None, fresh: int | None) -> Decision:
-            return rules.end(
+            return decisions.end(
                 known,
                 producer=me,
                 commit=commit,
@@ -446,7 +446,7 @@ class SimulatedCoordinator:
         now_ms = self.simulation.now_ms
         if known is None or not known.has_timed_out(now_ms):
             return Decision()
-        return rules.fence(known, now_ms=now_ms, fresh_producer_id=fresh)
+        return decisions.fence(known, now_ms=now_ms, fresh_producer_id=fresh)
 
     # ------------------------------------------------------------ requests
 
@@ -476,7 +476,7 @@ class SimulatedCoordinator:
         version: int,
     ) -> None:
         def rule(known: TransactionMetadata | None, _: int | None) -> Decision:
-            return rules.add_partitions(
+            return decisions.add_partitions(
                 known,
                 producer=me,
                 partitions=set(tps),
@@ -496,7 +496,7 @@ class SimulatedCoordinator:
         version: int,
     ) -> None:
         known = self.table.get(transactional_id)
-        errors = rules.verify_partitions(known, producer=me, partitions=set(tps))
+        errors = decisions.verify_partitions(known, producer=me, partitions=set(tps))
         reply(Decision(error=errors[tps[0]]))
 
     # ------------------------------------------------------------ its log

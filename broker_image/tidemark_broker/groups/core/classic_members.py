@@ -25,13 +25,13 @@ from tidemark_broker.groups.core.consumer_heartbeats import (
     RejoinDeadline,
     Update,
 )
+from tidemark_broker.groups.core.consumer_reconciliation import PartitionEpochs
 from tidemark_broker.groups.core.consumer_records import (
     UNRELEASED_PARTITIONS,
     UNREVOKED_PARTITIONS,
 )
 from tidemark_broker.groups.core.journal import GroupContext
 from tidemark_broker.groups.core.migration import classic_metadata
-from tidemark_broker.groups.core.reconciliation import PartitionEpochs
 from tidemark_broker.groups.core.settings import Migration, Now
 from tidemark_broker.groups.core.steps import Steps, off_loop
 from tidemark_broker.groups.core.subscriptions import (

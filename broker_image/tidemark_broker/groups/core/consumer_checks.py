@@ -17,8 +17,8 @@ from tidemark_broker.groups.core.consumer_effects import (
     regex_entry,
 )
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup, ConsumerMember
+from tidemark_broker.groups.core.consumer_reconciliation import MemberPosition
 from tidemark_broker.groups.core.journal import GroupMemory
-from tidemark_broker.groups.core.reconciliation import MemberPosition
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.values import (
     JOIN,

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from tidemark_broker.coordinators.log import CoordinatorRecord
 from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core.assignors import Assignment
-from tidemark_broker.groups.core.reconciliation import MemberPosition, PartitionEpochs
+from tidemark_broker.groups.core.consumer_reconciliation import MemberPosition, PartitionEpochs
 from tidemark_broker.groups.core.records import record_of
 
 _MEMBER_BYTES, _PARTITION_BYTES, _NAME_BYTES = 1500, 120, 60

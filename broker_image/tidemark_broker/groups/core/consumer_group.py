@@ -25,7 +25,11 @@ from tidemark_broker.groups.core.consumer_effects import (
     names_weigh,
     partitions_weigh,
 )
-from tidemark_broker.groups.core.reconciliation import NOWHERE, MemberPosition, PartitionEpochs
+from tidemark_broker.groups.core.consumer_reconciliation import (
+    NOWHERE,
+    MemberPosition,
+    PartitionEpochs,
+)
 from tidemark_broker.groups.core.steps import AT_ONCE_MAX
 from tidemark_broker.groups.core.values import ConsumerGroupState, SubscribedTopic
 

@@ -41,6 +41,11 @@ from tidemark_broker.groups.core.consumer_effects import (
     target_entry,
 )
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup, ConsumerMember, TopicsSeen
+from tidemark_broker.groups.core.consumer_reconciliation import (
+    MemberPosition,
+    MemberTarget,
+    advance,
+)
 from tidemark_broker.groups.core.consumer_records import UNREVOKED_PARTITIONS
 from tidemark_broker.groups.core.consumer_targets import (
     AssignmentDeadline,
@@ -48,7 +53,6 @@ from tidemark_broker.groups.core.consumer_targets import (
     Offload,
 )
 from tidemark_broker.groups.core.journal import ConsumerJournal, GroupContext
-from tidemark_broker.groups.core.reconciliation import MemberPosition, MemberTarget, advance
 from tidemark_broker.groups.core.settings import Now
 from tidemark_broker.groups.core.steps import Steps, off_loop
 from tidemark_broker.groups.core.values import (

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.classic_rebalances import Rebalancing
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
 from tidemark_broker.groups.core.journal import GroupContext
@@ -23,7 +24,6 @@ from tidemark_broker.groups.core.offsets import (
     OffsetKey,
     tombstone,
 )
-from tidemark_broker.groups.core.rebalancing import Rebalancing
 from tidemark_broker.groups.core.records import GroupMetadataKey, record_of
 from tidemark_broker.groups.core.settings import Now
 from tidemark_broker.groups.core.values import NO_GENERATION, GroupState, MemberIdentity

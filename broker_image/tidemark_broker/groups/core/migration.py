@@ -31,7 +31,7 @@ from tidemark_broker.groups.core.consumer_effects import (
     target_entry,
 )
 from tidemark_broker.groups.core.consumer_group import CONSUMER, ConsumerGroup
-from tidemark_broker.groups.core.reconciliation import MemberPosition
+from tidemark_broker.groups.core.consumer_reconciliation import MemberPosition
 from tidemark_broker.groups.core.records import GroupMetadataValue, MemberMetadata
 from tidemark_broker.groups.core.settings import GroupSettings
 from tidemark_broker.groups.core.subscriptions import (

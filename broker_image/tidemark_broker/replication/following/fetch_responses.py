@@ -14,7 +14,7 @@ from tidemark_broker.replication.partition import (
     Partition,
     consumer_reads,
     divergence,
-    isr_maintenance,
+    isr_and_high_watermark,
 )
 from tidemark_broker.replication.threads import in_read_thread
 
@@ -71,7 +71,7 @@ def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartitio
     if requested.fetch_offset < log.log_start_offset:
         return ErrorCode.offset_out_of_range
     # Only this log has the follower's missing range; OFFSET_OUT_OF_RANGE makes it restart.
-    if isr_maintenance.must_fetch_again(
+    if isr_and_high_watermark.must_fetch_again(
         partition, partition.leader, replica_id, requested.local_log_start_offset
     ):
         return ErrorCode.offset_out_of_range

@@ -23,7 +23,7 @@ from tidemark_broker.replication.partition import (
     Partition,
     ReplicaContext,
     Role,
-    isr_maintenance,
+    isr_and_high_watermark,
     prefix_rule,
     roles,
 )
@@ -214,7 +214,7 @@ class Placement:
                 partition.log.config = config
                 logger.info("%s: configuration changed", partition.tp)
                 # A lower min.insync.replicas may release the high watermark.
-                isr_maintenance.advance_high_watermark(partition)
+                isr_and_high_watermark.advance_high_watermark(partition)
 
 
 def _name_taken(other: Partition) -> str:

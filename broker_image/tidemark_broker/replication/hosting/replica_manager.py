@@ -28,7 +28,7 @@ from tidemark_broker.replication.partition import (
     Partition,
     ReplicaContext,
     Role,
-    isr_maintenance,
+    isr_and_high_watermark,
     roles,
 )
 from tidemark_broker.replication.partition.state_file import StoredState
@@ -249,7 +249,7 @@ class ReplicaManager:
         changed = {node for node in now.keys() | before.keys() if now.get(node) != before.get(node)}
         for partition in self.partitions if changed else ():
             if partition.leader is not None and not changed.isdisjoint(partition.leader.followers):
-                isr_maintenance.after_change(partition)
+                isr_and_high_watermark.after_change(partition)
 
     def _place_all(
         self,
@@ -420,7 +420,7 @@ class ReplicaManager:
     def shrink_isrs(self) -> None:
         """Drop lagging followers from the ISR; called every lag/2."""
         for partition in self.partitions:
-            isr_maintenance.shrink_isr(partition)
+            isr_and_high_watermark.shrink_isr(partition)
 
     async def close(self) -> None:
         """Stop fetching and end the role of every replica, at the broker's shutdown.

@@ -1,10 +1,11 @@
 """State of one hosted replica: its log, its row from the controller, and its role.
 
 The operations are in modules that import this one: roles in :mod:`roles`, appends in
-:mod:`produce`, reads in :mod:`consumer_reads`, the ISR in :mod:`isr_maintenance`, and the log start
-in :mod:`log_start`. The loop thread owns it. Everything that changes the log end or the role holds
-``lock``, so a role change never overtakes a truncation in a thread. State is written to the
-replica's directory before it takes effect (persist before acting).
+:mod:`produce`, reads in :mod:`consumer_reads`, the ISR and the high watermark in
+:mod:`isr_and_high_watermark`, and the log start in :mod:`log_start`. The loop thread owns it.
+Everything that changes the log end or the role holds ``lock``, so a role change never overtakes a
+truncation in a thread. State is written to the replica's directory before it takes effect (persist
+before acting).
 """
 
 import asyncio

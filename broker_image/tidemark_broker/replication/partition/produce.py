@@ -31,7 +31,7 @@ from tidemark_broker.log import (
     is_sampled,
 )
 from tidemark_broker.purgatory import PartitionChange
-from tidemark_broker.replication.partition import isr_maintenance
+from tidemark_broker.replication.partition import isr_and_high_watermark
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.threads import ThreadsBusy, in_record_thread
 from tidemark_broker.replication.types import ProduceResult
@@ -291,7 +291,7 @@ def _appended(partition: Partition, info: AppendInfo) -> ProduceResult:
     context.purgatory.notify((PartitionChange.LOG_END, partition.tp))
     if info.rolled:
         context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, partition.tp))
-    isr_maintenance.advance_high_watermark(partition)
+    isr_and_high_watermark.advance_high_watermark(partition)
     return ProduceResult(
         error=ErrorCode.none,
         base_offset=info.base_offset,

@@ -11,7 +11,7 @@ from tidemark.reasons import Reason
 from tidemark.wire import control
 from tidemark_broker.log import StorageError, opening
 from tidemark_broker.replication.metadata import TopicMetadata, is_newer
-from tidemark_broker.replication.partition import isr_maintenance, prefix_rule
+from tidemark_broker.replication.partition import isr_and_high_watermark, prefix_rule
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.partition import Partition, Role
 from tidemark_broker.replication.partition.prefix_rule import Doubt
@@ -117,8 +117,8 @@ async def _take_role(partition: Partition, row: control.PartitionState) -> None:
         # The same term with another ISR or replica set: followers' progress is kept.
         if partition.leader is not None and partition.leader.epoch == row.leader_epoch:
             partition.leader.adopt(row, partition.context.monotonic())
-            isr_maintenance.propose_news(partition)
-            isr_maintenance.after_change(partition)
+            isr_and_high_watermark.propose_news(partition)
+            isr_and_high_watermark.after_change(partition)
         else:
             await become_leader(partition)
     else:
@@ -209,8 +209,8 @@ async def lead(partition: Partition, row: control.PartitionState) -> None:
         row.isr,
     )
     # Single-replica partitions commit at once; then report and start the leader's tasks.
-    isr_maintenance.after_change(partition)
-    isr_maintenance.propose_news(partition)
+    isr_and_high_watermark.after_change(partition)
+    isr_and_high_watermark.propose_news(partition)
     partition.notify_role()
     if partition.context.remote is not None:
         partition.context.remote.on_leader(partition)

@@ -17,7 +17,6 @@ from tidemark.message_text import count, numbers
 from tidemark.reasons import Reason
 from tidemark_operator.controller import epochs, left_behind, protection
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.disablement import policy_name, state_name
 from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.rebuilding import is_done
 from tidemark_operator.controller.status import external_listeners, rebuilding
@@ -29,6 +28,7 @@ from tidemark_operator.controller.status.conditions import (
     summary,
     time_text,
 )
+from tidemark_operator.controller.tiering_disablement import policy_name, state_name
 
 #: Refused objects that a condition names; the rest are counted.
 NAMED_MAX = 3

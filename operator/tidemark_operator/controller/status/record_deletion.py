@@ -5,7 +5,7 @@ from tidemark.message_text import numbered
 from tidemark.reasons import Reason
 from tidemark.wire.deletions import DeletionPoint
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion_values import (
+from tidemark_operator.controller.record_deletion_values import (
     DeletionInfo,
     DeletionProgress,
     DeletionWait,

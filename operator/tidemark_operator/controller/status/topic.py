@@ -16,12 +16,6 @@ from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.accepted_losses import offer_text
 from tidemark_operator.controller.commit import partitions_in_rows
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.disablement import (
-    DisablementProgress,
-    changed_while_disabling,
-    policy_name,
-    state_name,
-)
 from tidemark_operator.controller.model import (
     NO_LEADER,
     PartitionRow,
@@ -51,6 +45,12 @@ from tidemark_operator.controller.status.offline_partitions import (
 from tidemark_operator.controller.status.remote_integrity import (
     REMOTE_INTEGRITY,
     remote_integrity,
+)
+from tidemark_operator.controller.tiering_disablement import (
+    DisablementProgress,
+    changed_while_disabling,
+    policy_name,
+    state_name,
 )
 from tidemark_operator.controller.topics import TopicDecision
 

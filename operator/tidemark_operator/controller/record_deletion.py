@@ -24,7 +24,8 @@ from tidemark.wire.deletions import (
     PartitionDeletionResult,
 )
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion_values import (
+from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
+from tidemark_operator.controller.record_deletion_values import (
     TOPIC_TIMEOUT_MS,
     Delete,
     DeletionInfo,
@@ -37,7 +38,6 @@ from tidemark_operator.controller.deletion_values import (
     error_name,
     is_fatal,
 )
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 
 #: A time-out is no error: some replicas need longer, and the low watermark shows their progress.
 _NO_ERROR = frozenset({ErrorCode.none.value, ErrorCode.request_timed_out.value})

@@ -32,7 +32,7 @@ from tidemark_broker.replication.partition import (
     Partition,
     ReplicaContext,
     consumer_reads,
-    isr_maintenance,
+    isr_and_high_watermark,
 )
 from tidemark_broker.replication.partition.isr import FollowerFetch
 from tidemark_broker.replication.types import NO_SESSION
@@ -252,7 +252,7 @@ class _Round:
     def _fetched(self, partition: Partition, requested: ReplicaFetchPartition) -> None:
         """Record a follower's valid fetch: it may advance the high watermark or extend the ISR."""
         replica_id, session = self._request.replica_id, self._session
-        isr_maintenance.follower_fetched(
+        isr_and_high_watermark.follower_fetched(
             partition,
             replica_id,
             FollowerFetch(

@@ -2,7 +2,7 @@
 
 Kafka's ``TransactionCoordinator`` (4.3) with KIP-98, KIP-360, KIP-588 and KIP-890. Every function
 takes the id's metadata (None: unknown) while no change of it is in progress; earlier requests get
-CONCURRENT_TRANSACTIONS (:mod:`transactions`). If a change needs a new producer id and none is
+CONCURRENT_TRANSACTIONS (:mod:`transactional_ids`). If a change needs a new producer id and none is
 given, the decision says so, and the function is called again with one.
 
 Stricter than Kafka in two cases. A producer with an epoch that is no longer its own

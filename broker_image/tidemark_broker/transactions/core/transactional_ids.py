@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from tidemark_broker.transactions.core.decisions import Decision
 from tidemark_broker.transactions.core.metadata import TransactionMetadata
 from tidemark_broker.transactions.core.records import read_key, read_value
-from tidemark_broker.transactions.core.rules import Decision
 
 #: Memory of an id and of a partition, without the bytes of the id: measured, rounded up.
 _ID_BYTES = 600
@@ -86,7 +86,7 @@ class Transactions:
     def decide(
         self, transactional_id: str, rule: Callable[[TransactionMetadata | None], Decision]
     ) -> Decision:
-        """Return the decision of a ``rule`` (of :mod:`rules`) on the id."""
+        """Return the decision of a ``rule`` (of :mod:`decisions`) on the id."""
         entry = self._entries.get(transactional_id)
         if entry is None:
             return rule(None)
