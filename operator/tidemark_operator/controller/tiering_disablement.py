@@ -1,10 +1,10 @@
-"""KIP-950's state machine: Enabled -> Disabling -> Disabled, and never backwards (invariant 7).
+"""KIP-950's state machine: Enabled -> Disabling -> Disabled, where Disabling has no way back.
 
-:mod:`tidemark.tiering` defines the transitions; this module drives them. Disabling is persisted
-before the first ``DisableRemoteTopic`` is sent. Disabled needs, for every partition, an
-acknowledgement of each present replica under its broker's present epoch, the leader's under the
-present leader epoch. The only exits of Disabling are acknowledgements, removal of a Broker (its
-replicas leave the set) and deletion of the Topic.
+That is invariant 7. :mod:`tidemark.tiering` defines the transitions; this module drives them.
+Disabling is persisted before the first ``DisableRemoteTopic`` is sent. Disabled needs, for every
+partition, an acknowledgement of each present replica under its broker's present epoch, the
+leader's under the present leader epoch. The only exits of Disabling are acknowledgements, removal
+of a Broker (its replicas leave the set) and deletion of the Topic.
 
 Acknowledgements are in memory: after a takeover every request is sent again, and brokers answer
 again (KIP-950's failure modes).
