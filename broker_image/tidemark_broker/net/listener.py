@@ -5,6 +5,7 @@ metadata is available. Until then connections are refused, and clients retry or 
 (Kafka's ``SocketServer.enableRequestProcessing`` waits for the metadata in the same way).
 """
 
+import abc
 import asyncio
 import logging
 import socket
@@ -14,7 +15,7 @@ from typing import Any, Self
 logger = logging.getLogger(__name__)
 
 
-class BoundListener:
+class BoundListener(abc.ABC):
     """Listening address. Used from the loop on which it was started."""
 
     def __init__(self, name: str, *, backlog: int) -> None:
@@ -61,9 +62,9 @@ class BoundListener:
             logger.info("%s listens on %s:%d", self.name, self.host, self.port)
         return self
 
+    @abc.abstractmethod
     def _accept(self) -> Coroutine[Any, Any, None]:
         """Return the work of accepting connections from the listening socket."""
-        raise NotImplementedError
 
     async def _stop_accepting(self) -> bool:
         """Stop accepting connections. Return False if the listener did not listen."""

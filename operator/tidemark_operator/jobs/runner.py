@@ -5,8 +5,8 @@ It is narrow on purpose: create the job of a numbered run, look at it, end it. T
 Job and of a process would be two rules, and only one of them could be tested everywhere.
 
 A running job has a page with its report. Any process may answer there: a pod that got the address
-since, or a malicious job. So no redirect is followed, no answer is waited for long, and no more is
-read than the size of a report.
+since, or a malicious job. So no redirect is followed, each request has a short timeout, and no more
+is read than the size of a report.
 """
 
 import asyncio

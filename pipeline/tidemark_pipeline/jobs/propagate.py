@@ -68,7 +68,7 @@ def propagate(
     # A delete without matching rows would still commit a new version of the table.
     rows = session.table(name).where(where).count()
     if rows:
-        say(f"{count(rows, 'row')} of records that {exported.topic} has no more dropped")
+        say(f"dropped {count(rows, 'row')} of records that {exported.topic} does not have any more")
         table.delete_rows(where)
     done = Propagated()
     # Older versions contain the rows until they are removed.
