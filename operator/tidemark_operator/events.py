@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tidemark.lru import Lru
 from tidemark.message_text import count
-from tidemark_operator.controller.events import Event, EventType
+from tidemark_operator.controller.state.events import Event, EventType
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import EVENT, Json, Key, reference

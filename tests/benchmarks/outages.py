@@ -21,8 +21,8 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
-from tidemark_operator.controller.model import PartitionRow
-from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.controller.state.model import PartitionRow
+from tidemark_operator.controller.state.rows import decode_row
 
 BROKERS = 3
 TIMEOUT_S = 90.0

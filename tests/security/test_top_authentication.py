@@ -11,7 +11,7 @@ from tests.security.secured_broker import NODE, PASSWORD, WRITER, Secured, secur
 from tests.user_states import user
 from tidemark_cli.kafka_access import access_of, properties
 from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, query_offsets
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.state.model import PartitionRow
 
 LOOKER = user("looker", "ALLOW DESCRIBE TOPIC orders", password=PASSWORD)
 BY_CERTIFICATE = user("CN=looker", "ALLOW DESCRIBE TOPIC orders")

@@ -27,8 +27,8 @@ from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.replication.partition import Partition
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow
-from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.controller.state.model import NO_LEADER, PartitionRow
+from tidemark_operator.controller.state.rows import decode_row
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 
 Key = tuple[str, int]

@@ -13,7 +13,7 @@ from tidemark.records.batch import parse_header
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.replication.partition import Partition, consumer_reads, produce
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
-from tidemark_operator.controller.model import NO_LEADER
+from tidemark_operator.controller.state.model import NO_LEADER
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC, Json
 
 _PRODUCE_TIMEOUT_MS = 1200

@@ -8,7 +8,7 @@ every request has to be fulfilled in the end. Each change of a row is checked, t
 from typing import Any
 
 from tidemark_operator.controller import reassignment
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.state.model import PartitionRow
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 
 MOVE_KINDS = ("drain", "factor", "delete broker")

@@ -25,10 +25,10 @@ from tidemark_broker.replication.partition import Partition, isr, log_start
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.types import DeleteResult
 from tidemark_operator.controller import catch_up_limits, elections, reassignment, registration
-from tidemark_operator.controller.commit import Draft, apply
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow, RowKey, TopicInfo
-from tidemark_operator.controller.replica_state_reports import ReplicaStateReports
+from tidemark_operator.controller.state.commit import Draft, apply
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import NO_LEADER, PartitionRow, RowKey, TopicInfo
+from tidemark_operator.controller.state.replica_state_reports import ReplicaStateReports
 from tidemark_operator.slices.slice_store import SliceStore
 
 _delete_records = log_start.delete_records
@@ -522,7 +522,7 @@ BUGS: tuple[Bug, ...] = (
         TORN,
         frozenset({"1"}),
         replaced(
-            "tidemark_operator.controller.replica_state_reports.ReplicaStateReports.is_intact",
+            "tidemark_operator.controller.state.replica_state_reports.ReplicaStateReports.is_intact",
             _every_replica_is_intact,
         ),
         first=3,
@@ -532,7 +532,7 @@ BUGS: tuple[Bug, ...] = (
         DOWN,
         frozenset({"28", "convergence", "24"}),
         replaced(
-            "tidemark_operator.controller.controller_state.ControllerState.partitions_of",
+            "tidemark_operator.controller.state.controller_state.ControllerState.partitions_of",
             _as_placed,
         ),
     ),

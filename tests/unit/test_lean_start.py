@@ -49,7 +49,7 @@ def test_a_server_that_still_imports_ends_on_a_signal(
 
 
 CONTROL = "tidemark.wire.control"
-MODEL = "tidemark_operator.controller.model"
+MODEL = "tidemark_operator.controller.state.model"
 SPEC = "tidemark_operator.resources.schema"
 BUILD = "tidemark_devcluster.toolchain.build"
 #: Packages and modules that slow a command's start: Spark, Kafka's schema and nodes, the importers,

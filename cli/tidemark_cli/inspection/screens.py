@@ -22,7 +22,7 @@ from tidemark_cli.inspection.topic_rows import (
     tiering_text,
 )
 from tidemark_cli.inspection.verdict import HealthFinding, Severity, verdict
-from tidemark_operator.controller.rows import PartitionRow
+from tidemark_operator.controller.state.rows import PartitionRow
 from tidemark_operator.resources.names import Workload
 
 #: Age of the figures that statuses contain, which the operator writes once a minute.

@@ -14,7 +14,7 @@ from tidemark.ids import parse_id
 from tidemark.message_text import count, numbered
 from tidemark_cli.sizes import size_text
 from tidemark_kube.client import KubeClient
-from tidemark_operator.controller.rows import PartitionRow, decode_row
+from tidemark_operator.controller.state.rows import PartitionRow, decode_row
 from tidemark_operator.resources.names import INTERNAL_LABEL
 
 

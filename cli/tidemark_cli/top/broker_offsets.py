@@ -23,7 +23,7 @@ from tidemark.wire.framing import FrameError
 from tidemark_cli.inspection.topic_rows import TopicRows
 from tidemark_cli.top.pages import shown_rows
 from tidemark_cli.top.ranges import PartitionOffsets
-from tidemark_operator.controller.rows import PartitionRow
+from tidemark_operator.controller.state.rows import PartitionRow
 
 CLIENT_ID = "tidemark-top"
 #: Replica ids of a consumer and of Kafka's debugging replica, which also followers answer.

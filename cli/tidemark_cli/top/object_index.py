@@ -22,7 +22,7 @@ from tidemark_cli.inspection.verdict import (
     object_findings,
     operator_findings,
 )
-from tidemark_operator.controller.rows import BadRow, PartitionRow, decode_row
+from tidemark_operator.controller.state.rows import BadRow, PartitionRow, decode_row
 
 CLUSTER, BROKER, TOPIC, SLICE = ("Cluster", "Broker", "Topic", "PartitionSlice")
 #: Kinds that are not shown themselves, only their findings.

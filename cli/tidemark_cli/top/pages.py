@@ -22,7 +22,7 @@ from tidemark_cli.sizes import size_text
 from tidemark_cli.top.object_index import BROKER, CLUSTER, TOPIC, ObjectIndex, TopicLine
 from tidemark_cli.top.query import Query, TopicPage, select_page
 from tidemark_cli.top.ranges import PartitionOffsets, Range, lag, ranges
-from tidemark_operator.controller.rows import PartitionRow
+from tidemark_operator.controller.state.rows import PartitionRow
 
 #: (topic in Kafka, partition) -> offsets from its leader, if it answered.
 OffsetsByPartition = Mapping[tuple[str, int], PartitionOffsets]

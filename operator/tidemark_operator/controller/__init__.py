@@ -2,5 +2,5 @@
 
 Plain synchronous deterministic Python. No clock, no randomness, no I/O: times are arguments, and
 writes and requests are returned as data. The caller commits the writes, applies those that
-succeeded (:func:`commit.apply`), and only then sends requests (*persist before acting*).
+succeeded (:func:`state.commit.apply`), and only then sends requests (*persist before acting*).
 """

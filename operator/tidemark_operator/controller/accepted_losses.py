@@ -26,11 +26,11 @@ from tidemark.ids import id_text
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.message_text import count, names, quoted
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.eligible_leaders import awaits_logs, longest
-from tidemark_operator.controller.events import Event, normal, warning
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.eligible_leaders import awaits_logs, longest
+from tidemark_operator.controller.state.events import Event, normal, warning
+from tidemark_operator.controller.state.model import (
     ACCEPTED_CHARS_MAX,
     NO_LEADER,
     Acceptance,

@@ -16,8 +16,8 @@ from tidemark.ids import id_text, parse_id
 from tidemark.message_text import count, quoted
 from tidemark.reasons import Reason
 from tidemark_operator.controller import topic_restore
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import PersistedTiering, TopicInfo
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import PersistedTiering, TopicInfo
 
 _LISTED_MAX = 5
 #: Advice for a name in use, because topicName is immutable.

@@ -17,8 +17,8 @@ from tidemark.configuration.broker_keys import (
     CATCH_UP_REPLICAS,
     CATCH_UP_REPLICAS_PER_BROKER,
 )
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.model import (
     NO_LEADER,
     BrokerHealth,
     BrokerInfo,

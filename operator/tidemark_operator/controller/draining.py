@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from tidemark_operator.controller import accepted_losses, reassignment, rebuilding, registration
 from tidemark_operator.controller.catch_up_limits import CatchUpRoom, takers
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow, RowKey
 from tidemark_operator.controller.placement import Spreads, newcomer
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.model import NO_LEADER, BrokerInfo, PartitionRow, RowKey
 
 #: Moves that one decision starts; the others wait for the next one.
 BEGUN_MAX = 100

@@ -25,10 +25,10 @@ from kio.schema.errors import ErrorCode
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.message_text import count, numbered
 from tidemark.reasons import Reason
-from tidemark_operator.controller import eligible_leaders
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import normal, warning
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state import eligible_leaders
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.events import normal, warning
+from tidemark_operator.controller.state.model import (
     NO_LEADER,
     BrokerInfo,
     LogEnd,

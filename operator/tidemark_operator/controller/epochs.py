@@ -7,7 +7,7 @@ takeovers since then, which are never many.
 """
 
 from tidemark.wire.control import BrokerRegistrationRequest
-from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.state.controller_state import ControllerState
 
 EPOCH_MAX = 2**31 - 1
 #: Epochs by which a broker may be ahead; beyond that its log directory has another history.

@@ -11,14 +11,11 @@ not restarted before its spec changes, or two operators would take the table fro
 forever.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
 
 from tidemark.backoff import Backoff
 from tidemark.export_job import ExportJobPhase, JobReport
-from tidemark_operator.controller.export_values import (
-    ABSENT,
+from tidemark_operator.controller.state.export_values import (
     Begin,
     End,
     ExportInfo,
@@ -31,11 +28,7 @@ from tidemark_operator.controller.export_values import (
     Problem,
     Step,
     Stop,
-    TableId,
 )
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 RETRY = Backoff(first_s=10.0, most_s=600.0)
 #: Time between two looks at a running job.
@@ -227,81 +220,3 @@ def state_of(export: ExportInfo, job: JobSeen) -> str:
     if export.failures:
         return "failing"
     return "stopped" if export.schedule is None else "waiting"
-
-
-class Exports:
-    """All Exports by key: their claims on tables, and their jobs as last observed.
-
-    The oldest Export owns a table. The API server's clock has whole seconds, so of two of one
-    second the name decides.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, ExportInfo] = {}
-        self._by_table: dict[TableId, set[tuple[int, str]]] = {}
-        self._by_topic: dict[str, set[str]] = {}
-        self._jobs: dict[str, JobSeen] = {}
-
-    def put(self, export: ExportInfo) -> None:
-        """Take an Export as it is now."""
-        job = self._jobs.get(export.key)
-        self.drop(export.key)
-        if job is not None:
-            self._jobs[export.key] = job
-        self._known[export.key] = export
-        self._by_topic.setdefault(export.topic_key, set()).add(export.key)
-        for table in export.tables:
-            self._by_table.setdefault(table, set()).add(_age(export))
-
-    def drop(self, key: str) -> frozenset[str]:
-        """Drop a deleted Export; return the keys of others that claim one of its tables."""
-        export = self._known.pop(key, None)
-        self._jobs.pop(key, None)
-        if export is None:
-            return frozenset()
-        _discard(self._by_topic, export.topic_key, key)
-        others: set[str] = set()
-        for table in export.tables:
-            _discard(self._by_table, table, _age(export))
-            others.update(other for _, other in self._by_table.get(table, ()))
-        return frozenset(others)
-
-    def holder(self, export: ExportInfo) -> tuple[str, str] | None:
-        """Return the oldest Export that claims a table of this one, with the table.
-
-        None if it is this one.
-        """
-        older = [
-            (min(claims), table)
-            for table in export.tables
-            if (claims := self._by_table.get(table)) and min(claims) < _age(export)
-        ]
-        if not older:
-            return None
-        (_, key), (_, name) = min(older)
-        return key, name
-
-    def of_topic(self, topic_key: str) -> frozenset[str]:
-        """Return the keys of the Exports of a topic."""
-        return frozenset(self._by_topic.get(topic_key, ()))
-
-    def observe_job(self, export: ExportInfo, job: JobSeen) -> None:
-        """Take the observation of an Export's job."""
-        if export.key in self._known:
-            self._jobs[export.key] = job
-
-    def all(self) -> Iterator[tuple[ExportInfo, JobSeen]]:
-        """Yield all Exports with their jobs as last observed."""
-        for key, export in self._known.items():
-            yield export, self._jobs.get(key, ABSENT)
-
-
-def _age(export: ExportInfo) -> tuple[int, str]:
-    return export.created_ms, export.key
-
-
-def _discard(index: dict[K, set[V]], at: K, value: V) -> None:
-    values = index.get(at, set())
-    values.discard(value)
-    if not values:
-        index.pop(at, None)

@@ -13,8 +13,8 @@ import ipaddress
 from collections.abc import Iterable
 
 from tidemark.wire.control import Endpoint
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import BrokerInfo, ServiceAddress
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import BrokerInfo, ServiceAddress
 
 #: Hosts of a bootstrap Service on node ports: any one is enough, and some may be down.
 BOOTSTRAP_HOSTS_MAX = 5

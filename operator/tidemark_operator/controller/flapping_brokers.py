@@ -11,8 +11,8 @@ In memory: another controller starts counting from zero. The clock is an argumen
 
 from collections.abc import Iterable
 
-from tidemark_operator.controller.events import Event, warning
-from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.state.events import Event, warning
+from tidemark_operator.controller.state.model import BrokerInfo
 
 #: Time for which a return counts; it is longer than the longest wait.
 REMEMBERED_S = 900

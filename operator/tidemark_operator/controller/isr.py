@@ -24,9 +24,9 @@ from tidemark.wire.control import (
     IsrResult,
 )
 from tidemark_operator.controller import reassignment
-from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.elections import with_elr_and_epochs
-from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, PartitionRow
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.model import NO_EPOCH, NO_LEADER, PartitionRow
 
 
 def alter_partition(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:

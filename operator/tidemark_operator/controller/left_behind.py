@@ -13,9 +13,9 @@ from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND
 from tidemark.ids import id_text
 from tidemark.message_text import count
 from tidemark_operator.controller.adoption import parse_topic_id
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event, normal
-from tidemark_operator.controller.model import ClusterInfo, OrphanedTopic
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event, normal
+from tidemark_operator.controller.state.model import ClusterInfo, OrphanedTopic
 
 #: Maximum of the schema.
 LEFT_BEHIND_MAX = 1024

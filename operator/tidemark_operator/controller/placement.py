@@ -24,9 +24,9 @@ from tidemark.leader_epochs import GENERATION
 from tidemark.message_text import count
 from tidemark_operator.controller import topic_restore
 from tidemark_operator.controller.catch_up_limits import CatchUpRoom
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.events import normal
+from tidemark_operator.controller.state.model import (
     NO_LEADER,
     BrokerInfo,
     PartitionRow,

@@ -18,9 +18,9 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.message_text import count
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.events import normal
+from tidemark_operator.controller.state.model import NO_LEADER, PartitionRow, TopicInfo
 
 #: Kafka's error code with a message.
 Problem = tuple[ErrorCode, str]

@@ -42,17 +42,17 @@ from tidemark.ids import id_text
 from tidemark.leader_epochs import GENERATION
 from tidemark.message_text import count, numbered, numbers, them
 from tidemark_operator.controller import accepted_losses
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event, warning
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event, warning
+from tidemark_operator.controller.state.model import (
     NO_LEADER,
     Acceptance,
     PartitionRow,
     RowKey,
     TopicInfo,
 )
-from tidemark_operator.controller.replica_state_reports import (
+from tidemark_operator.controller.state.replica_state_reports import (
     EPOCH_MAX,
     ReplicaStateReports,
 )

@@ -23,8 +23,6 @@ from tidemark.wire.deletions import (
     PartitionDeletion,
     PartitionDeletionResult,
 )
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 from tidemark_operator.controller.record_deletion_values import (
     TOPIC_TIMEOUT_MS,
     Delete,
@@ -38,6 +36,8 @@ from tidemark_operator.controller.record_deletion_values import (
     error_name,
     is_fatal,
 )
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import NO_LEADER, PartitionRow, TopicInfo
 
 #: A time-out is no error: some replicas need longer, and the low watermark shows their progress.
 _NO_ERROR = frozenset({ErrorCode.none.value, ErrorCode.request_timed_out.value})

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.reasons import Reason
 from tidemark.wire.deletions import DeletionPoint, DeletionPointQuery, PartitionDeletion
-from tidemark_operator.controller.model import Json
+from tidemark_operator.controller.state.model import Json
 
 #: Errors of DeleteRecords that a retry cannot fix; any other is retried.
 _FATAL = frozenset(

@@ -27,11 +27,18 @@ from tidemark.wire.control import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-from tidemark_operator.controller import elections, eligible_leaders, epochs
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import normal, warning
-from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, BrokerInfo, PartitionRow, RowKey
+from tidemark_operator.controller import elections, epochs
+from tidemark_operator.controller.state import eligible_leaders
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import normal, warning
+from tidemark_operator.controller.state.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerInfo,
+    PartitionRow,
+    RowKey,
+)
 
 
 def register(

@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.message_text import count, numbers
 from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event, warning
-from tidemark_operator.controller.model import BrokerInfo, LogEnd, LogReport, RowKey
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event, warning
+from tidemark_operator.controller.state.model import BrokerInfo, LogEnd, LogReport, RowKey
 
 #: Partitions in one request.
 ASKED_MAX = 1000

@@ -18,14 +18,14 @@ from collections.abc import Iterable
 
 from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.catch_up_limits import CatchUpRoom, takers
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.placement import Spreads, newcomer, rack_of
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.model import (
     NO_LEADER,
     PartitionRow,
     TopicInfo,
     min_insync_replicas,
 )
-from tidemark_operator.controller.placement import Spreads, newcomer, rack_of
 
 #: Partitions that one decision changes; the others wait for the next one.
 CHANGED_MAX = 100

@@ -10,8 +10,8 @@ fixed.
 
 from collections.abc import Collection
 
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import Hold, RowKey
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import Hold, RowKey
 
 
 def hold(

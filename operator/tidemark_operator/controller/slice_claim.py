@@ -14,7 +14,7 @@ from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark.ids import parse_id
 from tidemark.message_text import quoted
 from tidemark.reasons import Reason
-from tidemark_operator.controller.model import Acceptance
+from tidemark_operator.controller.state.model import Acceptance
 
 #: Slice names, or ids, in a message.
 _SHOWN = 3

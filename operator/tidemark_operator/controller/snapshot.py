@@ -27,10 +27,10 @@ from tidemark.wire.control import (
 )
 from tidemark.wire.users import UserStatesRequest
 from tidemark_operator.controller import rebuilding
-from tidemark_operator.controller.commit import SliceWrite
-from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.external_listeners import endpoints
-from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, TopicInfo
+from tidemark_operator.controller.state.commit import SliceWrite
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import BrokerInfo, PartitionRow, RowKey, TopicInfo
 
 #: Topics without a Topic object in one message; if there are more, no topic counts as deleted.
 UNSERVED_MAX = 2048

@@ -18,9 +18,9 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import DisableRemoteTopicRequest, DisableRemoteTopicResponse
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event, normal
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event, normal
+from tidemark_operator.controller.state.model import (
     NO_LEADER,
     ClusterInfo,
     PartitionRow,

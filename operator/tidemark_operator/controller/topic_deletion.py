@@ -23,9 +23,9 @@ from tidemark.wire.control import (
     PartitionStatesResponse,
 )
 from tidemark_operator.controller import left_behind
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import (
     BrokerInfo,
     DeletionPolicy,
     OrphanedTopic,

@@ -13,8 +13,8 @@ from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.message_text import count
 from tidemark.tier.topic_restore import TierOrigin
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import (
     NO_LEADER,
     PartitionRow,
     TopicInfo,

@@ -28,22 +28,22 @@ from tidemark_operator.controller import (
     tiering_disablement,
     topic_deletion,
 )
-from tidemark_operator.controller.commit import (
+from tidemark_operator.controller.placement import BrokersMissing, place_topic, staying
+from tidemark_operator.controller.replication_factor_changes import Resizing
+from tidemark_operator.controller.state.commit import (
     Draft,
     SliceFull,
     counted_partitions,
     partitions_in_rows,
 )
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event, normal, warning
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event, normal, warning
+from tidemark_operator.controller.state.model import (
     Acceptance,
     PersistedTiering,
     TieringSpec,
     TopicInfo,
 )
-from tidemark_operator.controller.placement import BrokersMissing, place_topic, staying
-from tidemark_operator.controller.replication_factor_changes import Resizing
 from tidemark_operator.controller.tiering_disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 

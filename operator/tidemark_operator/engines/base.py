@@ -2,10 +2,9 @@
 
 An engine manages the topics: Tidemark's own brokers (:mod:`tidemark_operator.engines.own`) or an
 existing Apache Kafka (:mod:`tidemark_operator.engines.kafka`). Neither imports the other. Each
-maintains the core's state (:class:`~tidemark_operator.controller.controller_state.ControllerState`:
-rows, brokers with their racks, acknowledgements of a disablement) and has reconcilers of its own
-that bring topics to their spec. Decisions and statuses from that state are common code, and so is
-what uses this port.
+maintains the core's state (:mod:`tidemark_operator.controller.state`: rows, brokers with their
+racks, acknowledgements of a disablement) and has reconcilers of its own that bring topics to their
+spec. Decisions and statuses from that state are common code, and so is what uses this port.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemark.export_job import ExportJobPhase, JobReport, shortened
-from tidemark_operator.controller.export_values import ABSENT, DesiredJob, JobPhase, JobSeen
+from tidemark_operator.controller.state.export_values import ABSENT, DesiredJob, JobPhase, JobSeen
 from tidemark_operator.jobs.runner import JobRefused, Reports
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import REFUSALS, Conflict, NotFound

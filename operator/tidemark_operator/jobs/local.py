@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from tidemark.export_job import ORDER_VARIABLE, REPORT_BYTES_MAX, JobReport
-from tidemark_operator.controller.export_values import (
+from tidemark_operator.controller.state.export_values import (
     ABSENT,
     DesiredJob,
     JobPhase,

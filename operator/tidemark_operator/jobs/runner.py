@@ -18,7 +18,7 @@ from typing import Protocol
 import aiohttp
 
 from tidemark.export_job import REPORT_BYTES_MAX, REPORT_PATH, JobReport
-from tidemark_operator.controller.export_values import DesiredJob, JobSeen
+from tidemark_operator.controller.state.export_values import DesiredJob, JobSeen
 from tidemark_operator.pods.export_job import ExportRunIdentity
 
 

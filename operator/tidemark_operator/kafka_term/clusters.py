@@ -10,7 +10,7 @@ import logging
 
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.events import normal, warning
+from tidemark_operator.controller.state.events import normal, warning
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.controller.status.write_pacing import figures_interval_ms

@@ -21,7 +21,7 @@ from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED
 from tidemark.wire.control import DisableRemoteTopicResponse, DisableRemoteTopicResult
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import tiering_disablement
-from tidemark_operator.controller.model import PartitionRow, RowKey, TopicInfo
+from tidemark_operator.controller.state.model import PartitionRow, RowKey, TopicInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import cluster_snapshot, desired_configs
 from tidemark_operator.engines.kafka.cluster import answers

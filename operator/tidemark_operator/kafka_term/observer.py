@@ -18,7 +18,7 @@ from cryptography import x509
 
 from tidemark.kafka_client.access import OAUTHBEARER, KafkaAccess, Login, Tls
 from tidemark.kafka_client.values import ClusterView, TopicView
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import cluster_snapshot, desired_configs
 from tidemark_operator.engines.kafka.cluster import EngineRefused, FoundTopic

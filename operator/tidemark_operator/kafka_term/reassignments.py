@@ -22,9 +22,9 @@ from collections.abc import Iterable, Mapping
 from tidemark.kafka_client.values import BROKER, ConfigChange
 from tidemark.message_text import count
 from tidemark_operator.controller import placement, replication_factor_changes
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.model import PartitionRow, TopicInfo
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.events import normal
+from tidemark_operator.controller.state.model import PartitionRow, TopicInfo
 from tidemark_operator.controller.topics import Blocker
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import desired_configs, topic_rules

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.reasons import Reason
 from tidemark_operator.background import BackgroundTasks
-from tidemark_operator.controller.acknowledgements import AlwaysAcknowledged
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import EngineNotes
+from tidemark_operator.controller.state.acknowledgements import AlwaysAcknowledged
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import EngineNotes
 from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.engines.kafka.cluster import KafkaCluster
 from tidemark_operator.engines.kafka.records import ApacheKafka

@@ -14,10 +14,10 @@ from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import replication_factor_changes, tiering_disablement
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.model import TieringSpec, TopicInfo
 from tidemark_operator.controller.placement import BrokersMissing
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.events import normal
+from tidemark_operator.controller.state.model import TieringSpec, TopicInfo
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.engines.kafka import desired_configs, topic_rules
 from tidemark_operator.engines.kafka.cluster import FoundTopic, change

@@ -17,10 +17,10 @@ from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import tiering_disablement
 from tidemark_operator.controller.adoption import Adoption
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import Event, normal
-from tidemark_operator.controller.model import Acceptance, TopicInfo
 from tidemark_operator.controller.placement import BrokersMissing, place_topic
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.events import Event, normal
+from tidemark_operator.controller.state.model import Acceptance, TopicInfo
 from tidemark_operator.controller.status import topic_status
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.engines.kafka import desired_configs, topic_rules

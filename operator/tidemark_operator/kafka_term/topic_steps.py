@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Hashable
 
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.kafka_term.services import KafkaServices

@@ -14,7 +14,7 @@ from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import left_behind
 from tidemark_operator.controller.adoption import Adoption
-from tidemark_operator.controller.model import DeletionPolicy, OrphanedTopic, TopicInfo
+from tidemark_operator.controller.state.model import DeletionPolicy, OrphanedTopic, TopicInfo
 from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import Blocker, TopicDecision

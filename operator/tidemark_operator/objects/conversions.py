@@ -19,7 +19,13 @@ from tidemark.reasons import Reason, RebuildingReason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
 from tidemark.wire.deletions import DeletionPoint
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.record_deletion_values import (
+    DeletionInfo,
+    DeletionProgress,
+    DeletionTarget,
+)
+from tidemark_operator.controller.slice_claim import Claimant
+from tidemark_operator.controller.state.model import (
     BrokerInfo,
     ClusterInfo,
     ClusterRebuilding,
@@ -29,12 +35,6 @@ from tidemark_operator.controller.model import (
     TieringSpec,
     TopicInfo,
 )
-from tidemark_operator.controller.record_deletion_values import (
-    DeletionInfo,
-    DeletionProgress,
-    DeletionTarget,
-)
-from tidemark_operator.controller.slice_claim import Claimant
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.quotas import cluster_quotas
 from tidemark_operator.resources.assignments import parse_assignments

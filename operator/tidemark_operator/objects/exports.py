@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from tidemark.export_job import Hidden, OptionPlace, Order
 from tidemark.reasons import Reason
 from tidemark.wire.control import Endpoint
-from tidemark_operator.controller.export_values import (
+from tidemark_operator.controller.state.export_values import (
     DesiredJob,
     ExportInfo,
     ExportOutcome,
@@ -22,8 +22,8 @@ from tidemark_operator.controller.export_values import (
     SecretVariable,
     TableId,
 )
-from tidemark_operator.controller.model import TopicInfo
-from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.controller.state.model import TopicInfo
+from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.resources.cluster import Cluster, RemoteStorage
 from tidemark_operator.resources.export import (

@@ -1,7 +1,7 @@
 """Conversion of ``User`` objects to the core's values, in Kafka's numbers. Pure."""
 
 from tidemark.wire.users import Acl
-from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.quotas import user_quotas
 from tidemark_operator.resources.scalars import ms_of_time

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from tidemark.export_job import ORDER_VARIABLE
-from tidemark_operator.controller.export_values import DesiredJob, SecretFile
+from tidemark_operator.controller.state.export_values import DesiredJob, SecretFile
 from tidemark_operator.pods.identity import Json, manifest_head, owner
 from tidemark_operator.pods.template import CONTAINER_SECURITY, POD_SECURITY, SECRET_MODE
 from tidemark_operator.resources.export_pod import ExportJob

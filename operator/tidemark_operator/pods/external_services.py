@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from tidemark_operator.controller.model import ServiceAddress
+from tidemark_operator.controller.state.model import ServiceAddress
 from tidemark_operator.pods.identity import (
     Json,
     PodBroker,

@@ -13,9 +13,9 @@ from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.certificate_stores import BundleConflict, BundleNameTaken
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import accepted_losses, draining, rebuilding, registration
-from tidemark_operator.controller.commit import Draft, apply_broker
-from tidemark_operator.controller.events import normal, warning
-from tidemark_operator.controller.model import BrokerInfo, RowKey
+from tidemark_operator.controller.state.commit import Draft, apply_broker
+from tidemark_operator.controller.state.events import normal, warning
+from tidemark_operator.controller.state.model import BrokerInfo, RowKey
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.controller.status.conditions import find, summary
 from tidemark_operator.controller.status.write_pacing import figures_interval_ms

@@ -19,7 +19,7 @@ from tidemark.reasons import Reason
 from tidemark.tier.config import location_of, moved
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import rebuilding
-from tidemark_operator.controller.events import normal, warning
+from tidemark_operator.controller.state.events import normal, warning
 from tidemark_operator.controller.status.remote_integrity import has_changed, remote_integrity
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key

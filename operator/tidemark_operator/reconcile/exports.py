@@ -9,8 +9,8 @@ from tidemark.reasons import Reason
 from tidemark_operator.certificates.certificate_stores import BundleNameTaken, SecretStore
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import exports
-from tidemark_operator.controller.events import normal, warning
-from tidemark_operator.controller.export_values import (
+from tidemark_operator.controller.state.events import normal, warning
+from tidemark_operator.controller.state.export_values import (
     ABSENT,
     Begin,
     DesiredJob,
@@ -25,11 +25,11 @@ from tidemark_operator.controller.export_values import (
     Problem,
     Stop,
 )
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.state.model import TopicInfo
+from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.controller.status import export_status
 from tidemark_operator.controller.status.conditions import TRUE, find
 from tidemark_operator.controller.status.export import ExportView, export_conditions
-from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.jobs.runner import JobRefused
 from tidemark_operator.kube.kinds import EXPORT, TOPIC, USER, Json, Key
 from tidemark_operator.kube.secrets import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller import external_listeners
-from tidemark_operator.controller.model import ServiceAddress
+from tidemark_operator.controller.state.model import ServiceAddress
 from tidemark_operator.kube.errors import REFUSALS, Conflict, KubeError, NotFound
 from tidemark_operator.kube.kinds import NODE, SERVICE, Json, Key, key_of
 from tidemark_operator.pods import external_services

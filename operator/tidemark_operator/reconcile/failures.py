@@ -17,7 +17,7 @@ from collections.abc import Callable
 from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.events import warning
+from tidemark_operator.controller.state.events import warning
 from tidemark_operator.controller.status.cluster import REFUSED_REMEDY
 from tidemark_operator.controller.status.conditions import condition, render, stalled_first
 from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, Forbidden, KubeError

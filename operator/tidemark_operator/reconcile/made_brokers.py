@@ -7,9 +7,9 @@ import time
 
 from tidemark.reasons import Reason
 from tidemark_operator.controller import draining, scaling
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.scaling import BrokerObject, PlannedBroker
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.events import normal, warning
 from tidemark_operator.kube.errors import REFUSALS
 from tidemark_operator.kube.kinds import (
     BROKER,

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from tidemark_operator.controller import restarts
-from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.model import NO_EPOCH, Hold, PodState
+from tidemark_operator.controller.state.events import normal
+from tidemark_operator.controller.state.model import NO_EPOCH, Hold, PodState
 from tidemark_operator.kube.errors import REFUSALS
 from tidemark_operator.kube.kinds import (
     BROKER,

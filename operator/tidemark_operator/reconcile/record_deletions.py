@@ -25,7 +25,6 @@ from tidemark.wire.deletions import (
 )
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import record_deletion
-from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.record_deletion_values import (
     Delete,
     DeletionInfo,
@@ -34,6 +33,7 @@ from tidemark_operator.controller.record_deletion_values import (
     Resolve,
     Step,
 )
+from tidemark_operator.controller.state.events import normal, warning
 from tidemark_operator.controller.status import deletion_status
 from tidemark_operator.controller.status.conditions import find
 from tidemark_operator.engines.base import EngineUnavailable

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.controller.status.topic_events import manifest_changes
 from tidemark_operator.kube.kinds import BROKER, EXPORT, TOPIC, USER, WATCHED, Json, Key, key_of
 from tidemark_operator.objects.conversions import broker_info, cluster_info, cluster_of, topic_info

@@ -29,7 +29,7 @@ from tidemark.tier.open import open_store
 from tidemark.tier.sweep_lease import SweepLease
 from tidemark.tier.topics import TopicCatalog
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.model import Audits
+from tidemark_operator.controller.state.model import Audits
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.kube.secrets import OfferedTo, SecretProblem, read_secret

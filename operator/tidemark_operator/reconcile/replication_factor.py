@@ -13,7 +13,7 @@ reduced.
 import logging
 
 from tidemark_operator.controller import reassignment
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.kube.kinds import TOPIC, Json
 from tidemark_operator.objects.ownership import MANAGER, client_fields, holder, patch_of
 from tidemark_operator.reconcile.services import ReconcilerServices

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificates import Certificates, ClientCertificates
-from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.status.deletion_grace import GraceAnnouncements
 from tidemark_operator.controller.tiering_disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions

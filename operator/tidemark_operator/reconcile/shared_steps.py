@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import left_behind
-from tidemark_operator.controller.events import Event, normal
-from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
+from tidemark_operator.controller.state.events import Event, normal
+from tidemark_operator.controller.state.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.status import cluster_status, topic_status
 from tidemark_operator.controller.status.cluster import left_behind_entries
 from tidemark_operator.controller.status.conditions import summary

@@ -14,7 +14,7 @@ from tidemark.metrics.metric import Metric
 from tidemark.tiering import TieringState
 from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.exports import state_of
-from tidemark_operator.controller.model import NO_LEADER
+from tidemark_operator.controller.state.model import NO_LEADER
 from tidemark_operator.controller.tiering_disablement import pending, state_name
 from tidemark_operator.kube.kinds import WATCHED
 from tidemark_operator.reconcile.services import TermServices

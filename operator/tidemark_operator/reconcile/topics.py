@@ -13,11 +13,11 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire.control import DeleteRemoteTopicRequest, DisableRemoteTopicRequest, TopicState
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import tiering_disablement, topic_restore
-from tidemark_operator.controller.commit import Draft, SliceFull
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event
-from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
+from tidemark_operator.controller.state.commit import Draft, SliceFull
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event
+from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.controller.status.topic_events import Outages, damage_news, waiting_news
 from tidemark_operator.controller.topic_deletion import DeletionStep

@@ -19,8 +19,8 @@ from tidemark_operator.certificates.certificate_stores import (
     SecretStore,
     StoredBundle,
 )
+from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.controller.status.user import UserProblem
-from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.kube.errors import Forbidden, Invalid
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.reconcile.services import ReconcilerServices

@@ -5,11 +5,11 @@ import logging
 from tidemark.wire.users import ScramCredential
 from tidemark_operator.certificates.certificate_stores import BundleNameTaken
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.events import normal, warning
+from tidemark_operator.controller.state.events import normal, warning
+from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.controller.status import user_status
 from tidemark_operator.controller.status.conditions import READY, TRUE, find
 from tidemark_operator.controller.status.user import UserView, user_conditions
-from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import USER, Json, Key
 from tidemark_operator.objects.conversions import cluster_of

@@ -18,10 +18,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from tidemark_operator.controller.commit import Draft, GroupCommit, SliceFull, SliceWrite, plan
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event
-from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, Tombstone
+from tidemark_operator.controller.state.commit import (
+    Draft,
+    GroupCommit,
+    SliceFull,
+    SliceWrite,
+    plan,
+)
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event
+from tidemark_operator.controller.state.model import BrokerInfo, PartitionRow, RowKey, Tombstone
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.leadership.terms import NotLeading, TermEnded
 from tidemark_operator.slices.slice_store import SliceStore

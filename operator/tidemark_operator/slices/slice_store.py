@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from tidemark.backoff import Backoff
 from tidemark.ids import id_text, parse_id
 from tidemark.reasons import Reason
-from tidemark_operator.controller.commit import (
+from tidemark_operator.controller.slice_claim import FoundSlice
+from tidemark_operator.controller.state.commit import (
     SliceWrite,
     apply,
     goes_back,
     is_stored,
     load_slice,
 )
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.slice_claim import FoundSlice
+from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import (
     ApiServerUnavailable,

@@ -10,8 +10,8 @@ from tidemark.message_text import numbers, quoted
 from tidemark.wire import control
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.events import warning
-from tidemark_operator.controller.model import BrokerHealth, RowKey, TopicInfo
+from tidemark_operator.controller.state.events import warning
+from tidemark_operator.controller.state.model import BrokerHealth, RowKey, TopicInfo
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.reconcile.services import ReconcilerServices
 

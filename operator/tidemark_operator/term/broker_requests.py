@@ -19,9 +19,9 @@ from tidemark.message_text import numbered
 from tidemark.wire import control, topics
 from tidemark.wire.control import ReplicaStatesRequest, ReplicaStatesResponse, TopicState
 from tidemark_operator.controller import elections, epochs, isr, rebuilding, registration
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.model import NO_EPOCH, BrokerInfo
-from tidemark_operator.controller.replica_state_reports import ReplicaStateReports
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.model import NO_EPOCH, BrokerInfo
+from tidemark_operator.controller.state.replica_state_reports import ReplicaStateReports
 from tidemark_operator.engines.own.own_brokers import EngineListener, OwnBrokers
 from tidemark_operator.kube.kinds import USER
 from tidemark_operator.leadership.terms import (

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import slice_claim
-from tidemark_operator.controller.commit import BadSlice, load_slice, take_over
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import Acceptance, ClusterInfo, ClusterRebuilding
 from tidemark_operator.controller.registration import fenced_at_take_over
 from tidemark_operator.controller.slice_claim import ClaimRefused, SliceClaim
+from tidemark_operator.controller.state.commit import BadSlice, load_slice, take_over
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import Acceptance, ClusterInfo, ClusterRebuilding
 from tidemark_operator.controller.status.conditions import time_text, with_acceptances
 from tidemark_operator.controller.status.rebuilding import entry
 from tidemark_operator.kube.client import KubeApi

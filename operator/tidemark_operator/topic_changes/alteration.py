@@ -18,8 +18,8 @@ from tidemark.wire.topics import (
     TopicChange,
 )
 from tidemark_operator.controller import protection
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
 from tidemark_operator.objects.ownership import Path, holder, patch_of

@@ -26,10 +26,10 @@ from tidemark.wire.topics import (
     TopicChangeResult,
 )
 from tidemark_operator.controller import elections, reassignment
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.model import TopicInfo
-from tidemark_operator.controller.topic_index import collision_key
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.events import normal
+from tidemark_operator.controller.state.model import TopicInfo
+from tidemark_operator.controller.state.topic_index import collision_key
 from tidemark_operator.controller.topics import owner_of
 from tidemark_operator.kube.errors import Conflict, FieldConflict, KubeError, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key, Kind, key_of

@@ -22,10 +22,10 @@ from tidemark.configuration.table import TOPIC as TOPIC_KEYS
 from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
 from tidemark.message_text import count
 from tidemark.wire.topics import Assignment, TopicChange
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.placement import required_brokers, staying
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.kube.kinds import TOPIC, Json
 from tidemark_operator.objects.conversions import topic_info
 from tidemark_operator.resources.assignments import assignments_text

@@ -3,7 +3,7 @@
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import DISABLEMENT_IN_PROGRESS, TopicChangeResult
-from tidemark_operator.controller.model import ClusterInfo, TopicInfo
+from tidemark_operator.controller.state.model import ClusterInfo, TopicInfo
 from tidemark_operator.kube.errors import (
     ApiServerUnavailable,
     Conflict,

@@ -20,7 +20,7 @@ from tidemark.export_job import Order
 from tidemark.metrics.dashboards import render_all
 from tidemark_broker.config import parse
 from tidemark_operator import check
-from tidemark_operator.controller.export_values import DesiredJob
+from tidemark_operator.controller.state.export_values import DesiredJob
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.broker import POD_NAME_MAX, Broker
 from tidemark_operator.resources.cluster import Cluster

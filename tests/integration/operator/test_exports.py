@@ -9,7 +9,7 @@ import pytest
 from tests.integration.operator import jobs
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark.export_job import ORDER_VARIABLE, ExportJobPhase, JobReport, Order
-from tidemark_operator.controller.export_values import DesiredJob
+from tidemark_operator.controller.state.export_values import DesiredJob
 from tidemark_operator.kube.kinds import CLUSTER, EXPORT, JOB, SECRET, TOPIC, Json
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.names import OFFERED_ANNOTATION

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.integration.operator.cluster_world import ClusterWorld
-from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.controller.state.rows import decode_row
 from tidemark_operator.kube.errors import Invalid
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, LEASE, PARTITION_SLICE, TOPIC
 

@@ -6,8 +6,8 @@ from tests.integration.operator.broker_peer import BrokerPeer, ControllerRefused
 from tests.integration.operator.cluster_world import ClusterWorld, condition_of
 from tests.integration.operator.operator_process import OperatorProcess
 from tidemark.wire import control
-from tidemark_operator.controller.model import PartitionRow
-from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.controller.state.model import PartitionRow
+from tidemark_operator.controller.state.rows import decode_row
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 
 pytestmark = pytest.mark.full

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.broker.broker_process import BrokerProcess
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark_devcluster.ports import free_ports
-from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.controller.state.rows import decode_row
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
 
 LEASE_S = 8.0

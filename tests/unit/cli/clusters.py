@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_cli.inspection.topic_rows import TopicRows
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.state.model import PartitionRow
 
 NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
 _SINCE = "2026-03-01T11:55:00Z"

@@ -6,8 +6,8 @@ from typing import Any
 
 from tidemark.ids import id_text
 from tidemark_cli.top.object_index import BROKER, CLUSTER, SLICE, TOPIC, ObjectIndex
-from tidemark_operator.controller.model import PartitionRow
-from tidemark_operator.controller.rows import encode_row, slice_of
+from tidemark_operator.controller.state.model import PartitionRow
+from tidemark_operator.controller.state.rows import encode_row, slice_of
 
 
 def topic_id(number: int) -> uuid.UUID:

@@ -23,12 +23,14 @@ from tidemark.wire.control import (
     ReplicaLog,
     ReplicaLogInfoResponse,
 )
-from tidemark_operator.controller import commit, elections, registration, snapshot, topics
+from tidemark_operator.controller import elections, registration, snapshot, topics
 from tidemark_operator.controller import isr as isr_rules
-from tidemark_operator.controller.commit import Draft, GroupCommit
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.replica_logs import ReplicaLogs
+from tidemark_operator.controller.state import commit
+from tidemark_operator.controller.state.commit import Draft, GroupCommit
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event
+from tidemark_operator.controller.state.model import (
     BrokerInfo,
     ClusterInfo,
     PartitionRow,
@@ -37,7 +39,6 @@ from tidemark_operator.controller.model import (
     TieringSpec,
     TopicInfo,
 )
-from tidemark_operator.controller.replica_logs import ReplicaLogs
 from tidemark_operator.controller.status import StatusResult, topic_status
 from tidemark_operator.controller.tiering_disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions

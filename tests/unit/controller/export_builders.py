@@ -3,7 +3,7 @@
 from typing import Any
 
 from tidemark.export_job import ExportJobPhase, JobReport
-from tidemark_operator.controller.export_values import (
+from tidemark_operator.controller.state.export_values import (
     ExportInfo,
     ExportOutcome,
     ExportRunRecord,

@@ -19,7 +19,7 @@ from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
 from tidemark.ids import id_text
 from tidemark_operator.controller import accepted_losses, registration
 from tidemark_operator.controller.accepted_losses import Copy, offer_text
-from tidemark_operator.controller.model import LogEnd, LogReport
+from tidemark_operator.controller.state.model import LogEnd, LogReport
 from tidemark_operator.controller.status import StatusResult
 from tidemark_operator.controller.status.conditions import MESSAGE_CHARS_MAX
 from tidemark_operator.controller.status.offline_partitions import no_leader

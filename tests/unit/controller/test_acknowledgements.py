@@ -15,7 +15,7 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark.wire.control import PartitionError, PartitionStatesResponse
 from tidemark_operator.controller import snapshot
-from tidemark_operator.controller.acknowledgements import PATIENCE_MS, Acknowledgements
+from tidemark_operator.controller.state.acknowledgements import PATIENCE_MS, Acknowledgements
 
 STORAGE_ERROR, INCONSISTENT_TOPIC_ID = 56, 103
 

@@ -20,7 +20,7 @@ from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND
 from tidemark.ids import id_text, parse_id
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller import left_behind, snapshot
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.model import (
     DeletionPolicy,
     OrphanedTopic,
     PersistedTiering,

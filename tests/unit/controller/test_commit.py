@@ -12,17 +12,17 @@ from tests.unit.controller.controller_world import (
     row,
     topic,
 )
-from tidemark_operator.controller import commit
-from tidemark_operator.controller.commit import (
+from tidemark_operator.controller.state import commit
+from tidemark_operator.controller.state.commit import (
     SLICE_BYTES_MAX,
     SLICE_BYTES_RESERVE,
     BadSlice,
     Draft,
     SliceFull,
 )
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import Tombstone
-from tidemark_operator.controller.rows import encode_row
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import Tombstone
+from tidemark_operator.controller.state.rows import encode_row
 
 
 def test_a_draft_shows_its_own_decisions_and_leaves_the_state_alone() -> None:

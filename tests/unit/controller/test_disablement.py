@@ -27,7 +27,7 @@ from tests.unit.controller.controller_world import (
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import DisableRemoteTopicResponse
 from tidemark_operator.controller import elections, registration, tiering_disablement
-from tidemark_operator.controller.model import PartitionRow, PersistedTiering, TieringSpec
+from tidemark_operator.controller.state.model import PartitionRow, PersistedTiering, TieringSpec
 from tidemark_operator.controller.tiering_disablement import DisablementProgress, step_by_spec
 
 NONE, ENABLED = TieringState.NONE, TieringState.ENABLED

@@ -22,10 +22,10 @@ from tidemark_operator.controller import (
     registration,
     replication_factor_changes,
 )
-from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.draining import Obstacle
-from tidemark_operator.controller.model import BrokerHealth, BrokerInfo, PartitionRow
 from tidemark_operator.controller.placement import place_topic
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.model import BrokerHealth, BrokerInfo, PartitionRow
 from tidemark_operator.controller.status import broker_status
 
 

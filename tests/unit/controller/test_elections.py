@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.unit.controller.controller_world import ControllerWorld, broker, cluster, row, topic
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark_operator.controller import elections, snapshot
-from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.elections import elect
+from tidemark_operator.controller.state.controller_state import ControllerState
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 

@@ -24,7 +24,7 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
 from tidemark_operator.controller import elections, registration, replica_logs, snapshot
-from tidemark_operator.controller.model import PartitionRow, RowKey
+from tidemark_operator.controller.state.model import PartitionRow, RowKey
 
 MIN_2 = {"min.insync.replicas": "2"}
 UNCLEAN = {"unclean.leader.election.enable": "true"}

@@ -16,8 +16,8 @@ from tests.unit.controller.export_builders import (
     scheduled,
 )
 from tidemark.export_job import JobReport
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.export_values import (
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.export_values import (
     ABSENT,
     ExportInfo,
     ExportOutcome,
@@ -25,7 +25,7 @@ from tidemark_operator.controller.export_values import (
     JobSeen,
     Problem,
 )
-from tidemark_operator.controller.model import ClusterInfo
+from tidemark_operator.controller.state.model import ClusterInfo
 from tidemark_operator.controller.status import export_status
 from tidemark_operator.controller.status.export import ExportView
 from tidemark_operator.controller.status.write_pacing import FIGURES_MS, Pacer

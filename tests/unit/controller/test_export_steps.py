@@ -20,12 +20,13 @@ from tests.unit.controller.export_builders import (
 )
 from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark_operator.controller import exports
-from tidemark_operator.controller.export_values import (
+from tidemark_operator.controller.state.export_values import (
     ABSENT,
     Begin,
     End,
     ExportInfo,
     ExportOutcome,
+    Exports,
     JobPhase,
     JobSeen,
     Launch,
@@ -255,7 +256,7 @@ def test_schedule_uses_its_time_zone() -> None:
 
 
 def test_older_of_two_exports_owns_the_table() -> None:
-    registry = exports.Exports()
+    registry = Exports()
     old = info(key="ns/old")
     # Two Exports collide on any common table, such as the dead letters.
     same = frozenset({("lake", "db.t"), ("lake", "db.t_dlq")})
@@ -271,7 +272,7 @@ def test_older_of_two_exports_owns_the_table() -> None:
 
 
 def test_exports_of_one_second_are_ordered_by_name() -> None:
-    registry = exports.Exports()
+    registry = Exports()
     one, two = info(key="ns/a"), info(key="ns/b")
     registry.put(two)
     registry.put(one)
@@ -280,7 +281,7 @@ def test_exports_of_one_second_are_ordered_by_name() -> None:
 
 
 def test_deleted_exports_leave_nothing_in_the_registry() -> None:
-    registry = exports.Exports()
+    registry = Exports()
     for number in range(5):
         registry.put(info(key=f"ns/{number}"))
         registry.put(info(key=f"ns/{number}", topic_key="ns/u"))

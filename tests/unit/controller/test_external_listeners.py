@@ -8,8 +8,8 @@ import pytest
 from tests.unit.controller.controller_world import ControllerWorld, broker
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller import snapshot
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import BrokerInfo, ServiceAddress
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import BrokerInfo, ServiceAddress
 from tidemark_operator.controller.status import broker_status, cluster_status
 from tidemark_operator.resources.broker import BrokerStatus
 from tidemark_operator.resources.cluster import ClusterStatus

@@ -19,13 +19,13 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.placement import (
     BrokersMissing,
     PlacementResult,
     fill_placeholders,
     place_topic,
 )
+from tidemark_operator.controller.state.model import PartitionRow
 
 
 def _place(world: ControllerWorld, number: int = 1) -> PlacementResult | BrokersMissing:

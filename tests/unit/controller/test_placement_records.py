@@ -12,8 +12,8 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark_operator.controller import topics
-from tidemark_operator.controller.commit import BadSlice, load_slice
-from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.state.commit import BadSlice, load_slice
+from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.topics import record_placement
 
 

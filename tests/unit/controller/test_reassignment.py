@@ -7,8 +7,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.controller.controller_world import ControllerWorld, alter, broker, fence, row, topic
 from tidemark_operator.controller import elections, reassignment, snapshot
-from tidemark_operator.controller.commit import plan
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.state.commit import plan
+from tidemark_operator.controller.state.model import PartitionRow
 
 
 def world(*rows: PartitionRow, replication_factor: int = 2, **fields: object) -> ControllerWorld:

@@ -30,7 +30,6 @@ from tidemark.leader_epochs import GENERATION
 from tidemark.tiering import TieringState
 from tidemark.wire.control import PartitionState
 from tidemark_operator.controller import (
-    commit,
     draining,
     elections,
     placement,
@@ -38,7 +37,8 @@ from tidemark_operator.controller import (
     registration,
     snapshot,
 )
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state import commit
+from tidemark_operator.controller.state.model import (
     BrokerInfo,
     ClusterInfo,
     ClusterRebuilding,
@@ -47,7 +47,7 @@ from tidemark_operator.controller.model import (
     Tombstone,
     TopicInfo,
 )
-from tidemark_operator.controller.replica_state_reports import EPOCH_MAX
+from tidemark_operator.controller.state.replica_state_reports import EPOCH_MAX
 from tidemark_operator.controller.status import StatusResult, broker_status
 from tidemark_operator.controller.status.rebuilding import rendered, sentence
 from tidemark_operator.controller.topics import TopicDecision

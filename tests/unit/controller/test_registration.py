@@ -15,9 +15,10 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.control import BrokerHeartbeatRequest
-from tidemark_operator.controller import catch_up_limits, commit, elections, registration
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller import catch_up_limits, elections, registration
+from tidemark_operator.controller.state import commit
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import BrokerInfo
 
 FRESH = 5000
 

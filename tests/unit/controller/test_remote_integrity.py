@@ -19,7 +19,7 @@ from tidemark.tier.audit_record import TopicAudit, WorstFinding
 from tidemark.tier.findings import FindingKind
 from tidemark.tier.layout import segment_key
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark_operator.controller.model import Audits, PersistedTiering, TieringSpec
+from tidemark_operator.controller.state.model import Audits, PersistedTiering, TieringSpec
 from tidemark_operator.controller.status.conditions import MESSAGE_CHARS_MAX
 from tidemark_operator.controller.status.remote_integrity import VALID_MS
 

@@ -18,7 +18,7 @@ from tests.unit.controller.controller_world import (
 )
 from tests.unit.controller.test_draining import catch_up, shape
 from tidemark_operator.controller import placement, replication_factor_changes
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.state.model import PartitionRow
 
 
 def world(*rows: PartitionRow, factor: int, brokers: int = 4, **config: str) -> ControllerWorld:

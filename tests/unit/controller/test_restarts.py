@@ -13,7 +13,13 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark_operator.controller import restarts
-from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, Hold, PartitionRow, PodState
+from tidemark_operator.controller.state.model import (
+    NO_LEADER,
+    BrokerInfo,
+    Hold,
+    PartitionRow,
+    PodState,
+)
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.resources.broker import Broker
 

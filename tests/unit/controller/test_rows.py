@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.unit.controller.controller_world import numbered_uuid, row
 from tidemark.ids import id_text, parse_id
 from tidemark.leader_recovery import LeaderRecoveryState
-from tidemark_operator.controller.model import PartitionRow, Tombstone
-from tidemark_operator.controller.rows import (
+from tidemark_operator.controller.state.model import PartitionRow, Tombstone
+from tidemark_operator.controller.state.rows import (
     BadRow,
     decode_directory,
     decode_row,

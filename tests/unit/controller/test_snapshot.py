@@ -13,8 +13,9 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.tiering import TieringState
-from tidemark_operator.controller import commit, snapshot
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller import snapshot
+from tidemark_operator.controller.state import commit
+from tidemark_operator.controller.state.model import (
     BrokerInfo,
     ClusterRebuilding,
     OrphanedTopic,

@@ -15,13 +15,15 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.deletions import DeletionPoint, PartitionDeletionResult
-from tidemark_operator.controller import commit, record_deletion, tiering_disablement
-from tidemark_operator.controller.model import TieringSpec
+from tidemark_operator.controller import record_deletion, tiering_disablement
 from tidemark_operator.controller.record_deletion_values import (
     DeletionInfo,
     DeletionTarget,
     Resolve,
 )
+from tidemark_operator.controller.state import commit
+from tidemark_operator.controller.state.model import TieringSpec
+from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.controller.status import (
     broker_status,
     cluster_status,
@@ -29,7 +31,6 @@ from tidemark_operator.controller.status import (
     user_status,
 )
 from tidemark_operator.controller.status.user import UserProblem, UserView
-from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.resources.broker import BrokerStatus
 from tidemark_operator.resources.cluster import ClusterStatus
 from tidemark_operator.resources.record_deletion import RecordDeletionStatus

@@ -14,8 +14,8 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.events import Event
-from tidemark_operator.controller.model import BrokerHealth
+from tidemark_operator.controller.state.events import Event
+from tidemark_operator.controller.state.model import BrokerHealth
 
 KEY = (numbered_uuid(1), 0)
 MIN_2 = {"min.insync.replicas": "2"}

@@ -14,7 +14,7 @@ from tests.unit.controller.controller_world import (
 from tidemark.tiering import TieringState
 from tidemark.wire.control import DeleteRemoteTopicResponse, PartitionError, PartitionStatesResponse
 from tidemark_operator.controller import snapshot, topic_deletion
-from tidemark_operator.controller.model import DeletionPolicy
+from tidemark_operator.controller.state.model import DeletionPolicy
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 
 ID = numbered_uuid(1)

@@ -21,7 +21,7 @@ from tidemark.leader_epochs import GENERATION
 from tidemark.tier.topic_restore import TierOrigin
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller import topic_restore
-from tidemark_operator.controller.model import TieringSpec, Tombstone, TopicInfo
+from tidemark_operator.controller.state.model import TieringSpec, Tombstone, TopicInfo
 
 LOST = numbered_uuid(5)
 ORIGIN = TierOrigin(

@@ -24,15 +24,15 @@ from tidemark.ids import id_text
 from tidemark.tiering import TieringState
 from tidemark.wire.control import PartitionStatus
 from tidemark_operator.controller import elections, tiering_disablement
-from tidemark_operator.controller.commit import SLICE_BYTES_MAX
 from tidemark_operator.controller.epochs import EPOCH_MAX
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.placement import fill_placeholders
+from tidemark_operator.controller.state.commit import SLICE_BYTES_MAX
+from tidemark_operator.controller.state.model import (
     BrokerHealth,
     BrokerInfo,
     OrphanedTopic,
     TieringSpec,
 )
-from tidemark_operator.controller.placement import fill_placeholders
 from tidemark_operator.controller.status import Pacer, StatusResult, broker_status, cluster_status
 from tidemark_operator.controller.status.cluster import needs_tier
 from tidemark_operator.controller.status.conditions import approximate_bytes, time_text

@@ -11,8 +11,8 @@ from tidemark.wire.bounds import ANY
 from tidemark.wire.control import FRAME_BYTES_MAX
 from tidemark.wire.framing import encode_request
 from tidemark_operator.controller import snapshot
-from tidemark_operator.controller import users as users_module
-from tidemark_operator.controller.users import (
+from tidemark_operator.controller.state import users as users_module
+from tidemark_operator.controller.state.users import (
     RULE_BYTES_MAX,
     USERS_MAX,
     ClusterUsers,

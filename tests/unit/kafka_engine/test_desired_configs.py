@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.engines.kafka.desired_configs import (
     DesiredConfigs,
     difference,

@@ -21,8 +21,8 @@ from tidemark.wire.control import (
     DisableRemoteTopicResult,
 )
 from tidemark_operator.controller import isr, snapshot
-from tidemark_operator.controller.export_values import DesiredJob, JobSeen
-from tidemark_operator.controller.model import NO_LEADER
+from tidemark_operator.controller.state.export_values import DesiredJob, JobSeen
+from tidemark_operator.controller.state.model import NO_LEADER
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT, RECORD_DELETION, TOPIC, Kind
 from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.brokers import BrokerReconciler

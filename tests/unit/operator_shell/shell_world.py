@@ -32,11 +32,11 @@ from tidemark_operator.certificates.certificate_stores import SecretStore
 from tidemark_operator.certificates.certificates import Certificates, ClientCertificates
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller import registration, snapshot
-from tidemark_operator.controller.commit import SliceWrite
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event
-from tidemark_operator.controller.export_values import ABSENT, DesiredJob, JobPhase, JobSeen
-from tidemark_operator.controller.model import RowKey
+from tidemark_operator.controller.state.commit import SliceWrite
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event
+from tidemark_operator.controller.state.export_values import ABSENT, DesiredJob, JobPhase, JobSeen
+from tidemark_operator.controller.state.model import RowKey
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own.port import OwnEngine
 from tidemark_operator.health import Echoes

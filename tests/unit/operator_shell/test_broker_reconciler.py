@@ -9,7 +9,7 @@ import pytest
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
 from tidemark_operator.controller import elections, reassignment
-from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.state.commit import Draft
 from tidemark_operator.kube.kinds import BROKER, SECRET, TOPIC
 from tidemark_operator.reconcile.brokers import LOOK_AGAIN_S, BrokerReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.controller.controller_world import broker, row
 from tests.unit.operator_shell.test_slice_store import WRITE, Slices
-from tidemark_operator.controller.commit import Draft, SliceFull
-from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.state.commit import Draft, SliceFull
+from tidemark_operator.controller.state.events import normal
+from tidemark_operator.controller.state.model import BrokerInfo
 from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict
 from tidemark_operator.kube.kinds import PARTITION_SLICE
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tidemark_operator import events as events_module
-from tidemark_operator.controller.events import EventType, normal
+from tidemark_operator.controller.state.events import EventType, normal
 from tidemark_operator.events import Aggregator, EventWriter
 from tidemark_operator.kube.kinds import EVENT, TOPIC, Json
 from tidemark_operator.metrics import Metrics

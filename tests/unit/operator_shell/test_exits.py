@@ -14,7 +14,7 @@ from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tests.unit.operator_shell.test_term_runner import Shell
 from tidemark.leader_epochs import GENERATION
 from tidemark_operator.controller import elections, snapshot
-from tidemark_operator.controller.commit import SLICE_BYTES_MAX
+from tidemark_operator.controller.state.commit import SLICE_BYTES_MAX
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.reconcile.brokers import BrokerReconciler

@@ -19,8 +19,8 @@ from tidemark.wire import control
 from tidemark_broker.control import client, controller_discovery, status
 from tidemark_operator import background
 from tidemark_operator.controller import elections, snapshot
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.model import PartitionRow
 from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.kube.kinds import PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import NotLeading, SlicesBehind

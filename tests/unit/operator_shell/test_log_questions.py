@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.state.model import PartitionRow
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import TOPIC
 from tidemark_operator.reconcile.topics import TopicReconciler

@@ -20,7 +20,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark_operator.controller import elections, snapshot
-from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.store import ObjectCache

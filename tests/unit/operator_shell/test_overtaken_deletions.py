@@ -13,7 +13,7 @@ from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tests.unit.operator_shell.test_record_deletion_reconciler import deleted
 from tidemark.ids import id_text
 from tidemark.wire.deletions import DeletionPoint, PartitionDeletion, PartitionDeletionResult
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.state.model import PartitionRow
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler

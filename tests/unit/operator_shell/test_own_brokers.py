@@ -18,8 +18,8 @@ from tests.unit.controller.controller_world import (
 from tidemark.tiering import DisablePolicy
 from tidemark.wire import control, deletions
 from tidemark.wire.users import UserStatesRequest, UserStatesResponse
-from tidemark_operator.controller.commit import apply, plan
-from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.controller.state.commit import apply, plan
+from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own import link as link_module
 from tidemark_operator.engines.own import user_link

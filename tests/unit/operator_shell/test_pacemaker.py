@@ -12,8 +12,8 @@ from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark_operator.certificates.authority import split
 from tidemark_operator.certificates.certificates import ANNOUNCED_PAUSE
 from tidemark_operator.clock import utc_now
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import PartitionRow
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, SECRET, USER, Key
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler

@@ -8,9 +8,9 @@ import pytest
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.controller.controller_world import broker, cluster, row
 from tidemark.ids import id_text
-from tidemark_operator.controller.commit import SliceWrite, plan
-from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.slice_claim import FoundSlice
+from tidemark_operator.controller.state.commit import SliceWrite, plan
+from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.kube.errors import ApiServerUnavailable, Forbidden, Invalid, KubeError
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, SlicesBehind

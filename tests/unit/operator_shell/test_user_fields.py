@@ -6,7 +6,7 @@ import pytest
 
 from tests.user_states import quota
 from tidemark.wire.users import Acl
-from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.objects.quotas import cluster_quotas
 from tidemark_operator.objects.users import user_info
 from tidemark_operator.resources.quotas import ClusterQuotas

@@ -17,7 +17,7 @@ from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller import snapshot
-from tidemark_operator.controller import users as users_module
+from tidemark_operator.controller.state import users as users_module
 from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, Forbidden
 from tidemark_operator.kube.kinds import CLUSTER, SECRET, USER
 from tidemark_operator.reconcile import user_secrets

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.operator_shell.shell_world import NAMESPACE
 from tidemark.export_job import ORDER_VARIABLE, OptionPlace, Order
 from tidemark.wire.control import Endpoint
-from tidemark_operator.controller.export_values import DesiredJob, Problem
-from tidemark_operator.controller.model import TopicInfo
-from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.controller.state.export_values import DesiredJob, Problem
+from tidemark_operator.controller.state.model import TopicInfo
+from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.objects.exports import Surroundings, bootstrap, desired_job
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.cluster import Cluster

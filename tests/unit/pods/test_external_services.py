@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.pods.pod_values import BROKER, pod
 from tidemark_broker.listeners import ListenerAddress, addresses_of
-from tidemark_operator.controller.model import ServiceAddress
+from tidemark_operator.controller.state.model import ServiceAddress
 from tidemark_operator.pods import configuration
 from tidemark_operator.pods.external_services import (
     DesiredService,

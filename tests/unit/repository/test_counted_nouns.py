@@ -18,7 +18,7 @@ NOUNS = {
 }
 #: Messages in which a number of one cannot occur, with the reason.
 PLURAL = {
-    "operator/tidemark_operator/controller/rows.py": "rows have several fields",
+    "operator/tidemark_operator/controller/state/rows.py": "rows have several fields",
     "operator/tidemark_operator/controller/status/export.py": "one failure has its own sentence",
     "operator/tidemark_operator/topic_changes/creation.py": "a constraint of several brokers",
     "cli/tidemark_cli/imports/kafka_topics.py": "partitions with different numbers of replicas",

@@ -6,8 +6,8 @@ The conditions are Registered, Ready, Draining, PodUpToDate and ExternalAddress.
 from tidemark.message_text import numbers
 from tidemark.reasons import Reason
 from tidemark_operator.controller import protection
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import BrokerHealth, BrokerInfo, Hold, PodState
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import BrokerHealth, BrokerInfo, Hold, PodState
 from tidemark_operator.controller.status import external_listeners
 from tidemark_operator.controller.status.conditions import (
     READY,

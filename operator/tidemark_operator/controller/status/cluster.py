@@ -16,9 +16,9 @@ from tidemark.ids import id_text
 from tidemark.message_text import count, numbers
 from tidemark.reasons import Reason
 from tidemark_operator.controller import epochs, left_behind, protection
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.rebuilding import is_done
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.status import external_listeners, rebuilding
 from tidemark_operator.controller.status.conditions import (
     ConditionValue,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from tidemark.message_text import count
 from tidemark.reasons import Reason
-from tidemark_operator.controller.model import ACCEPTED_CHARS_MAX, Acceptance, Json
+from tidemark_operator.controller.state.model import ACCEPTED_CHARS_MAX, Acceptance, Json
 
 READY = "Ready"
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"

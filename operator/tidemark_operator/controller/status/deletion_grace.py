@@ -14,9 +14,9 @@ from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import id_text
 from tidemark.message_text import count
 from tidemark.reasons import Reason
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event, warning
-from tidemark_operator.controller.model import Json, TopicInfo
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event, warning
+from tidemark_operator.controller.state.model import Json, TopicInfo
 from tidemark_operator.controller.status.conditions import approximate_bytes, time_text
 
 #: Field of the status.

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark_operator.controller import accepted_losses, draining, registration
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, RowKey
+from tidemark_operator.controller.state.commit import Draft
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import NO_LEADER, BrokerInfo, RowKey
 from tidemark_operator.controller.status.conditions import ConditionValue, condition
 
 #: Partitions that a condition names; the rest are counted.

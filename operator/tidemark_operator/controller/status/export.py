@@ -10,8 +10,8 @@ import dataclasses
 from tidemark.export_job import JobReport, shortened
 from tidemark.message_text import clause
 from tidemark.reasons import Reason
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.export_values import (
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.export_values import (
     ExportInfo,
     ExportOutcome,
     ExportRunRecord,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from tidemark.reasons import Reason
 from tidemark_operator.controller import external_listeners
-from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.external_listeners import Missing
-from tidemark_operator.controller.model import BrokerInfo, Json
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import BrokerInfo, Json
 from tidemark_operator.controller.status.conditions import ConditionValue, condition, find
 
 EXTERNAL_ADDRESS = "ExternalAddress"

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from tidemark.message_text import numbered
 from tidemark.reasons import Reason
 from tidemark_operator.controller import accepted_losses
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import PartitionRow, TopicInfo, unclean_election
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import PartitionRow, TopicInfo, unclean_election
 from tidemark_operator.controller.status.conditions import ConditionValue, summary
 
 _UNCLEAN = (

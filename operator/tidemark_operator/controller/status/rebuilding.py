@@ -4,9 +4,9 @@ from tidemark.ids import id_text
 from tidemark.message_text import count, numbered, them
 from tidemark.reasons import RebuildingReason
 from tidemark_operator.controller import rebuilding as rebuilding_core
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import ClusterRebuilding
 from tidemark_operator.controller.rebuilding import is_done, lost
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import ClusterRebuilding
 from tidemark_operator.controller.status.conditions import time_text
 
 #: Maximum of the schema; further ones are listed once these are adopted.

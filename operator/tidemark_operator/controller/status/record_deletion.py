@@ -4,7 +4,6 @@ from tidemark.ids import id_text
 from tidemark.message_text import numbered
 from tidemark.reasons import Reason
 from tidemark.wire.deletions import DeletionPoint
-from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.record_deletion_values import (
     DeletionInfo,
     DeletionProgress,
@@ -13,6 +12,7 @@ from tidemark_operator.controller.record_deletion_values import (
     Resolve,
     Step,
 )
+from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.status.conditions import (
     ConditionValue,
     StatusResult,

@@ -16,8 +16,8 @@ from tidemark.reasons import Reason
 from tidemark.tier.audit_record import TopicAudit, WorstFinding
 from tidemark.tier.findings import FindingKind
 from tidemark.tiering import DisablePolicy
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import Json, PersistedTiering, TopicInfo
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import Json, PersistedTiering, TopicInfo
 from tidemark_operator.controller.status.conditions import (
     FALSE,
     TRUE,

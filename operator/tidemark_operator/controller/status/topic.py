@@ -14,15 +14,15 @@ from tidemark.tiering import Tiering
 from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY, PartitionStatus
 from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.accepted_losses import offer_text
-from tidemark_operator.controller.commit import partitions_in_rows
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.replication_factor_changes import Resizing
+from tidemark_operator.controller.state.commit import partitions_in_rows
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import (
     NO_LEADER,
     PartitionRow,
     PersistedTiering,
     TopicInfo,
 )
-from tidemark_operator.controller.replication_factor_changes import Resizing
 from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.controller.status.conditions import (
     FALSE,

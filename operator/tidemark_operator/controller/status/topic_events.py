@@ -8,8 +8,8 @@ status shows. A topic that is being created, or grows, was never offline.
 from tidemark.message_text import quoted
 from tidemark.reason_table import TIER
 from tidemark.reasons import Reason
-from tidemark_operator.controller.events import Event, normal, warning
-from tidemark_operator.controller.model import Json, TopicInfo
+from tidemark_operator.controller.state.events import Event, normal, warning
+from tidemark_operator.controller.state.model import Json, TopicInfo
 from tidemark_operator.controller.status.conditions import FALSE, READY, TRUE, find
 from tidemark_operator.controller.status.remote_integrity import REMOTE_INTEGRITY
 from tidemark_operator.controller.tiering_disablement import policy_name

@@ -4,14 +4,14 @@ import dataclasses
 
 from tidemark.message_text import numbered
 from tidemark.reasons import Reason
-from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.users import RULE_BYTES_MAX, USERS_MAX, UserInfo
 from tidemark_operator.controller.status.conditions import (
     ConditionValue,
     StatusResult,
     render,
     summary,
 )
-from tidemark_operator.controller.users import RULE_BYTES_MAX, USERS_MAX, UserInfo
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

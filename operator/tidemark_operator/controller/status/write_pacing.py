@@ -6,7 +6,7 @@ During a disablement its progress may be written every five seconds, because a p
 
 from collections.abc import Mapping
 
-from tidemark_operator.controller.model import Json
+from tidemark_operator.controller.state.model import Json
 
 FIGURES_MS = 60_000
 FIGURES_DISABLING_MS = 5_000

@@ -1,6 +1,6 @@
 """Topics and brokers of Apache Kafka as the core's values.
 
-The rows are :class:`~tidemark_operator.controller.model.PartitionRow`, as if Tidemark's own
+The rows are :class:`~tidemark_operator.controller.state.model.PartitionRow`, as if Tidemark's own
 controller had written them, so that counts, statuses and decisions from rows are common code. If a
 topic may be under-replicated (KIP-409), replicas that no broker could take yet are placeholders in
 the rows; Kafka itself only has the existing ones.
@@ -16,7 +16,7 @@ from tidemark.kafka_client.values import (
     TopicView,
 )
 from tidemark.wire.control import Endpoint
-from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow
+from tidemark_operator.controller.state.model import NO_LEADER, BrokerInfo, PartitionRow
 
 #: Kafka does not expose a broker's epoch: all registrations count as the same.
 BROKER_EPOCH = 0

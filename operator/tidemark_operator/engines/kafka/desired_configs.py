@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tidemark.configuration.table import TOPIC
 from tidemark.tiering import Tiering
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.state.model import TopicInfo
 
 ENABLE, COPY_DISABLE = "remote.storage.enable", "remote.log.copy.disable"
 DELETE_ON_DISABLE = "remote.log.delete.on.disable"

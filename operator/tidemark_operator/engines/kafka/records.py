@@ -21,7 +21,7 @@ from tidemark.wire.deletions import (
     PartitionDeletion,
     PartitionDeletionResult,
 )
-from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.engines.base import Engine, EngineUnavailable
 from tidemark_operator.engines.kafka.cluster import KafkaCluster, answers
 

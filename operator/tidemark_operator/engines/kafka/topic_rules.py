@@ -16,8 +16,8 @@ from tidemark.message_text import count, quoted
 from tidemark.reasons import Reason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.adoption import Adoption, parse_topic_id
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import PersistedTiering, TopicInfo
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import PersistedTiering, TopicInfo
 from tidemark_operator.controller.topics import Blocker, owner_of
 from tidemark_operator.engines.kafka import desired_configs
 from tidemark_operator.engines.kafka.cluster import FoundTopic

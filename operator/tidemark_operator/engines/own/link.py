@@ -23,7 +23,7 @@ from tidemark.wire.control import (
     Removal,
 )
 from tidemark.wire.framing import FrameError
-from tidemark_operator.controller.model import RowKey
+from tidemark_operator.controller.state.model import RowKey
 from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)

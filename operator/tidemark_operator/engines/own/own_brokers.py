@@ -31,9 +31,9 @@ from tidemark.wire.deletions import (
     PartitionDeletionResult,
 )
 from tidemark_operator.controller import snapshot
-from tidemark_operator.controller.commit import SliceWrite
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import RowKey
+from tidemark_operator.controller.state.commit import SliceWrite
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import RowKey
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own.link import Link, LinkListener, PendingChange
 from tidemark_operator.engines.own.port import OwnEngine

@@ -15,9 +15,9 @@ from tidemark.wire.control import (
     DisableRemoteTopicResponse,
     ReplicaLogInfoResponse,
 )
-from tidemark_operator.controller.commit import SliceWrite
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import RowKey
+from tidemark_operator.controller.state.commit import SliceWrite
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.model import RowKey
 from tidemark_operator.engines.base import Engine
 
 

@@ -16,7 +16,7 @@ such a loss, so all must report.
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 
-from tidemark_operator.controller.model import NO_LEADER, LogEnd, PartitionRow
+from tidemark_operator.controller.state.model import NO_LEADER, LogEnd, PartitionRow
 
 
 def with_eligible_leaders(

@@ -18,7 +18,7 @@ from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.logfiles.names import parse_partition_directory, partition_directory_name
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import PartitionState, TopicState
-from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, PartitionRow, RowKey
+from tidemark_operator.controller.state.model import NO_EPOCH, NO_LEADER, PartitionRow, RowKey
 
 #: Limits as in the resources.
 PARTITIONS_MAX = 10_000

@@ -16,9 +16,9 @@ from tidemark.wire.control import (
     PartitionStatus,
     TopicState,
 )
-from tidemark_operator.controller.acknowledgements import Acknowledgements
-from tidemark_operator.controller.exports import Exports
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.acknowledgements import Acknowledgements
+from tidemark_operator.controller.state.export_values import Exports
+from tidemark_operator.controller.state.model import (
     NO_LEADER,
     BrokerHealth,
     BrokerInfo,
@@ -35,12 +35,15 @@ from tidemark_operator.controller.model import (
     TopicInfo,
     min_insync_replicas,
 )
-from tidemark_operator.controller.partition_index import PartitionIndex
-from tidemark_operator.controller.replica_state_reports import FailedReplicas, ReplicaStateReports
-from tidemark_operator.controller.rows import slice_of
-from tidemark_operator.controller.slice_content import SliceContent
-from tidemark_operator.controller.topic_index import TopicIndex
-from tidemark_operator.controller.users import ClusterUsers
+from tidemark_operator.controller.state.partition_index import PartitionIndex
+from tidemark_operator.controller.state.replica_state_reports import (
+    FailedReplicas,
+    ReplicaStateReports,
+)
+from tidemark_operator.controller.state.rows import slice_of
+from tidemark_operator.controller.state.slice_content import SliceContent
+from tidemark_operator.controller.state.topic_index import TopicIndex
+from tidemark_operator.controller.state.users import ClusterUsers
 
 _NO_ROWS: Mapping[int, PartitionRow] = {}
 _NO_TOMBSTONES: Mapping[int, Tombstone] = {}

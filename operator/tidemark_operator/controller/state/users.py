@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from tidemark.wire.users import Acl, ClientQuota, ScramCredential, UserState
-from tidemark_operator.controller.model import Json
+from tidemark_operator.controller.state.model import Json
 
 USERS_MAX = 10_000
 #: ACLs and quotas of all users together; a frame has 64 MiB, and a message 2,000,000 elements.

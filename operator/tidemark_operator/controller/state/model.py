@@ -1,8 +1,8 @@
 """Values of the controller's state: rows of partitions, brokers, topics and the cluster.
 
-All are frozen; :class:`~tidemark_operator.controller.controller_state.ControllerState` indexes
-them. The reconcilers convert Kubernetes objects into them, so that pydantic stays outside. A
-replica id below zero is a placeholder (KIP-409). Times are milliseconds since the epoch.
+All are frozen; :class:`ControllerState` (:mod:`controller_state`) indexes them. The reconcilers
+convert Kubernetes objects into them, so that pydantic stays outside. A replica id below zero is a
+placeholder (KIP-409). Times are milliseconds since the epoch.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from tidemark.tier.audit_record import TopicAudit
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint
 from tidemark.wire.users import ClientQuota
-from tidemark_operator.controller.rows import (
+from tidemark_operator.controller.state.rows import (
     NO_LEADER,
     PartitionRow,
     RowKey,

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, KeysView, Mapping, ValuesView
 
 from tidemark.tiering import TieringState
-from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.state.model import TopicInfo
 
 
 def collision_key(topic: str) -> str:

@@ -3,8 +3,8 @@
 import uuid
 from collections import Counter
 
-from tidemark_operator.controller.model import PartitionRow, RowKey, Tombstone
-from tidemark_operator.controller.rows import encode_row
+from tidemark_operator.controller.state.model import PartitionRow, RowKey, Tombstone
+from tidemark_operator.controller.state.rows import encode_row
 
 #: Bytes that JSON adds to a string in a list: two quotes and a comma.
 JSON_BYTES = 3

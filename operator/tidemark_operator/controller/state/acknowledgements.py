@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.control import PartitionError, PartitionStatesRequest, PartitionStatesResponse
-from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow, RowKey
+from tidemark_operator.controller.state.model import NO_LEADER, BrokerInfo, PartitionRow, RowKey
 
 #: Time without an answer before a broker counts as overdue.
 PATIENCE_MS = 5_000

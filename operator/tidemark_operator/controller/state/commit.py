@@ -21,9 +21,9 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import Event
-from tidemark_operator.controller.model import (
+from tidemark_operator.controller.state.controller_state import ControllerState
+from tidemark_operator.controller.state.events import Event
+from tidemark_operator.controller.state.model import (
     BrokerInfo,
     Json,
     PartitionRow,
@@ -31,7 +31,7 @@ from tidemark_operator.controller.model import (
     Tombstone,
     TopicInfo,
 )
-from tidemark_operator.controller.rows import (
+from tidemark_operator.controller.state.rows import (
     BadRow,
     decode_directory,
     decode_record,
@@ -42,7 +42,7 @@ from tidemark_operator.controller.rows import (
     encode_row,
     encode_tombstone,
 )
-from tidemark_operator.controller.slice_content import JSON_BYTES
+from tidemark_operator.controller.state.slice_content import JSON_BYTES
 
 #: Bytes beyond which a slice is not written (etcd's default limit of a request is 1.5 MiB).
 SLICE_BYTES_MAX = 1024 * 1024

@@ -3,8 +3,8 @@
 import uuid
 from collections import Counter
 
-from tidemark_operator.controller.eligible_leaders import awaits_logs
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow, RowKey
+from tidemark_operator.controller.state.eligible_leaders import awaits_logs
+from tidemark_operator.controller.state.model import NO_LEADER, PartitionRow, RowKey
 
 
 class PartitionIndex:
