@@ -19,7 +19,7 @@ from tidemark.reasons import Reason, RebuildingReason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
 from tidemark.wire.deletions import DeletionPoint
-from tidemark_operator.controller.record_deletion_values import (
+from tidemark_operator.controller.record_deletion import (
     DeletionInfo,
     DeletionProgress,
     DeletionTarget,

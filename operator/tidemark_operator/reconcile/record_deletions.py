@@ -25,7 +25,7 @@ from tidemark.wire.deletions import (
 )
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import record_deletion
-from tidemark_operator.controller.record_deletion_values import (
+from tidemark_operator.controller.record_deletion import (
     Delete,
     DeletionInfo,
     DeletionWait,

@@ -26,7 +26,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.reason_table import TABLE
-from tidemark_operator.controller.record_deletion_values import DeletionInfo, DeletionWait, Finished
+from tidemark_operator.controller.record_deletion import DeletionInfo, DeletionWait, Finished
 from tidemark_operator.controller.state.model import TieringSpec
 from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
 from tidemark_operator.controller.status.conditions import condition, render, summary

@@ -26,7 +26,7 @@ from tidemark.wire.deletions import (
     PartitionDeletionResult,
 )
 from tidemark_operator.controller import record_deletion
-from tidemark_operator.controller.record_deletion_values import (
+from tidemark_operator.controller.record_deletion import (
     TOPIC_TIMEOUT_MS,
     Delete,
     DeletionInfo,

@@ -16,7 +16,7 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark.wire.deletions import DeletionPoint, PartitionDeletionResult
 from tidemark_operator.controller import record_deletion, tiering_disablement
-from tidemark_operator.controller.record_deletion_values import (
+from tidemark_operator.controller.record_deletion import (
     DeletionInfo,
     DeletionTarget,
     Resolve,

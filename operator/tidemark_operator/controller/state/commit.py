@@ -32,6 +32,7 @@ from tidemark_operator.controller.state.model import (
     TopicInfo,
 )
 from tidemark_operator.controller.state.rows import (
+    JSON_BYTES,
     BadRow,
     decode_directory,
     decode_record,
@@ -42,7 +43,6 @@ from tidemark_operator.controller.state.rows import (
     encode_row,
     encode_tombstone,
 )
-from tidemark_operator.controller.state.slice_content import JSON_BYTES
 
 #: Bytes beyond which a slice is not written (etcd's default limit of a request is 1.5 MiB).
 SLICE_BYTES_MAX = 1024 * 1024

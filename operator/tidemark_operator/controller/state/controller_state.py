@@ -40,8 +40,7 @@ from tidemark_operator.controller.state.replica_state_reports import (
     FailedReplicas,
     ReplicaStateReports,
 )
-from tidemark_operator.controller.state.rows import slice_of
-from tidemark_operator.controller.state.slice_content import SliceContent
+from tidemark_operator.controller.state.rows import SliceContent, slice_of
 from tidemark_operator.controller.state.topic_index import TopicIndex
 from tidemark_operator.controller.state.users import ClusterUsers
 

@@ -4,7 +4,7 @@ from tidemark.ids import id_text
 from tidemark.message_text import numbered
 from tidemark.reasons import Reason
 from tidemark.wire.deletions import DeletionPoint
-from tidemark_operator.controller.record_deletion_values import (
+from tidemark_operator.controller.record_deletion import (
     DeletionInfo,
     DeletionProgress,
     DeletionWait,
