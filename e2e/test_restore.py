@@ -14,8 +14,8 @@ from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.blocking_client import BlockingKafkaClient
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_operator.resources.topic_config import TYPED
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java

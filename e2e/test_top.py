@@ -27,7 +27,9 @@ from tidemark_kube.client import GONE, KubeClient, KubeRequestError
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[1]
-PLUGIN = f'#!/bin/sh\nexec {sys.executable} -m tidemark_cli.kubectl_plugin "$@"\n'
+PLUGIN = f"""#!/bin/sh
+exec {sys.executable} -c "from tidemark_cli.main import plugin; plugin()" "$@"
+"""
 RECORDS = 4000  # 4 MB: three closed segments of the smallest size that there is
 
 
@@ -88,7 +90,7 @@ def test_kubectl_finds_its_plugin(
 ) -> None:
     """A program of that name on the PATH; the package brings one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["scripts"]["kubectl-tidemark"] == "tidemark_cli.kubectl_plugin:app"
+    assert project["scripts"]["kubectl-tidemark"] == "tidemark_cli.main:plugin"
     # kubectl finds plugins by name on the PATH.
     plugin = tmp_path / "kubectl-tidemark"
     plugin.write_text(PLUGIN)

@@ -16,7 +16,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tests.kubectl_commands import ROOT, ambiguous_names
-from tidemark_cli.kubectl_plugin import PluginCommands
+from tidemark_cli.main import PluginCommands
 from tidemark_cli.reference_page import commands as tidemark_commands
 from tidemark_operator.resources.kinds import KINDS
 

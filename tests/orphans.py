@@ -2,9 +2,9 @@
 
 import time
 
+from tidemark.tier.maintenance.sweep_lease import SweepLease
+from tidemark.tier.maintenance.sweeper import Sweeper, SweepReport
 from tidemark.tier.open import Tier
-from tidemark.tier.sweep_lease import SweepLease
-from tidemark.tier.sweeper import Sweeper, SweepReport
 
 
 def now_ms() -> int:

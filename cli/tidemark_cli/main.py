@@ -1,10 +1,13 @@
-"""``tidemark``: run a cluster on this machine, inspect it, and use the tools around it."""
+"""``tidemark``: run a cluster on this machine, inspect it, and use the tools around it.
+
+``plugin`` is ``kubectl tidemark``: kubectl starts ``kubectl-tidemark`` from the PATH.
+"""
 
 from typing import Annotated, ClassVar
 
 import typer
 
-from tidemark_cli.lazy_commands import LazyCommand, LazyGroup
+from tidemark_cli.lazy_commands import OF_KUBECTL, LazyCommand, LazyGroup
 
 _CLI = "tidemark_cli"
 
@@ -98,7 +101,16 @@ class Commands(LazyGroup):
     }
 
 
+class PluginCommands(LazyGroup):
+    """Commands of ``kubectl tidemark``, which need only an API server."""
+
+    rows: ClassVar = {
+        name: Commands.rows[name] for name in ("status", "why", "check", "report", "top")
+    }
+
+
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_show_locals=False)
+plugin = typer.Typer(cls=PluginCommands, no_args_is_help=True, pretty_exceptions_show_locals=False)
 
 
 def _print_version(is_given: bool) -> None:
@@ -119,6 +131,12 @@ def tidemark(
     ] = False,
 ) -> None:
     """Tiered topics on Kubernetes: a local cluster, its status, and the tools around it."""
+
+
+@plugin.callback()
+def of_kubectl(context: typer.Context) -> None:
+    """Show the topics, brokers and partitions of the cluster in your kubeconfig."""
+    context.obj = OF_KUBECTL
 
 
 if __name__ == "__main__":

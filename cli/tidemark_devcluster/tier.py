@@ -5,7 +5,7 @@ They are those of the ``tidemark`` source, or of Spark's Kafka source for Apache
 
 from collections.abc import Mapping
 
-from tidemark.tier.config import RemoteStorage, from_options
+from tidemark.tier.stores.config import RemoteStorage, from_options
 from tidemark_devcluster import processes
 from tidemark_devcluster.cluster import BUCKET, LocalCluster
 from tidemark_devcluster.controlplane.minio import MinioSettings

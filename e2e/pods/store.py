@@ -6,8 +6,8 @@ docs/reference/tier-format.md describes the keys.
 from typing import Any
 
 from e2e.pods.objects import BUCKET, KEYS, STORE_ENDPOINT
-from tidemark.tier.s3 import S3Store
-from tidemark.tier.s3_config import S3Config
+from tidemark.tier.stores.s3 import S3Store
+from tidemark.tier.stores.s3_config import S3Config
 
 
 def segment_objects(topic: dict[str, Any]) -> list[str]:

@@ -34,8 +34,8 @@ from tests.benchmarks.spark_process import SparkReader
 from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_devcluster import processes
 from tidemark_devcluster.toolchain.maven import ensure_jars, spark_kafka
 from tidemark_pipeline.export.formats import Format

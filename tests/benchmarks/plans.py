@@ -10,12 +10,12 @@ import time
 import uuid
 from pathlib import Path
 
-from tidemark.tier import transitions
-from tidemark.tier.filesystem_config import FilesystemConfig
-from tidemark.tier.head import PAGE_ENTRIES, Claim, Head, new_head
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.head import PAGE_ENTRIES, Claim, Head, new_head
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier, open_tier
-from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.stores.config import FilesystemConfig
 from tidemark.tiering import Tiering, TieringState
 from tidemark_pipeline.read.filters import NO_NARROWING, Narrowing
 from tidemark_pipeline.read.options import parse

@@ -13,11 +13,12 @@ from typing import Any
 
 from tests.fuzz.frames import spoil
 from tidemark.logfiles.transaction_index import AbortedTxn
-from tidemark.tier import auxiliary, codec
-from tidemark.tier.auxiliary import AbortedRanges, Aux
-from tidemark.tier.codec import ManifestCorrupt
-from tidemark.tier.head import ManifestPage, Mark, PageRef, new_head
-from tidemark.tier.segment import Digests, SegmentEntry, new_segment
+from tidemark.tier.metadata import codec
+from tidemark.tier.metadata.codec import ManifestCorrupt
+from tidemark.tier.metadata.head import ManifestPage, Mark, PageRef, new_head
+from tidemark.tier.metadata.segment import Digests, SegmentEntry, new_segment
+from tidemark.tier.segments import auxiliary
+from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
 from tidemark.tiering import Tiering, TieringState
 
 _TOPIC_ID = uuid.UUID(int=1)

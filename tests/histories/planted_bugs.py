@@ -15,7 +15,7 @@ from tidemark_devcluster import processes
 
 #: By name: the replaced function, and the fault that shows it.
 BUGS: dict[str, tuple[str, str]] = {
-    "an older head is believed": ("tidemark.tier.head.HeadPosition.is_behind", OLD_HEAD),
+    "an older head is believed": ("tidemark.tier.metadata.head.HeadPosition.is_behind", OLD_HEAD),
 }
 _PROGRAM = "tidemark_broker"
 

@@ -18,8 +18,8 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from tests import apache_kafka as kafka
 from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
-from tidemark.tier.codec import decode_head
-from tidemark.tier.layout import HEADS_PREFIX, head_key, partition_of_head
+from tidemark.tier.metadata.codec import decode_head
+from tidemark.tier.metadata.layout import HEADS_PREFIX, head_key, partition_of_head
 from tidemark.wire.blocking import BlockingConnection
 from tidemark_broker.log.directory_files import read_state
 from tidemark_devcluster import processes

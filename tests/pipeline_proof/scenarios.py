@@ -29,7 +29,7 @@ from tests.pipeline_proof.expected_sums import Sums, Truth, sums
 from tests.pipeline_proof.poison_records import PoisonCase, Produced, cases
 from tests.pipeline_proof.records import PARTITIONS, RecordWriter
 from tests.pipeline_proof.store import BusyStore, Objects
-from tidemark.tier.queries import SegmentRange
+from tidemark.tier.metadata.queries import SegmentRange
 from tidemark_cli.records import flights
 from tidemark_devcluster.tier import read_options
 from tidemark_pipeline.export.formats import catalog_settings

@@ -17,12 +17,12 @@ from tests.simulation.brokers import (
     batches_of,
 )
 from tests.simulation.deletions import Deletions
-from tidemark.tier import queries
-from tidemark.tier.codec import decode_head, decode_page
-from tidemark.tier.head import Head
-from tidemark.tier.layout import page_key
-from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.tier.sweeper import Sweeper
+from tidemark.tier.maintenance.sweeper import Sweeper
+from tidemark.tier.metadata import queries
+from tidemark.tier.metadata.codec import decode_head, decode_page
+from tidemark.tier.metadata.head import Head
+from tidemark.tier.metadata.layout import page_key
+from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import TopicMetadata

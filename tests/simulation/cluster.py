@@ -33,7 +33,7 @@ from tests.simulation.network import Connection, Network
 from tests.simulation.objectstore import ObjectStorage
 from tests.simulation.operators import NAMESPACE, OperatorProcess
 from tests.simulation.transactions import SimulatedTransactions
-from tidemark.tier.layout import head_key
+from tidemark.tier.metadata.layout import head_key
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.resources.names import CLUSTER_LABEL, slice_name
 from tidemark_operator.slices.slice_store import CLUSTER_UID_LABEL

@@ -9,8 +9,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tests.simulation.clockwork import Clockwork
-from tidemark.tier.manifest import ManifestStore
-from tidemark.tier.objects import (
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.metadata.topics import TopicCatalog
+from tidemark.tier.open import Tier
+from tidemark.tier.reader import TierReader
+from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager
+from tidemark.tier.stores.objects import (
+    NO_BUCKET,
     AlreadyExists,
     ObjectInfo,
     ObjectNotFound,
@@ -20,10 +25,6 @@ from tidemark.tier.objects import (
     Version,
     VersionedObject,
 )
-from tidemark.tier.open import Tier
-from tidemark.tier.reader import TierReader
-from tidemark.tier.remote_storage_manager import NO_BUCKET, RemoteStorageManager
-from tidemark.tier.topics import TopicCatalog
 
 #: How many versions a head may go back.
 FORMER_MAX = 40

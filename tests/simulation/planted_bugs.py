@@ -14,8 +14,8 @@ from unittest import mock
 from kio.schema.errors import ErrorCode
 
 from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, TORN, Profile
-from tidemark.tier import transitions
-from tidemark.tier.head import Head
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.head import Head
 from tidemark.wire import control
 from tidemark_broker.log.retention import RetentionInput
 from tidemark_broker.remote_log.head_writer import HeadWriter
@@ -442,7 +442,7 @@ BUGS: tuple[Bug, ...] = (
         "a disablement with Delete moves no floor",
         dataclasses.replace(TIERING, settle=True, settle_s=40.0, trouble_s=20.0),
         frozenset({"convergence", "8", "9", "4"}),
-        replaced("tidemark.tier.transitions._raise_floor", _no_floor),
+        replaced("tidemark.tier.metadata.transitions._raise_floor", _no_floor),
     ),
     Bug(
         "a move does not wait for those that come",
@@ -467,7 +467,7 @@ BUGS: tuple[Bug, ...] = (
         "an older head is believed",
         HEADS,
         frozenset({"1", "2", "3", "4", "5", "6", "9", "11", "convergence"}),
-        replaced("tidemark.tier.head.HeadPosition.is_behind", lambda *_: False),
+        replaced("tidemark.tier.metadata.head.HeadPosition.is_behind", lambda *_: False),
     ),
     Bug("a former copier still writes", TIERED_STALLS, frozenset({"6"}), _everybody_writes),
     Bug(

@@ -79,7 +79,9 @@ TABLE_BUGS = (
     ),
     TableBug(
         "a restored topic begins one epoch above its heads",
-        _replaced("tidemark.tier.topic_restore.restored_epoch", lambda highest, _: highest + 1),
+        _replaced(
+            "tidemark.tier.maintenance.topic_restore.restored_epoch", lambda highest, _: highest + 1
+        ),
     ),
     TableBug(
         "offsets are recorded under an epoch that had not begun",

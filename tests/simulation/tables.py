@@ -27,20 +27,20 @@ from tidemark.kafka_client.blocking_client import EpochEndAnswer, StableLogEnd, 
 from tidemark.kafka_client.values import LATEST
 from tidemark.log_lineage import ReadPosition
 from tidemark.logfiles.leader_epochs import LeaderEpochs
-from tidemark.tier import transitions
-from tidemark.tier.head import Claim, new_head
-from tidemark.tier.layout import HEADS_PREFIX
-from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.maintenance.topic_restore import claim, restorable
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.head import Claim, new_head
+from tidemark.tier.metadata.layout import HEADS_PREFIX
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.metadata.segment import new_segment
+from tidemark.tier.metadata.topics import TopicCatalog, TopicObject
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
-from tidemark.tier.remote_storage_manager import (
-    NO_BUCKET,
+from tidemark.tier.segments.remote_storage_manager import (
     RemoteStorageManager,
     encode_custom_metadata,
 )
-from tidemark.tier.segment import new_segment
-from tidemark.tier.topic_restore import claim, restorable
-from tidemark.tier.topics import TopicCatalog, TopicObject
+from tidemark.tier.stores.objects import NO_BUCKET
 from tidemark.tiering import Tiering, TieringState
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export import iceberg_lineage

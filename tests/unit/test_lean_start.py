@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from tidemark_cli.kubectl_plugin import PluginCommands
-from tidemark_cli.main import Commands
+from tidemark_cli.main import Commands, PluginCommands
 
 
 @pytest.mark.parametrize("server", ["tidemark_broker", "tidemark_operator"])
@@ -120,8 +119,8 @@ def test_a_command_imports_only_what_it_needs(command: str) -> None:
 PLUGIN_ALONE = """
 import sys
 sys.modules["tidemark_devcluster"] = None  # as if it were not installed
-from tidemark_cli.kubectl_plugin import app
-app(sys.argv[1:], prog_name="kubectl-tidemark")
+from tidemark_cli.main import plugin
+plugin(sys.argv[1:], prog_name="kubectl-tidemark")
 """
 
 

@@ -4,7 +4,7 @@ An audit is a short-lived job, which Prometheus cannot scrape.
 """
 
 from tidemark.metrics.metric import Label, gauge, rows
-from tidemark.tier.findings import FindingKind
+from tidemark.tier.maintenance.findings import FindingKind
 
 _TOPIC = Label("topic", bound="one series per audited topic")
 _KIND = Label("kind", tuple(kind.value for kind in FindingKind if kind.is_damage))

@@ -1,8 +1,12 @@
 """The remote tier: objects, manifests and segments, kept in the object store itself.
 
-Pure: ``layout``, ``segment``, ``head``, ``rules``, ``transitions``, ``queries``, ``codec``,
-``auxiliary``, ``orphans``.
-Shells around the object store: ``objects`` (the port), ``directory``, ``s3``, ``identity``,
-``manifest``, ``storage``, ``topics``, ``reader``, ``open``, ``sweeper``. ``config`` says what a
-remote store is, with ``filesystem_config`` and ``s3_config``.
+Four packages, and the modules that combine the first three:
+
+* ``stores``: object stores (a directory, S3), and the configuration of a remote store,
+* ``metadata``: keys of objects, topic objects, and a partition's manifest with its rules,
+* ``segments``: objects of one segment, with digests and auxiliary data,
+* ``maintenance``: sweeps, audits, repair of heads, and restore of topics.
+
+``open`` opens a tier, ``reader`` finds segments, ``identity`` and ``conditional_writes`` check a
+store before its use.
 """

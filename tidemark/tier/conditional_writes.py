@@ -10,8 +10,8 @@ import contextlib
 import uuid
 
 from tidemark.reasons import Reason
-from tidemark.tier.layout import PROBES_PREFIX
-from tidemark.tier.objects import (
+from tidemark.tier.metadata.layout import PROBES_PREFIX
+from tidemark.tier.stores.objects import (
     AlreadyExists,
     DeletesRefused,
     ObjectNotFound,

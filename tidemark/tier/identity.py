@@ -10,8 +10,8 @@ import json
 import uuid
 
 from tidemark.reasons import Reason
-from tidemark.tier.layout import IDENTITY_KEY
-from tidemark.tier.objects import (
+from tidemark.tier.metadata.layout import IDENTITY_KEY
+from tidemark.tier.stores.objects import (
     AlreadyExists,
     ObjectNotFound,
     ObjectStore,

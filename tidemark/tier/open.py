@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from tidemark.tier.config import RemoteStorage, open_stores
-from tidemark.tier.manifest import PAGE_CACHE_BYTES, ManifestStore
-from tidemark.tier.objects import ObjectStore
+from tidemark.tier.metadata.manifest import PAGE_CACHE_BYTES, ManifestStore
+from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.reader import TierReader
-from tidemark.tier.remote_storage_manager import RemoteStorageManager
-from tidemark.tier.topics import TopicCatalog
+from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager
+from tidemark.tier.stores.config import RemoteStorage, open_stores
+from tidemark.tier.stores.objects import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemark.tier import queries
-from tidemark.tier.head import Head, HeadPosition
-from tidemark.tier.manifest import LoadedHead, ManifestStore, PageCache, PageNotFound
-from tidemark.tier.objects import Version
-from tidemark.tier.queries import SegmentRange
-from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.topics import TopicCatalog, TopicObject
+from tidemark.tier.metadata import queries
+from tidemark.tier.metadata.head import Head, HeadPosition
+from tidemark.tier.metadata.manifest import LoadedHead, ManifestStore, PageCache, PageNotFound
+from tidemark.tier.metadata.queries import SegmentRange
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.metadata.topics import TopicCatalog, TopicObject
+from tidemark.tier.stores.objects import Version
 
 _ATTEMPTS = 5
 

@@ -12,13 +12,13 @@ from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.producer_snapshot import SnapshotFormatError, decode_snapshot
 from tidemark.records.batch import NO_PRODUCER_ID, CorruptBatch, check_crc, iter_headers
-from tidemark.tier.auxiliary import Aux, AuxCorrupt
-from tidemark.tier.head import Claim, Head
-from tidemark.tier.integrity import ObjectDamaged
-from tidemark.tier.manifest import Transition
+from tidemark.tier.metadata.head import Claim, Head
+from tidemark.tier.metadata.manifest import Transition
+from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt
+from tidemark.tier.segments.integrity import ObjectDamaged
 from tidemark_broker.log import ProducerBatch, producer_batch
 from tidemark_broker.remote_log import verified_head
 from tidemark_broker.replication.partition import Partition, Role

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 from tidemark.logfiles.checkpoints import write_epochs
 from tidemark.metrics import tier_table
-from tidemark.tier import transitions
-from tidemark.tier.auxiliary import AbortedRanges, Aux
-from tidemark.tier.head import Head, IllegalTransition, ManifestFenced, TopicDeleted
-from tidemark.tier.objects import StoreError
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.head import Head, IllegalTransition, ManifestFenced, TopicDeleted
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tier.open import Tier
-from tidemark.tier.remote_storage_manager import Copied, SegmentData
-from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.segment_origin import encode_origin
+from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
+from tidemark.tier.segments.remote_storage_manager import Copied, SegmentData
+from tidemark.tier.segments.segment_origin import encode_origin
+from tidemark.tier.stores.objects import StoreError
 from tidemark_broker.log import PartitionLog, SegmentInfo, flushing, reading
 from tidemark_broker.remote_log import eligibility
 from tidemark_broker.remote_log.eligibility import Blocked

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Sequence
 
 from tidemark.metrics import tier_table
-from tidemark.tier import queries, transitions
-from tidemark.tier.head import Head
-from tidemark.tier.objects import DeletesRefused, StoreError
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.head import Head
+from tidemark.tier.metadata.retention import RetentionLimits, expired_up_to
+from tidemark.tier.metadata.topics import TopicObject
+from tidemark.tier.metadata.transitions import PendingDelete
 from tidemark.tier.open import Tier
-from tidemark.tier.retention import RetentionLimits, expired_up_to
-from tidemark.tier.topics import TopicObject
-from tidemark.tier.transitions import PendingDelete
+from tidemark.tier.stores.objects import DeletesRefused, StoreError
 from tidemark_broker.log import SegmentInfo
 from tidemark_broker.remote_log.disablement import follow_local_starts
 from tidemark_broker.remote_log.eligibility import first_ending_behind

@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 from tidemark.lru import Lru
 from tidemark.metrics import tier_table
 from tidemark.reasons import Reason
-from tidemark.tier import queries
-from tidemark.tier.head import ManifestError
-from tidemark.tier.integrity import ObjectDamaged
-from tidemark.tier.objects import ObjectNotFound, StoreError
+from tidemark.tier.metadata import queries
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.segments.integrity import ObjectDamaged
+from tidemark.tier.stores.objects import ObjectNotFound, StoreError
 from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.log import unpack_limits

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark.tier import head_repair, queries, transitions
-from tidemark.tier.head import Claim, Head, ManifestFenced, new_head
-from tidemark.tier.manifest import HeadWentBack, LoadedHead, PageCache, Transition
+from tidemark.tier.maintenance import head_repair
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.head import Claim, Head, ManifestFenced, new_head
+from tidemark.tier.metadata.manifest import HeadWentBack, LoadedHead, PageCache, Transition
+from tidemark.tier.metadata.queries import Totals
 from tidemark.tier.open import Tier
-from tidemark.tier.queries import Totals
 from tidemark.tier.reader import Snapshot
 from tidemark.tiering import Tiering
 from tidemark_broker.lock_order import LockRank, ordered_async_lock

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 from tidemark.backoff import Backoff
 from tidemark.reasons import Reason
-from tidemark.tier.head import ManifestFenced, TopicDeleted
-from tidemark.tier.manifest import PageNotFound
-from tidemark.tier.objects import StoreError
+from tidemark.tier.metadata.head import ManifestFenced, TopicDeleted
+from tidemark.tier.metadata.manifest import PageNotFound
+from tidemark.tier.stores.objects import StoreError
 from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.remote_log.copier import Copier
 from tidemark_broker.remote_log.disablement import delete_remote_part

@@ -14,12 +14,12 @@ from typing import Self, TypeVar
 
 from tidemark.metrics import tier_table
 from tidemark.metrics.metric import Metric
-from tidemark.tier.head import ManifestError
-from tidemark.tier.integrity import ObjectDamaged
-from tidemark.tier.objects import StoreError
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.segments.integrity import ObjectDamaged
+from tidemark.tier.stores.objects import StoreError
 from tidemark.tiering import Tiering
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, topic_deletion

@@ -2,9 +2,9 @@
 
 The offset index (cached) gives the position to walk from; batch headers give the rest. A chunk is
 checked against the digests of its pieces when it arrives from the store. Returned data is checked
-again batch by batch, with the offsets that lead to it (``tidemark.tier.integrity``). Data that
-differs from what was copied raises :class:`ObjectDamaged`. All calls block and run in the fetcher's
-pool.
+again batch by batch, with the offsets that lead to it (``tidemark.tier.segments.integrity``). Data
+that differs from what was copied raises :class:`ObjectDamaged`. All calls block and run in the
+fetcher's pool.
 """
 
 import struct
@@ -23,10 +23,16 @@ from tidemark.records.batch import (
     parse_header,
 )
 from tidemark.records.decode import UnpackLimits, decode_timestamps
-from tidemark.tier.cache import ByteCache
-from tidemark.tier.integrity import PIECE_BYTES, BatchLine, ObjectDamaged, damaged, wrong_piece
+from tidemark.tier.metadata.cache import ByteCache
+from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.segments.integrity import (
+    PIECE_BYTES,
+    BatchLine,
+    ObjectDamaged,
+    damaged,
+    wrong_piece,
+)
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffset
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from tidemark.backoff import Backoff
 from tidemark.reasons import Reason
 from tidemark.tier.conditional_writes import check_conditional_writes
-from tidemark.tier.config import from_json
 from tidemark.tier.identity import ensure_identity
-from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.open import Tier, open_tier
+from tidemark.tier.stores.config import from_json
+from tidemark.tier.stores.objects import StoreUnavailable
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteStatus
 from tidemark_broker.replication.threads import in_thread

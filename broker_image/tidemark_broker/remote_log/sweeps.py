@@ -15,10 +15,10 @@ from collections.abc import Mapping
 
 from tidemark.metrics import tier_table
 from tidemark.metrics.metric import Metric
-from tidemark.tier.objects import StoreError
+from tidemark.tier.maintenance.sweep_lease import SweepLease, SweepLeaseTaken
+from tidemark.tier.maintenance.sweeper import Sweeper, SweepReport
 from tidemark.tier.open import Tier
-from tidemark.tier.sweep_lease import SweepLease, SweepLeaseTaken
-from tidemark.tier.sweeper import Sweeper, SweepReport
+from tidemark.tier.stores.objects import StoreError
 from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.remote_log.thread_pools import PoolFull
 from tidemark_broker.remote_log.tier_failure import jittered

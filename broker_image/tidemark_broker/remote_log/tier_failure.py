@@ -4,11 +4,11 @@ import random
 from dataclasses import dataclass
 
 from tidemark.reasons import Reason
-from tidemark.tier.codec import ManifestCorrupt
-from tidemark.tier.head import Diverged, ManifestError, ManifestFenced, TopicDeleted
-from tidemark.tier.integrity import ObjectDamaged
-from tidemark.tier.manifest import HeadNotFound, HeadWentBack, PageNotFound
-from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
+from tidemark.tier.metadata.codec import ManifestCorrupt
+from tidemark.tier.metadata.head import Diverged, ManifestError, ManifestFenced, TopicDeleted
+from tidemark.tier.metadata.manifest import HeadNotFound, HeadWentBack, PageNotFound
+from tidemark.tier.segments.integrity import ObjectDamaged
+from tidemark.tier.stores.objects import ObjectNotFound, StoreUnavailable
 from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY
 from tidemark_broker.log import LogError
 from tidemark_broker.remote_log.thread_pools import PoolFull

@@ -14,14 +14,14 @@ import logging
 import uuid
 from dataclasses import replace
 
-from tidemark.tier import queries, transitions
-from tidemark.tier.head import Head, new_head
-from tidemark.tier.layout import topic_pages_prefix
-from tidemark.tier.manifest import LoadedHead, PageCache
-from tidemark.tier.objects import DeletesRefused
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.head import Head, new_head
+from tidemark.tier.metadata.layout import topic_pages_prefix
+from tidemark.tier.metadata.manifest import LoadedHead, PageCache
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier
-from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.stores.objects import DeletesRefused
 from tidemark.tiering import NEVER_TIERED
 from tidemark_broker.remote_log.expirer import delete_objects
 from tidemark_broker.remote_log.manager_state import ManagerState

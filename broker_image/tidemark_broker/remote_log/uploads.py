@@ -12,11 +12,11 @@ import logging
 import uuid
 from dataclasses import dataclass
 
-from tidemark.tier.head import ManifestError
-from tidemark.tier.objects import StoreError
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
 from tidemark.tier.open import Tier
-from tidemark.tier.remote_storage_manager import Copied, SegmentData
-from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tier.segments.remote_storage_manager import Copied, SegmentData
+from tidemark.tier.stores.objects import StoreError
 from tidemark_broker.remote_log.thread_pools import Pool, PoolFull, soon
 
 logger = logging.getLogger(__name__)

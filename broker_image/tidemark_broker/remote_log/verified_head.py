@@ -2,16 +2,16 @@
 
 Every replica stores the position of the newest known head on its disk, beside the end of the tier.
 An older head was replaced by an earlier copy of itself, and no decision is based on it. The leader
-repairs it if the repair can be proven (``tidemark.tier.head_repair``). Otherwise the partition's
-tier and local retention stop, with the reason ``TierIntegrity``. All calls block.
+repairs it if the repair can be proven (``tidemark.tier.maintenance.head_repair``). Otherwise the
+partition's tier and local retention stop, with the reason ``TierIntegrity``. All calls block.
 """
 
 import logging
 
-from tidemark.tier import head_repair
-from tidemark.tier.head import Claim, Head, ManifestFenced
-from tidemark.tier.head_repair import Evidence
-from tidemark.tier.manifest import HeadNotFound, HeadWentBack, LoadedHead, Transition
+from tidemark.tier.maintenance import head_repair
+from tidemark.tier.maintenance.head_repair import Evidence
+from tidemark.tier.metadata.head import Claim, Head, ManifestFenced
+from tidemark.tier.metadata.manifest import HeadNotFound, HeadWentBack, LoadedHead, Transition
 from tidemark.tier.open import Tier
 from tidemark_broker.replication.partition import Partition
 

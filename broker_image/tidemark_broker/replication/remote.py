@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark.logfiles.transaction_index import AbortedTxn
-from tidemark.tier.head import HeadPosition
+from tidemark.tier.metadata.head import HeadPosition
 from tidemark.tiering import Tiering
 from tidemark_broker.log import ProducerBatch
 

@@ -19,9 +19,9 @@ from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.values import TopicView
-from tidemark.tier.layout import topic_data_prefix
+from tidemark.tier.metadata.layout import topic_data_prefix
+from tidemark.tier.metadata.queries import SegmentRange
 from tidemark.tier.open import Tier, open_tier
-from tidemark.tier.queries import SegmentRange
 from tidemark_cli.inspection import topic_rows
 from tidemark_devcluster.cluster import LocalCluster
 from tidemark_devcluster.controlplane.programs import run_kubectl

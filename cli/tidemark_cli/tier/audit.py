@@ -10,12 +10,12 @@ import typer
 from rich.table import Table
 
 from tidemark.message_text import count
-from tidemark.tier.audit_record import TopicAudit, write_record
-from tidemark.tier.findings import FindingKind
-from tidemark.tier.head import ManifestError
-from tidemark.tier.objects import StoreError
-from tidemark.tier.sweeper import Sweeper, SweepReport
-from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
+from tidemark.tier.maintenance.audit_record import TopicAudit, write_record
+from tidemark.tier.maintenance.findings import FindingKind
+from tidemark.tier.maintenance.sweeper import Sweeper, SweepReport
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound, TopicObject
+from tidemark.tier.stores.objects import StoreError
 from tidemark_cli.common import console, errors, fail, write_atomically
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions

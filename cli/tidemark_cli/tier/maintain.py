@@ -9,9 +9,9 @@ import typer
 
 from tidemark.kafka_client.errors import KafkaError
 from tidemark.message_text import count
-from tidemark.tier.head import ManifestError
-from tidemark.tier.objects import StoreError
-from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound
+from tidemark.tier.stores.objects import StoreError
 from tidemark_cli.common import console, errors, fail
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.spark_topic import SourceOptions

@@ -12,12 +12,12 @@ from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
 from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.message_text import count
-from tidemark.tier import topic_restore
 from tidemark.tier.conditional_writes import check_conditional_writes
-from tidemark.tier.head import ManifestError
 from tidemark.tier.identity import hand_over
-from tidemark.tier.objects import StoreError
-from tidemark.tier.topic_restore import Restorable, TierOrigin
+from tidemark.tier.maintenance import topic_restore
+from tidemark.tier.maintenance.topic_restore import Restorable, TierOrigin
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.stores.objects import StoreError
 from tidemark_cli.common import console, fail, open_cluster
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions

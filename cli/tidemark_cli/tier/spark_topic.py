@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from tidemark.tier.head import ManifestError
-from tidemark.tier.objects import StoreError
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound
 from tidemark.tier.open import open_tier
-from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
+from tidemark.tier.stores.objects import StoreError
 from tidemark_cli.common import fail, open_cluster
 from tidemark_cli.tier.stores import TierOptions
 from tidemark_cli.tier.tables import PAIR, pairs

@@ -6,11 +6,11 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from tidemark.tier.config import RemoteStorage, from_options
-from tidemark.tier.config_fields import InvalidConfig
 from tidemark.tier.identity import read_identity
-from tidemark.tier.objects import ObjectNotFound, StoreError
 from tidemark.tier.open import Tier, open_tier
+from tidemark.tier.stores.config import RemoteStorage, from_options
+from tidemark.tier.stores.config_fields import InvalidConfig
+from tidemark.tier.stores.objects import ObjectNotFound, StoreError
 from tidemark_cli.common import DEFAULT_DIR, DirOption, fail, open_cluster
 from tidemark_devcluster.tier import storage
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from tidemark.message_text import count
-from tidemark.tier.objects import StoreError
-from tidemark.tier.sweep_lease import SweepLease, SweepLeaseTaken
-from tidemark.tier.sweeper import Sweeper, SweepReport
+from tidemark.tier.maintenance.sweep_lease import SweepLease, SweepLeaseTaken
+from tidemark.tier.maintenance.sweeper import Sweeper, SweepReport
+from tidemark.tier.stores.objects import StoreError
 from tidemark_cli.common import console, errors, fail
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions

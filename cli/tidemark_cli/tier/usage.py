@@ -11,9 +11,9 @@ import typer
 from rich.table import Column, Table
 
 from tidemark.message_text import count
-from tidemark.tier.head import ManifestError
-from tidemark.tier.objects import StoreError
-from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound, TopicObject
+from tidemark.tier.stores.objects import StoreError
 from tidemark_cli.common import console, errors, fail, shown_text, write_atomically
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions

@@ -1,9 +1,9 @@
 """First rows of a Topic whose records are only in the tier.
 
 ``tidemark restore`` creates the Topic with an annotation that names its origin
-(:mod:`tidemark.tier.topic_restore`). It takes over the id of its heads. Its partitions are placed
-like new ones, but RECOVERING: the leader restores the log from the tier first. Once a partition is
-placed the annotation has no effect any more.
+(:mod:`tidemark.tier.maintenance.topic_restore`). It takes over the id of its heads. Its partitions
+are placed like new ones, but RECOVERING: the leader restores the log from the tier first. Once a
+partition is placed the annotation has no effect any more.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import uuid
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.message_text import count
-from tidemark.tier.topic_restore import TierOrigin
+from tidemark.tier.maintenance.topic_restore import TierOrigin
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import (
     NO_LEADER,

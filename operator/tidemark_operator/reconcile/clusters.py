@@ -3,9 +3,9 @@
 Other Clusters of the namespace get a condition that explains why they are not controlled.
 
 Audits run anywhere, with the keys of the store, and leave a record there
-(:mod:`tidemark.tier.audit_record`). The record changes once in weeks, and may be some MiB with
-thousands of topics, so reading it once a minute is enough. A Topic is also reconciled when only
-time has passed, because a clean audit counts for a limited time.
+(:mod:`tidemark.tier.maintenance.audit_record`). The record changes once in weeks, and may be some
+MiB with thousands of topics, so reading it once a minute is enough. A Topic is also reconciled when
+only time has passed, because a clean audit counts for a limited time.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import time
 
 from tidemark.error_text import error_text
 from tidemark.reasons import Reason
-from tidemark.tier.config import location_of, moved
+from tidemark.tier.stores.config import location_of, moved
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import rebuilding
 from tidemark_operator.controller.state.events import normal, warning

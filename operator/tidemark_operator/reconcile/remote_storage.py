@@ -18,16 +18,16 @@ from typing import Any, TypeVar
 from tidemark.error_text import error_text
 from tidemark.message_text import count
 from tidemark.reasons import Reason
-from tidemark.tier.audit_record import AuditUnreadable, read_record
 from tidemark.tier.conditional_writes import check_conditional_writes
-from tidemark.tier.config import credential_names, ensure_place, from_json, location_of
-from tidemark.tier.config_fields import InvalidConfig
-from tidemark.tier.endpoint import S3Endpoint, hands_out_credentials
 from tidemark.tier.identity import ensure_identity
-from tidemark.tier.objects import ObjectStore, StoreError, StoreUnavailable
+from tidemark.tier.maintenance.audit_record import AuditUnreadable, read_record
+from tidemark.tier.maintenance.sweep_lease import SweepLease
+from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import open_store
-from tidemark.tier.sweep_lease import SweepLease
-from tidemark.tier.topics import TopicCatalog
+from tidemark.tier.stores.config import credential_names, ensure_place, from_json, location_of
+from tidemark.tier.stores.config_fields import InvalidConfig
+from tidemark.tier.stores.endpoint import S3Endpoint, hands_out_credentials
+from tidemark.tier.stores.objects import ObjectStore, StoreError, StoreUnavailable
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.state.model import Audits
 from tidemark_operator.kube.client import KubeApi

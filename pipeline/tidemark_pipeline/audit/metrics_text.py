@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from tidemark.metrics import audit_table
 from tidemark.metrics.families import gauge
-from tidemark.tier.findings import FindingKind
+from tidemark.tier.maintenance.findings import FindingKind
 from tidemark_pipeline.audit.segments import AuditReport
 
 

@@ -11,20 +11,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.tier.audit_record import WORST_MAX, TopicAudit, WorstFinding
-from tidemark.tier.config import RemoteStorage
-from tidemark.tier.findings import Finding, FindingKind, of_entry, of_line
-from tidemark.tier.head import Head, ManifestError
-from tidemark.tier.head_repair import check_against_objects
-from tidemark.tier.integrity import ObjectDamaged
-from tidemark.tier.layout import topic_data_prefix
-from tidemark.tier.manifest import PageNotFound
-from tidemark.tier.objects import ObjectNotFound
+from tidemark.tier.maintenance.audit_record import WORST_MAX, TopicAudit, WorstFinding
+from tidemark.tier.maintenance.findings import Finding, FindingKind, of_entry, of_line
+from tidemark.tier.maintenance.head_repair import check_against_objects
+from tidemark.tier.metadata.head import Head, ManifestError
+from tidemark.tier.metadata.layout import topic_data_prefix
+from tidemark.tier.metadata.manifest import PageNotFound
+from tidemark.tier.metadata.queries import live_segments
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier, open_tier
-from tidemark.tier.queries import live_segments
-from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.topics import TopicObject
-from tidemark.tier.verify import verify_segment
+from tidemark.tier.segments.integrity import ObjectDamaged
+from tidemark.tier.segments.verify import verify_segment
+from tidemark.tier.stores.config import RemoteStorage
+from tidemark.tier.stores.objects import ObjectNotFound
 
 TASK_BYTES = 64 * 1024 * 1024
 #: Most findings of one manifest and of one task.

@@ -6,9 +6,9 @@ number of cores.
 
 from pyspark.sql import SparkSession
 
-from tidemark.tier.config import RemoteStorage
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import open_tier
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.stores.config import RemoteStorage
 from tidemark_pipeline.audit.segments import TASK_BYTES, AuditReport, TaskResult, plan, run_task
 
 

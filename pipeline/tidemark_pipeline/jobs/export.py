@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.kafka_client.errors import KafkaError
-from tidemark.tier.head import ManifestError
-from tidemark.tier.objects import StoreError
-from tidemark.tier.topics import TopicNotFound
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.metadata.topics import TopicNotFound
+from tidemark.tier.stores.objects import StoreError
 from tidemark_pipeline.errors import DataLoss, DependencyUnavailable
 from tidemark_pipeline.export.export_progress import (
     Exported,

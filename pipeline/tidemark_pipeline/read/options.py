@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.security_options import SecurityError, parse_access
-from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
-from tidemark.tier.config import RemoteStorage, from_options
-from tidemark.tier.config_fields import InvalidConfig
+from tidemark.tier.stores.config import OPTIONS as STORAGE_OPTIONS
+from tidemark.tier.stores.config import RemoteStorage, from_options
+from tidemark.tier.stores.config_fields import InvalidConfig
 from tidemark_pipeline.read import columns, positions
 from tidemark_pipeline.read.positions import Earliest, Latest, PositionError, Positions
 

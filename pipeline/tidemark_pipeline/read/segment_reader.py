@@ -19,13 +19,18 @@ import pyarrow as pa
 from tidemark.message_text import count
 from tidemark.records.batch import BatchHeader, CorruptBatch
 from tidemark.records.read_committed import AbortedProducers, committed
-from tidemark.tier.auxiliary import Aux
-from tidemark.tier.integrity import BatchLine, ObjectDamaged, damaged
-from tidemark.tier.objects import ObjectNotFound
+from tidemark.tier.metadata.queries import SegmentRange
+from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
-from tidemark.tier.queries import SegmentRange
-from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.verified_batches import Batches, verified_batches
+from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.integrity import (
+    Batches,
+    BatchLine,
+    ObjectDamaged,
+    damaged,
+    verified_batches,
+)
+from tidemark.tier.stores.objects import ObjectNotFound
 from tidemark_pipeline.errors import CorruptData, DataLoss
 from tidemark_pipeline.read import columns
 from tidemark_pipeline.read.decode import (

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
-from tidemark.tier.auxiliary import Aux
-from tidemark.tier.integrity import PIECE_BYTES
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.integrity import PIECE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

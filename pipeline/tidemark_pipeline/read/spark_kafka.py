@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemark.kafka_client.access import PLAIN, KafkaAccess, Login, Tls
 from tidemark.kafka_client.values import EARLIEST, LATEST
-from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
+from tidemark.tier.stores.config import OPTIONS as STORAGE_OPTIONS
 from tidemark_pipeline.read import columns
 from tidemark_pipeline.read.options import (
     AUTO,

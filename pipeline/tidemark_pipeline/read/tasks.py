@@ -7,7 +7,7 @@ so that exactly one task reads each offset between start and end (invariants 5 a
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.tier.queries import SegmentRange
+from tidemark.tier.metadata.queries import SegmentRange
 
 
 @dataclass(frozen=True, slots=True)

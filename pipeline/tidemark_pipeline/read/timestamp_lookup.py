@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from tidemark.records.batch import BatchHeader
 from tidemark.records.decode import decode_records
+from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
-from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.verified_batches import verified_batches
+from tidemark.tier.segments.integrity import verified_batches
 from tidemark_pipeline.read.segment_window import first_offset_since, full_window, window_of
 
 _READ_BYTES = 1024 * 1024

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST
 from tidemark.log_lineage import LogLineage, ReadPosition, Restore, divergence
-from tidemark.tier.head import TopicDeleted
-from tidemark.tier.manifest import HeadNotFound, PageNotFound
+from tidemark.tier.metadata.head import TopicDeleted
+from tidemark.tier.metadata.manifest import HeadNotFound, PageNotFound
+from tidemark.tier.metadata.queries import SegmentRange
+from tidemark.tier.metadata.topics import TopicNotFound
 from tidemark.tier.open import Tier, open_tier
-from tidemark.tier.queries import SegmentRange
 from tidemark.tier.reader import Snapshot
-from tidemark.tier.topics import TopicNotFound
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.read import options as names
 from tidemark_pipeline.read import timestamp_lookup

@@ -6,9 +6,9 @@ The values grow while they are counted, and all of them have limits.
 import uuid
 from dataclasses import dataclass, field
 
-from tidemark.tier.objects import ObjectInfo
-from tidemark.tier.retention import RetentionLimits
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.metadata.retention import RetentionLimits
+from tidemark.tier.metadata.topics import TopicObject
+from tidemark.tier.stores.objects import ObjectInfo
 
 #: Dimensions of rows, in addition to the topic.
 DIMENSIONS = ("partition", "bucket", "day")

@@ -14,17 +14,17 @@ import datetime as dt
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from tidemark.tier.head import Head, ManifestError
-from tidemark.tier.key_references import ReferenceClassifier
-from tidemark.tier.layout import DATA_PREFIX, topic_data_prefix
-from tidemark.tier.manifest import PageCache, PageNotFound
-from tidemark.tier.objects import ObjectInfo, StoreUnavailable
+from tidemark.tier.maintenance.key_references import ReferenceClassifier
+from tidemark.tier.metadata.head import Head, ManifestError
+from tidemark.tier.metadata.layout import DATA_PREFIX, topic_data_prefix
+from tidemark.tier.metadata.manifest import PageCache, PageNotFound
+from tidemark.tier.metadata.queries import present_entries, totals
+from tidemark.tier.metadata.retention import Expiring, newest_ms
+from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier
-from tidemark.tier.queries import present_entries, totals
-from tidemark.tier.remote_storage_manager import decode_custom_metadata
-from tidemark.tier.retention import Expiring, newest_ms
-from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.segments.remote_storage_manager import decode_custom_metadata
+from tidemark.tier.stores.objects import ObjectInfo, StoreUnavailable
 from tidemark_pipeline.usage import figures as usage_figures
 from tidemark_pipeline.usage.figures import (
     DIMENSIONS,

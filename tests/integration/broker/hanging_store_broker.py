@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_broker.main import main
 
 

@@ -11,8 +11,8 @@ from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
 from tests.integration.broker.kafka_clients import produce_async
 from tests.integration.broker.scripted_controller import ScriptedController
 from tests.orphans import found, look
-from tidemark.tier.config import parse
 from tidemark.tier.open import open_tier
+from tidemark.tier.stores.config import parse
 from tidemark.tiering import TieringState
 from tidemark.wire.connection import ConnectionClosed
 from tidemark.wire.deletions import (

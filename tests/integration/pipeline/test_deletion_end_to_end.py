@@ -15,7 +15,7 @@ from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tests.integration.pipeline.lakes import Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.test_deletion_propagation import kept
-from tidemark.tier import queries
+from tidemark.tier.metadata import queries
 from tidemark.tier.open import open_tier
 from tidemark_cli.tier.record_deletions import KIND, RecordDeletions, name_of, outcome_of
 from tidemark_devcluster.tier import storage, tier_options

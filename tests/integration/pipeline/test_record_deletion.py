@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidemark.log_lineage import ReadPosition
-from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.open import open_tier
+from tidemark.tier.stores.config import FilesystemConfig
 from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import RAW, RAW_DDL

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemark.tier.filesystem_config import FilesystemConfig
+from tidemark.tier.stores.config import FilesystemConfig
 from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.audit import audit
 from tidemark_pipeline.jobs.progress import reporting_stages

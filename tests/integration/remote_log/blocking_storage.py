@@ -12,18 +12,17 @@ from dataclasses import replace
 from typing import Any
 
 from tests.integration.remote_log.tiered_host import TieredHost
-from tidemark.tier.manifest import ManifestStore
-from tidemark.tier.objects import ObjectStore
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
-from tidemark.tier.remote_storage_manager import (
-    NO_BUCKET,
+from tidemark.tier.segments.remote_storage_manager import (
     Copied,
     RemoteStorageManager,
     SegmentData,
 )
-from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.topics import TopicCatalog
+from tidemark.tier.stores.objects import NO_BUCKET, ObjectStore
 
 
 class BlockingStorage(RemoteStorageManager):

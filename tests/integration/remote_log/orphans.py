@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
 from tests.orphans import found, look
-from tidemark.tier import queries
-from tidemark.tier.manifest import HeadNotFound
+from tidemark.tier.metadata import queries
+from tidemark.tier.metadata.manifest import HeadNotFound
 
 
 async def left_clean(hosts: Iterable[TieredHost]) -> None:

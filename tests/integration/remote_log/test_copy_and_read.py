@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.remote_log.tiered_host import CLUSTER, NOW_MS, TOPIC_ID, TieredHost
 from tidemark.records.batch import iter_headers
-from tidemark.tier import queries
+from tidemark.tier.metadata import queries
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.partition import consumer_reads

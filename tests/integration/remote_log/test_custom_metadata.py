@@ -5,8 +5,8 @@ import itertools
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_host import TOPIC_ID, TieredHost
 from tidemark.metrics import tier_table
-from tidemark.tier import queries
-from tidemark.tier.remote_storage_manager import decode_custom_metadata
+from tidemark.tier.metadata import queries
+from tidemark.tier.segments.remote_storage_manager import decode_custom_metadata
 from tidemark_broker.replication.partition import log_start
 
 LIMIT = "remote.log.metadata.custom.metadata.max.bytes"

@@ -12,9 +12,9 @@ from tests.integration.remote_log.fetch_client import TierClient, offsets_of
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC_ID, TieredHost
 from tidemark.metrics import tier_table
 from tidemark.records.batch import iter_headers, restamp
-from tidemark.tier import queries
-from tidemark.tier.remote_storage_manager import Copied, RemoteStorageManager, SegmentData
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.metadata import queries
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.segments.remote_storage_manager import Copied, RemoteStorageManager, SegmentData
 from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.remote import RemoteDataCorrupt
 

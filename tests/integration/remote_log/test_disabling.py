@@ -8,8 +8,8 @@ import pytest
 from tests.integration.remote_log.blocking_storage import blocking
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.objects import StoreUnavailable
+from tidemark.tier.stores.directory import DirectoryStore
+from tidemark.tier.stores.objects import StoreUnavailable
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.remote_log.disablement import fetch_key
 from tidemark_broker.replication.partition import Role, consumer_reads

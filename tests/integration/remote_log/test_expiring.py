@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TOPIC_ID, TieredHost
-from tidemark.tier import queries
+from tidemark.tier.metadata import queries
 from tidemark_broker.replication.partition import consumer_reads, log_start
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 

@@ -8,12 +8,12 @@ from tests.integration.remote_log.blocking_storage import blocking
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import CLUSTER, TOPIC, TOPIC_ID, TieredHost
-from tidemark.tier import transitions
-from tidemark.tier.auxiliary import Aux
-from tidemark.tier.head import Claim, Head
-from tidemark.tier.manifest import LoadedHead
-from tidemark.tier.remote_storage_manager import SegmentData
-from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.head import Claim, Head
+from tidemark.tier.metadata.manifest import LoadedHead
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
+from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.remote_storage_manager import SegmentData
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.log import appending
 from tidemark_broker.remote_log.uploads import Upload

@@ -11,9 +11,9 @@ import pytest
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import CLUSTER, TOPIC_ID, TieredHost
 from tests.integration.remote_log.watched_store import watched_leader
-from tidemark.tier.layout import head_key
-from tidemark.tier.sweep_lease import SweepLease
-from tidemark.tier.sweeper import Sweeper, SweepReport
+from tidemark.tier.maintenance.sweep_lease import SweepLease
+from tidemark.tier.maintenance.sweeper import Sweeper, SweepReport
+from tidemark.tier.metadata.layout import head_key
 from tidemark_broker.replication.partition import log_start
 
 MakeHost = Callable[..., TieredHost]

@@ -10,9 +10,9 @@ from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
 from tests.integration.remote_log.watched_store import BlockedCall, ready, watch, watched_leader
 from tidemark.ids import id_text
-from tidemark.tier.objects import StoreUnavailable
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.stores.objects import StoreUnavailable
 from tidemark_broker.replication.remote import RemoteUnavailable
 
 

@@ -13,8 +13,8 @@ from tests.integration.remote_log.test_fencing import new_entry, ready
 from tests.integration.remote_log.tiered_host import TieredHost
 from tests.orphans import look
 from tidemark.metrics import tier_table
-from tidemark.tier.objects import StoreUnavailable
-from tidemark.tier.sweep_lease import SweepLease, SweepLeaseTaken, SweepRemainder
+from tidemark.tier.maintenance.sweep_lease import SweepLease, SweepLeaseTaken, SweepRemainder
+from tidemark.tier.stores.objects import StoreUnavailable
 
 SWEEP = "tidemark.remote.sweep.enable"
 SOON = {"tidemark_remote_sweep_interval_ms": 100, "tidemark_remote_sweep_delay_ms": 0}

@@ -25,15 +25,16 @@ from tests.integration.remote_log.watched_store import watched_leader
 from tests.integration.tier.test_s3 import serving
 from tests.s3 import administrator
 from tests.s3_stub import Behaviour, S3Stub
-from tidemark.tier import directory, head_rules
-from tidemark.tier.codec import encode_head
-from tidemark.tier.remote_storage_manager import (
-    NO_BUCKET,
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.codec import encode_head
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.segments.remote_storage_manager import (
     Copied,
     RemoteStorageManager,
     SegmentData,
 )
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.stores import directory
+from tidemark.tier.stores.objects import NO_BUCKET
 from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.remote import RemoteUnavailable
 
@@ -184,7 +185,7 @@ async def test_full_manifest_recovers_with_a_shorter_retention(
     host: TieredHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Three pages of two entries: the manifest is full after a few segments.
-    monkeypatch.setattr(head_rules, "PAGES_MAX", 3)
+    monkeypatch.setattr(transitions, "PAGES_MAX", 3)
     await watched_leader(host, lambda *_: None, page_entries=2)
     await host.produce(RECORDS)
     await until_reported(host, "ManifestRefused", "use larger segments or a shorter retention")

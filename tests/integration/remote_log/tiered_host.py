@@ -17,10 +17,10 @@ from tests.control_messages import partition_states
 from tidemark.metrics.metric import Metric
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
-from tidemark.tier import queries
-from tidemark.tier.config import parse
-from tidemark.tier.head import Head
+from tidemark.tier.metadata import queries
+from tidemark.tier.metadata.head import Head
 from tidemark.tier.open import Tier, open_tier
+from tidemark.tier.stores.config import parse
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.integration.remote_log.tiered_host import TieredHost
-from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
-from tidemark.tier.remote_storage_manager import NO_BUCKET, RemoteStorageManager
-from tidemark.tier.topics import TopicCatalog
+from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager
+from tidemark.tier.stores.objects import NO_BUCKET
 
 Before = Callable[[str, str], None]
 

@@ -5,16 +5,16 @@ import uuid
 import pytest
 
 from tests.integration.tier.test_s3 import config as config  # noqa: PLC0414 - a fixture
-from tidemark.tier.audit_record import (
+from tidemark.tier.maintenance.audit_record import (
     BYTES_MAX,
     AuditUnreadable,
     TopicAudit,
     read_record,
     write_record,
 )
-from tidemark.tier.layout import AUDIT_KEY
+from tidemark.tier.metadata.layout import AUDIT_KEY
 from tidemark.tier.open import open_store
-from tidemark.tier.s3_config import S3Config
+from tidemark.tier.stores.s3_config import S3Config
 
 
 def audit(number: int) -> TopicAudit:

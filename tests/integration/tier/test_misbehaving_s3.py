@@ -10,13 +10,13 @@ import pytest
 
 from tests.s3_stub import Behaviour, S3Stub
 from tidemark.backoff import Backoff
-from tidemark.tier import s3_requests
 from tidemark.tier.conditional_writes import NoConditionalWrites, check_conditional_writes
-from tidemark.tier.config import parse
-from tidemark.tier.objects import DeletesRefused, StoreUnavailable
 from tidemark.tier.open import open_store
-from tidemark.tier.s3 import S3Store
-from tidemark.tier.s3_config import S3Config
+from tidemark.tier.stores import s3_requests
+from tidemark.tier.stores.config import parse
+from tidemark.tier.stores.objects import DeletesRefused, StoreUnavailable
+from tidemark.tier.stores.s3 import S3Store
+from tidemark.tier.stores.s3_config import S3Config
 
 NOW_MS = 2**50
 

@@ -14,25 +14,25 @@ from urllib.parse import urlsplit
 import pytest
 from minio import Minio
 
-from tidemark.tier import queries, transitions
-from tidemark.tier.auxiliary import Aux
 from tidemark.tier.conditional_writes import check_conditional_writes
-from tidemark.tier.head import Claim, new_head
 from tidemark.tier.identity import WrongStore, ensure_identity
-from tidemark.tier.integrity import digest_of
-from tidemark.tier.manifest import ManifestStore
-from tidemark.tier.objects import (
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.head import Claim, new_head
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
+from tidemark.tier.open import open_tier
+from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.integrity import digest_of
+from tidemark.tier.segments.remote_storage_manager import SegmentData, decode_custom_metadata
+from tidemark.tier.stores.objects import (
     AlreadyExists,
     ObjectNotFound,
     PreconditionFailed,
     StoreUnavailable,
     Version,
 )
-from tidemark.tier.open import open_tier
-from tidemark.tier.remote_storage_manager import SegmentData, decode_custom_metadata
-from tidemark.tier.s3 import REQUEST_S, S3Store
-from tidemark.tier.s3_config import S3Config
-from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.stores.s3 import REQUEST_S, S3Store
+from tidemark.tier.stores.s3_config import S3Config
 from tidemark.tiering import Tiering, TieringState
 
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")

@@ -10,17 +10,17 @@ import pytest
 from minio import Minio
 
 from tests.integration.tier.test_s3 import config as config  # noqa: PLC0414 - a fixture
-from tidemark.tier import s3_uploads
-from tidemark.tier.head import new_head
 from tidemark.tier.identity import ensure_identity
-from tidemark.tier.objects import StoreUnavailable, UnfinishedUpload
+from tidemark.tier.maintenance.sweep_lease import SweepLease
+from tidemark.tier.maintenance.sweeper import Sweeper
+from tidemark.tier.metadata.head import new_head
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tier.open import open_tier
-from tidemark.tier.s3 import S3Store
-from tidemark.tier.s3_config import S3Config
-from tidemark.tier.s3_requests import S3Response
-from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.sweep_lease import SweepLease
-from tidemark.tier.sweeper import Sweeper
+from tidemark.tier.stores import s3_requests
+from tidemark.tier.stores.objects import StoreUnavailable, UnfinishedUpload
+from tidemark.tier.stores.s3 import S3Store
+from tidemark.tier.stores.s3_config import S3Config
+from tidemark.tier.stores.s3_requests import S3Response
 from tidemark.tiering import Tiering, TieringState
 
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
@@ -104,14 +104,14 @@ def test_failure_to_list_or_abort_is_reported(
 
 def test_pages_of_uploads_are_followed(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = {begin_upload(config, f"data/{number}.log") for number in range(5)}
-    real = s3_uploads.send
+    real = s3_requests.send
 
     def send(*args: Any) -> S3Response:
         *others, query = args
         # MinIO returns up to 1,000 per page; two make it paginate.
         return real(*others, {**query, "max-uploads": "2"})
 
-    monkeypatch.setattr(s3_uploads, "send", send)
+    monkeypatch.setattr(s3_requests, "send", send)
     assert {upload.upload_id for upload in S3Store(config).unfinished()} == ids
 
 

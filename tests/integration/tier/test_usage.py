@@ -9,15 +9,15 @@ from pathlib import Path
 
 from tests.integration.tier.test_s3 import config as config  # noqa: PLC0414 - a fixture
 from tests.integration.tier.test_unfinished_uploads import client_of
-from tidemark.tier.auxiliary import Aux
-from tidemark.tier.head import Claim, new_head
-from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.metadata.head import Claim, new_head
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
+from tidemark.tier.metadata.topics import TopicObject
+from tidemark.tier.metadata.transitions import finish_copy, start_copy
 from tidemark.tier.open import Tier, open_tier
-from tidemark.tier.remote_storage_manager import SegmentData
-from tidemark.tier.s3_config import S3Config
-from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.topics import TopicObject
-from tidemark.tier.transitions import finish_copy, start_copy
+from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.remote_storage_manager import SegmentData
+from tidemark.tier.stores.s3_config import S3Config
 from tidemark.tiering import Tiering, TieringState
 from tidemark_pipeline.usage.figures import DISABLE_DELETE, Policy
 from tidemark_pipeline.usage.measurement import measure

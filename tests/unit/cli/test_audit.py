@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.tier.audit_record import TopicAudit, read_record
-from tidemark.tier.filesystem_config import FilesystemConfig
-from tidemark.tier.layout import AUDIT_KEY
+from tidemark.tier.maintenance.audit_record import TopicAudit, read_record
+from tidemark.tier.metadata.layout import AUDIT_KEY
 from tidemark.tier.open import open_tier
+from tidemark.tier.stores.config import FilesystemConfig
 from tidemark_cli.tier.audit import _record
 from tidemark_cli.tier.stores import OpenTier
 

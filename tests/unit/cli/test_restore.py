@@ -6,7 +6,7 @@ from tests.unit.tier.conftest import MemoryStore, TierPartition
 from tests.unit.tier.test_topic_restore import described, only, stored
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
-from tidemark.tier.topic_restore import Restorable, TierOrigin
+from tidemark.tier.maintenance.topic_restore import Restorable, TierOrigin
 from tidemark_cli.tier.restore import others
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from tests.unit.tier.conftest import TierPartition
-from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.identity import ensure_identity
-from tidemark.tier.manifest import ManifestStore
-from tidemark.tier.sweep_lease import SweepLease
+from tidemark.tier.maintenance.sweep_lease import SweepLease
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_cli.main import app
 
 

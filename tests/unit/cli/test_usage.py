@@ -6,14 +6,14 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from tests.unit.tier.conftest import TOPIC, TierPartition
-from tidemark.tier import transitions
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.head import Claim
 from tidemark.tier.identity import ensure_identity
-from tidemark.tier.layout import head_key
-from tidemark.tier.manifest import ManifestStore
-from tidemark.tier.remote_storage_manager import encode_custom_metadata
-from tidemark.tier.topics import TopicCatalog, TopicObject
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.head import Claim
+from tidemark.tier.metadata.layout import head_key
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.metadata.topics import TopicCatalog, TopicObject
+from tidemark.tier.segments.remote_storage_manager import encode_custom_metadata
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_cli.main import app
 
 

@@ -15,9 +15,9 @@ from tests.unit.controller.controller_world import (
     ready,
     topic,
 )
-from tidemark.tier.audit_record import TopicAudit, WorstFinding
-from tidemark.tier.findings import FindingKind
-from tidemark.tier.layout import segment_key
+from tidemark.tier.maintenance.audit_record import TopicAudit, WorstFinding
+from tidemark.tier.maintenance.findings import FindingKind
+from tidemark.tier.metadata.layout import segment_key
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.state.model import Audits, PersistedTiering, TieringSpec
 from tidemark_operator.controller.status.conditions import MESSAGE_CHARS_MAX

@@ -18,7 +18,7 @@ from tests.unit.controller.controller_world import (
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
 from tidemark.leader_epochs import GENERATION
-from tidemark.tier.topic_restore import TierOrigin
+from tidemark.tier.maintenance.topic_restore import TierOrigin
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller import topic_restore
 from tidemark_operator.controller.state.model import TieringSpec, Tombstone, TopicInfo

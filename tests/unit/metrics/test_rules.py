@@ -10,8 +10,7 @@ from tests.monitoring.rules import ROOT, alerts, metrics_in, recorded, rules
 from tidemark.metrics import broker_table, operator_table, tier_table, topic_table
 from tidemark.metrics.metric import Metric
 from tidemark.reason_table import TABLE
-from tidemark_cli.kubectl_plugin import PluginCommands
-from tidemark_cli.main import Commands
+from tidemark_cli.main import Commands, PluginCommands
 from tidemark_operator.reconcile.state_metrics import _WRONG
 from tidemark_operator.resources.kinds import KINDS
 

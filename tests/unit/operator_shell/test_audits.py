@@ -7,10 +7,10 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tests.unit.operator_shell.test_exits import TIERING_SYSTEM, served
-from tidemark.tier.audit_record import TopicAudit, WorstFinding, write_record
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.findings import FindingKind
-from tidemark.tier.layout import AUDIT_KEY, segment_key
+from tidemark.tier.maintenance.audit_record import TopicAudit, WorstFinding, write_record
+from tidemark.tier.maintenance.findings import FindingKind
+from tidemark.tier.metadata.layout import AUDIT_KEY, segment_key
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.remote_integrity import VALID_MS
 from tidemark_operator.kube.kinds import TOPIC

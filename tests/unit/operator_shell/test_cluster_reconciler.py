@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.sweep_lease import SweepLease, SweepRemainder
+from tidemark.tier.maintenance.sweep_lease import SweepLease, SweepRemainder
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_operator.kube.kinds import CLUSTER, SECRET, TOPIC, Kind
 from tidemark_operator.reconcile import remote_storage
 from tidemark_operator.reconcile.clusters import (

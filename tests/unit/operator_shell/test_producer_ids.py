@@ -10,7 +10,7 @@ from tests.unit.controller.controller_world import topic
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.configuration.values import INT64_MAX
-from tidemark.tier.topic_restore import TierOrigin
+from tidemark.tier.maintenance.topic_restore import TierOrigin
 from tidemark.tiering import Tiering, TieringState
 from tidemark_operator.kube.errors import ApiServerUnavailable
 from tidemark_operator.kube.kinds import CLUSTER, Json

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tidemark.tier.config import location_of, moved
+from tidemark.tier.stores.config import location_of, moved
 from tidemark.wire import control, framing
 from tidemark.wire.streams import read_frame
 from tidemark_operator.health import Echoes, Pulse, verdict

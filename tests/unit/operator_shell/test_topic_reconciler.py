@@ -11,10 +11,10 @@ import pytest
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
-from tidemark.tier.config import from_json
+from tidemark.tier.maintenance.topic_restore import TierOrigin
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import open_tier
-from tidemark.tier.topic_restore import TierOrigin
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.stores.config import from_json
 from tidemark.tiering import Tiering, TieringState
 from tidemark_operator.controller import elections, snapshot, topics
 from tidemark_operator.controller.topics import PUT_OFF_MS

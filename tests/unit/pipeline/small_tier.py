@@ -11,16 +11,16 @@ from tidemark.logfiles.time_index import TimeIndex
 from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import CRC_COVERS_FROM, compute_crc, iter_headers
 from tidemark.records.builder import Record, build_batch
-from tidemark.tier import transitions
-from tidemark.tier.auxiliary import AbortedRanges, Aux
-from tidemark.tier.filesystem_config import FilesystemConfig
-from tidemark.tier.head import Claim, new_head
-from tidemark.tier.manifest import LoadedHead
+from tidemark.tier.maintenance.topic_restore import claim, restorable
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.head import Claim, new_head
+from tidemark.tier.metadata.manifest import LoadedHead
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier, open_tier
-from tidemark.tier.remote_storage_manager import SegmentData
-from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.topic_restore import claim, restorable
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
+from tidemark.tier.segments.remote_storage_manager import SegmentData
+from tidemark.tier.stores.config import FilesystemConfig
 from tidemark.tiering import Tiering, TieringState
 
 BY = Claim(1, 0)

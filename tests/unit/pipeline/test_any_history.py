@@ -12,11 +12,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.tier import transitions
-from tidemark.tier.head import Claim, Diverged, Head, IllegalTransition, ManifestPage, new_head
-from tidemark.tier.queries import pending_deletes
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.head import (
+    Claim,
+    Diverged,
+    Head,
+    IllegalTransition,
+    ManifestPage,
+    new_head,
+)
+from tidemark.tier.metadata.queries import pending_deletes
+from tidemark.tier.metadata.segment import new_segment
 from tidemark.tier.reader import Snapshot
-from tidemark.tier.segment import new_segment
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_pipeline.read.tasks import RemoteTask, cut
 from tidemark_pipeline.read.topic_survey import tier_ranges

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from small_tier import SmallTier
 
-from tidemark.tier.audit_record import read_record, write_record
-from tidemark.tier.filesystem_config import FilesystemConfig
-from tidemark.tier.findings import Finding, FindingKind, of_line
-from tidemark.tier.queries import live_segments
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.maintenance.audit_record import read_record, write_record
+from tidemark.tier.maintenance.findings import Finding, FindingKind, of_line
+from tidemark.tier.metadata.queries import live_segments
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.stores.config import FilesystemConfig
 from tidemark_pipeline.audit.metrics_text import prometheus_text
 from tidemark_pipeline.audit.segments import AuditReport, AuditTask, plan, run_task
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.tier.s3_config import S3Config
+from tidemark.tier.stores.s3_config import S3Config
 from tidemark_pipeline.java import JavaMissing, find_java, major_version
 from tidemark_pipeline.read.options import OPTIONS, STORAGE_OPTIONS, OptionError, parse, table
 from tidemark_pipeline.read.positions import FixedOffset

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.tier.queries import SegmentRange
-from tidemark.tier.segment import new_segment
+from tidemark.tier.metadata.queries import SegmentRange
+from tidemark.tier.metadata.segment import new_segment
 from tidemark_pipeline.read.batch_limits import PendingPartition, Weight, limited
 from tidemark_pipeline.read.options import BatchLimits
 from tidemark_pipeline.read.tasks import MissingOffsets, RemoteTask, TailTask, Task, cut

@@ -8,7 +8,7 @@ import pytest
 from small_tier import SmallTier
 
 from tidemark.records.batch import restamp
-from tidemark.tier import integrity
+from tidemark.tier.segments import integrity
 from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.read import segment_reader, segment_window, timestamp_lookup
 from tidemark_pipeline.read.options import OptionError, parse

@@ -13,12 +13,12 @@ from tests.unit.tier.conftest import memory as memory  # noqa: PLC0414 - a fixtu
 from tests.unit.tier.conftest import place as place  # noqa: PLC0414 - a fixture
 from tests.unit.tier.test_manifest import ONE, manifests, start
 from tests.unit.tier.test_sweeper import tier_on
-from tidemark.tier import transitions
-from tidemark.tier.layout import head_key
-from tidemark.tier.manifest import ManifestStore
-from tidemark.tier.remote_storage_manager import encode_custom_metadata
-from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.layout import head_key
+from tidemark.tier.metadata.manifest import ManifestStore
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.metadata.topics import TopicObject
+from tidemark.tier.segments.remote_storage_manager import encode_custom_metadata
 from tidemark_pipeline.usage import figures as usage_figures
 from tidemark_pipeline.usage.figures import (
     DISABLE_DELETE,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark_broker.remote_log.fetcher import Damages
 
 TOPIC_ID = uuid.UUID(int=1)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.tier import retention
-from tidemark.tier.retention import RetentionLimits
-from tidemark.tier.segment import SegmentEntry, SegmentState, new_segment
+from tidemark.tier.metadata import retention
+from tidemark.tier.metadata.retention import RetentionLimits
+from tidemark.tier.metadata.segment import SegmentEntry, SegmentState, new_segment
 from tidemark_broker.log import SegmentInfo
 from tidemark_broker.remote_log import eligibility, expirer
 from tidemark_broker.remote_log.eligibility import Blocked

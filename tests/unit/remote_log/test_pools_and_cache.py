@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tidemark.tier.cache import ByteCache
+from tidemark.tier.metadata.cache import ByteCache
 from tidemark_broker.remote_log.thread_pools import Pool, PoolFull
 from tidemark_broker.remote_log.tier_failure import (
     CustomMetadataTooLarge,

@@ -12,12 +12,12 @@ from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import HEADER_BYTES, iter_headers, set_max_timestamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import UnpackLimits
-from tidemark.tier.auxiliary import AbortedRanges, Aux
-from tidemark.tier.filesystem_config import FilesystemConfig
-from tidemark.tier.integrity import PIECE_BYTES, ObjectDamaged
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tier.open import Tier, open_tier
-from tidemark.tier.remote_storage_manager import RemoteStorageManager, SegmentData
-from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
+from tidemark.tier.segments.integrity import PIECE_BYTES, ObjectDamaged
+from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
+from tidemark.tier.stores.config import FilesystemConfig
 from tidemark_broker.log import unpack_limits
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings

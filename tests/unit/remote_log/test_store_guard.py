@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.tier.layout import IDENTITY_KEY
-from tidemark.tier.objects import StoreUnavailable
+from tidemark.tier.metadata.layout import IDENTITY_KEY
+from tidemark.tier.stores.objects import StoreUnavailable
 from tidemark_broker.remote_log import store
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard

@@ -3,11 +3,11 @@
 import pytest
 
 from tidemark.reason_table import TIER
-from tidemark.tier.codec import ManifestCorrupt
-from tidemark.tier.head import Diverged, IllegalTransition, ManifestFenced, TopicDeleted
-from tidemark.tier.integrity import ObjectDamaged
-from tidemark.tier.manifest import HeadNotFound, PageNotFound
-from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
+from tidemark.tier.metadata.codec import ManifestCorrupt
+from tidemark.tier.metadata.head import Diverged, IllegalTransition, ManifestFenced, TopicDeleted
+from tidemark.tier.metadata.manifest import HeadNotFound, PageNotFound
+from tidemark.tier.segments.integrity import ObjectDamaged
+from tidemark.tier.stores.objects import ObjectNotFound, StoreUnavailable
 from tidemark_broker.log import LogError
 from tidemark_broker.remote_log.tier_failure import (
     CustomMetadataTooLarge,

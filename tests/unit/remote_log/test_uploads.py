@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.tier.auxiliary import Aux
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.head import Claim, Head, new_head
-from tidemark.tier.manifest import LoadedHead, ManifestStore
+from tidemark.tier.metadata.head import Claim, Head, new_head
+from tidemark.tier.metadata.manifest import LoadedHead, ManifestStore
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
+from tidemark.tier.metadata.topics import TopicCatalog
+from tidemark.tier.metadata.transitions import abandon_copy, finish_copy, start_copy
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
-from tidemark.tier.remote_storage_manager import RemoteStorageManager, SegmentData
-from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.topics import TopicCatalog
-from tidemark.tier.transitions import abandon_copy, finish_copy, start_copy
+from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark.tiering import Tiering, TieringState
 from tidemark_broker.remote_log.thread_pools import Pool
 from tidemark_broker.remote_log.uploads import Upload, Uploads, drop_if_unreferenced

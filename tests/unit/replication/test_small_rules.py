@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from tests.control_messages import partition_states, topic_state
-from tidemark.tier.head import HeadPosition
+from tidemark.tier.metadata.head import HeadPosition
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer

@@ -87,4 +87,4 @@ def test_citations_in_prose_are_found(text: str) -> None:
 
 
 def test_code_and_commands_are_no_citations() -> None:
-    assert citations("`tidemark/tier/codec.py`, `helm test tidemark`, `make test`") == []
+    assert citations("`tidemark/tier/metadata/codec.py`, `helm test tidemark`, `make test`") == []

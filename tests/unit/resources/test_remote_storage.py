@@ -5,7 +5,7 @@ The API server would silently drop an unknown kind or field.
 
 import pytest
 
-from tidemark.tier.config import KINDS, RemoteStorage
+from tidemark.tier.stores.config import KINDS, RemoteStorage
 from tidemark_operator.resources import cluster
 from tidemark_operator.resources.crdgen import structural_schema
 

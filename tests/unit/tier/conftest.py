@@ -10,9 +10,10 @@ from typing import TypeVar
 
 import pytest
 
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.head import Claim, Head, new_head
-from tidemark.tier.objects import (
+from tidemark.tier.metadata.head import Claim, Head, new_head
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
+from tidemark.tier.stores.directory import DirectoryStore
+from tidemark.tier.stores.objects import (
     AlreadyExists,
     ObjectInfo,
     ObjectNotFound,
@@ -23,7 +24,6 @@ from tidemark.tier.objects import (
     Version,
     VersionedObject,
 )
-from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tiering import Tiering, TieringState
 
 TOPIC = "flights"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tidemark.tier import audit_record
-from tidemark.tier.audit_record import (
+from tidemark.tier.maintenance import audit_record
+from tidemark.tier.maintenance.audit_record import (
     BYTES_MAX,
     DESCRIBED_MAX,
     TOPICS_MAX,
@@ -22,9 +22,9 @@ from tidemark.tier.audit_record import (
     read_record,
     write_record,
 )
-from tidemark.tier.findings import FindingKind
-from tidemark.tier.layout import AUDIT_KEY, segment_key
-from tidemark.tier.objects import PreconditionFailed, StoreUnavailable
+from tidemark.tier.maintenance.findings import FindingKind
+from tidemark.tier.metadata.layout import AUDIT_KEY, segment_key
+from tidemark.tier.stores.objects import PreconditionFailed, StoreUnavailable
 
 NAME, ID = "flights", uuid.UUID(int=7)
 

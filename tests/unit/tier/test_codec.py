@@ -10,15 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.ids import id_text, parse_id
-from tidemark.tier.codec import ManifestCorrupt, decode_head, decode_page, encode_head, encode_page
-from tidemark.tier.head import PAGE_ENTRIES, ManifestPage, Mark, PageRef
-from tidemark.tier.layout import (
+from tidemark.tier.metadata.codec import (
+    ManifestCorrupt,
+    decode_head,
+    decode_page,
+    encode_head,
+    encode_page,
+)
+from tidemark.tier.metadata.head import PAGE_ENTRIES, ManifestPage, Mark, PageRef
+from tidemark.tier.metadata.layout import (
     head_key,
     partition_of_head,
     segment_key,
     topic_data_prefix,
 )
-from tidemark.tier.segment import Digests, SegmentState
+from tidemark.tier.metadata.segment import Digests, SegmentState
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.tier.config import (
+from tidemark.tier.open import open_tier
+from tidemark.tier.stores.config import (
     KINDS,
+    FilesystemConfig,
     ensure_place,
     from_json,
     location_of,
@@ -14,10 +16,8 @@ from tidemark.tier.config import (
     open_stores,
     to_json,
 )
-from tidemark.tier.config_fields import InvalidConfig
-from tidemark.tier.filesystem_config import FilesystemConfig
-from tidemark.tier.open import open_tier
-from tidemark.tier.s3_config import S3Config
+from tidemark.tier.stores.config_fields import InvalidConfig
+from tidemark.tier.stores.s3_config import S3Config
 
 S3 = {
     "endpoint": "http://127.0.0.1:9000",

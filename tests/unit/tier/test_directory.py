@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.objects import (
+from tidemark.tier.stores.directory import DirectoryStore
+from tidemark.tier.stores.objects import (
     AlreadyExists,
     ObjectNotFound,
     PreconditionFailed,

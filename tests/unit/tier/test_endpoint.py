@@ -4,8 +4,8 @@ import ipaddress
 
 import pytest
 
-from tidemark.tier.config_fields import InvalidConfig
-from tidemark.tier.endpoint import hands_out_credentials, parse_endpoint
+from tidemark.tier.stores.config_fields import InvalidConfig
+from tidemark.tier.stores.endpoint import hands_out_credentials, parse_endpoint
 
 
 @pytest.mark.parametrize(

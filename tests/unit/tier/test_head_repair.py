@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 
 from tests.unit.tier.test_sweeper import sweep, tier_on
-from tidemark.tier import head_repair, queries, transitions
-from tidemark.tier.auxiliary import Aux
-from tidemark.tier.findings import FindingKind
-from tidemark.tier.head import Claim, Head
-from tidemark.tier.head_repair import Evidence
-from tidemark.tier.layout import head_key, page_key
-from tidemark.tier.manifest import HeadWentBack, LoadedHead
+from tidemark.tier.maintenance import head_repair
+from tidemark.tier.maintenance.findings import FindingKind
+from tidemark.tier.maintenance.head_repair import Evidence
+from tidemark.tier.maintenance.topic_restore import restorable
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.head import Claim, Head
+from tidemark.tier.metadata.layout import head_key, page_key
+from tidemark.tier.metadata.manifest import HeadWentBack, LoadedHead
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier
-from tidemark.tier.remote_storage_manager import SegmentData
-from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.segment_origin import encode_origin
-from tidemark.tier.topic_restore import restorable
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.remote_storage_manager import SegmentData
+from tidemark.tier.segments.segment_origin import encode_origin
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_pipeline.audit import segments
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tidemark.tier.identity import WrongStore, ensure_identity
-from tidemark.tier.layout import IDENTITY_KEY
-from tidemark.tier.objects import StoreUnavailable
+from tidemark.tier.metadata.layout import IDENTITY_KEY
+from tidemark.tier.stores.objects import StoreUnavailable
 
 
 def test_an_identity_is_created_once_and_then_expected(memory: Any) -> None:

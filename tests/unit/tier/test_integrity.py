@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tidemark.records.batch import iter_headers, restamp
 from tidemark.records.builder import Record, build_batch
-from tidemark.tier import integrity
-from tidemark.tier.integrity import (
+from tidemark.tier.metadata.segment import Digests, SegmentEntry
+from tidemark.tier.segments import integrity
+from tidemark.tier.segments.integrity import (
     BatchLine,
     CheckedStream,
     LogDigest,
@@ -19,7 +20,6 @@ from tidemark.tier.integrity import (
     digest_of,
     log_digest,
 )
-from tidemark.tier.segment import Digests, SegmentEntry
 
 PIECE = 16
 

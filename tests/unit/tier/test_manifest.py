@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from tidemark.tier import directory, queries, transitions
-from tidemark.tier.codec import ManifestCorrupt, encode_head
-from tidemark.tier.head import Claim, Head, ManifestFenced
-from tidemark.tier.layout import head_key, pages_prefix
-from tidemark.tier.manifest import HeadNotFound, LoadedHead, ManifestStore, PageNotFound
-from tidemark.tier.objects import PreconditionFailed, StoreUnavailable
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.codec import ManifestCorrupt, encode_head
+from tidemark.tier.metadata.head import Claim, Head, ManifestFenced
+from tidemark.tier.metadata.layout import head_key, pages_prefix
+from tidemark.tier.metadata.manifest import HeadNotFound, LoadedHead, ManifestStore, PageNotFound
+from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.stores import directory
+from tidemark.tier.stores.objects import PreconditionFailed, StoreUnavailable
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 ONE = Claim(1, 0)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tidemark.ids import id_text
-from tidemark.tier import queries, transitions
-from tidemark.tier.filesystem_config import FilesystemConfig
-from tidemark.tier.head import Claim
-from tidemark.tier.manifest import HeadNotFound, ManifestStore
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.head import Claim
+from tidemark.tier.metadata.manifest import HeadNotFound, ManifestStore
+from tidemark.tier.metadata.queries import TierOffsetOutOfRange
+from tidemark.tier.metadata.topics import TopicAmbiguous, TopicCatalog, TopicNotFound, TopicObject
 from tidemark.tier.open import open_tier
-from tidemark.tier.queries import TierOffsetOutOfRange
 from tidemark.tier.reader import TierReader
-from tidemark.tier.topics import TopicAmbiguous, TopicCatalog, TopicNotFound, TopicObject
+from tidemark.tier.stores.config import FilesystemConfig
 
 ONE = Claim(1, 0)
 

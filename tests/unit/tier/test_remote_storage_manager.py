@@ -10,18 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.logfiles.transaction_index import AbortedTxn
-from tidemark.tier import auxiliary, directory
-from tidemark.tier.auxiliary import AbortedRanges, Aux, AuxCorrupt, pack, unpack
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.integrity import ObjectDamaged, digest_of
-from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
-from tidemark.tier.remote_storage_manager import (
+from tidemark.tier.metadata.segment import Digests
+from tidemark.tier.segments import auxiliary
+from tidemark.tier.segments.auxiliary import AbortedRanges, Aux, AuxCorrupt, pack, unpack
+from tidemark.tier.segments.integrity import ObjectDamaged, digest_of
+from tidemark.tier.segments.remote_storage_manager import (
     RemoteStorageManager,
     SegmentData,
     decode_custom_metadata,
     encode_custom_metadata,
 )
-from tidemark.tier.segment import Digests
+from tidemark.tier.stores import directory
+from tidemark.tier.stores.directory import DirectoryStore
+from tidemark.tier.stores.objects import ObjectNotFound, StoreUnavailable
 
 LOG = b"0123456789" * 10
 AUX = Aux(offset_index=b"oi", time_index=b"", leader_epochs=b"0\n0\n", producer_snapshot=b"ps")

@@ -15,16 +15,17 @@ from tests.unit.tier.test_manifest import (
     page_keys,
     start,
 )
-from tidemark.tier import queries, sweeper, transitions
-from tidemark.tier.head import Claim
-from tidemark.tier.layout import head_key, page_key, page_name
-from tidemark.tier.objects import StoreUnavailable, UnfinishedUpload
+from tidemark.tier.maintenance import sweeper
+from tidemark.tier.maintenance.sweep_lease import LEASE_MS, SweepLease, SweepLeaseTaken
+from tidemark.tier.maintenance.sweeper import Sweeper, SweepReport
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.head import Claim
+from tidemark.tier.metadata.layout import head_key, page_key, page_name
+from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
-from tidemark.tier.remote_storage_manager import NO_BUCKET, RemoteStorageManager
-from tidemark.tier.sweep_lease import LEASE_MS, SweepLease, SweepLeaseTaken
-from tidemark.tier.sweeper import Sweeper, SweepReport
-from tidemark.tier.topics import TopicCatalog
+from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager
+from tidemark.tier.stores.objects import NO_BUCKET, StoreUnavailable, UnfinishedUpload
 
 NOW_MS = 1_000_000_000
 DELAY_MS = 1000

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
+from tidemark.tier.stores.directory import DirectoryStore
+from tidemark.tier.stores.objects import ObjectNotFound, StoreUnavailable
 
 KEY = "data/t/0/1.log"
 

@@ -8,16 +8,16 @@ import pytest
 from tests.unit.tier.test_manifest import claim, manifests, start
 from tests.unit.tier.test_sweeper import tier_on
 from tidemark.logfiles.producer_snapshot import ProducerEntry, encode_snapshot
-from tidemark.tier import transitions
-from tidemark.tier.auxiliary import Aux, pack
-from tidemark.tier.head import Claim, IllegalTransition, ManifestFenced
 from tidemark.tier.identity import WrongStore, ensure_identity, hand_over, read_identity
-from tidemark.tier.manifest import LoadedHead, Transition
-from tidemark.tier.remote_storage_manager import encode_custom_metadata
-from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.tier.topic_restore import Restorable, restorable
-from tidemark.tier.topic_restore import claim as claim_topic
-from tidemark.tier.topics import TopicObject
+from tidemark.tier.maintenance.topic_restore import Restorable, restorable
+from tidemark.tier.maintenance.topic_restore import claim as claim_topic
+from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata.head import Claim, IllegalTransition, ManifestFenced
+from tidemark.tier.metadata.manifest import LoadedHead, Transition
+from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
+from tidemark.tier.metadata.topics import TopicObject
+from tidemark.tier.segments.auxiliary import Aux, pack
+from tidemark.tier.segments.remote_storage_manager import encode_custom_metadata
 from tidemark.tiering import Tiering, TieringState
 
 OLD, NEW = "cluster-1", "cluster-2"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidemark.tier import queries, transitions
-from tidemark.tier.head import (
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.head import (
     MARKS_MAX,
     Claim,
     Diverged,
@@ -18,7 +18,7 @@ from tidemark.tier.head import (
     ManifestPage,
     TopicDeleted,
 )
-from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 ONE = Claim(1, 0)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.effort import examples
-from tidemark.tier import queries, transitions
-from tidemark.tier.codec import decode_head, decode_page, encode_head, encode_page
-from tidemark.tier.head import (
+from tidemark.tier.metadata import queries, transitions
+from tidemark.tier.metadata.codec import decode_head, decode_page, encode_head, encode_page
+from tidemark.tier.metadata.head import (
     Claim,
     Head,
     IllegalTransition,
@@ -25,7 +25,7 @@ from tidemark.tier.head import (
     ManifestPage,
     new_head,
 )
-from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 TOPIC, TOPIC_ID, CLUSTER = "t", uuid.UUID(int=7), "c"

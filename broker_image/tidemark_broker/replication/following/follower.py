@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
-from tidemark.tier.head import HeadPosition
+from tidemark.tier.metadata.head import HeadPosition
 from tidemark_broker.log import CorruptRecords, ProducerBatch, StorageError, appending, truncation
 from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.logfiles.names import COORDINATORS_TOPICS
-from tidemark.tier.head import HeadPosition
+from tidemark.tier.metadata.head import HeadPosition
 from tidemark.tiering import NEVER_TIERED, LocalRetention, Tiering
 from tidemark.wire import control
 from tidemark_broker.admission.arrival_order import ArrivalOrder

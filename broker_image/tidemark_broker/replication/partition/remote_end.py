@@ -5,7 +5,7 @@ epoch it only grows. A head of a newer one replaces it, because after a disablem
 Delete (KIP-950) nothing of older epochs counts.
 """
 
-from tidemark.tier.head import HeadPosition
+from tidemark.tier.metadata.head import HeadPosition
 from tidemark_broker.replication.partition import prefix_rule
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.remote import RemoteEnd

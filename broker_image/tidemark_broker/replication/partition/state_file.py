@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 from tidemark.leader_recovery import LeaderRecoveryState
-from tidemark.tier.head import HeadPosition
+from tidemark.tier.metadata.head import HeadPosition
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.log import StorageError

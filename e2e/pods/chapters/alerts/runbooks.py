@@ -16,8 +16,8 @@ from e2e.pods.objects import KEYS, STORE, STORE_PORT
 from e2e.pods.stage import Stage
 
 FOLDER = ROOT / "docs" / "runbooks"
-#: Ours, by their names on the PATH.
-PROGRAMS = {"kubectl-tidemark": "tidemark_cli.kubectl_plugin", "tidemark": "tidemark_cli.main"}
+#: Applications of ``tidemark_cli.main``, by their names on the PATH.
+PROGRAMS = {"kubectl-tidemark": "plugin", "tidemark": "app"}
 #: What stands for NAME, by the kind that it is a name of, and for what a Cluster says of its store.
 NAMES = {"tmt": "orders", "tmb": "broker-1", "tmrd": "waits", "tmx": "alerts-export"}
 STANDS_FOR = {"ENDPOINT": f"http://minio.{STORE}.svc:{STORE_PORT}", "BUCKETS": "tier"}
@@ -64,7 +64,10 @@ def follow(stage: Stage, alerts: Sequence[str]) -> None:
 def _programs(folder: Path, kubectl: str) -> Path:
     """A folder for the PATH."""
     folder.mkdir(parents=True, exist_ok=True)
-    ours = {name: f"{sys.executable} -m {module}" for name, module in PROGRAMS.items()}
+    ours = {
+        name: f'{sys.executable} -c "from tidemark_cli.main import {app}; {app}()"'
+        for name, app in PROGRAMS.items()
+    }
     for name, program in {"kubectl": kubectl, **ours}.items():
         path = folder / name
         path.write_text(f'#!/bin/sh\nexec {program} "$@"\n', encoding="utf-8")

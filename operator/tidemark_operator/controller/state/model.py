@@ -19,7 +19,7 @@ from tidemark.configuration.broker_keys import (
 from tidemark.configuration.table import CLUSTER
 from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.reasons import Reason
-from tidemark.tier.audit_record import TopicAudit
+from tidemark.tier.maintenance.audit_record import TopicAudit
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint
 from tidemark.wire.users import ClientQuota

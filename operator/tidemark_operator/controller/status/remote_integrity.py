@@ -13,8 +13,8 @@ import dataclasses
 
 from tidemark.message_text import count
 from tidemark.reasons import Reason
-from tidemark.tier.audit_record import TopicAudit, WorstFinding
-from tidemark.tier.findings import FindingKind
+from tidemark.tier.maintenance.audit_record import TopicAudit, WorstFinding
+from tidemark.tier.maintenance.findings import FindingKind
 from tidemark.tiering import DisablePolicy
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import Json, PersistedTiering, TopicInfo

@@ -1,0 +1,245 @@
+"""Storage manager that copies segments to and from the object store (Kafka's RemoteStorageManager).
+
+Each segment has two objects, ``.log`` and ``.aux``. Copying is repeatable and overwrites; deleting
+a missing segment succeeds; a copy is readable when ``copy_segment`` returns.
+
+KIP-917: ``copy_segment`` returns custom metadata that is opaque to all other components, here
+compact JSON: ``{"b": bucket, "n": stored bytes, indexes included}`` (no ``b`` for a directory).
+With several buckets a hash of the segment id selects one. The custom metadata decides where a
+segment is stored, whatever the configuration is later. A copy that was never finished has none, so
+its objects are deleted in every configured bucket. The caller checks the size of the metadata.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.reasons import Reason
+from tidemark.tier.metadata.layout import topic_data_prefix
+from tidemark.tier.metadata.segment import Digests, SegmentEntry
+from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt, pack, unpack
+from tidemark.tier.segments.integrity import LogDigest, damaged, digest_of, log_digest
+from tidemark.tier.stores.objects import (
+    NO_BUCKET,
+    DeletesRefused,
+    ObjectInfo,
+    ObjectStore,
+    ObjectTooLarge,
+    StoreUnavailable,
+)
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentData:
+    """Segment to copy: a closed, fsynced log file of ``size_bytes``, and its auxiliary data."""
+
+    log: Path
+    size_bytes: int
+    aux: Aux
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Result of a copy, to be recorded in the manifest: see KIP-917, and ``integrity``."""
+
+    custom_metadata: bytes | None
+    digests: Digests
+
+
+class RemoteStorageManager:
+    """Storage manager over one store per bucket, in the configured order. Calls block.
+
+    Raises ObjectNotFound if a segment's object is missing, StoreUnavailable, ObjectDamaged.
+    """
+
+    def __init__(self, buckets: Mapping[str, ObjectStore]) -> None:
+        if not buckets:
+            raise ValueError("a storage manager needs at least one bucket")
+        self._buckets = dict(buckets)
+        self._names = tuple(buckets)
+
+    @property
+    def stores(self) -> Mapping[str, ObjectStore]:
+        """Store of each bucket."""
+        return self._buckets
+
+    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
+        """Upload a segment's log and its auxiliary object; return its location and digests.
+
+        The segment id selects the bucket. The log is hashed while it is uploaded, and the auxiliary
+        object contains the digests of its pieces. Raises ValueError if the local file cannot be
+        read.
+        """
+        # The id is random, so its hash spreads segments evenly over the buckets.
+        bucket = self._choose(entry)
+        store = self._buckets[bucket]
+        digest = LogDigest()
+        with data.log.open("rb", buffering=0) as log:
+            store.put_stream(entry.log_key, _parts(log.fileno(), data.size_bytes, digest))
+        pieces = digest.finish()
+        aux = pack(replace(data.aux, pieces=pieces))
+        # The auxiliary object is last: a copy with both objects is complete.
+        store.put(entry.aux_key, aux)
+        custom = encode_custom_metadata(bucket, data.size_bytes + len(aux))
+        return Copied(custom, Digests(log_digest(pieces), digest_of(aux)))
+
+    def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
+        """Return bytes of the segment's log from position ``start``, cut off at its end."""
+        # The manifest's size bounds the read, whatever the object's size is.
+        end = min(end_exclusive, entry.size_bytes)
+        return self._where(entry).get_range(entry.log_key, start, end) if start < end else b""
+
+    def fetch_aux(self, entry: SegmentEntry) -> Aux:
+        """Return a segment's indexes, snapshots and digests as they were copied.
+
+        Raises ObjectDamaged if they differ from the copied ones or cannot be parsed.
+        """
+        store = self._where(entry)
+        try:
+            data = store.get(entry.aux_key).data
+        except ObjectTooLarge as error:
+            raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
+        # Entries of the manifest's first format have no digest.
+        if entry.digests is not None and digest_of(data) != entry.digests.aux:
+            what = "its SHA-256 is not the manifest's"
+            raise damaged(entry, entry.aux_key, store.describe(), what)
+        try:
+            return unpack(data, "it")
+        except AuxCorrupt as error:
+            raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
+
+    def delete(self, entries: Sequence[SegmentEntry]) -> None:
+        """Delete both objects of each segment; those of an unfinished copy in every bucket.
+
+        Raises DeletesRefused if some remain and all others are deleted; after another error some
+        may be deleted.
+        """
+        keys: dict[str, list[str]] = {}
+        for entry in entries:
+            # Without custom metadata the copy was never finished, so its bucket is not recorded.
+            unknown = entry.custom_metadata is None
+            for name in self._names if unknown else (self._bucket_of(entry),):
+                keys.setdefault(name, []).extend((entry.log_key, entry.aux_key))
+        _delete_each([(self._buckets[name], there) for name, there in keys.items()])
+
+    def describe(self, entry: SegmentEntry) -> str:
+        """Return a segment's location for messages: the bucket, or the directory."""
+        return self._where(entry).describe()
+
+    def list_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[ObjectInfo]:
+        """Yield the data objects of a topic in all buckets: none once nothing of it is left."""
+        for store in self._buckets.values():
+            yield from store.list(topic_data_prefix(topic, topic_id))
+
+    def sweep_topic(self, topic: str, topic_id: uuid.UUID, limit: int) -> int:
+        """Delete data objects of a deleted topic in every bucket, whether named or not.
+
+        At most ``limit`` of each bucket. Returns how many there were.
+        """
+        there = []
+        for store in self._buckets.values():
+            listed = itertools.islice(store.list(topic_data_prefix(topic, topic_id)), limit)
+            there.append((store, [info.key for info in listed]))
+        # Listed before deleting: a listing that is modified meanwhile may skip keys.
+        _delete_each(there)
+        return sum(len(keys) for _, keys in there)
+
+    def _choose(self, entry: SegmentEntry) -> str:
+        digest = hashlib.sha256(entry.segment_id.bytes).digest()
+        return self._names[int.from_bytes(digest[:8]) % len(self._names)]
+
+    def _where(self, entry: SegmentEntry) -> ObjectStore:
+        return self._buckets[self._bucket_of(entry)]
+
+    def _bucket_of(self, entry: SegmentEntry) -> str:
+        """Return a segment's recorded bucket, or for a new copy the one that its id selects.
+
+        Raises StoreUnavailable if the recorded bucket is no longer configured.
+        """
+        if entry.custom_metadata is None:
+            return self._choose(entry)
+        bucket, _ = decode_custom_metadata(entry.custom_metadata)
+        # Reading another bucket instead would report the segment as missing.
+        if bucket not in self._buckets:
+            raise StoreUnavailable(
+                f"{entry.key} is in bucket {bucket!r}, which is no longer configured: add it to "
+                "the remote storage's buckets again",
+                reason=Reason.BUCKET_NOT_CONFIGURED,
+                retriable=False,
+            )
+        return bucket
+
+
+def _delete_each(there: Sequence[tuple[ObjectStore, Sequence[str]]]) -> None:
+    """Delete keys from every store; a store that refuses some does not stop the others."""
+    first: DeletesRefused | None = None
+    refused: dict[str, str] = {}
+    for store, keys in there:
+        try:
+            if keys:
+                store.delete_many(keys)
+        except DeletesRefused as error:
+            # Continue with the other buckets, and report all refusals together.
+            first = first or error
+            refused |= error.refused
+    if first is not None:
+        raise DeletesRefused(first.where, refused, reason=first.reason)
+
+
+def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:
+    """Yield exactly ``size_bytes`` of an open file, and hash them with ``digest``.
+
+    A file that is shorter or cannot be read raises ValueError, because it is not the store's fault.
+    An upload that ended early would otherwise look like a complete, shorter object.
+    """
+    position = 0
+    while position < size_bytes:
+        try:
+            # pread leaves the file's position alone, which other readers may share.
+            part = os.pread(descriptor, min(_READ_BYTES, size_bytes - position), position)
+        except OSError as error:
+            raise ValueError(f"the file to be copied cannot be read: {error}") from error
+        if not part:
+            raise ValueError(f"the file has {position} of the {size_bytes} bytes to be copied")
+        digest.update(part)
+        yield part
+        position += len(part)
+
+
+def encode_custom_metadata(bucket: str, stored_bytes: int) -> bytes:
+    """Return compact JSON; a directory has no bucket."""
+    fields: dict[str, str | int] = {"b": bucket} if bucket else {}
+    fields["n"] = stored_bytes
+    return json.dumps(fields, separators=(",", ":")).encode("utf-8")
+
+
+def decode_custom_metadata(data: bytes) -> tuple[str, int]:
+    """Return the bucket and the stored bytes from a segment's custom metadata (KIP-917).
+
+    Raises StoreUnavailable, not retriable, for metadata of another storage manager.
+    """
+    # b: bucket, absent in a store without buckets. n: bytes of both objects.
+    try:
+        fields = json.loads(data)
+        return str(fields.get("b", NO_BUCKET)), int(fields["n"])
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise StoreUnavailable(
+            f"custom metadata {data[:64]!r} was written by another storage manager: configure that "
+            "one",
+            reason=Reason.FOREIGN_CUSTOM_METADATA,
+            retriable=False,
+        ) from error
