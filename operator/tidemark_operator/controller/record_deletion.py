@@ -18,15 +18,13 @@ from kio.schema.errors import ErrorCode
 from tidemark.message_text import count, numbered, numbers
 from tidemark.reasons import Reason
 from tidemark.wire.deletions import (
-    HIGH_WATERMARK,
-    NO_TIME,
     DeletionPoint,
     DeletionPointQuery,
     PartitionDeletion,
     PartitionDeletionResult,
 )
 from tidemark_operator.controller.state.controller_state import ControllerState
-from tidemark_operator.controller.state.model import NO_LEADER, Json, PartitionRow, TopicInfo
+from tidemark_operator.controller.state.model import NO_LEADER, Json, TopicInfo
 
 #: A time-out is no error: some replicas need longer, and the low watermark shows their progress.
 _NO_ERROR = frozenset({ErrorCode.none.value, ErrorCode.request_timed_out.value})
@@ -41,6 +39,10 @@ _FATAL = frozenset(
     }
 )
 _FATAL_NAMES = frozenset(code.name.upper() for code in _FATAL)
+#: Partition of a target that is for all partitions.
+ALL_PARTITIONS = -1
+#: Leader epoch of a target, whose leader is not known yet. Brokers refuse it.
+NO_LEADER_EPOCH = -1
 #: Time to wait for a missing Topic without a time-out in the spec: objects that are applied
 #: together arrive in any order.
 TOPIC_TIMEOUT_MS = 5 * 60 * 1000
@@ -60,20 +62,6 @@ def error_name(code: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionTarget:
-    """An entry of the spec.
-
-    ``partition`` None stands for all. One of the two points is set. ``leader_epoch``: the records
-    to delete have this epoch or an earlier one.
-    """
-
-    partition: int | None
-    before_offset: int | None = None
-    before_time_ms: int | None = None
-    leader_epoch: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionProgress:
     """Progress of one partition; ``error`` starts with Kafka's error name, "" for none."""
 
@@ -89,6 +77,9 @@ class DeletionProgress:
 class DeletionInfo:
     """A ``RecordDeletion`` object.
 
+    ``targets``: the points of the spec, as queries without their leader's epoch.
+    ``latest_epochs``: leader epoch of the spec, by partition. The records to delete have this epoch
+    or an earlier one.
     ``expected_topic_id`` is the only topic that may lose records; None: whichever has the name.
     ``resolved`` has the frozen offset of each partition, with the leader epoch of the last record
     below it and where deletion starts; None before the offsets are frozen. ``topic_id`` is set with
@@ -99,8 +90,9 @@ class DeletionInfo:
     uid: uuid.UUID
     generation: int
     topic_key: str
-    targets: tuple[DeletionTarget, ...]
+    targets: tuple[DeletionPointQuery, ...]
     created_ms: int
+    latest_epochs: Mapping[int, int] = dataclasses.field(default_factory=dict)
     expected_topic_id: uuid.UUID | None = None
     timeout_ms: int | None = None
     dry_run: bool = False
@@ -391,21 +383,20 @@ def _error_text(answer: PartitionDeletionResult, offset: int) -> str:
 
 def _points(
     state: ControllerState, topic: TopicInfo, view: DeletionInfo
-) -> dict[int, DeletionTarget]:
-    """Return the target (offset or time) of each partition that the RecordDeletion names.
+) -> dict[int, DeletionPointQuery]:
+    """Return the query (offset or time) of each partition that the RecordDeletion names, without
+    its leader's epoch.
 
     A time after the object's creation is reduced to the creation time: records that were written
     later are not meant.
     """
-    points: dict[int, DeletionTarget] = {}
+    points: dict[int, DeletionPointQuery] = {}
     for target in view.targets:
-        # Without a partition, the target is for all partitions.
-        every = range(state.partitions_of(topic))
-        named = every if target.partition is None else (target.partition,)
-        time_ms = target.before_time_ms
-        if time_ms is not None:
-            target = dataclasses.replace(target, before_time_ms=min(time_ms, view.created_ms))
-        points.update(dict.fromkeys(named, target))
+        is_for_all = target.partition == ALL_PARTITIONS
+        named = range(state.partitions_of(topic)) if is_for_all else (target.partition,)
+        time_ms = min(target.before_time_ms, view.created_ms)
+        for part in named:
+            points[part] = dataclasses.replace(target, partition=part, before_time_ms=time_ms)
     return points
 
 
@@ -436,17 +427,9 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
         return DeletionWait(reason=Reason.PARTITIONS_OFFLINE, message=text)
     by_leader: dict[int, list[DeletionPointQuery]] = {}
     for part in sorted(points):
-        by_leader.setdefault(rows[part].leader, []).append(_query_of(rows[part], points[part]))
+        query = dataclasses.replace(points[part], leader_epoch=rows[part].leader_epoch)
+        by_leader.setdefault(rows[part].leader, []).append(query)
     return Resolve(topic_id=topic.id, queries=by_leader)
-
-
-def _query_of(row: PartitionRow, target: DeletionTarget) -> DeletionPointQuery:
-    return DeletionPointQuery(
-        partition=row.partition,
-        leader_epoch=row.leader_epoch,
-        before_offset=HIGH_WATERMARK if target.before_offset is None else target.before_offset,
-        before_time_ms=NO_TIME if target.before_time_ms is None else target.before_time_ms,
-    )
 
 
 def freeze(
@@ -500,44 +483,48 @@ def freeze(
         if codes:
             text += f" ({', '.join(sorted(map(error_name, codes)))})"
         return DeletionWait(reason=Reason.RESOLVING, message=text)
-    resolved = {part: _resolved(answers[part], points[part]) for part in sorted(points)}
+    refusals = {
+        part: error
+        for part in sorted(points)
+        if (error := _refusal(answers[part], view.latest_epochs.get(part)))
+    }
+    resolved = {part: _resolved(answers[part], part in refusals) for part in sorted(points)}
     # The size is only shown if it is known for every partition.
     sizes = [point.size_bytes for point in resolved.values() if point.size_bytes >= 0]
     return dataclasses.replace(
         view,
         topic_id=topic.id,
         resolved=resolved,
-        progress={
-            part: DeletionProgress(error=error)
-            for part in resolved
-            if (error := _refused(answers[part], points[part]))
-        },
+        progress={part: DeletionProgress(error=error) for part, error in refusals.items()},
         records=sum(point.offset - point.log_start_offset for point in resolved.values()),
         size_bytes=sum(sizes) if len(sizes) == len(resolved) else None,
         started_ms=now_ms,
     )
 
 
-def _resolved(answer: DeletionPoint, target: DeletionTarget) -> DeletionPoint:
+def _resolved(answer: DeletionPoint, is_refused: bool) -> DeletionPoint:
     """Return the point to freeze: a refused partition has no records to delete, and none below its
     log start.
     """
-    if _refused(answer, target):
+    if is_refused:
         return dataclasses.replace(answer, log_start_offset=answer.offset, size_bytes=0)
     start = min(answer.log_start_offset, answer.offset)
     return dataclasses.replace(answer, log_start_offset=start)
 
 
-def _refused(answer: DeletionPoint, target: DeletionTarget) -> str:
-    """Return why no record of a partition is deleted, "" if they are."""
+def _refusal(answer: DeletionPoint, latest_epoch: int | None) -> str:
+    """Return why no record of a partition is deleted, "" if they are.
+
+    ``latest_epoch``: leader epoch in the spec, None for none.
+    """
     if answer.offset > answer.high_watermark:
         beyond = f"{answer.offset} is beyond the high watermark {answer.high_watermark}"
         return f"OFFSET_OUT_OF_RANGE: {beyond}"
-    if target.leader_epoch is not None and answer.last_epoch > target.leader_epoch:
+    if latest_epoch is not None and answer.last_epoch > latest_epoch:
         return (
             f"OFFSET_OUT_OF_RANGE: the last record below {answer.offset} has "
             f"leader epoch {answer.last_epoch}, later than leaderEpoch "
-            f"{target.leader_epoch}. The topic was restored from its tier, or a "
+            f"{latest_epoch}. The topic was restored from its tier, or a "
             "leader was elected uncleanly, so these are other records. To "
             "delete them, create another RecordDeletion"
         )

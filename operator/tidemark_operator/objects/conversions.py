@@ -18,11 +18,12 @@ from tidemark.ids import id_text, parse_id
 from tidemark.reasons import Reason, RebuildingReason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
-from tidemark.wire.deletions import DeletionPoint
+from tidemark.wire.deletions import HIGH_WATERMARK, NO_TIME, DeletionPoint, DeletionPointQuery
 from tidemark_operator.controller.record_deletion import (
+    ALL_PARTITIONS,
+    NO_LEADER_EPOCH,
     DeletionInfo,
     DeletionProgress,
-    DeletionTarget,
 )
 from tidemark_operator.controller.slice_claim import Claimant
 from tidemark_operator.controller.state.model import (
@@ -49,7 +50,12 @@ from tidemark_operator.resources.names import (
     SWEEP_PAUSED_ANNOTATION,
     TOPIC_FINALIZER,
 )
-from tidemark_operator.resources.record_deletion import RecordDeletion, RecordDeletionSpec
+from tidemark_operator.resources.record_deletion import (
+    AllPartitions,
+    PartitionPoint,
+    RecordDeletion,
+    RecordDeletionSpec,
+)
 from tidemark_operator.resources.scalars import duration_ms, ms_of_time
 from tidemark_operator.resources.topic import ClientChangesName, Topic
 from tidemark_operator.resources.topic import DisablePolicyName as SpecPolicy
@@ -384,6 +390,11 @@ def deletion_info(body: Json) -> DeletionInfo:
         generation=meta.generation,
         topic_key=f"{meta.namespace}/{spec.topic_ref.name}",
         targets=_targets(spec),
+        latest_epochs={
+            point.partition: point.leader_epoch
+            for point in spec.partitions or ()
+            if point.leader_epoch is not None
+        },
         created_ms=_created_ms(request),
         expected_topic_id=None if spec.topic_id is None else parse_id(spec.topic_id),
         timeout_ms=None if spec.timeout is None else duration_ms(spec.timeout),
@@ -403,27 +414,19 @@ def deletion_info(body: Json) -> DeletionInfo:
     )
 
 
-def _targets(spec: RecordDeletionSpec) -> tuple[DeletionTarget, ...]:
-    """Return the offsets or times up to which a RecordDeletion deletes.
-
-    A target without a partition is for all partitions.
-    """
+def _targets(spec: RecordDeletionSpec) -> tuple[DeletionPointQuery, ...]:
+    """Return the offsets or times up to which a RecordDeletion deletes."""
     # The schema allows either one point for all partitions, or a list of partitions.
     if spec.all is not None:
-        time = spec.all.before_time
-        return (
-            DeletionTarget(
-                partition=None,
-                before_offset=spec.all.before_offset,
-                before_time_ms=None if time is None else ms_of_time(time),
-            ),
-        )
-    return tuple(
-        DeletionTarget(
-            partition=point.partition,
-            before_offset=point.before_offset,
-            leader_epoch=point.leader_epoch,
-            before_time_ms=None if point.before_time is None else ms_of_time(point.before_time),
-        )
-        for point in spec.partitions or ()
+        return (_target(ALL_PARTITIONS, spec.all),)
+    return tuple(_target(point.partition, point) for point in spec.partitions or ())
+
+
+def _target(partition: int, point: AllPartitions | PartitionPoint) -> DeletionPointQuery:
+    offset, time = point.before_offset, point.before_time
+    return DeletionPointQuery(
+        partition=partition,
+        leader_epoch=NO_LEADER_EPOCH,
+        before_offset=HIGH_WATERMARK if offset is None else offset,
+        before_time_ms=NO_TIME if time is None else ms_of_time(time),
     )

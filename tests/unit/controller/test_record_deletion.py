@@ -27,11 +27,12 @@ from tidemark.wire.deletions import (
 )
 from tidemark_operator.controller import record_deletion
 from tidemark_operator.controller.record_deletion import (
+    ALL_PARTITIONS,
+    NO_LEADER_EPOCH,
     TOPIC_TIMEOUT_MS,
     Delete,
     DeletionInfo,
     DeletionProgress,
-    DeletionTarget,
     DeletionWait,
     Finished,
     Resolve,
@@ -54,7 +55,7 @@ def _world() -> ControllerWorld:
     )
 
 
-def _view(*targets: DeletionTarget, **fields: object) -> DeletionInfo:
+def _view(*targets: DeletionPointQuery, **fields: object) -> DeletionInfo:
     view = DeletionInfo(
         key="ns/purge",
         uid=numbered_uuid(77),
@@ -66,7 +67,12 @@ def _view(*targets: DeletionTarget, **fields: object) -> DeletionInfo:
     return dataclasses.replace(view, **fields)  # type: ignore[arg-type]
 
 
-ALL_TO_HW = DeletionTarget(partition=None, before_offset=-1)
+def _target(partition: int, **point: int) -> DeletionPointQuery:
+    """Return an entry of the spec; without a point it is for everything that is committed."""
+    return DeletionPointQuery(partition=partition, leader_epoch=NO_LEADER_EPOCH, **point)
+
+
+ALL_TO_HW = _target(ALL_PARTITIONS)
 
 
 def _answers(step: Step, found: dict[int, int] | None = None) -> dict[int, DeletionPoint]:
@@ -141,13 +147,13 @@ def test_leaders_are_queried_for_the_offsets_of_their_partitions() -> None:
 @pytest.mark.parametrize(
     ("target", "found", "offset"),
     [
-        (DeletionTarget(partition=1, before_offset=42), {}, 42),
-        (DeletionTarget(partition=1, before_offset=-1), {}, 100),
-        (DeletionTarget(partition=1, before_time_ms=NOON), {NOON: 61}, 61),
+        (_target(1, before_offset=42), {}, 42),
+        (_target(1), {}, 100),
+        (_target(1, before_time_ms=NOON), {NOON: 61}, 61),
     ],
 )
 def test_targets_are_resolved_to_offsets(
-    target: DeletionTarget, found: dict[int, int], offset: int
+    target: DeletionPointQuery, found: dict[int, int], offset: int
 ) -> None:
     """The frozen epoch is that of the records, not the leader's current epoch."""
     frozen = _frozen(_world(), _view(target), found)
@@ -184,7 +190,7 @@ def test_unknown_bytes_of_one_partition_omit_the_total() -> None:
 
 
 def test_future_time_is_replaced_by_the_creation_time() -> None:
-    target = DeletionTarget(partition=1, before_time_ms=T0 + 1)
+    target = _target(1, before_time_ms=T0 + 1)
     frozen = _frozen(_world(), _view(target), {T0: 61})
     assert _offsets(frozen) == {1: 61}
 
@@ -239,8 +245,8 @@ def test_a_topic_deleted_during_the_query_is_named() -> None:
 
 def test_an_unknown_partition_fails_before_anything_is_deleted() -> None:
     targets = (
-        DeletionTarget(partition=0, before_offset=1),
-        DeletionTarget(partition=9, before_offset=1),
+        _target(0, before_offset=1),
+        _target(9, before_offset=1),
     )
     step = record_deletion.next_step(_world().state, _view(*targets), now_ms=T0)
     assert isinstance(step, Finished)
@@ -253,8 +259,8 @@ def test_beyond_the_high_watermark_fails_that_partition_only() -> None:
         world,
         _view(
             # The offset exceeds the high watermark, as in Kafka's DeleteRecords.
-            DeletionTarget(partition=0, before_offset=101),
-            DeletionTarget(partition=1, before_offset=50),
+            _target(0, before_offset=101),
+            _target(1, before_offset=50),
         ),
     )
     step = record_deletion.next_step(world.state, view, now_ms=T0)
@@ -274,9 +280,10 @@ def test_records_of_a_later_epoch_than_requested_are_kept() -> None:
     view = _frozen(
         world,
         _view(
+            _target(0, before_offset=90),
+            _target(1, before_offset=50),
             # The user expects records up to epoch 2, but the log has epoch 3 there.
-            DeletionTarget(partition=0, before_offset=90, leader_epoch=2),
-            DeletionTarget(partition=1, before_offset=50, leader_epoch=3),
+            latest_epochs={0: 2, 1: 3},
         ),
     )
     step = record_deletion.next_step(world.state, view, now_ms=T0)

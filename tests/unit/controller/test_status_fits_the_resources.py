@@ -14,11 +14,12 @@ from tests.unit.controller.controller_world import (
     numbered_uuid,
     topic,
 )
-from tidemark.wire.deletions import DeletionPoint, PartitionDeletionResult
+from tidemark.wire.deletions import DeletionPoint, DeletionPointQuery, PartitionDeletionResult
 from tidemark_operator.controller import record_deletion, tiering_disablement
 from tidemark_operator.controller.record_deletion import (
+    ALL_PARTITIONS,
+    NO_LEADER_EPOCH,
     DeletionInfo,
-    DeletionTarget,
     Resolve,
 )
 from tidemark_operator.controller.state import commit
@@ -84,7 +85,7 @@ def test_record_deletions() -> None:
         uid=numbered_uuid(5),
         generation=1,
         topic_key="ns/topic-1",
-        targets=(DeletionTarget(partition=None, before_offset=-1),),
+        targets=(DeletionPointQuery(partition=ALL_PARTITIONS, leader_epoch=NO_LEADER_EPOCH),),
         created_ms=T0,
     )
     step = record_deletion.next_step(world.state, view, now_ms=T0)

@@ -249,3 +249,13 @@ async def test_a_record_deletion_that_fails_has_failed_for_kstatus(world: ShellW
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "False"
     assert kstatus.verdict(world.known(RECORD_DELETION, "d")) is kstatus.StatusVerdict.FAILED
+
+
+async def test_records_of_a_later_leader_epoch_than_the_spec_are_kept(world: ShellWorld) -> None:
+    world.engine.answers["deletion_points"] = lambda *call: [
+        replace(point, last_epoch=2) for point in points(*call)
+    ]
+    request_deletion(world, partitions=[{"partition": 0, "beforeOffset": 40, "leaderEpoch": 1}])
+    await run(world)
+    assert deletions(world) == []
+    assert "later than leaderEpoch 1" in str(world.status(RECORD_DELETION, "d"))
