@@ -66,33 +66,16 @@ class BrokerSpec(SpecModel):
     )
 
     cluster_ref: FixedClusterRef
-    node_id: Annotated[
-        int,
-        Field(ge=0, le=INT32_MAX, description="Kafka node id, unique in the Cluster."),
-        KubernetesSchema(format="int32"),
-    ]
-    rack: Annotated[
-        Rack | None,
-        Field(
-            description="Failure zone of the broker. The replicas of a partition are spread "
-            "over racks."
-        ),
-    ] = None
-    drain: Annotated[
-        bool | None,
-        Field(
-            description="Move all replicas to other brokers and place no new ones here. "
-            "The broker keeps serving and is not removed. Default: false."
-        ),
-    ] = None
-    workload: Annotated[
-        Workload,
-        Field(
-            description="Runner of the process. External: an external tool runs it and it "
-            "registers itself. Pod: the operator manages a pod. Observed: the "
-            "operator mirrors a broker of Apache Kafka."
-        ),
-    ]
+    node_id: Annotated[int, Field(ge=0, le=INT32_MAX), KubernetesSchema(format="int32")]
+    """Kafka node id, unique in the Cluster."""
+    rack: Rack | None = None
+    """Failure zone of the broker. The replicas of a partition are spread over racks."""
+    drain: bool | None = None
+    """Move all replicas to other brokers and place no new ones here. The broker keeps serving and
+    is not removed. Default: false."""
+    workload: Workload
+    """Runner of the process. External: an external tool runs it and it registers itself. Pod: the
+    operator manages a pod. Observed: the operator mirrors a broker of Apache Kafka."""
     pod: BrokerPod | None = None
 
 
@@ -107,12 +90,12 @@ class ListenerEndpoint(ApiModel):
 class DrainStatus(ApiModel):
     """Progress of a broker that is being drained or deleted."""
 
-    remaining: Annotated[Count, Field(description="Replicas that are still on the broker.")]
-    moving: Annotated[Count, Field(description="Replicas whose successors are catching up.")]
-    stuck: Annotated[
-        Count,
-        Field(description="Replicas that cannot move. The condition Draining names the cause."),
-    ]
+    remaining: Count
+    """Replicas that are still on the broker."""
+    moving: Count
+    """Replicas whose successors are catching up."""
+    stuck: Count
+    """Replicas that cannot move. The condition Draining names the cause."""
 
 
 class BrokerStatus(ApiModel):
@@ -122,46 +105,35 @@ class BrokerStatus(ApiModel):
     controller_epoch: ControllerEpoch | None = None
     broker_epoch: Annotated[
         int | None,
-        Field(ge=0, description="Broker epoch of the latest registration."),
+        Field(ge=0),
         # The epoch fences former registrations of the broker.
         KubernetesSchema(
             Rule(rule="self >= oldSelf", message="brokerEpoch never goes back"), format="int64"
         ),
     ] = None
-    incarnation_id: Annotated[
-        str | None,
-        Field(
-            max_length=36, description="Id of the process incarnation. It changes at each start."
-        ),
-    ] = None
-    directory_id: Annotated[
-        str | None, Field(max_length=36, description="Id of the log directory.")
-    ] = None
-    rack: Annotated[
-        str | None,
-        Field(max_length=255, description="Failure zone from the latest registration."),
-    ] = None
+    """Broker epoch of the latest registration."""
+    incarnation_id: Annotated[str | None, Field(max_length=36)] = None
+    """Id of the process incarnation. It changes at each start."""
+    directory_id: Annotated[str | None, Field(max_length=36)] = None
+    """Id of the log directory."""
+    rack: Annotated[str | None, Field(max_length=255)] = None
+    """Failure zone from the latest registration."""
     endpoints: Annotated[
-        tuple[ListenerEndpoint, ...],
-        Field(max_length=16, description="Listeners from the latest registration."),
-        KubernetesSchema(**ATOMIC),
+        tuple[ListenerEndpoint, ...], Field(max_length=16), KubernetesSchema(**ATOMIC)
     ] = ()
+    """Listeners from the latest registration."""
     external_endpoints: Annotated[
-        tuple[ListenerEndpoint, ...] | None,
-        Field(max_length=16, description="Advertised addresses of the external listeners."),
-        KubernetesSchema(**ATOMIC),
+        tuple[ListenerEndpoint, ...] | None, Field(max_length=16), KubernetesSchema(**ATOMIC)
     ] = None
-    leaders: Annotated[
-        Count | None, Field(description="Number of partitions that the broker leads.")
-    ] = None
-    replicas: Annotated[Count | None, Field(description="Number of replicas on the broker.")] = None
-    drain: Annotated[
-        DrainStatus | None,
-        Field(description="Progress of a drain or deletion. Unset if the broker is to stay."),
-    ] = None
-    log_bytes: Annotated[Count | None, Field(description="Size of the broker's logs in bytes.")] = (
-        None
-    )
+    """Advertised addresses of the external listeners."""
+    leaders: Count | None = None
+    """Number of partitions that the broker leads."""
+    replicas: Count | None = None
+    """Number of replicas on the broker."""
+    drain: DrainStatus | None = None
+    """Progress of a drain or deletion. Unset if the broker is to stay."""
+    log_bytes: Count | None = None
+    """Size of the broker's logs in bytes."""
     conditions: Conditions = ()
 
 

@@ -124,21 +124,12 @@ class PodListener(SpecModel):
     name: Annotated[str, Field(min_length=1, max_length=13, pattern="^[A-Z][A-Z0-9]{0,12}$")]
     port: Port
     protocol: ListenerProtocol
-    tls_secret_ref: Annotated[
-        SecretRef | None,
-        Field(
-            description="Secret with the keys tls.crt and tls.key. With the key ca.crt, the "
-            "broker also verifies client certificates."
-        ),
-    ] = None
-    external: Annotated[
-        ExternalListener | None,
-        Field(
-            description="Expose the listener outside the Kubernetes cluster. Clients of "
-            "this listener receive external addresses. Unset: the listener is "
-            "internal."
-        ),
-    ] = None
+    tls_secret_ref: SecretRef | None = None
+    """Secret with the keys tls.crt and tls.key. With the key ca.crt, the broker also verifies
+    client certificates."""
+    external: ExternalListener | None = None
+    """Expose the listener outside the Kubernetes cluster. Clients of this listener receive external
+    addresses. Unset: the listener is internal."""
 
 
 class PodStorage(SpecModel):
@@ -166,13 +157,8 @@ class PodStorage(SpecModel):
     )
 
     size: Quantity
-    storage_class_name: Annotated[
-        ObjectName | None,
-        Field(
-            description="StorageClass of the volume. Default: the default class of the "
-            "Kubernetes cluster."
-        ),
-    ] = None
+    storage_class_name: ObjectName | None = None
+    """StorageClass of the volume. Default: the default class of the Kubernetes cluster."""
 
 
 class PodResources(SpecModel):
@@ -229,19 +215,13 @@ class BrokerPod(SpecModel):
             **keyed_by("name"),
         ),
     ]
-    replication_port: Annotated[
-        Port, Field(description="Port for replication between brokers. Default: 9094.")
-    ] = REPLICATION_PORT
-    metrics_port: Annotated[
-        Port, Field(description="Port for metrics and probes. Default: 8080.")
-    ] = METRICS_PORT
+    replication_port: Port = REPLICATION_PORT
+    """Port for replication between brokers. Default: 9094."""
+    metrics_port: Port = METRICS_PORT
+    """Port for metrics and probes. Default: 8080."""
     config: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(
-            max_length=64,
-            description="Broker configuration that is not dynamic, by Kafka's keys. Values are "
-            "strings.",
-        ),
+        Field(max_length=64),
         KubernetesSchema(
             Rule(
                 rule=f"!self.exists(k, k in {cel_list(OWN_KEYS)})",
@@ -260,36 +240,20 @@ class BrokerPod(SpecModel):
             ),
         ),
     ] = Field(default_factory=dict)
+    """Broker configuration that is not dynamic, by Kafka's keys. Values are strings."""
     resources: PodResources | None = None
     termination_grace_period_seconds: Annotated[
-        int,
-        Field(
-            ge=30,
-            le=3600,
-            description="Seconds that a controlled shutdown may take while other brokers "
-            "take over leadership. Default: 60.",
-        ),
-        KubernetesSchema(format="int64"),
+        int, Field(ge=30, le=3600), KubernetesSchema(format="int64")
     ] = GRACE_S
-    rack_topology_key: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=317,
-            description="Node label such as topology.kubernetes.io/zone. The pod runs only "
-            "on nodes where its value is the Broker's rack.",
-        ),
-    ] = None
+    """Seconds that a controlled shutdown may take while other brokers take over leadership.
+    Default: 60."""
+    rack_topology_key: Annotated[str | None, Field(min_length=1, max_length=317)] = None
+    """Node label such as topology.kubernetes.io/zone. The pod runs only on nodes where its value is
+    the Broker's rack."""
     node_selector: Labels = Field(default_factory=dict)
     tolerations: Tolerations = ()
-    affinity: Annotated[
-        dict[str, Any] | None,
-        Field(
-            description="Affinity of the pod, as in a pod spec. Default: brokers prefer "
-            "different nodes."
-        ),
-        KubernetesSchema(**PRESERVED),
-    ] = None
+    affinity: Annotated[dict[str, Any] | None, KubernetesSchema(**PRESERVED)] = None
+    """Affinity of the pod, as in a pod spec. Default: brokers prefer different nodes."""
     priority_class_name: ObjectName | None = None
     pod_labels: Labels = Field(default_factory=dict)
     pod_annotations: PodAnnotations = Field(default_factory=dict)

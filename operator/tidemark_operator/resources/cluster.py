@@ -90,46 +90,27 @@ Url = Annotated[
 class S3Storage(SpecModel):
     """Storage on an S3-compatible service."""
 
-    endpoint: Annotated[
-        Url | None, Field(description="URL of the S3 service. Default: AWS in the given region.")
-    ] = None
+    endpoint: Url | None = None
+    """URL of the S3 service. Default: AWS in the given region."""
     region: Annotated[str, Field(min_length=1, max_length=64)]
     buckets: Annotated[
-        tuple[Bucket, ...],
-        Field(
-            min_length=1,
-            max_length=16,
-            description="Names of the buckets. Segments are distributed over all of them.",
-        ),
-        KubernetesSchema(**SET),
+        tuple[Bucket, ...], Field(min_length=1, max_length=16), KubernetesSchema(**SET)
     ]
-    prefix: Annotated[
-        Prefix | None,
-        Field(
-            description="Key prefix in each bucket, without a leading or trailing slash. "
-            "Default: none."
-        ),
-    ] = None
-    create_buckets: Annotated[
-        bool | None,
-        Field(
-            description="Create missing buckets. The first bucket of a store in use is "
-            "never created again. Default: false, so a missing bucket is an "
-            "error."
-        ),
-    ] = None
-    credentials_secret_ref: Annotated[
-        SecretRef,
-        Field(description="Secret with the keys accessKeyId and secretAccessKey."),
-    ]
+    """Names of the buckets. Segments are distributed over all of them."""
+    prefix: Prefix | None = None
+    """Key prefix in each bucket, without a leading or trailing slash. Default: none."""
+    create_buckets: bool | None = None
+    """Create missing buckets. The first bucket of a store in use is never created again. Default:
+    false, so a missing bucket is an error."""
+    credentials_secret_ref: SecretRef
+    """Secret with the keys accessKeyId and secretAccessKey."""
 
 
 class FilesystemStorage(SpecModel):
     """Storage in a directory that all brokers mount."""
 
-    path: Annotated[
-        FolderPath, Field(description="Absolute path of the directory, identical on every broker.")
-    ]
+    path: FolderPath
+    """Absolute path of the directory, identical on every broker."""
 
 
 class RemoteStorage(SpecModel):
@@ -173,39 +154,22 @@ class ClusterAuthorization(SpecModel):
 
     type: AuthorizationType
     super_users: Annotated[
-        tuple[SuperUser, ...] | None,
-        Field(
-            max_length=64,
-            description="Principals with full access, regardless of ACLs, as in "
-            "status.username of the User.",
-        ),
-        KubernetesSchema(**SET),
+        tuple[SuperUser, ...] | None, Field(max_length=64), KubernetesSchema(**SET)
     ] = None
+    """Principals with full access, regardless of ACLs, as in status.username of the User."""
 
 
 class ClusterBrokers(SpecModel):
     """Pool of broker pods that the operator scales."""
 
-    replicas: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=POD_BROKERS_MAX,
-            description="Number of brokers. When it is lowered, the operator drains the "
-            "brokers with the highest ids and then removes them.",
-        ),
-        KubernetesSchema(format="int32"),
-    ]
-    racks: Annotated[
-        tuple[Rack, ...] | None,
-        Field(
-            max_length=16,
-            description="Failure zones. A new broker is assigned to the zone with the "
-            "fewest brokers and stays in it.",
-        ),
-        KubernetesSchema(**SET),
-    ] = None
-    template: Annotated[BrokerPod, Field(description="Pod template of the brokers.")]
+    replicas: Annotated[int, Field(ge=1, le=POD_BROKERS_MAX), KubernetesSchema(format="int32")]
+    """Number of brokers. When it is lowered, the operator drains the brokers with the highest ids
+    and then removes them."""
+    racks: Annotated[tuple[Rack, ...] | None, Field(max_length=16), KubernetesSchema(**SET)] = None
+    """Failure zones. A new broker is assigned to the zone with the fewest brokers and stays in it.
+    """
+    template: BrokerPod
+    """Pod template of the brokers."""
 
 
 _OURS = f"!self.exists(k, k.startsWith('{GROUP}/'))"
@@ -241,63 +205,30 @@ class ClusterSpec(SpecModel):
 
     rules: ClassVar[tuple[Rule, ...]] = ENGINE_RULES
 
-    engine: Annotated[
-        EngineSpec | None,
-        Field(
-            description="Engine that stores the topics. Default: Tidemark's own brokers. Immutable."
-        ),
-    ] = None
-    config: Annotated[
-        ClusterConfig | None,
-        Field(description="Cluster-wide configuration and topic defaults, by Kafka's keys."),
-    ] = None
-    groups: Annotated[
-        dict[str, GroupConfig] | None,
-        Field(
-            max_length=GROUPS_MAX,
-            description="Configuration of consumer groups, by group name and then by Kafka's keys.",
-        ),
-    ] = None
+    engine: EngineSpec | None = None
+    """Engine that stores the topics. Default: Tidemark's own brokers. Immutable."""
+    config: ClusterConfig | None = None
+    """Cluster-wide configuration and topic defaults, by Kafka's keys."""
+    groups: Annotated[dict[str, GroupConfig] | None, Field(max_length=GROUPS_MAX)] = None
+    """Configuration of consumer groups, by group name and then by Kafka's keys."""
     remote_storage: RemoteStorage | None = None
-    authorization: Annotated[
-        ClusterAuthorization | None,
-        Field(
-            description="Authorization of users. Unset: every connected client has full "
-            "access. Set: a client may do only what the ACLs of its User "
-            "allow."
-        ),
-    ] = None
+    authorization: ClusterAuthorization | None = None
+    """Authorization of users. Unset: every connected client has full access. Set: a client may do
+    only what the ACLs of its User allow."""
     quotas: ClusterQuotas | None = None
-    exports: Annotated[
-        ExportPolicy | None,
-        Field(
-            description="Additional images, settings, addresses and volumes that Exports may "
-            "use. Unset: only the safe defaults."
-        ),
-    ] = None
-    brokers: Annotated[
-        ClusterBrokers | None,
-        Field(
-            description="Broker pods that the operator creates. Unset: the operator "
-            "creates and removes none, and existing ones stay."
-        ),
-    ] = None
-    client_changes: Annotated[
-        ClientChangesName | None,
-        Field(
-            description="Refuse: Kafka clients cannot create topics, nor change what a Topic or "
-            "the Cluster declares. Requests fail with POLICY_VIOLATION. Records, moves of replicas "
-            "and elections are not affected. Default: Allow."
-        ),
-    ] = None
-    object_metadata: Annotated[
-        ObjectMetadata | None,
-        Field(
-            description="Labels and annotations for every object that the operator creates "
-            "from now on, including Topics of Kafka clients. Use them to "
-            "satisfy admission policies."
-        ),
-    ] = None
+    exports: ExportPolicy | None = None
+    """Additional images, settings, addresses and volumes that Exports may use. Unset: only the safe
+    defaults."""
+    brokers: ClusterBrokers | None = None
+    """Broker pods that the operator creates. Unset: the operator creates and removes none, and
+    existing ones stay."""
+    client_changes: ClientChangesName | None = None
+    """Refuse: Kafka clients cannot create topics, nor change what a Topic or the Cluster declares.
+    Requests fail with POLICY_VIOLATION. Records, moves of replicas and elections are not affected.
+    Default: Allow."""
+    object_metadata: ObjectMetadata | None = None
+    """Labels and annotations for every object that the operator creates from now on, including
+    Topics of Kafka clients. Use them to satisfy admission policies."""
 
 
 class ControllerStatus(ApiModel):
@@ -355,10 +286,10 @@ class BrokerCounts(ApiModel):
 class ExternalBootstrapServers(ApiModel):
     """Bootstrap servers of an external listener."""
 
-    name: Annotated[str, Field(max_length=64, description="Name of the listener.")]
-    bootstrap_servers: Annotated[
-        str, Field(max_length=2048, description="Kafka's bootstrap.servers.")
-    ]
+    name: Annotated[str, Field(max_length=64)]
+    """Name of the listener."""
+    bootstrap_servers: Annotated[str, Field(max_length=2048)]
+    """Kafka's bootstrap.servers."""
 
 
 class LeftBehindTiering(ApiModel):
@@ -415,12 +346,13 @@ class ClusterStatus(ApiModel):
     controller: ControllerStatus | None = None
     cluster_id: Annotated[
         str | None,
-        Field(min_length=1, max_length=64, description="Kafka cluster id. It never changes."),
+        Field(min_length=1, max_length=64),
         KubernetesSchema(Rule(rule=IMMUTABLE, message="clusterId never changes")),
     ] = None
+    """Kafka cluster id. It never changes."""
     slices: Annotated[
         int | None,
-        Field(ge=1, le=1024, description="Number of PartitionSlices. It never changes."),
+        Field(ge=1, le=1024),
         KubernetesSchema(
             Rule(
                 rule=IMMUTABLE, message="the number of slices is fixed when the Cluster is created"
@@ -428,28 +360,28 @@ class ClusterStatus(ApiModel):
             format="int32",
         ),
     ] = None
-    store_id: Annotated[
-        str | None, Field(max_length=64, description="Id of the remote store in use.")
-    ] = None
+    """Number of PartitionSlices. It never changes."""
+    store_id: Annotated[str | None, Field(max_length=64)] = None
+    """Id of the remote store in use."""
     accepted_storage: AcceptedStorage | None = None
-    tiered_topics: Annotated[
-        Count | None,
-        Field(description="Number of topics that have data in the tier or may upload data."),
-    ] = None
+    tiered_topics: Count | None = None
+    """Number of topics that have data in the tier or may upload data."""
     brokers: BrokerCounts | None = None
     external_listeners: Annotated[
         tuple[ExternalBootstrapServers, ...] | None,
-        Field(max_length=16, description="Listeners for clients outside the Kubernetes cluster."),
+        Field(max_length=16),
         KubernetesSchema(**ATOMIC),
     ] = None
+    """Listeners for clients outside the Kubernetes cluster."""
     remote_bytes: Count | None = None
     next_producer_id: Annotated[
         int | None,
-        Field(ge=0, description="First producer id that is not allocated yet."),
+        Field(ge=0),
         KubernetesSchema(
             Rule(rule="self >= oldSelf", message="nextProducerId never goes back"), format="int64"
         ),
     ] = None
+    """First producer id that is not allocated yet."""
     left_behind: Annotated[
         tuple[LeftBehind, ...] | None, Field(max_length=LEFT_BEHIND_MAX), KubernetesSchema(**ATOMIC)
     ] = None
@@ -461,14 +393,9 @@ class ClusterStatus(ApiModel):
     ] = None
     accepted: AcceptedLosses | None = None
     throttled_brokers: Annotated[
-        tuple[int, ...] | None,
-        Field(
-            max_length=1024,
-            description="Brokers of Apache Kafka whose replication is throttled during a "
-            "reassignment.",
-        ),
-        KubernetesSchema(**ATOMIC),
+        tuple[int, ...] | None, Field(max_length=1024), KubernetesSchema(**ATOMIC)
     ] = None
+    """Brokers of Apache Kafka whose replication is throttled during a reassignment."""
     conditions: Conditions = ()
 
 

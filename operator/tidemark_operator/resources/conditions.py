@@ -71,9 +71,12 @@ ACCEPTED_MAX = 16
 class AcceptanceRecord(ApiModel):
     """One loss that a user accepted by annotation."""
 
-    annotation: Annotated[str, Field(max_length=128, description="Name of the annotation.")]
-    value: Annotated[str, Field(max_length=1024, description="Value of the annotation.")]
-    effect: Annotated[str, Field(max_length=1024, description="Result of the acceptance.")]
+    annotation: Annotated[str, Field(max_length=128)]
+    """Name of the annotation."""
+    value: Annotated[str, Field(max_length=1024)]
+    """Value of the annotation."""
+    effect: Annotated[str, Field(max_length=1024)]
+    """Result of the acceptance."""
     time: Time
 
 

@@ -29,70 +29,43 @@ class KafkaTls(SpecModel):
     The broker certificate must name the host in bootstrapServers.
     """
 
-    ca_secret_ref: Annotated[
-        SecretRef | None,
-        Field(
-            description="Secret whose key ca.crt has the CA certificates of the brokers. "
-            "Default: the system's certificate authorities."
-        ),
-    ] = None
-    certificate_secret_ref: Annotated[
-        SecretRef | None,
-        Field(
-            description="Secret with the keys tls.crt and tls.key (type "
-            "kubernetes.io/tls). The operator presents this client "
-            "certificate."
-        ),
-    ] = None
+    ca_secret_ref: SecretRef | None = None
+    """Secret whose key ca.crt has the CA certificates of the brokers. Default: the system's
+    certificate authorities."""
+    certificate_secret_ref: SecretRef | None = None
+    """Secret with the keys tls.crt and tls.key (type kubernetes.io/tls). The operator presents this
+    client certificate."""
 
 
 class KafkaSasl(SpecModel):
     """User that the operator authenticates as."""
 
-    mechanism: Annotated[
-        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
-        Field(description="SASL mechanism, by Kafka's names."),
-    ]
-    credentials_secret_ref: Annotated[
-        SecretRef,
-        Field(
-            description="Secret with the keys username and password, or token for "
-            "OAUTHBEARER. The operator reads it for each connection."
-        ),
-    ]
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+    """SASL mechanism, by Kafka's names."""
+    credentials_secret_ref: SecretRef
+    """Secret with the keys username and password, or token for OAUTHBEARER. The operator reads it
+    for each connection."""
 
 
 class KafkaReassignment(SpecModel):
     """Limits for replica reassignments."""
 
-    throttle: Annotated[
-        Quantity | None,
-        Field(
-            description="Replication throttle in bytes per second, for sending and for "
-            "receiving, per broker while replicas are added. Default: 50Mi."
-        ),
-    ] = None
+    throttle: Quantity | None = None
+    """Replication throttle in bytes per second, for sending and for receiving, per broker while
+    replicas are added. Default: 50Mi."""
 
 
 class KafkaEngine(SpecModel):
     """Existing Apache Kafka cluster in KRaft mode, version 4.0 or newer."""
 
     bootstrap_servers: Annotated[
-        str,
-        Field(
-            min_length=3,
-            max_length=2048,
-            pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$",
-            description="Kafka's bootstrap.servers as a comma-separated list of host:port.",
-        ),
+        str, Field(min_length=3, max_length=2048, pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$")
     ]
-    tls: Annotated[
-        KafkaTls | None, Field(description="TLS settings. Unset: the connection is not encrypted.")
-    ] = None
-    sasl: Annotated[
-        KafkaSasl | None,
-        Field(description="SASL settings. Unset: the operator does not authenticate with SASL."),
-    ] = None
+    """Kafka's bootstrap.servers as a comma-separated list of host:port."""
+    tls: KafkaTls | None = None
+    """TLS settings. Unset: the connection is not encrypted."""
+    sasl: KafkaSasl | None = None
+    """SASL settings. Unset: the operator does not authenticate with SASL."""
     reassignment: KafkaReassignment | None = None
 
 

@@ -92,17 +92,12 @@ class SchemaRegistry(SpecModel):
 
     url: Annotated[
         str,
-        Field(
-            min_length=8,
-            max_length=2048,
-            pattern=r"^https?://[^\s,@]+(,https?://[^\s,@]+)*$",
-            description="URL with path. For several instances of one registry, a "
-            "comma-separated list.",
-        ),
+        Field(min_length=8, max_length=2048, pattern=r"^https?://[^\s,@]+(,https?://[^\s,@]+)*$"),
     ]
+    """URL with path. For several instances of one registry, a comma-separated list."""
     options: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(max_length=8, description="Registry options, see docs/reference/schemas.md."),
+        Field(max_length=8),
         KubernetesSchema(
             Rule(
                 rule=f"self.all(k, k in {cel_list(REGISTRY_OPTIONS)})",
@@ -111,9 +106,10 @@ class SchemaRegistry(SpecModel):
             )
         ),
     ] = Field(default_factory=dict)
+    """Registry options, see docs/reference/schemas.md."""
     secrets: Annotated[
         tuple[SecretValue, ...],
-        Field(max_length=2, description="Secret values of the options password and token."),
+        Field(max_length=2),
         KubernetesSchema(
             Rule(
                 rule="self.all(s, s.name in ['password', 'token'])",
@@ -122,20 +118,11 @@ class SchemaRegistry(SpecModel):
             **keyed_by("name"),
         ),
     ] = ()
-    trusted_secret_ref: Annotated[
-        SecretKeyRef | None,
-        Field(
-            description="Secret key with the PEM certificates of the CA that signed the "
-            "registry's certificate."
-        ),
-    ] = None
-    certificate_secret_ref: Annotated[
-        SecretRef | None,
-        Field(
-            description="Secret with tls.crt and tls.key. The job presents this client "
-            "certificate to the registry."
-        ),
-    ] = None
+    """Secret values of the options password and token."""
+    trusted_secret_ref: SecretKeyRef | None = None
+    """Secret key with the PEM certificates of the CA that signed the registry's certificate."""
+    certificate_secret_ref: SecretRef | None = None
+    """Secret with tls.crt and tls.key. The job presents this client certificate to the registry."""
 
 
 class ExportSchema(SpecModel):
@@ -158,51 +145,21 @@ class ExportSchema(SpecModel):
     )
 
     format: ValueFormat
-    fields: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=32768,
-            description='Columns of JSON values as Spark DDL, such as "id BIGINT, name '
-            'STRING", or infer.',
-        ),
-    ] = None
-    definition: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=65536,
-            description="Text of the schema, as in an .avsc or .proto file.",
-        ),
-    ] = None
-    file: Annotated[
-        str | None,
-        Field(
-            min_length=2,
-            max_length=1024,
-            pattern=r"^/\S+$",
-            description="Path of an .avsc file, a .proto file or a descriptor set, in the "
-            "image or in one of job.volumes.",
-        ),
-    ] = None
+    fields: Annotated[str | None, Field(min_length=1, max_length=32768)] = None
+    """Columns of JSON values as Spark DDL, such as "id BIGINT, name STRING", or infer."""
+    definition: Annotated[str | None, Field(min_length=1, max_length=65536)] = None
+    """Text of the schema, as in an .avsc or .proto file."""
+    file: Annotated[str | None, Field(min_length=2, max_length=1024, pattern=r"^/\S+$")] = None
+    """Path of an .avsc file, a .proto file or a descriptor set, in the image or in one of
+    job.volumes."""
     registry: SchemaRegistry | None = None
     message: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=255,
-            pattern="^[A-Za-z_][A-Za-z0-9_.]*$",
-            description="Full name of the Protobuf message. Required if the schema defines "
-            "several.",
-        ),
+        str | None, Field(min_length=1, max_length=255, pattern="^[A-Za-z_][A-Za-z0-9_.]*$")
     ] = None
-    evolution: Annotated[
-        Literal["refuse", "grow", "ignore"] | None,
-        Field(
-            description="Handling of schema fields without a column: refuse fails the job, "
-            "grow adds columns, ignore drops the fields. Default: refuse."
-        ),
-    ] = None
+    """Full name of the Protobuf message. Required if the schema defines several."""
+    evolution: Literal["refuse", "grow", "ignore"] | None = None
+    """Handling of schema fields without a column: refuse fails the job, grow adds columns, ignore
+    drops the fields. Default: refuse."""
 
 
 def _never(field: str) -> Rule:
@@ -247,25 +204,14 @@ class ExportTable(SpecModel):
         ),
     )
 
-    format: Annotated[TableFormat | None, Field(description="Table format. Default: iceberg.")] = (
-        None
-    )
+    format: TableFormat | None = None
+    """Table format. Default: iceberg."""
     name: TableName
-    warehouse: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=1024,
-            pattern=r"^\S+$",
-            description="Location of the tables, as a path or a URI that the catalog supports.",
-        ),
-    ] = None
+    warehouse: Annotated[str | None, Field(min_length=1, max_length=1024, pattern=r"^\S+$")] = None
+    """Location of the tables, as a path or a URI that the catalog supports."""
     catalog: Annotated[
         dict[str, Annotated[str, Field(max_length=2048)]],
-        Field(
-            max_length=32,
-            description="Catalog properties such as type, uri and io-impl. Default type: hadoop.",
-        ),
+        Field(max_length=32),
         KubernetesSchema(
             Rule(
                 rule="!('warehouse' in self)",
@@ -279,39 +225,25 @@ class ExportTable(SpecModel):
             ),
         ),
     ] = Field(default_factory=dict)
-    catalog_secrets: Annotated[
-        SecretValues, Field(description="Catalog properties whose values are in Secrets.")
-    ] = ()
+    """Catalog properties such as type, uri and io-impl. Default type: hadoop."""
+    catalog_secrets: SecretValues = ()
+    """Catalog properties whose values are in Secrets."""
     schema_: Annotated[ExportSchema | None, Field(alias="schema")] = None
-    dead_letters: Annotated[
-        TableName | None,
-        Field(
-            description="Table for records that cannot be parsed. Used only with a schema. "
-            "Default: the table name with the suffix _dead_letters."
-        ),
-    ] = None
-    mode: Annotated[
-        Literal["append", "upsert"] | None,
-        Field(
-            description="append: each record is a row. upsert: the last record of each key "
-            "is a row, and a tombstone deletes the row. Default: append."
-        ),
-    ] = None
-    partition: Annotated[
-        Literal["none", "hour", "day"] | None,
-        Field(description="Partitioning of a new table. Default: none."),
-    ] = None
-    key_buckets: Annotated[
-        int | None,
-        Field(ge=1, le=10_000, description="Number of buckets by record key, for a new table."),
-        KubernetesSchema(format="int32"),
-    ] = None
+    dead_letters: TableName | None = None
+    """Table for records that cannot be parsed. Used only with a schema. Default: the table name
+    with the suffix _dead_letters."""
+    mode: Literal["append", "upsert"] | None = None
+    """append: each record is a row. upsert: the last record of each key is a row, and a tombstone
+    deletes the row. Default: append."""
+    partition: Literal["none", "hour", "day"] | None = None
+    """Partitioning of a new table. Default: none."""
+    key_buckets: Annotated[int | None, Field(ge=1, le=10_000), KubernetesSchema(format="int32")] = (
+        None
+    )
+    """Number of buckets by record key, for a new table."""
     properties: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(
-            max_length=32,
-            description="Table properties for a new table, by the names of the table format.",
-        ),
+        Field(max_length=32),
         KubernetesSchema(
             Rule(
                 rule="self.all(k, k.matches('^[A-Za-z][A-Za-z0-9._-]{0,127}$')) && "
@@ -321,6 +253,7 @@ class ExportTable(SpecModel):
             )
         ),
     ] = Field(default_factory=dict)
+    """Table properties for a new table, by the names of the table format."""
 
 
 class ReadTier(enum.StrEnum):
@@ -350,51 +283,27 @@ class ExportSource(SpecModel):
         ),
     )
 
-    tier: Annotated[
-        ReadTier | None,
-        Field(
-            description="remote reads only the tier, does not connect to brokers and stops "
-            "at the end of the tier. Default: auto."
-        ),
-    ] = None
+    tier: ReadTier | None = None
+    """remote reads only the tier, does not connect to brokers and stops at the end of the tier.
+    Default: auto."""
     listener: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=64,
-            pattern="^[A-Za-z][A-Za-z0-9_-]*$",
-            description="Broker listener that the job connects to. Default: PLAINTEXT.",
-        ),
+        str | None, Field(min_length=1, max_length=64, pattern="^[A-Za-z][A-Za-z0-9_-]*$")
     ] = None
+    """Broker listener that the job connects to. Default: PLAINTEXT."""
     bootstrap: Annotated[
         str | None,
         Field(
-            min_length=3,
-            max_length=2048,
-            pattern=r"^[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*$",
-            description="Broker addresses as a comma-separated list of host:port. Replaces "
-            "listener.",
+            min_length=3, max_length=2048, pattern=r"^[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*$"
         ),
     ] = None
-    user_ref: Annotated[
-        UserRef | None,
-        Field(
-            description="User of the Cluster. The job authenticates with the credentials in "
-            "its Secret."
-        ),
-    ] = None
-    trusted_secret_ref: Annotated[
-        SecretKeyRef | None,
-        Field(
-            description="Secret key with the PEM certificates of the CA that signed the "
-            "brokers' certificates."
-        ),
-    ] = None
+    """Broker addresses as a comma-separated list of host:port. Replaces listener."""
+    user_ref: UserRef | None = None
+    """User of the Cluster. The job authenticates with the credentials in its Secret."""
+    trusted_secret_ref: SecretKeyRef | None = None
+    """Secret key with the PEM certificates of the CA that signed the brokers' certificates."""
     options: Annotated[
         dict[str, Annotated[str, Field(max_length=4096)]],
-        Field(
-            max_length=32, description="Options of the Spark source, see docs/reference/spark.md."
-        ),
+        Field(max_length=32),
         KubernetesSchema(
             Rule(
                 rule=f"self.all(k, k in {cel_list(OPTIONS)})",
@@ -406,6 +315,7 @@ class ExportSource(SpecModel):
             )
         ),
     ] = Field(default_factory=dict)
+    """Options of the Spark source, see docs/reference/spark.md."""
 
 
 class Continuous(SpecModel):
@@ -413,10 +323,6 @@ class Continuous(SpecModel):
 
     interval: Annotated[
         Duration | None,
-        Field(
-            description="Time between commits while there are new records. At least 1s. "
-            "Default: 60s."
-        ),
         KubernetesSchema(
             Rule(
                 # The pattern first: duration() fails on an invalid text, and would hide its own
@@ -426,6 +332,7 @@ class Continuous(SpecModel):
             )
         ),
     ] = None
+    """Time between commits while there are new records. At least 1s. Default: 60s."""
 
 
 class ExportSpec(SpecModel):
@@ -469,48 +376,37 @@ class ExportSpec(SpecModel):
             max_length=256,
             pattern=r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)"
             r"|[^\s@=]+( +[^\s@=]+){4})$",
-            description="Cron schedule with five fields, or a macro such as @hourly. Each "
-            "run exports all records up to its start. Runs do not overlap.",
         ),
     ] = None
+    """Cron schedule with five fields, or a macro such as @hourly. Each run exports all records up
+    to its start. Runs do not overlap."""
     time_zone: Annotated[
         str | None,
-        Field(
-            min_length=1,
-            max_length=64,
-            pattern="^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$",
-            description="IANA time zone of the schedule, such as Europe/Berlin. Default: UTC.",
-        ),
+        Field(min_length=1, max_length=64, pattern="^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"),
     ] = None
+    """IANA time zone of the schedule, such as Europe/Berlin. Default: UTC."""
     continuous: Continuous | None = None
-    delete_after_commit: Annotated[
-        bool | None,
-        Field(
-            description="Delete records from the topic after they are committed to the "
-            "table. Default: false."
-        ),
-    ] = None
-    suspend: Annotated[
-        bool | None,
-        Field(description="Stop the current job and start no further ones. Default: false."),
-    ] = None
+    delete_after_commit: bool | None = None
+    """Delete records from the topic after they are committed to the table. Default: false."""
+    suspend: bool | None = None
+    """Stop the current job and start no further ones. Default: false."""
     job: ExportJob | None = None
 
 
 class ExportRun(ApiModel):
     """Current or latest run of the job."""
 
-    number: Annotated[Count, Field(description="From 1.")]
-    generation: Annotated[Count, Field(description="Generation of the spec that the run uses.")]
-    order: Annotated[str, Field(max_length=64, description="Hash of the job configuration.")] = ""
+    number: Count
+    """From 1."""
+    generation: Count
+    """Generation of the spec that the run uses."""
+    order: Annotated[str, Field(max_length=64)] = ""
+    """Hash of the job configuration."""
     start_time: Time
-    end_time: Annotated[
-        Time | None, Field(description="Result of the run. Unset while it is in progress.")
-    ] = None
-    outcome: Annotated[
-        Literal["Succeeded", "Stopped", "Failed", "Refused", "Superseded"] | None,
-        Field(description="Result of a run."),
-    ] = None
+    end_time: Time | None = None
+    """Result of the run. Unset while it is in progress."""
+    outcome: Literal["Succeeded", "Stopped", "Failed", "Refused", "Superseded"] | None = None
+    """Result of a run."""
 
 
 class ExportStatus(ApiModel):
@@ -519,40 +415,28 @@ class ExportStatus(ApiModel):
     observed_generation: Generation | None = None
     controller_epoch: ControllerEpoch | None = None
     topic_id: Annotated[
-        TopicIdText | None,
-        Field(
-            description="Id of the exported topic. A topic that is created again under the "
-            "same name is not exported."
-        ),
-        KubernetesSchema(Rule(rule=IMMUTABLE, message="topicId never changes")),
+        TopicIdText | None, KubernetesSchema(Rule(rule=IMMUTABLE, message="topicId never changes"))
     ] = None
+    """Id of the exported topic. A topic that is created again under the same name is not exported.
+    """
     run: ExportRun | None = None
-    failures: Annotated[
-        Count | None, Field(description="Number of consecutive runs that failed without a commit.")
-    ] = None
-    last_failure: Annotated[
-        str | None, Field(max_length=1024, description="Error of the latest failed run.")
-    ] = None
-    last_schedule_time: Annotated[
-        Time | None, Field(description="Latest scheduled time for which a run was started.")
-    ] = None
-    last_successful_time: Annotated[
-        Time | None, Field(description="When the latest scheduled run succeeded.")
-    ] = None
-    lag: Annotated[
-        Count | None,
-        Field(description="Number of offsets of the topic that are not in the table yet."),
-    ] = None
-    rows: Annotated[Count | None, Field(description="Number of rows in the table.")] = None
-    dead_letters: Annotated[
-        Count | None,
-        Field(description="Number of rows in the table for records that cannot be parsed."),
-    ] = None
+    failures: Count | None = None
+    """Number of consecutive runs that failed without a commit."""
+    last_failure: Annotated[str | None, Field(max_length=1024)] = None
+    """Error of the latest failed run."""
+    last_schedule_time: Time | None = None
+    """Latest scheduled time for which a run was started."""
+    last_successful_time: Time | None = None
+    """When the latest scheduled run succeeded."""
+    lag: Count | None = None
+    """Number of offsets of the topic that are not in the table yet."""
+    rows: Count | None = None
+    """Number of rows in the table."""
+    dead_letters: Count | None = None
+    """Number of rows in the table for records that cannot be parsed."""
     last_commit_time: Time | None = None
-    current_time: Annotated[
-        Time | None,
-        Field(description="The table contains all records that the topic had at this time."),
-    ] = None
+    current_time: Time | None = None
+    """The table contains all records that the topic had at this time."""
     conditions: Conditions = ()
 
 

@@ -95,38 +95,25 @@ class JobVolume(SpecModel):
 class ExportJob(SpecModel):
     """Pod and resources of the job."""
 
-    image: Annotated[
-        ImageName | None,
-        Field(
-            description="Image of the pipeline or an image based on it. Default: "
-            "exports.image of the operator.",
-        ),
-    ] = None
+    image: ImageName | None = None
+    """Image of the pipeline or an image based on it. Default: exports.image of the operator."""
     image_pull_policy: PullPolicy | None = None
     image_pull_secrets: ImagePullSecrets = ()
-    service_account_name: Annotated[
-        ObjectName | None,
-        Field(description="ServiceAccount for cloud workload identity. No API token is mounted."),
-    ] = None
-    cores: Annotated[
-        int | None,
-        Field(ge=1, le=CORES_MAX, description="Number of parallel tasks. Default: 2."),
-        KubernetesSchema(format="int32"),
-    ] = None
+    service_account_name: ObjectName | None = None
+    """ServiceAccount for cloud workload identity. No API token is mounted."""
+    cores: Annotated[int | None, Field(ge=1, le=CORES_MAX), KubernetesSchema(format="int32")] = None
+    """Number of parallel tasks. Default: 2."""
     resources: PodResources | None = None
     jars: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\s,]+$")], ...],
-        Field(
-            max_length=16,
-            description="JAR files as paths in the image or URLs that Spark supports. "
-            "Default: the JARs of the image, or Iceberg from Maven Central if "
-            "the image has none.",
-        ),
+        Field(max_length=16),
         KubernetesSchema(**ATOMIC),
     ] = ()
+    """JAR files as paths in the image or URLs that Spark supports. Default: the JARs of the image,
+    or Iceberg from Maven Central if the image has none."""
     conf: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(max_length=32, description="Spark configuration such as spark.driver.memory."),
+        Field(max_length=32),
         KubernetesSchema(
             Rule(
                 rule="self.all(k, k.startsWith('spark.') && k.size() <= 253)",
@@ -150,13 +137,9 @@ class ExportJob(SpecModel):
             ),
         ),
     ] = Field(default_factory=dict)
-    conf_secrets: Annotated[
-        SecretValues,
-        Field(
-            description="Spark configuration whose values are in Secrets, such as filesystem "
-            "credentials."
-        ),
-    ] = ()
+    """Spark configuration such as spark.driver.memory."""
+    conf_secrets: SecretValues = ()
+    """Spark configuration whose values are in Secrets, such as filesystem credentials."""
     volumes: Annotated[
         tuple[JobVolume, ...],
         Field(max_length=8),
@@ -164,11 +147,8 @@ class ExportJob(SpecModel):
     ] = ()
     node_selector: Labels = Field(default_factory=dict)
     tolerations: Tolerations = ()
-    affinity: Annotated[
-        dict[str, Any] | None,
-        Field(description="Affinity of the pod, as in a pod spec."),
-        KubernetesSchema(**PRESERVED),
-    ] = None
+    affinity: Annotated[dict[str, Any] | None, KubernetesSchema(**PRESERVED)] = None
+    """Affinity of the pod, as in a pod spec."""
     priority_class_name: ObjectName | None = None
     pod_labels: Labels = Field(default_factory=dict)
     pod_annotations: PodAnnotations = Field(default_factory=dict)

@@ -97,75 +97,32 @@ ObjectNames = Annotated[
 class ExportPolicy(SpecModel):
     """Permissions for Exports of the Cluster, in addition to the safe defaults."""
 
-    images: Annotated[
-        Texts,
-        Field(
-            description="Allowed values of job.image: a repository with any tag or digest, "
-            "or one image. Default: only the operator's own image.",
-        ),
-    ] = ()
-    jars: Annotated[
-        Places,
-        Field(
-            description="Allowed locations of job.jars: a path or URI and everything below "
-            "it. Default: paths of the image outside mounted volumes.",
-        ),
-    ] = ()
-    spark_conf: Annotated[
-        KeyPatterns,
-        Field(
-            description="Allowed keys of job.conf and job.confSecrets, with an optional "
-            "trailing *. Default: memory, parallelism, time zone, and s3a "
-            "credentials and endpoint. Keys that load code are never allowed.",
-        ),
-    ] = ()
-    catalog_properties: Annotated[
-        KeyPatterns,
-        Field(
-            description="Allowed properties of table.catalog and table.catalogSecrets, "
-            "with an optional trailing *. Default: properties of Iceberg's "
-            "catalogs that load no other classes.",
-        ),
-    ] = ()
-    endpoints: Annotated[
-        Places,
-        Field(
-            description="Allowed targets for credentials: URIs of catalogs, S3 services "
-            "and schema registries with all paths below, and brokers as "
-            "kafka://host:port. Default: the Cluster's own brokers and tier.",
-        ),
-    ] = ()
-    warehouses: Annotated[
-        Places | None,
-        Field(
-            description="Allowed locations of table.warehouse: a path or URI and "
-            "everything below it. Default: any location in a pod; with a local "
-            "operator, any location except local paths.",
-        ),
-    ] = None
-    service_accounts: Annotated[
-        ObjectNames,
-        Field(
-            description="Allowed values of job.serviceAccountName. Default: none.",
-        ),
-    ] = ()
-    claims: Annotated[
-        ObjectNames,
-        Field(description="Allowed claims of job.volumes. Default: none."),
-    ] = ()
-    pod_labels: Annotated[
-        KeyPatterns,
-        Field(
-            description="Allowed keys of job.podLabels, with an optional trailing *. "
-            "Services, NetworkPolicies and webhooks can select pods by labels. "
-            "Default: none.",
-        ),
-    ] = ()
-    pod_annotations: Annotated[
-        KeyPatterns,
-        Field(
-            description="Allowed keys of job.podAnnotations, with an optional trailing *. "
-            "Webhooks can mount Secrets and add containers by annotations. "
-            "Default: none.",
-        ),
-    ] = ()
+    images: Texts = ()
+    """Allowed values of job.image: a repository with any tag or digest, or one image. Default: only
+    the operator's own image."""
+    jars: Places = ()
+    """Allowed locations of job.jars: a path or URI and everything below it. Default: paths of the
+    image outside mounted volumes."""
+    spark_conf: KeyPatterns = ()
+    """Allowed keys of job.conf and job.confSecrets, with an optional trailing *. Default: memory,
+    parallelism, time zone, and s3a credentials and endpoint. Keys that load code are never allowed.
+    """
+    catalog_properties: KeyPatterns = ()
+    """Allowed properties of table.catalog and table.catalogSecrets, with an optional trailing *.
+    Default: properties of Iceberg's catalogs that load no other classes."""
+    endpoints: Places = ()
+    """Allowed targets for credentials: URIs of catalogs, S3 services and schema registries with all
+    paths below, and brokers as kafka://host:port. Default: the Cluster's own brokers and tier."""
+    warehouses: Places | None = None
+    """Allowed locations of table.warehouse: a path or URI and everything below it. Default: any
+    location in a pod; with a local operator, any location except local paths."""
+    service_accounts: ObjectNames = ()
+    """Allowed values of job.serviceAccountName. Default: none."""
+    claims: ObjectNames = ()
+    """Allowed claims of job.volumes. Default: none."""
+    pod_labels: KeyPatterns = ()
+    """Allowed keys of job.podLabels, with an optional trailing *. Services, NetworkPolicies and
+    webhooks can select pods by labels. Default: none."""
+    pod_annotations: KeyPatterns = ()
+    """Allowed keys of job.podAnnotations, with an optional trailing *. Webhooks can mount Secrets
+    and add containers by annotations. Default: none."""

@@ -66,14 +66,13 @@ class NodeAddress(enum.StrEnum):
 class ExternalBroker(SpecModel):
     """Settings of an external listener for one broker."""
 
-    node_id: Annotated[
-        int,
-        Field(ge=0, le=INT32_MAX, description="Node id of the broker."),
-        KubernetesSchema(format="int32"),
-    ]
+    node_id: Annotated[int, Field(ge=0, le=INT32_MAX), KubernetesSchema(format="int32")]
+    """Node id of the broker."""
     node_port: NodePort = None
-    host: Annotated[Host | None, Field(description="Advertised to clients.")] = None
-    port: Annotated[Port | None, Field(description="Advertised to clients.")] = None
+    host: Host | None = None
+    """Advertised to clients."""
+    port: Port | None = None
+    """Advertised to clients."""
     annotations: ServiceAnnotations = Field(default_factory=dict)
 
 
@@ -81,12 +80,10 @@ class ExternalBootstrap(SpecModel):
     """Service that routes to any broker."""
 
     node_port: NodePort = None
-    host: Annotated[
-        Host | None, Field(description="Shown in status.externalListeners of the Cluster.")
-    ] = None
-    port: Annotated[
-        Port | None, Field(description="Shown in status.externalListeners of the Cluster.")
-    ] = None
+    host: Host | None = None
+    """Shown in status.externalListeners of the Cluster."""
+    port: Port | None = None
+    """Shown in status.externalListeners of the Cluster."""
     annotations: ServiceAnnotations = Field(default_factory=dict)
 
 
@@ -128,44 +125,31 @@ class ExternalListener(SpecModel):
     )
 
     type: ExternalType
-    node_address: Annotated[
-        NodeAddress | None,
-        Field(
-            description="Type of the node address to advertise. ExternalIP needs "
-            "permission to list Nodes, and falls back to InternalIP on nodes "
-            "without one. Default: InternalIP."
-        ),
-    ] = None
+    node_address: NodeAddress | None = None
+    """Type of the node address to advertise. ExternalIP needs permission to list Nodes, and falls
+    back to InternalIP on nodes without one. Default: InternalIP."""
     host: HostTemplate | None = None
-    port: Annotated[
-        Port | None,
-        Field(description="Advertised port, used with host. Default: the port of the Service."),
-    ] = None
+    port: Port | None = None
+    """Advertised port, used with host. Default: the port of the Service."""
     annotations: ServiceAnnotations = Field(default_factory=dict)
-    external_traffic_policy: Annotated[
-        Literal["Cluster", "Local"] | None,
-        Field(
-            description="externalTrafficPolicy of the brokers' Services. Local preserves "
-            "client addresses and routes only to brokers on the same node."
-        ),
-    ] = None
-    load_balancer_class: Annotated[
-        str | None, Field(min_length=1, max_length=317, description="As in a Service spec.")
-    ] = None
+    external_traffic_policy: Literal["Cluster", "Local"] | None = None
+    """externalTrafficPolicy of the brokers' Services. Local preserves client addresses and routes
+    only to brokers on the same node."""
+    load_balancer_class: Annotated[str | None, Field(min_length=1, max_length=317)] = None
+    """As in a Service spec."""
     load_balancer_source_ranges: Annotated[
         tuple[Annotated[str, Field(max_length=64)], ...] | None,
-        Field(max_length=64, description="As in a Service spec."),
+        Field(max_length=64),
         KubernetesSchema(**ATOMIC),
     ] = None
+    """As in a Service spec."""
     bootstrap: ExternalBootstrap | None = None
     brokers: Annotated[
         tuple[ExternalBroker, ...],
-        Field(
-            max_length=EXTERNAL_BROKERS_MAX,
-            description="Overrides for individual brokers, by node id.",
-        ),
+        Field(max_length=EXTERNAL_BROKERS_MAX),
         KubernetesSchema(**keyed_by("nodeId")),
     ] = ()
+    """Overrides for individual brokers, by node id."""
 
     def of_broker(self, node_id: int) -> ExternalBroker:
         """Return the settings for one broker; its own take precedence over those of all."""

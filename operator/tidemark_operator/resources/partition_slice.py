@@ -46,42 +46,18 @@ class PartitionSlice(Resource):
         ),
     )
 
-    controller_epoch: Annotated[
-        int,
-        Field(ge=0, le=INT32_MAX, description="Epoch of the controller that wrote the slice last."),
-        KubernetesSchema(format="int32"),
-    ]
-    commit: Annotated[
-        int,
-        Field(ge=0, description="Number of the latest commit."),
-        KubernetesSchema(format="int64"),
-    ]
-    partitions: Annotated[
-        tuple[Row, ...],
-        Field(max_length=65536, description="One row per partition."),
-        KubernetesSchema(**ATOMIC),
-    ] = ()
-    directories: Annotated[
-        tuple[Row, ...],
-        Field(max_length=4096, description="Log directory id of each broker that a row names."),
-        KubernetesSchema(**ATOMIC),
-    ] = ()
-    tombstones: Annotated[
-        tuple[Row, ...],
-        Field(
-            max_length=65536,
-            description="Deleted topics and replicas that are still to be removed.",
-        ),
-        KubernetesSchema(**ATOMIC),
-    ] = ()
-    placed: Annotated[
-        tuple[Row, ...],
-        Field(
-            max_length=4096,
-            description="Placements in other slices that no Topic status includes yet.",
-        ),
-        KubernetesSchema(**ATOMIC),
-    ] = ()
+    controller_epoch: Annotated[int, Field(ge=0, le=INT32_MAX), KubernetesSchema(format="int32")]
+    """Epoch of the controller that wrote the slice last."""
+    commit: Annotated[int, Field(ge=0), KubernetesSchema(format="int64")]
+    """Number of the latest commit."""
+    partitions: Annotated[tuple[Row, ...], Field(max_length=65536), KubernetesSchema(**ATOMIC)] = ()
+    """One row per partition."""
+    directories: Annotated[tuple[Row, ...], Field(max_length=4096), KubernetesSchema(**ATOMIC)] = ()
+    """Log directory id of each broker that a row names."""
+    tombstones: Annotated[tuple[Row, ...], Field(max_length=65536), KubernetesSchema(**ATOMIC)] = ()
+    """Deleted topics and replicas that are still to be removed."""
+    placed: Annotated[tuple[Row, ...], Field(max_length=4096), KubernetesSchema(**ATOMIC)] = ()
+    """Placements in other slices that no Topic status includes yet."""
 
 
 PARTITION_SLICE = ResourceKind(

@@ -26,25 +26,16 @@ _ANY_RATE = (
 class Rates(SpecModel):
     """Quotas per broker, by Kafka's quota types."""
 
-    producer_byte_rate: Annotated[
-        _Rate | None, Field(description="Bytes per second, per broker.")
-    ] = None
-    consumer_byte_rate: Annotated[
-        _Rate | None, Field(description="Bytes per second, per broker.")
-    ] = None
+    producer_byte_rate: _Rate | None = None
+    """Bytes per second, per broker."""
+    consumer_byte_rate: _Rate | None = None
+    """Bytes per second, per broker."""
     request_percentage: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=100_000,
-            description="Percent of the time of a broker's request thread. 100 is the whole "
-            "thread.",
-        ),
-        KubernetesSchema(format="int32"),
+        int | None, Field(ge=1, le=100_000), KubernetesSchema(format="int32")
     ] = None
-    controller_mutation_rate: Annotated[
-        _Rate | None, Field(description="Partition creations and deletions per second (KIP-599).")
-    ] = None
+    """Percent of the time of a broker's request thread. 100 is the whole thread."""
+    controller_mutation_rate: _Rate | None = None
+    """Partition creations and deletions per second (KIP-599)."""
 
 
 class ClientIdQuotas(Rates):
@@ -60,14 +51,8 @@ class ClientIdQuotas(Rates):
         ),
     )
 
-    client_id: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=249,
-            description="Client id. * applies to each client id that is not listed, individually.",
-        ),
-    ]
+    client_id: Annotated[str, Field(min_length=1, max_length=249)]
+    """Client id. * applies to each client id that is not listed, individually."""
 
 
 ClientIds = Annotated[
@@ -91,21 +76,14 @@ class UserQuotas(Rates):
         ),
     )
 
-    clients: Annotated[
-        ClientIds | None, Field(description="Quotas for individual client ids of the user.")
-    ] = None
+    clients: ClientIds | None = None
+    """Quotas for individual client ids of the user."""
 
 
 class ClusterQuotas(SpecModel):
     """Default quotas for users and client ids without quotas of their own."""
 
-    every_user: Annotated[
-        UserQuotas | None,
-        Field(
-            description="Quotas for each user, individually. All unauthenticated clients "
-            "together are one user."
-        ),
-    ] = None
-    clients: Annotated[
-        ClientIds | None, Field(description="Quotas by client id, for any user.")
-    ] = None
+    every_user: UserQuotas | None = None
+    """Quotas for each user, individually. All unauthenticated clients together are one user."""
+    clients: ClientIds | None = None
+    """Quotas by client id, for any user."""

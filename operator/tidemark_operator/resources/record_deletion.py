@@ -57,36 +57,15 @@ class PartitionPoint(SpecModel):
     )
 
     partition: PartitionIndex
-    before_offset: Annotated[
-        int | None,
-        Field(
-            ge=-1,
-            description="Delete records below this offset. -1: up to the high watermark.",
-        ),
-        KubernetesSchema(format="int64"),
-    ] = None
-    before_time: Annotated[
-        RecordTime | None,
-        Field(
-            description=(
-                "Delete records before the first one with this timestamp or a "
-                "later one. A time in the future is replaced with the creation "
-                "time of the object."
-            )
-        ),
-    ] = None
+    before_offset: Annotated[int | None, Field(ge=-1), KubernetesSchema(format="int64")] = None
+    """Delete records below this offset. -1: up to the high watermark."""
+    before_time: RecordTime | None = None
+    """Delete records before the first one with this timestamp or a later one. A time in the future
+    is replaced with the creation time of the object."""
 
-    leader_epoch: Annotated[
-        Int32 | None,
-        Field(
-            ge=0,
-            description=(
-                "Leader epoch in which the records below beforeOffset were "
-                "written. If the last of them has a later epoch, the records "
-                "were replaced and nothing of the partition is deleted."
-            ),
-        ),
-    ] = None
+    leader_epoch: Annotated[Int32 | None, Field(ge=0)] = None
+    """Leader epoch in which the records below beforeOffset were written. If the last of them has a
+    later epoch, the records were replaced and nothing of the partition is deleted."""
 
     @model_validator(mode="after")
     def _one_point(self) -> Self:
@@ -105,7 +84,7 @@ class AllPartitions(SpecModel):
 
     before_offset: Annotated[
         int | None,
-        Field(ge=-1, description="Only -1 is allowed: delete up to the high watermark."),
+        Field(ge=-1),
         KubernetesSchema(
             Rule(
                 rule="self == -1",
@@ -115,7 +94,9 @@ class AllPartitions(SpecModel):
             format="int64",
         ),
     ] = None
-    before_time: Annotated[RecordTime | None, Field(description="As in partitions.")] = None
+    """Only -1 is allowed: delete up to the high watermark."""
+    before_time: RecordTime | None = None
+    """As in partitions."""
 
     @model_validator(mode="after")
     def _one_point(self) -> Self:
@@ -158,37 +139,21 @@ class RecordDeletionSpec(SpecModel):
     )
 
     topic_ref: TopicRef
-    topic_id: Annotated[
-        TopicIdText | None,
-        Field(
-            description=(
-                "Expected status.topicId of the Topic. If the Topic has "
-                "another id, nothing is deleted."
-            )
-        ),
-    ] = None
+    topic_id: TopicIdText | None = None
+    """Expected status.topicId of the Topic. If the Topic has another id, nothing is deleted."""
     partitions: Annotated[
         tuple[PartitionPoint, ...] | None,
         Field(min_length=1, max_length=1024),
         KubernetesSchema(**keyed_by("partition")),
     ] = None
     all: AllPartitions | None = None
-    timeout: Annotated[
-        Duration | None,
-        Field(
-            description=(
-                "Maximum time to wait for the low watermarks. Default: "
-                "unlimited, or 5m if the Topic does not exist."
-            )
-        ),
-    ] = None
-    dry_run: Annotated[
-        bool | None, Field(description="Only resolve offsets and report them. Default: false.")
-    ] = None
-    ttl_after_finished: Annotated[
-        Duration | None,
-        Field(description="Time after which the finished object is deleted. Default: never."),
-    ] = None
+    timeout: Duration | None = None
+    """Maximum time to wait for the low watermarks. Default: unlimited, or 5m if the Topic does not
+    exist."""
+    dry_run: bool | None = None
+    """Only resolve offsets and report them. Default: false."""
+    ttl_after_finished: Duration | None = None
+    """Time after which the finished object is deleted. Default: never."""
 
     @model_validator(mode="after")
     # pydantic repeats the rule for objects that the API server did not check.
@@ -203,30 +168,21 @@ class ResolvedPoint(ApiModel):
 
     partition: PartitionIndex
     offset: Int64
-    leader_epoch: Annotated[
-        Int32, Field(description="Leader epoch of the last record below the offset.")
-    ]
-    records: Annotated[
-        Count | None, Field(description="Number of offsets between the log start and the offset.")
-    ] = None
-    bytes: Annotated[
-        Count | None,
-        Field(
-            description=(
-                "Size in bytes of the segments completely below the offset, in "
-                "the tier or in the leader's log."
-            )
-        ),
-    ] = None
+    leader_epoch: Int32
+    """Leader epoch of the last record below the offset."""
+    records: Count | None = None
+    """Number of offsets between the log start and the offset."""
+    bytes: Count | None = None
+    """Size in bytes of the segments completely below the offset, in the tier or in the leader's
+    log."""
 
 
 class PartitionProgress(ApiModel):
     """Progress of the deletion in one partition."""
 
     partition: PartitionIndex
-    low_watermark: Annotated[
-        Int64 | None, Field(description="Smallest log start offset of the live replicas.")
-    ] = None
+    low_watermark: Int64 | None = None
+    """Smallest log start offset of the live replicas."""
     error: Annotated[str | None, Field(max_length=1024)] = None
 
 
@@ -244,33 +200,24 @@ class RecordDeletionStatus(ApiModel):
     observed_generation: Generation | None = None
     controller_epoch: ControllerEpoch | None = None
     topic_id: Annotated[
-        TopicIdText | None,
-        Field(description="Id of the topic that the offsets were resolved for."),
-        KubernetesSchema(Rule(rule=IMMUTABLE, message="topicId never changes")),
+        TopicIdText | None, KubernetesSchema(Rule(rule=IMMUTABLE, message="topicId never changes"))
     ] = None
+    """Id of the topic that the offsets were resolved for."""
     resolved: Annotated[
         tuple[ResolvedPoint, ...] | None,
-        Field(
-            max_length=PARTITIONS_MAX,
-            description="Offsets that were resolved before the deletion. They never change.",
-        ),
+        Field(max_length=PARTITIONS_MAX),
         KubernetesSchema(Rule(rule=IMMUTABLE, message="resolved never changes"), **ATOMIC),
     ] = None
+    """Offsets that were resolved before the deletion. They never change."""
     partitions: Annotated[
         tuple[PartitionProgress, ...] | None,
         Field(max_length=PARTITIONS_MAX),
         KubernetesSchema(**ATOMIC),
     ] = None
-    records: Annotated[
-        Count | None,
-        Field(
-            description="Number of deleted offsets. In a dry run, the number that would be deleted."
-        ),
-    ] = None
-    bytes: Annotated[
-        Count | None,
-        Field(description="Size in bytes of the deleted segments, counted in one replica."),
-    ] = None
+    records: Count | None = None
+    """Number of deleted offsets. In a dry run, the number that would be deleted."""
+    bytes: Count | None = None
+    """Size in bytes of the deleted segments, counted in one replica."""
     start_time: Time | None = None
     completion_time: Time | None = None
     conditions: Conditions = ()

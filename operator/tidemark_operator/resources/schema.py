@@ -4,9 +4,15 @@ columns.
 The models are the one source of the CRDs, so every rule that the API server enforces is declared on
 its class or field. pydantic's JSON schema contains them as ``x-kubernetes-*`` keys; ``crdgen`` only
 inlines and orders the result.
+
+The docstring below a field is its description in the CRD. It is read from the source when a CRD is
+generated, because pydantic's ``use_attribute_docstrings`` parses every class at import.
 """
 
+import ast
 import dataclasses
+import inspect
+import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -102,11 +108,29 @@ class ApiModel(BaseModel):
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler.resolve_ref_schema(handler(core_schema))
+        for name, text in _field_docstrings(cls).items():
+            schema["properties"][cls.model_fields[name].alias]["description"] = text
         return with_rules(schema, cls.rules)
 
     def dump(self) -> dict[str, Any]:
         """The part as JSON-ready camelCase data, without what is unset."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _field_docstrings(model: type[ApiModel]) -> dict[str, str]:
+    """Return the docstring below each field of a model, by the field's name."""
+    texts: dict[str, str] = {}
+    for declaring in (base for base in reversed(model.__mro__) if issubclass(base, ApiModel)):
+        (definition,) = ast.parse(inspect.getsource(declaring)).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, following in itertools.pairwise(definition.body):
+            match field, following:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[name] = " ".join(text.split())
+    return texts
 
 
 class SpecModel(ApiModel):

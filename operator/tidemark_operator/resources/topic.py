@@ -322,27 +322,21 @@ class LocalRetentionSpec(SpecModel):
     Default: the total retention of the topic.
     """
 
-    time: Annotated[
-        Duration | None, Field(description="Maximum age of local data, such as 24h.")
-    ] = None
-    size: Annotated[
-        Quantity | None,
-        Field(description="Maximum size of local data per partition, such as 10Gi."),
-    ] = None
+    time: Duration | None = None
+    """Maximum age of local data, such as 24h."""
+    size: Quantity | None = None
+    """Maximum size of local data per partition, such as 10Gi."""
 
 
 class TopicTieringSpec(SpecModel):
     """Tiered storage of the topic."""
 
-    enabled: Annotated[bool, Field(description="Upload closed segments to the remote tier.")]
-    disable_policy: Annotated[
-        DisablePolicyName | None,
-        Field(
-            description="Handling of tiered data when tiering is disabled. Retain keeps it "
-            "readable until its retention ends. Delete deletes it. Default: "
-            "remote.log.disable.policy of the Cluster, or Retain."
-        ),
-    ] = None
+    enabled: bool
+    """Upload closed segments to the remote tier."""
+    disable_policy: DisablePolicyName | None = None
+    """Handling of tiered data when tiering is disabled. Retain keeps it readable until its
+    retention ends. Delete deletes it. Default: remote.log.disable.policy of the Cluster, or Retain.
+    """
     local_retention: LocalRetentionSpec | None = None
 
     @property
@@ -364,12 +358,7 @@ class TopicSpec(SpecModel):
     cluster_ref: FixedClusterRef
     topic_name: Annotated[
         str | None,
-        Field(
-            pattern="^[a-zA-Z0-9._-]+$",
-            min_length=1,
-            max_length=249,
-            description="Kafka name of the topic. Default: the name of the object. Immutable.",
-        ),
+        Field(pattern="^[a-zA-Z0-9._-]+$", min_length=1, max_length=249),
         KubernetesSchema(
             Rule(rule="self != '.' && self != '..'", message="a topic name must not be . or .."),
             Rule(
@@ -378,48 +367,27 @@ class TopicSpec(SpecModel):
             ),
         ),
     ] = None
-    partitions: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=PARTITIONS_MAX,
-            description="Number of partitions. It cannot be lowered once they exist.",
-        ),
-        KubernetesSchema(format="int32"),
-    ]
+    """Kafka name of the topic. Default: the name of the object. Immutable."""
+    partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX), KubernetesSchema(format="int32")]
+    """Number of partitions. It cannot be lowered once they exist."""
     replication_factor: Annotated[
-        int,
-        Field(ge=1, le=REPLICAS_MAX, description="Number of replicas of each partition."),
-        KubernetesSchema(format="int32"),
+        int, Field(ge=1, le=REPLICAS_MAX), KubernetesSchema(format="int32")
     ]
-    config: Annotated[
-        TopicConfig | None, Field(description="Topic configuration by Kafka's keys.")
-    ] = None
+    """Number of replicas of each partition."""
+    config: TopicConfig | None = None
+    """Topic configuration by Kafka's keys."""
     tiering: TopicTieringSpec | None = None
-    deletion_policy: Annotated[
-        DeletionPolicyName | None,
-        Field(
-            description="Delete removes the topic and its data with the object. Orphan "
-            "keeps them and lists the topic in status.leftBehind of the "
-            "Cluster. Default: Delete."
-        ),
-    ] = None
-    deletion_grace_period: Annotated[
-        Duration | None,
-        Field(
-            description="With deletionPolicy Delete, how long the topic is still served after its "
-            "object was deleted, such as 24h. Until the end, deletionPolicy: Orphan keeps the "
-            "topic. Kafka clients cannot delete the topic. Default: 0s."
-        ),
-    ] = None
+    deletion_policy: DeletionPolicyName | None = None
+    """Delete removes the topic and its data with the object. Orphan keeps them and lists the topic
+    in status.leftBehind of the Cluster. Default: Delete."""
+    deletion_grace_period: Duration | None = None
+    """With deletionPolicy Delete, how long the topic is still served after its object was deleted,
+    such as 24h. Until the end, deletionPolicy: Orphan keeps the topic. Kafka clients cannot delete
+    the topic. Default: 0s."""
 
-    client_changes: Annotated[
-        ClientChangesName | None,
-        Field(
-            description="Refuse: Kafka clients cannot delete the topic, add partitions, or change "
-            "its configuration or replication factor. Default: clientChanges of the Cluster."
-        ),
-    ] = None
+    client_changes: ClientChangesName | None = None
+    """Refuse: Kafka clients cannot delete the topic, add partitions, or change its configuration or
+    replication factor. Default: clientChanges of the Cluster."""
 
     @property
     def tiering_enabled(self) -> bool:
@@ -440,35 +408,28 @@ class TieringStatus(ApiModel):
     state: TieringStateName
     epoch: Annotated[
         int,
-        Field(ge=0, le=INT32_MAX, description="Tiered epoch (KIP-950)."),
+        Field(ge=0, le=INT32_MAX),
         KubernetesSchema(
             Rule(rule="self >= oldSelf", message="the tiered epoch never goes back"), format="int32"
         ),
     ]
-    policy: Annotated[
-        DisablePolicyName | None, Field(description="Policy of the latest disablement.")
-    ] = None
-    since: Annotated[Time | None, Field(description="When the topic entered the state.")] = None
+    """Tiered epoch (KIP-950)."""
+    policy: DisablePolicyName | None = None
+    """Policy of the latest disablement."""
+    since: Time | None = None
+    """When the topic entered the state."""
     pending_brokers: Annotated[
-        tuple[Int32, ...] | None,
-        Field(max_length=1024, description="Brokers that have not acknowledged the state yet."),
-        KubernetesSchema(**ATOMIC),
+        tuple[Int32, ...] | None, Field(max_length=1024), KubernetesSchema(**ATOMIC)
     ] = None
+    """Brokers that have not acknowledged the state yet."""
     remote_segments: Count | None = None
     remote_bytes: Count | None = None
-    remaining_segments: Annotated[
-        Count | None,
-        Field(description="Number of segments that the disablement still has to delete."),
-    ] = None
+    remaining_segments: Count | None = None
+    """Number of segments that the disablement still has to delete."""
     remaining_bytes: Count | None = None
-    summary: Annotated[
-        str | None,
-        Field(
-            max_length=128,
-            description="The state, or the reason of the first condition that reports trouble "
-            "with the tier (TieringSettled, TierIntegrity, RemoteIntegrity).",
-        ),
-    ] = None
+    summary: Annotated[str | None, Field(max_length=128)] = None
+    """The state, or the reason of the first condition that reports trouble with the tier
+    (TieringSettled, TierIntegrity, RemoteIntegrity)."""
 
 
 class ReplicaCounts(ApiModel):
@@ -478,20 +439,17 @@ class ReplicaCounts(ApiModel):
     placed: Count
     in_sync: Count
     placeholders: Count
-    summary: Annotated[
-        str | None,
-        Field(max_length=64, description="Replicas in sync of those desired, such as 6/10."),
-    ] = None
+    summary: Annotated[str | None, Field(max_length=64)] = None
+    """Replicas in sync of those desired, such as 6/10."""
 
 
 class TopicDeletionStatus(ApiModel):
     """Deletion of a topic that has a grace period."""
 
-    due: Annotated[Time, Field(description="When the grace period ends.")]
-    started: Annotated[
-        bool | None,
-        Field(description="The grace period is over. The topic's data is being deleted."),
-    ] = None
+    due: Time
+    """When the grace period ends."""
+    started: bool | None = None
+    """The grace period is over. The topic's data is being deleted."""
 
 
 class TopicStatus(ApiModel):
@@ -500,42 +458,31 @@ class TopicStatus(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = STATUS_RULES
 
     observed_generation: Generation | None = None
-    controller_epoch: Annotated[
-        ControllerEpoch | None, Field(description="Epoch of the controller that wrote the status.")
-    ] = None
+    controller_epoch: ControllerEpoch | None = None
+    """Epoch of the controller that wrote the status."""
     topic_id: Annotated[
         TopicIdText | None,
-        Field(description="Kafka topic id (base64url, 22 characters). It never changes."),
         KubernetesSchema(Rule(rule="self == oldSelf", message="topicId never changes")),
     ] = None
+    """Kafka topic id (base64url, 22 characters). It never changes."""
     tiering: TieringStatus | None = None
     replicas: ReplicaCounts | None = None
     deletion: TopicDeletionStatus | None = None
-    partitions_placed: Annotated[
-        Count | None,
-        Field(
-            description="Number of partitions whose placement is stored. With engine kafka "
-            "and without topicId, the number in the create request."
-        ),
-    ] = None
+    partitions_placed: Count | None = None
+    """Number of partitions whose placement is stored. With engine kafka and without topicId, the
+    number in the create request."""
     config_keys: Annotated[
         tuple[Annotated[str, Field(max_length=256)], ...] | None,
-        Field(
-            max_length=128,
-            description="Configuration keys that the operator has set on Apache Kafka. A "
-            "key that is removed from the manifest is reset.",
-        ),
+        Field(max_length=128),
         KubernetesSchema(**ATOMIC),
     ] = None
+    """Configuration keys that the operator has set on Apache Kafka. A key that is removed from the
+    manifest is reset."""
     held_config: Annotated[
-        Mapping[str, Annotated[str, Field(max_length=1024)]] | None,
-        Field(
-            max_length=128,
-            description="Configuration in force on the brokers while reconciliation is "
-            "paused, by Kafka's keys. Changes of spec.config do not apply "
-            "until it resumes.",
-        ),
+        Mapping[str, Annotated[str, Field(max_length=1024)]] | None, Field(max_length=128)
     ] = None
+    """Configuration in force on the brokers while reconciliation is paused, by Kafka's keys.
+    Changes of spec.config do not apply until it resumes."""
     accepted: AcceptedLosses | None = None
     conditions: Conditions = ()
 

@@ -84,20 +84,11 @@ class Authentication(SpecModel):
         ),
     )
 
-    type: Annotated[
-        AuthenticationType | None,
-        Field(
-            description="scram-sha-512 and scram-sha-256: password. tls: certificate "
-            "issued by the operator. tls-external and oauth: certificate or "
-            "token of another issuer. Default: scram-sha-512."
-        ),
-    ] = None
-    password: Annotated[
-        Password | None,
-        Field(
-            description="Existing password. Default: the operator generates one with 32 characters."
-        ),
-    ] = None
+    type: AuthenticationType | None = None
+    """scram-sha-512 and scram-sha-256: password. tls: certificate issued by the operator.
+    tls-external and oauth: certificate or token of another issuer. Default: scram-sha-512."""
+    password: Password | None = None
+    """Existing password. Default: the operator generates one with 32 characters."""
 
 
 # ------------------------------------------------------------ access control lists
@@ -209,22 +200,12 @@ class AclResource(SpecModel):
     )
 
     type: ResourceTypeName
-    name: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=249,
-            description="Name of the topic, group or transactional id, or their prefix. "
-            "'*' matches every name. Unset for type Cluster.",
-        ),
-    ] = None
-    pattern_type: Annotated[
-        PatternTypeName | None,
-        Field(
-            description="Literal matches exactly this name. Prefixed matches every name with "
-            "this prefix. Default: Literal."
-        ),
-    ] = None
+    name: Annotated[str | None, Field(min_length=1, max_length=249)] = None
+    """Name of the topic, group or transactional id, or their prefix. '*' matches every name. Unset
+    for type Cluster."""
+    pattern_type: PatternTypeName | None = None
+    """Literal matches exactly this name. Prefixed matches every name with this prefix. Default:
+    Literal."""
 
 
 class AclRule(SpecModel):
@@ -251,12 +232,7 @@ class AclRule(SpecModel):
     ]
     host: Annotated[
         str | None,
-        Field(
-            min_length=1,
-            max_length=45,
-            description="IP address that the user connects from. '*' matches every "
-            "address. Default: '*'.",
-        ),
+        Field(min_length=1, max_length=45),
         KubernetesSchema(
             Rule(
                 # Compared as text with the client's address, so only the canonical form can match.
@@ -267,10 +243,9 @@ class AclRule(SpecModel):
             )
         ),
     ] = None
-    permission: Annotated[
-        PermissionName | None,
-        Field(description="Allow or Deny. A Deny overrides every Allow. Default: Allow."),
-    ] = None
+    """IP address that the user connects from. '*' matches every address. Default: '*'."""
+    permission: PermissionName | None = None
+    """Allow or Deny. A Deny overrides every Allow. Default: Allow."""
 
 
 class Authorization(SpecModel):
@@ -305,20 +280,10 @@ class UserStatus(ApiModel):
 
     observed_generation: Generation | None = None
     controller_epoch: ControllerEpoch | None = None
-    username: Annotated[
-        str | None,
-        Field(
-            max_length=256,
-            description="Principal of the user without the prefix User:, as used in superUsers.",
-        ),
-    ] = None
-    secret: Annotated[
-        str | None,
-        Field(
-            max_length=253,
-            description="Secret with the client's credentials. Unset if there is none.",
-        ),
-    ] = None
+    username: Annotated[str | None, Field(max_length=256)] = None
+    """Principal of the user without the prefix User:, as used in superUsers."""
+    secret: Annotated[str | None, Field(max_length=253)] = None
+    """Secret with the client's credentials. Unset if there is none."""
     conditions: Conditions = ()
 
 
