@@ -409,14 +409,13 @@ class FakeKubeApi:
     async def apply(
         self,
         kind: Kind,
-        namespace: str,
-        name: str,
         body: Json,
         *,
         manager: str,
-        force: bool,
+        force: bool = False,
         dry_run: bool = False,
     ) -> Json:
+        name = body["metadata"]["name"]
         if dry_run:
             return {**body, "metadata": {**body["metadata"], "uid": "dry-run"}}
         # An apply of a spec, in contrast to one of finalizers.

@@ -192,15 +192,7 @@ class KubeApi:
         return await self._call("PUT", path, query=_AS_OPERATOR, body=body)
 
     async def apply(
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        body: Json,
-        *,
-        manager: str,
-        force: bool = False,
-        dry_run: bool = False,
+        self, kind: Kind, body: Json, *, manager: str, force: bool = False, dry_run: bool = False
     ) -> Json:
         """Apply an object server-side with the field manager ``manager``; return the result.
 
@@ -210,13 +202,14 @@ class KubeApi:
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         if dry_run:
             query["dryRun"] = "All"
-        path = kind.path(namespace, name)
+        meta = body["metadata"]
+        path = kind.path(meta["namespace"], meta["name"])
 
         async def send(applied: Json) -> Json:
             return await self._call("PATCH", path, query=query, body=applied, content_type=_APPLY)
 
         # With a uid the object exists; its labels belong to other field managers.
-        if "uid" in body["metadata"]:
+        if "uid" in meta:
             return await send(body)
         return await self.own.write(kind, body, send, dry_run=dry_run)
 

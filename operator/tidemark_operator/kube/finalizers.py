@@ -50,6 +50,4 @@ async def _apply(api: KubeApi, kind: Kind, body: Json, finalizers: list[str]) ->
     if finalizers:
         metadata["finalizers"] = finalizers
     patch: Json = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
-    return await api.apply(
-        kind, meta["namespace"], meta["name"], patch, manager=MANAGER, force=True
-    )
+    return await api.apply(kind, patch, manager=MANAGER, force=True)

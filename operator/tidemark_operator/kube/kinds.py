@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from tidemark_operator.resources import (
-    broker,
-    cluster,
-    export,
-    partition_slice,
-    record_deletion,
-    topic,
-    user,
-)
-from tidemark_operator.resources.names import GROUP, VERSION
-from tidemark_operator.resources.schema import ResourceKind
+from tidemark_operator.resources.names import GROUP, PLURALS, VERSION
 
 #: A Kubernetes object or a part of one, as JSON. The API server is the library's edge here: the
 #: models in ``resources`` give input a type before anything is decided on it.
@@ -64,17 +54,17 @@ def _segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def _own(resource: ResourceKind) -> Kind:
-    return Kind(GROUP, VERSION, resource.plural, resource.kind)
+def _own(kind: str) -> Kind:
+    return Kind(GROUP, VERSION, PLURALS[kind], kind)
 
 
-TOPIC = _own(topic.TOPIC)
-BROKER = _own(broker.BROKER)
-RECORD_DELETION = _own(record_deletion.RECORD_DELETION)
-CLUSTER = _own(cluster.CLUSTER)
-USER = _own(user.USER)
-EXPORT = _own(export.EXPORT)
-PARTITION_SLICE = _own(partition_slice.PARTITION_SLICE)
+TOPIC = _own("Topic")
+BROKER = _own("Broker")
+RECORD_DELETION = _own("RecordDeletion")
+CLUSTER = _own("Cluster")
+USER = _own("User")
+EXPORT = _own("Export")
+PARTITION_SLICE = _own("PartitionSlice")
 SECRET = Kind("", "v1", "secrets", "Secret")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 STATEFUL_SET = Kind("apps", "v1", "statefulsets", "StatefulSet")

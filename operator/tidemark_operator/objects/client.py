@@ -104,17 +104,8 @@ class ObjectClient:
 
         Raises ``Conflict`` with the fields that other managers own.
         """
-        meta = body["metadata"]
         async with self._parallel:
-            written = await self.api.apply(
-                kind,
-                meta["namespace"],
-                meta["name"],
-                body,
-                manager=manager,
-                force=False,
-                dry_run=dry_run,
-            )
+            written = await self.api.apply(kind, body, manager=manager, dry_run=dry_run)
         if not dry_run:
             # The store drops the managed fields of what it takes in, and the caller needs them.
             self._objects.put({**written, "metadata": dict(written["metadata"])})

@@ -260,13 +260,10 @@ class ExternalServices:
                     "it, or rename the Broker or the listener"
                 )
                 return ServiceAddress(problem=text, refused=True)
-        return external_services.service_address(desired, await self._apply(desired.manifest))
-
-    async def _apply(self, manifest: Json) -> Json:
-        meta = manifest["metadata"]
-        return await self._services.client.api.apply(
-            SERVICE, meta["namespace"], meta["name"], manifest, manager=MANAGER, force=True
+        written = await self._services.client.api.apply(
+            SERVICE, desired.manifest, manager=MANAGER, force=True
         )
+        return external_services.service_address(desired, written)
 
     async def _delete(self, namespace: str, live: Json) -> None:
         """Delete exactly this Service; if it was replaced meanwhile, the next look finds the

@@ -217,13 +217,10 @@ class MadeBrokers:
 
     async def _apply(self, kind: Kind, body: Json, *, force: bool = False) -> Json | None:
         """Apply an object; None if it was refused, which is reported."""
-        meta = body["metadata"]
         try:
-            return await self._services.client.api.apply(
-                kind, meta["namespace"], meta["name"], body, manager=MANAGER, force=force
-            )
+            return await self._services.client.api.apply(kind, body, manager=MANAGER, force=force)
         except REFUSALS as error:
-            self._refused.append(f"{kind.kind} {meta['name']}: {error.server_message}")
+            self._refused.append(f"{kind.kind} {body['metadata']['name']}: {error.server_message}")
             return None
 
     def _brokers(self, key: Key) -> list[Json]:

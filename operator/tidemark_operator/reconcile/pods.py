@@ -366,13 +366,6 @@ class PodKeeper:
         self._listed_until_s = self._clock() + LOOK_AGAIN_S
 
     async def _apply(self, kind: Kind, body: Json, *, force: bool, dry_run: bool = False) -> Json:
-        meta = body["metadata"]
         return await self._services.client.api.apply(
-            kind,
-            meta["namespace"],
-            meta["name"],
-            body,
-            manager=MANAGER,
-            force=force,
-            dry_run=dry_run,
+            kind, body, manager=MANAGER, force=force, dry_run=dry_run
         )

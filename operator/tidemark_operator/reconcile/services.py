@@ -11,7 +11,7 @@ from tidemark_operator.controller.status.deletion_grace import GraceAnnouncement
 from tidemark_operator.controller.tiering_disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.engines.base import Engine
-from tidemark_operator.engines.own.port import OwnEngine
+from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.jobs.runner import JobRunner
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
@@ -61,7 +61,7 @@ class ReconcilerServices(TermServices):
     Exports. ``export_image``, ``allowed_endpoints``, ``controller_addresses``: see the settings.
     """
 
-    engine: OwnEngine
+    engine: OwnBrokers
     committer: Committer
     certificates: Certificates
     client_certificates: ClientCertificates

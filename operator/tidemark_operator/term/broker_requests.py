@@ -22,7 +22,8 @@ from tidemark_operator.controller import elections, epochs, isr, rebuilding, reg
 from tidemark_operator.controller.state.commit import Draft
 from tidemark_operator.controller.state.model import NO_EPOCH, BrokerInfo
 from tidemark_operator.controller.state.replica_state_reports import ReplicaStateReports
-from tidemark_operator.engines.own.own_brokers import EngineListener, OwnBrokers
+from tidemark_operator.engines.own.broker_connections import OwnBrokers
+from tidemark_operator.engines.own.link import EngineListener
 from tidemark_operator.kube.kinds import USER
 from tidemark_operator.leadership.terms import (
     ControllerFenced,

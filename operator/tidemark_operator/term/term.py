@@ -14,7 +14,7 @@ from collections.abc import Callable
 from tidemark_operator.controller.state.commit import SliceWrite
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import BrokerInfo
-from tidemark_operator.engines.own.own_brokers import OwnBrokers
+from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,

@@ -18,7 +18,7 @@ from tidemark_operator.certificates.certificate_stores import BundleStore
 from tidemark_operator.certificates.certificates import Certificates, ClientCertificates, OwnLeaf
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.state.events import normal
-from tidemark_operator.engines.own.own_brokers import OwnBrokers
+from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Pulse
 from tidemark_operator.jobs.runner import JobRunner

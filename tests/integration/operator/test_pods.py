@@ -77,11 +77,11 @@ async def test_existing_object_of_the_name_blocks_until_it_is_deleted(
     foreign_service = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": "broker-1"},
+        "metadata": {"name": "broker-1", "namespace": world.namespace},
         "spec": {"clusterIP": "None", "selector": {"a": "b"}, "publishNotReadyAddresses": False},
     }
     # Another field manager owns the Service of that name.
-    await world.api.apply(SERVICE, world.namespace, "broker-1", foreign_service, manager="somebody")
+    await world.api.apply(SERVICE, foreign_service, manager="somebody")
     await pods.start_operator(world)
     await pods.create_broker(world, 1)
     condition = await world.condition(BROKER, "broker-1", "Stalled", "True", "PodRefused")

@@ -27,10 +27,10 @@ async def _apply(world: ClusterWorld, name: str, **spec: Any) -> Json:
     body = {
         "apiVersion": TOPIC.api_version,
         "kind": TOPIC.kind,
-        "metadata": {"name": name},
+        "metadata": {"name": name, "namespace": world.namespace},
         "spec": {"clusterRef": {"name": "demo"}, "partitions": 1, "replicationFactor": 1} | spec,
     }
-    return await world.api.apply(TOPIC, world.namespace, name, body, manager=GIT)
+    return await world.api.apply(TOPIC, body, manager=GIT)
 
 
 def _configure(topic: str, **values: str | None) -> TopicChange:
@@ -91,10 +91,10 @@ async def test_client_changes_respect_fields_owned_by_git(world: ClusterWorld) -
     manifest = {
         "apiVersion": CLUSTER.api_version,
         "kind": CLUSTER.kind,
-        "metadata": {"name": "demo"},
+        "metadata": {"name": "demo", "namespace": world.namespace},
         "spec": {"config": {"message.max.bytes": "60000"}},
     }
-    await world.api.apply(CLUSTER, world.namespace, "demo", manifest, manager=GIT)
+    await world.api.apply(CLUSTER, manifest, manager=GIT)
     # Every change of a field that Git owns is refused with the owner's name.
     for refused in (
         _for_all_brokers(message_max_bytes="70000"),

@@ -5,7 +5,7 @@ import dataclasses
 from tests.unit.controller.controller_world import registration_request
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark.wire import control
-from tidemark_operator.engines.own.own_brokers import OwnBrokers
+from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.kube.kinds import CLUSTER
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_id_of

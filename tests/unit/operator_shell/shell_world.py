@@ -38,7 +38,7 @@ from tidemark_operator.controller.state.events import Event
 from tidemark_operator.controller.state.export_values import ABSENT, DesiredJob, JobPhase, JobSeen
 from tidemark_operator.controller.state.model import RowKey
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.engines.own.port import OwnEngine
+from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.health import Echoes
 from tidemark_operator.jobs.runner import JobRefused
 from tidemark_operator.kube.kinds import (
@@ -70,7 +70,7 @@ NAMESPACE = "ns"
 UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
 
 
-class FakeEngine(OwnEngine):
+class FakeEngine(OwnBrokers):
     """Engine that records pushes in ``journal`` and requests in ``requests``.
 
     ``answers`` has the answers by method.

@@ -48,7 +48,8 @@ class ServicesApi:
     def clock(self) -> float:
         return self.now_s
 
-    async def apply(self, kind: Kind, namespace: str, name: str, body: Json, **_: Any) -> Json:
+    async def apply(self, kind: Kind, body: Json, **_: Any) -> Json:
+        name = body["metadata"]["name"]
         self.calls.append(f"apply {name}")
         if kind is not SERVICE:
             return body

@@ -28,9 +28,8 @@ class AppliesApi:
         self.applied: list[str] = []
         self.live: list[Json] = []
 
-    async def apply(
-        self, kind: Kind, namespace: str, name: str, body: Json, *, force: bool = False, **_: Any
-    ) -> Json:
+    async def apply(self, kind: Kind, body: Json, *, force: bool = False, **_: Any) -> Json:
+        name = body["metadata"]["name"]
         if name in self.refuses and not (force and isinstance(self.refuses[name], FieldConflict)):
             raise self.refuses[name]
         self.applied.append(name)

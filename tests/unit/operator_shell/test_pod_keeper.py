@@ -54,9 +54,8 @@ class PodsApi:
     def clock(self) -> float:
         return self.now_s
 
-    async def apply(
-        self, kind: Kind, namespace: str, name: str, body: Json, *, dry_run: bool, **_: Any
-    ) -> Json:
+    async def apply(self, kind: Kind, body: Json, *, dry_run: bool, **_: Any) -> Json:
+        name = body["metadata"]["name"]
         self.calls += 1
         old = self.objects.get((kind.kind, name))
         if not dry_run:

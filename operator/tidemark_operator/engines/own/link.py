@@ -60,13 +60,16 @@ class PendingChange:
             self.removals[removal.topic_id, removal.partition] = removal
 
 
-class LinkListener(Protocol):
+class EngineListener(Protocol):
     """Receiver of brokers' answers, in the main loop. Its methods must not block."""
 
     def on_states(
         self, node_id: int, request: PartitionStatesRequest, response: PartitionStatesResponse
     ) -> None:
         """Take applied partition states; ``response`` names the replicas that failed."""
+
+    def on_users(self, node_id: int) -> None:
+        """Note that a broker has acknowledged the users."""
 
     def on_stale(self, node_id: int) -> None:
         """Note that the broker has seen a higher controller epoch."""
@@ -78,7 +81,7 @@ class Link:
     def __init__(
         self,
         channel: Channel,
-        listener: LinkListener,
+        listener: EngineListener,
         *,
         full: Callable[[], PartitionStatesRequest],
         delta: Callable[[PendingChange], PartitionStatesRequest],

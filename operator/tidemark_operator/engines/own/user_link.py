@@ -8,12 +8,12 @@ It runs beside the partitions' states, and a failure here does not end their con
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.backoff import Backoff
 from tidemark.wire.users import UserStatesRequest, UserStatesResponse
+from tidemark_operator.engines.own.link import EngineListener
 from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
@@ -32,16 +32,6 @@ USERS_BACKOFF = Backoff(first_s=1.0, most_s=60.0)
 Present = Callable[[], tuple[int, UserStatesRequest] | None]
 
 
-class UserListener(Protocol):
-    """Receiver of brokers' answers, in the main loop. Its methods must not block."""
-
-    def on_users(self, node_id: int) -> None:
-        """Note that a broker has acknowledged the users."""
-
-    def on_stale(self, node_id: int) -> None:
-        """Note that the broker has seen a higher controller epoch."""
-
-
 class UserLink:
     """Users as sent over one command connection.
 
@@ -49,7 +39,7 @@ class UserLink:
     request has no answer yet.
     """
 
-    def __init__(self, channel: Channel, listener: UserListener, present: Present) -> None:
+    def __init__(self, channel: Channel, listener: EngineListener, present: Present) -> None:
         self.acknowledged_version = 0
         self.is_under_way = False
         self._channel = channel

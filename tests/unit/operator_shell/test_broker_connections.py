@@ -23,7 +23,7 @@ from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own import link as link_module
 from tidemark_operator.engines.own import user_link
-from tidemark_operator.engines.own.own_brokers import OwnBrokers
+from tidemark_operator.engines.own.broker_connections import OwnBrokers
 
 ID = numbered_uuid(1)
 STATES = control.PartitionStatesRequest

@@ -1,10 +1,14 @@
-"""Tidemark's own brokers behind the engine's port, over their command connections."""
+"""Tidemark's own brokers as the engine, over their command connections.
+
+Three rules hold for everything that is sent: requests are level-based and idempotent, they are sent
+only for what is already stored, and an answer stands only for what the broker reported.
+"""
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from tidemark.wire.control import (
@@ -34,10 +38,9 @@ from tidemark_operator.controller import snapshot
 from tidemark_operator.controller.state.commit import SliceWrite
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import RowKey
-from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.engines.own.link import Link, LinkListener, PendingChange
-from tidemark_operator.engines.own.port import OwnEngine
-from tidemark_operator.engines.own.user_link import USERS_BACKOFF, UserLink, UserListener
+from tidemark_operator.engines.base import Engine, EngineUnavailable
+from tidemark_operator.engines.own.link import EngineListener, Link, PendingChange
+from tidemark_operator.engines.own.user_link import USERS_BACKOFF, UserLink
 from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
@@ -46,12 +49,11 @@ R = TypeVar("R")
 CALL_TIMEOUT_S = 15.0
 
 
-class EngineListener(LinkListener, UserListener, Protocol):
-    """Receiver of brokers' answers to states and users."""
+class OwnBrokers(Engine):
+    """Engine of one controller term, owned by the main loop.
 
-
-class OwnBrokers(OwnEngine):
-    """Engine of one controller term; owned by the main loop."""
+    Requests raise :class:`EngineUnavailable`.
+    """
 
     def __init__(
         self,
@@ -173,7 +175,11 @@ class OwnBrokers(OwnEngine):
             link.add(rows=stored.rows, removals=removals.get(node_id, ()))
 
     def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
-        """Send every broker these rows and Topics as they now are."""
+        """Send changed rows and Topics (by object key) to every broker until it has acknowledged
+        them.
+
+        If both are empty, only the brokers' states are sent.
+        """
         rows, topics = set(rows), set(topics)
         # A Topic's change concerns all of its rows.
         for key in topics:
@@ -184,12 +190,14 @@ class OwnBrokers(OwnEngine):
             link.add(rows=rows, topics=topics)
 
     def publish_users(self) -> None:
-        """Send every broker the users if they differ from those it has."""
+        """Send the present users and authorization to every broker until it has acknowledged
+        them.
+        """
         for users in self._users.values():
             users.wake()
 
     def users_behind(self, version: int) -> list[int]:
-        """Return the connected brokers that do not have a version of the users yet."""
+        """Return the connected brokers that have not acknowledged a version of the users, by id."""
         return sorted(
             node_id
             for node_id, users in self._users.items()
@@ -221,11 +229,11 @@ class OwnBrokers(OwnEngine):
     async def empty_tier(
         self, node_id: int, request: DeleteRemoteTopicRequest
     ) -> DeleteRemoteTopicResponse:
-        """Remove a deleted topic's remote data through one broker."""
+        """Remove a deleted topic's data from the tier through one broker."""
         return await self._call(node_id, request, DeleteRemoteTopicResponse, 2 * CALL_TIMEOUT_S)
 
     async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogInfoResponse:
-        """Send KIP-966's request to one broker."""
+        """Query the log ends of a broker's replicas (KIP-966)."""
         # Partitions of one topic share an entry.
         by_topic = itertools.groupby(sorted(keys), key=lambda key: key[0])
         request = ReplicaLogInfoRequest(
