@@ -218,7 +218,7 @@ def _round_and_round(draft: Draft, row: PartitionRow) -> bool:
         return False
     leader = others[(others.index(row.leader) + 1) % len(others)]
     new = dataclasses.replace(row, leader=leader)
-    draft.put_row(elections.with_elr_and_epochs(row, new, draft.min_isr(row)))
+    draft.put_row(elections.with_elr_and_epochs(row, new, draft.state.min_isr(row)))
     return True
 
 

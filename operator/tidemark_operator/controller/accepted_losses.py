@@ -218,7 +218,7 @@ def _lead(draft: Draft, topic: TopicInfo, copy: Copy) -> None:
         isr=(copy.node_id,),
         leader_recovery_state=LeaderRecoveryState.RECOVERING,
     )
-    draft.put_row(elections.with_elr_and_epochs(row, led, draft.min_isr(row)))
+    draft.put_row(elections.with_elr_and_epochs(row, led, draft.state.min_isr(row)))
     text = f"{_offer(copy)}, accepted by {ACCEPT_COPY}. Records acknowledged after that are lost"
     draft.emit(warning("Topic", topic.key, "CopyAccepted", text))
 

@@ -17,7 +17,7 @@ from tidemark.message_text import count, quoted
 from tidemark.reasons import Reason
 from tidemark_operator.controller import topic_restore
 from tidemark_operator.controller.state.controller_state import ControllerState
-from tidemark_operator.controller.state.model import PersistedTiering, TopicInfo
+from tidemark_operator.controller.state.model import Blocker, PersistedTiering, TopicInfo
 
 _LISTED_MAX = 5
 #: Advice for a name in use, because topicName is immutable.
@@ -34,15 +34,7 @@ class Adoption:
     annotation: str = ADOPT_TOPIC_ID
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptionRefusal:
-    """Reason why a Topic of this name is neither created nor adopted."""
-
-    reason: Reason
-    message: str
-
-
-def adoption_of(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
+def adoption_of(state: ControllerState, topic: TopicInfo) -> Adoption | Blocker | None:
     """Decide whether a Topic without a topic id takes over an existing topic instead of a new one.
 
     Partitions of that name may remain of a Topic that was deleted, orphaned or lost. Returns the
@@ -89,7 +81,7 @@ def _sole_unclaimed(state: ControllerState, unclaimed: list[uuid.UUID]) -> Adopt
     )
 
 
-def own_adoption(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
+def own_adoption(state: ControllerState, topic: TopicInfo) -> Adoption | Blocker | None:
     """Return the adoption of partitions that belong to this very object, but not to its status.
 
     The object's uid is the topic id; the status was lost or restored from an old backup. Returns
@@ -115,7 +107,7 @@ def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:
     return max(in_slices, state.replica_reports.partitions(topic_id))
 
 
-def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
+def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | Blocker | None:
     """Return the adoption of the topic id of a topic to be restored from the remote tier.
 
     Returns None without the annotation, and a refusal if the restore is not possible.
@@ -123,7 +115,7 @@ def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRe
     try:
         origin = topic_restore.checked_origin(state, topic)
     except topic_restore.NotRestorable as error:
-        return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=str(error))
+        return Blocker(reason=Reason.ADOPTION_REFUSED, message=str(error))
     if origin is None:
         return None
     tiering_status = PersistedTiering(tiering=origin.tiering, since_ms=topic.created_ms)
@@ -153,7 +145,7 @@ def _unclaimed_ids(state: ControllerState, name: str) -> list[uuid.UUID]:
     return sorted(id_ for id_ in known if state.topics.by_id(id_) is None)
 
 
-def late_refusal(topic: TopicInfo) -> AdoptionRefusal | None:
+def late_refusal(topic: TopicInfo) -> Blocker | None:
     """Return the refusal of an adoption annotation for a Topic that already has another id."""
     value = topic.annotations.get(ADOPT_TOPIC_ID, "")
     if not value or parse_topic_id(value) == topic.id:
@@ -163,17 +155,17 @@ def late_refusal(topic: TopicInfo) -> AdoptionRefusal | None:
         f"the id {id_text(topic.id)}, which never changes. Remove the "
         "annotation"
     )
-    return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=text)
+    return Blocker(reason=Reason.ADOPTION_REFUSED, message=text)
 
 
 def _requested(
     state: ControllerState, topic: TopicInfo, value: str, unclaimed: list[uuid.UUID]
-) -> Adoption | AdoptionRefusal:
+) -> Adoption | Blocker:
     """Return the adoption of the topic id in the annotation (``value``), or its refusal."""
     topic_id = parse_topic_id(value)
     # An id without partitions cannot be adopted, because nothing of it is left.
     if topic_id is None or topic_id not in _with_rows(state, unclaimed):
-        return AdoptionRefusal(
+        return Blocker(
             reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, value, unclaimed)
         )
     partitions = _partitions(state, topic_id)
@@ -187,7 +179,7 @@ def _as_known(
     partitions: int,
     *,
     annotation: str,
-) -> Adoption | AdoptionRefusal:
+) -> Adoption | Blocker:
     """Return the adoption of an existing topic id, or its refusal.
 
     Refused if ``spec.partitions`` is too low, or if the tiering epoch of tiered partitions is
@@ -199,7 +191,7 @@ def _as_known(
             f"{count(partitions, 'partition')}, more than spec.partitions. Set "
             f"spec.partitions to {partitions} or more to adopt it"
         )
-        return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=text)
+        return Blocker(reason=Reason.ADOPTION_REFUSED, message=text)
     recorded = _tiering_on_record(state, topic_id)
     # Rows show data in the remote tier; without the tiering epoch its manifests cannot be written.
     tiered = any(row.manifest for row in state.rows_of(topic_id).values())
@@ -213,9 +205,7 @@ def _as_known(
     )
 
 
-def _tiering_unknown(
-    state: ControllerState, topic: TopicInfo, topic_id: uuid.UUID
-) -> AdoptionRefusal:
+def _tiering_unknown(state: ControllerState, topic: TopicInfo, topic_id: uuid.UUID) -> Blocker:
     """Return the refusal of a tiered topic whose epoch is unknown.
 
     Every head of the tier would reject an epoch that is too low.
@@ -225,7 +215,7 @@ def _tiering_unknown(
         "its tiered epoch is not recorded. To adopt it, add its entry with "
         f"tiering to status.leftBehind of Cluster {state.cluster.key}"
     )
-    return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=text)
+    return Blocker(reason=Reason.ADOPTION_REFUSED, message=text)
 
 
 def _wrong(state: ControllerState, topic: TopicInfo, value: str, unclaimed: list[uuid.UUID]) -> str:
@@ -239,9 +229,7 @@ def _wrong(state: ControllerState, topic: TopicInfo, value: str, unclaimed: list
     )
 
 
-def _required(
-    state: ControllerState, topic: TopicInfo, unclaimed: list[uuid.UUID]
-) -> AdoptionRefusal:
+def _required(state: ControllerState, topic: TopicInfo, unclaimed: list[uuid.UUID]) -> Blocker:
     """Return the refusal of a new Topic because topics of its name exist, with all remedies."""
     adoptable = _with_rows(state, unclaimed)
     remedies = []
@@ -255,7 +243,7 @@ def _required(
         "to no Topic. To resolve this, "
         f"{', or '.join([*remedies, _ANOTHER_NAME])}{forget}"
     )
-    return AdoptionRefusal(reason=Reason.ADOPTION_REQUIRED, message=text)
+    return Blocker(reason=Reason.ADOPTION_REQUIRED, message=text)
 
 
 def _forget(state: ControllerState, ids: list[uuid.UUID]) -> str:

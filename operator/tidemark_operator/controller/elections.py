@@ -138,7 +138,7 @@ def best(draft: Draft, row: PartitionRow, *, unclean: bool) -> PartitionRow:
 
     A replica with failed storage leads or stays in the ISR only if no other can take over.
     """
-    min_isr, logs = draft.min_isr(row), draft.state.logs_of(row)
+    min_isr, logs = draft.state.min_isr(row), draft.state.logs_of(row)
 
     def served(replica: int) -> bool:
         return draft.can_serve(replica, row.key)
@@ -371,7 +371,7 @@ def prefer(draft: Draft, persisted: PartitionRow) -> bool:
         return False
     # The ISR stays as it is; only the leader and the epochs change.
     new = dataclasses.replace(row, leader=preferred)
-    draft.put_row(with_elr_and_epochs(row, new, draft.min_isr(row)))
+    draft.put_row(with_elr_and_epochs(row, new, draft.state.min_isr(row)))
     return True
 
 

@@ -69,7 +69,7 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
         leader_recovery_state=LeaderRecoveryState(change.leader_recovery_state),
     )
     # A finished reassignment changes the replicas in the same commit as the ISR.
-    new = with_elr_and_epochs(row, reassignment.settled(draft, new), draft.min_isr(row))
+    new = with_elr_and_epochs(row, reassignment.settled(draft, new), draft.state.min_isr(row))
     if new != row:
         draft.put_row(new)
     return _result(new, ErrorCode.none)

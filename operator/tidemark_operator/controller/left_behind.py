@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND
 from tidemark.ids import id_text
-from tidemark.message_text import count
+from tidemark.message_text import count, names
 from tidemark_operator.controller.adoption import parse_topic_id
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.events import Event, normal
@@ -56,11 +56,10 @@ def _to_forget(cluster: ClusterInfo) -> set[uuid.UUID]:
 def _forgotten_events(cluster: ClusterInfo, dropped: Sequence[OrphanedTopic]) -> tuple[Event, ...]:
     if not dropped:
         return ()
-    named = ", ".join(f"{left.name} ({id_text(left.topic_id)})" for left in dropped[:5])
-    more = f" and {len(dropped) - 5} more" if len(dropped) > 5 else ""
+    named = names([f"{left.name} ({id_text(left.topic_id)})" for left in dropped], shown=5)
     text = (
         f"{count(len(dropped), 'orphaned topic')} forgotten by "
-        f"{FORGET_LEFT_BEHIND}: {named}{more}. Their data is not deleted"
+        f"{FORGET_LEFT_BEHIND}: {named}. Their data is not deleted"
     )
     return (normal("Cluster", cluster.key, "LeftBehindForgotten", text),)
 

@@ -133,7 +133,7 @@ def keeps_minimum(draft: Draft, row: PartitionRow, new: PartitionRow) -> bool:
 
 def _needed(draft: Draft, row: PartitionRow) -> int:
     """Return how many replicas have to be in sync once the move is done."""
-    return max(1, min(len(target(row)), draft.min_isr(row)))
+    return max(1, min(len(target(row)), draft.state.min_isr(row)))
 
 
 def finish(draft: Draft) -> int:
@@ -146,7 +146,7 @@ def finish(draft: Draft) -> int:
         row = draft.row(key)
         new = None if row is None else settled(draft, row)
         if row is not None and new is not None and new != row:
-            draft.put_row(elections.with_elr_and_epochs(row, new, draft.min_isr(row)))
+            draft.put_row(elections.with_elr_and_epochs(row, new, draft.state.min_isr(row)))
             done += 1
     return done
 
@@ -209,7 +209,7 @@ def redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> Pa
         adding=tuple(replica for replica in replicas if replica >= 0 and replica not in base),
         removing=removing,
     )
-    return elections.with_elr_and_epochs(row, settled(draft, new), draft.min_isr(row))
+    return elections.with_elr_and_epochs(row, settled(draft, new), draft.state.min_isr(row))
 
 
 def _other_factors(topic: TopicInfo, drafted: Mapping[int, PartitionRow]) -> Mapping[int, Problem]:

@@ -531,7 +531,7 @@ class _Proof:
         # Replicas that may have lost the end of their log in a crash.
         reports, torn = draft.state.replica_reports, set(best.last_known_elr)
         self._best, self._hosting = best, hosting
-        self._min_isr = draft.min_isr(best)
+        self._min_isr = draft.state.min_isr(best)
         #: Replicas that reported a complete log.
         self._intact = frozenset(
             node_id

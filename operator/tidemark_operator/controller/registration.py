@@ -234,7 +234,7 @@ def after_restart(
     )
     # With another disk it is no candidate at all: its records are on the former disk.
     lost = () if same_disk else (node_id,)
-    left = eligible_leaders.with_eligible_leaders(row, left, draft.min_isr(row), lost=lost)
+    left = eligible_leaders.with_eligible_leaders(row, left, draft.state.min_isr(row), lost=lost)
     new = elections.with_raised_epochs(row, _with_successor(draft, left))
     if new == row and not proof:
         return dataclasses.replace(row, partition_epoch=row.partition_epoch + 1)
@@ -253,7 +253,7 @@ def _with_successor(draft: Draft, row: PartitionRow) -> PartitionRow:
     if new.leader not in row.isr:
         return new
     kept = dataclasses.replace(row, leader=new.leader)
-    return eligible_leaders.with_eligible_leaders(row, kept, draft.min_isr(row))
+    return eligible_leaders.with_eligible_leaders(row, kept, draft.state.min_isr(row))
 
 
 def _response(
@@ -344,7 +344,7 @@ def _has_enough_copies_without(draft: Draft, row: PartitionRow, node_id: int) ->
         return False
     proven = set(row.isr + row.elr)
     others = proven - {node_id}
-    enough = node_id not in proven or len(others) >= draft.min_isr(row)
+    enough = node_id not in proven or len(others) >= draft.state.min_isr(row)
     return enough and has_live_copy(draft, row.key, without=node_id)
 
 
@@ -378,7 +378,7 @@ def remove_broker(draft: Draft, node_id: int) -> None:
             removing=tuple(other for other in row.removing if other not in (node_id, back)),
         )
         # The eligible leaders follow from the new ISR before the election that may use them.
-        left = eligible_leaders.with_eligible_leaders(row, left, draft.min_isr(row))
+        left = eligible_leaders.with_eligible_leaders(row, left, draft.state.min_isr(row))
         draft.put_row(elections.with_raised_epochs(row, elections.best(draft, left, unclean=False)))
 
 

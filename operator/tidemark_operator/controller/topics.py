@@ -40,6 +40,7 @@ from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.events import Event, normal, warning
 from tidemark_operator.controller.state.model import (
     Acceptance,
+    Blocker,
     PersistedTiering,
     TieringSpec,
     TopicInfo,
@@ -48,19 +49,6 @@ from tidemark_operator.controller.tiering_disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 
 _RECHECK_DISABLING_MS = 5_000
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Blocker:
-    """Reason for a refusal.
-
-    The condition ``Stalled`` shows it, or ``Reconciling`` if it ``goes_on`` by itself once brokers
-    or other objects are ready.
-    """
-
-    reason: Reason
-    message: str
-    goes_on: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +98,7 @@ def decide(
         step = _delete(draft, topic, deletions, now_ms)
         return TopicDecision(deletion=step, tiering_status=kept, recheck_ms=_RECHECK_DISABLING_MS)
     # Settle the topic id before partitions are placed under it.
-    past = _name_history(draft.state, topic)
+    past = name_taken(draft.state, topic) or adoption.adoption_of(draft.state, topic)
     if isinstance(past, adoption.Adoption):
         return _adopt(topic, past)
     # With lost or doubtful rows, no partitions are added.
@@ -129,12 +117,12 @@ def _pause(draft: Draft, topic: TopicInfo) -> TopicDecision:
     Leaders are elected, lost rows are rebuilt, and a person's consents to losses are acted on.
     """
     paused = TopicDecision(paused=True, tiering_status=topic.tiering_status)
-    if _name_taken(draft.state, topic) is not None:
+    if name_taken(draft.state, topic) is not None:
         return paused
     own = adoption.own_adoption(draft.state, topic)
     if isinstance(own, adoption.Adoption):
         return dataclasses.replace(_adopt(topic, own), paused=True)
-    blocker = _as_blocker(own) if own is not None else _rebuilding(draft, topic)
+    blocker = own or _rebuilding(draft, topic)
     # A consent is recorded before it is acted on, so elections come after it.
     accepted = accepted_losses.settle(draft, topic) + rebuilding.accepted(draft.state, topic)
     elections.settle_topic(draft, topic)
@@ -148,7 +136,7 @@ def _place_and_serve(
     """Place missing partitions as far as the spec allows, and decide about all partitions."""
     # A topic that does not exist yet is only created if its whole spec is accepted.
     refusals = _refusals(draft, topic)
-    refused = _joined(refusals)
+    refused = joined(refusals)
     if refused is not None and not _has_partitions(draft.state, topic):
         return _blocked(topic, refused)
     acted_on, missing = _without_refused(draft.state, topic), None
@@ -166,7 +154,7 @@ def _place_and_serve(
         refusals.append(Blocker(reason=Reason.SLICE_FULL, message=str(full)))
         if not _has_partitions(draft.state, topic):
             return _blocked(topic, refusals[0])
-    return _serve(draft, acted_on, disablements, now_ms, missing=missing, refused=_joined(refusals))
+    return _serve(draft, acted_on, disablements, now_ms, missing=missing, refused=joined(refusals))
 
 
 def _blocked(
@@ -207,8 +195,8 @@ def _serve(
     )
     # The replication factor is not changed while a blocker exists.
     resized = None if blocker is not None else replication_factor_changes.outlook(draft, topic)
-    waits = _resizing_waits(topic, resized)
-    refused = _joined([refusal for refusal in (refused, waits) if refusal is not None])
+    waits = resizing_waits(topic, resized)
+    refused = joined([refusal for refusal in (refused, waits) if refusal is not None])
     shown = blocker or refused
     return TopicDecision(
         missing=missing,
@@ -245,7 +233,7 @@ def _with_placement_factor(draft: Draft, topic: TopicInfo) -> TopicInfo:
     return dataclasses.replace(topic, replication_factor=factor)
 
 
-def _joined(refusals: list[Blocker]) -> Blocker | None:
+def joined(refusals: list[Blocker]) -> Blocker | None:
     """Join all refusals into one message, under the first reason.
 
     Refusals that need a person come before those that resolve by themselves.
@@ -289,19 +277,6 @@ def _place(draft: Draft, topic: TopicInfo) -> BrokersMissing | None:
 # ---------------------------------------------------------------- what the operator refuses
 
 
-def _name_history(state: ControllerState, topic: TopicInfo) -> Blocker | adoption.Adoption | None:
-    """Return what prevents the topic, or what it takes over, because its name is already in use."""
-    taken = _name_taken(state, topic)
-    if taken is not None:
-        return taken
-    past = adoption.adoption_of(state, topic)
-    return _as_blocker(past) if isinstance(past, adoption.AdoptionRefusal) else past
-
-
-def _as_blocker(refusal: adoption.AdoptionRefusal) -> Blocker:
-    return Blocker(reason=refusal.reason, message=refusal.message)
-
-
 def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
     """Return the decision to adopt existing partitions under their topic id.
 
@@ -327,8 +302,13 @@ def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
 
 def _refusals(draft: Draft, topic: TopicInfo) -> list[Blocker]:
     """Return the parts of the spec that are refused; a new topic is not created with any."""
-    checks = (_deletion_blocked, _storage, _config_refused, _adoption_refused, _beyond_spec)
-    found = (check(draft.state, topic) for check in checks)
+    found = (
+        _deletion_blocked(topic),
+        _storage(draft.state, topic),
+        _config_refused(topic),
+        adoption.late_refusal(topic),
+        _beyond_spec(draft.state, topic),
+    )
     return [refusal for refusal in found if refusal is not None]
 
 
@@ -346,9 +326,10 @@ def _has_partitions(state: ControllerState, topic: TopicInfo) -> bool:
     return topic.partitions_placed > 0 or bool(state.rows_of(topic.id))
 
 
-def _name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
+def name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
+    """Return the blocker if another Topic has the name."""
     owner = owner_of(state, topic.name)
-    if owner is None or owner is topic:
+    if owner is None or owner.key == topic.key:
         return None
     text = (
         f"the topic name {topic.name} belongs to Topic {owner.key}. topicName "
@@ -407,7 +388,7 @@ def _not_configured(state: ControllerState) -> str:
     return f"set spec.remoteStorage of Cluster {cluster.key}"
 
 
-def _config_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
+def _config_refused(topic: TopicInfo) -> Blocker | None:
     """Return the refusal of a configuration that conflicts with a default of the Cluster.
 
     Admission cannot see these: local retention above the total, compaction of a tiered topic. A new
@@ -419,7 +400,7 @@ def _config_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
     return Blocker(reason=topic.config_reason, message=topic.config_problem)
 
 
-def _resizing_waits(topic: TopicInfo, resized: Resizing | None) -> Blocker | None:
+def resizing_waits(topic: TopicInfo, resized: Resizing | None) -> Blocker | None:
     """Return why the replication factor cannot be reached at present, None if it can."""
     if resized is None or not (resized.without_broker or resized.without_leader):
         return None
@@ -438,7 +419,7 @@ def _resizing_waits(topic: TopicInfo, resized: Resizing | None) -> Blocker | Non
     return Blocker(reason=Reason.REPLICATION_FACTOR_PENDING, message=text)
 
 
-def _deletion_blocked(_: ControllerState, topic: TopicInfo) -> Blocker | None:
+def _deletion_blocked(topic: TopicInfo) -> Blocker | None:
     if not topic.deletion_blocked:
         return None
     return Blocker(reason=Reason.DELETION_PROTECTED, message=protection.blocked_text("Topic"))
@@ -457,12 +438,6 @@ def _beyond_spec(state: ControllerState, topic: TopicInfo) -> Blocker | None:
         f"{topic.partitions}. All of them are served. Set spec.partitions to {present} or more"
     )
     return Blocker(reason=Reason.PARTITIONS_BEYOND_SPEC, message=text)
-
-
-def _adoption_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """Return the refusal of an annotation that requests another id for an existing topic."""
-    refusal = adoption.late_refusal(topic)
-    return None if refusal is None else _as_blocker(refusal)
 
 
 def _refused(topic: TopicInfo, blocker: Blocker) -> tuple[Event, ...]:

@@ -24,8 +24,7 @@ from tidemark.message_text import count
 from tidemark_operator.controller import placement, replication_factor_changes
 from tidemark_operator.controller.state.commit import Draft
 from tidemark_operator.controller.state.events import normal
-from tidemark_operator.controller.state.model import PartitionRow, TopicInfo
-from tidemark_operator.controller.topics import Blocker
+from tidemark_operator.controller.state.model import Blocker, PartitionRow, TopicInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import desired_configs, topic_rules
 from tidemark_operator.engines.kafka.cluster import change

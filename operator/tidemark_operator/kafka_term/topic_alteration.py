@@ -17,8 +17,8 @@ from tidemark_operator.controller import replication_factor_changes, tiering_dis
 from tidemark_operator.controller.placement import BrokersMissing
 from tidemark_operator.controller.state.commit import Draft
 from tidemark_operator.controller.state.events import normal
-from tidemark_operator.controller.state.model import TieringSpec, TopicInfo
-from tidemark_operator.controller.topics import Blocker, TopicDecision
+from tidemark_operator.controller.state.model import Blocker, TieringSpec, TopicInfo
+from tidemark_operator.controller.topics import TopicDecision, joined, resizing_waits
 from tidemark_operator.engines.kafka import desired_configs, topic_rules
 from tidemark_operator.engines.kafka.cluster import FoundTopic, change
 from tidemark_operator.kafka_term.disablement import Disabler
@@ -90,7 +90,7 @@ class KafkaTopicChanger:
         decision = TopicDecision(
             tiering_status=next_tiering,
             missing=missing,
-            refused=topic_rules.joined(blockers),
+            refused=joined(blockers),
             resizing=resized,
             events=() if event is None else (event,),
         )
@@ -216,12 +216,7 @@ class KafkaTopicChanger:
         if problem is not None:
             blockers.append(problem)
         # The replication factor stays until enough brokers accept replicas.
-        if found is not None and found.without_broker:
-            text = (
-                f"replicationFactor {topic.replication_factor} is not applied "
-                f"to {count(found.without_broker, 'partition')}, because too "
-                "few live brokers accept replicas. Start more brokers, or set "
-                "the previous replicationFactor"
-            )
-            blockers.append(Blocker(reason=Reason.REPLICATION_FACTOR_PENDING, message=text))
+        waits = resizing_waits(topic, found)
+        if waits is not None and found is not None and found.without_broker:
+            blockers.append(waits)
         return found

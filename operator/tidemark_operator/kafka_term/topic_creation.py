@@ -20,9 +20,9 @@ from tidemark_operator.controller.adoption import Adoption
 from tidemark_operator.controller.placement import BrokersMissing, place_topic
 from tidemark_operator.controller.state.commit import Draft
 from tidemark_operator.controller.state.events import Event, normal
-from tidemark_operator.controller.state.model import Acceptance, TopicInfo
+from tidemark_operator.controller.state.model import Acceptance, Blocker, TopicInfo
 from tidemark_operator.controller.status import topic_status
-from tidemark_operator.controller.topics import Blocker, TopicDecision
+from tidemark_operator.controller.topics import TopicDecision, joined
 from tidemark_operator.engines.kafka import desired_configs, topic_rules
 from tidemark_operator.engines.kafka.cluster import FoundTopic
 from tidemark_operator.kafka_term.observer import take_rows
@@ -57,7 +57,7 @@ class TopicCreator:
         if found is not None:
             return await self._claim(key, topic, found, is_requested=is_requested)
         # Refuse what cannot be created as specified.
-        blocker = topic_rules.joined(topic_rules.refusals(topic, 0, services.seen.not_tiered))
+        blocker = joined(topic_rules.refusals(topic, 0, services.seen.not_tiered))
         # The first tiering state is part of the creation: the topic is tiered from its first
         # segment.
         tiering = tiering_disablement.step_by_spec(

@@ -4,9 +4,9 @@ import dataclasses
 import time
 from collections.abc import Hashable
 
-from tidemark_operator.controller.state.model import TopicInfo
+from tidemark_operator.controller.state.model import Blocker, TopicInfo
 from tidemark_operator.controller.topic_deletion import DeletionStep
-from tidemark_operator.controller.topics import Blocker, TopicDecision
+from tidemark_operator.controller.topics import TopicDecision
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.kinds import Json, Key
 from tidemark_operator.reconcile.shared_steps import quiet_deletion_s, write_topic_status

@@ -14,10 +14,15 @@ from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import left_behind
 from tidemark_operator.controller.adoption import Adoption
-from tidemark_operator.controller.state.model import DeletionPolicy, OrphanedTopic, TopicInfo
+from tidemark_operator.controller.state.model import (
+    Blocker,
+    DeletionPolicy,
+    OrphanedTopic,
+    TopicInfo,
+)
 from tidemark_operator.controller.status import deletion_grace
 from tidemark_operator.controller.topic_deletion import DeletionStep
-from tidemark_operator.controller.topics import Blocker, TopicDecision
+from tidemark_operator.controller.topics import TopicDecision, name_taken
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import topic_rules
 from tidemark_operator.kafka_term.disablement import Disabler
@@ -113,7 +118,7 @@ class KafkaTopicReconciler:
             raise EngineUnavailable(seen.problem or "the Kafka cluster has not answered yet")
         # The name is checked before deletion, or the loser of a name would delete the winner's
         # topic.
-        taken = topic_rules.name_taken(services.state, topic)
+        taken = name_taken(services.state, topic)
         if topic.deletion_ms is not None:
             return await self._delete(key, body, topic, taken)
         if taken is not None:

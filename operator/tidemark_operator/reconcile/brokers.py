@@ -13,7 +13,7 @@ from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.certificate_stores import BundleConflict, BundleNameTaken
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import accepted_losses, draining, rebuilding, registration
-from tidemark_operator.controller.state.commit import Draft, apply_broker
+from tidemark_operator.controller.state.commit import Draft
 from tidemark_operator.controller.state.events import normal, warning
 from tidemark_operator.controller.state.model import BrokerInfo, RowKey
 from tidemark_operator.controller.status import broker_status
@@ -200,7 +200,7 @@ async def write_broker(services: ReconcilerServices, drafted: BrokerInfo) -> boo
     known = services.state.brokers.get(drafted.node_id)
     # Only flags changed: nothing to persist.
     if known is not None and _identity(known) == _identity(drafted):
-        apply_broker(services.state, _with_status(drafted, known))
+        services.state.put_broker(_with_status(drafted, known))
         return True
     key = BROKER.key(drafted.key)
     # Each conflict is followed by a fresh read of the object.
@@ -221,7 +221,7 @@ async def write_broker(services: ReconcilerServices, drafted: BrokerInfo) -> boo
             services.metrics.conflicts.labels(BROKER.kind).inc()
             await services.client.refresh(key)
             continue
-        apply_broker(services.state, _with_status(drafted, _known(written)))
+        services.state.put_broker(_with_status(drafted, _known(written)))
         return True
     return False
 

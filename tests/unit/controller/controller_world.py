@@ -169,7 +169,7 @@ class ControllerWorld:
             self.slices[write.index] = json.loads(json.dumps(write.payload))
             commit.apply(self.state, write)
         for item in planned.brokers:
-            commit.apply_broker(self.state, item)
+            self.state.put_broker(item)
         return planned
 
     def row(self, partition: int = 0, number: int = 1) -> PartitionRow:

@@ -63,7 +63,7 @@ def catch_up(made: ControllerWorld, partition: int = 0) -> None:
     draft, found = made.draft(), made.row(partition)
     in_sync = dataclasses.replace(found, isr=found.hosts)
     new = elections.with_elr_and_epochs(
-        found, reassignment.settled(draft, in_sync), draft.min_isr(found)
+        found, reassignment.settled(draft, in_sync), draft.state.min_isr(found)
     )
     draft.put_row(new)
     made.commit(draft)
@@ -332,7 +332,7 @@ def test_following_the_message_completes_the_drain(
     for found in list(made.state.all_rows()):
         draft = made.draft()
         in_sync = reassignment.settled(draft, dataclasses.replace(found, isr=found.hosts))
-        draft.put_row(elections.with_elr_and_epochs(found, in_sync, draft.min_isr(found)))
+        draft.put_row(elections.with_elr_and_epochs(found, in_sync, draft.state.min_isr(found)))
         made.commit(draft)
     assert condition(made)[1] == "Drained"
 

@@ -19,8 +19,7 @@ from tidemark.kafka_client.values import (
 )
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.adoption import Adoption
-from tidemark_operator.controller.state.model import TieringSpec, TopicInfo
-from tidemark_operator.controller.topics import Blocker
+from tidemark_operator.controller.state.model import Blocker, TieringSpec, TopicInfo
 from tidemark_operator.engines.kafka import cluster_snapshot, records, topic_rules
 from tidemark_operator.engines.kafka.cluster import FoundTopic
 

@@ -151,7 +151,7 @@ async def caught_up(world: ShellWorld) -> None:
     def all_in_sync(draft: Draft) -> None:
         for old in list(world.services.state.all_rows()):
             new = reassignment.settled(draft, dataclasses.replace(old, isr=old.hosts))
-            draft.put_row(elections.with_elr_and_epochs(old, new, draft.min_isr(old)))
+            draft.put_row(elections.with_elr_and_epochs(old, new, draft.state.min_isr(old)))
 
     await world.services.committer.decide(all_in_sync)
 

@@ -165,10 +165,6 @@ class Draft:
         """
         return key in self.state.unverified_rows and key not in self.rows
 
-    def min_isr(self, row: PartitionRow) -> int:
-        """Return the effective min.insync.replicas of a partition."""
-        return self.state.min_isr(row)
-
     def directory_of(self, node_id: int, index: int) -> uuid.UUID | None:
         """Return the log directory with a broker's replicas of one slice; None if it is not known.
 
@@ -326,11 +322,6 @@ def apply(state: ControllerState, write: SliceWrite) -> None:
     state.stored_commit = max(state.stored_commit, write.commit)
     state.put_records(write.index, write.records)
     state.commit = max(state.commit, write.commit)
-
-
-def apply_broker(state: ControllerState, broker: BrokerInfo) -> None:
-    """Apply one broker's registration, once its status is persisted (or needs no write)."""
-    state.put_broker(broker)
 
 
 def is_stored(write: SliceWrite, payload: Json) -> bool:

@@ -255,6 +255,19 @@ class Acceptance:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    """Reason for a refusal.
+
+    The condition ``Stalled`` shows it, or ``Reconciling`` if it ``goes_on`` by itself once brokers
+    or other objects are ready.
+    """
+
+    reason: Reason
+    message: str
+    goes_on: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanedTopic:
     """A topic left by ``deletionPolicy: Orphan``, as listed in the Cluster's status.
 

@@ -13,7 +13,7 @@ neither Topics nor Brokers, everything else may be removed.
 from collections.abc import Iterable, Sequence
 
 from tidemark.ids import id_text
-from tidemark.message_text import count, numbers
+from tidemark.message_text import count, names, numbers
 from tidemark.reasons import Reason
 from tidemark_operator.controller import epochs, left_behind, protection
 from tidemark_operator.controller.rebuilding import is_done
@@ -106,11 +106,11 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
     """
     # The order is by urgency.
     if state.cluster.deleting:
-        names = (
+        waited_for = (
             [_waited_for(topic) for topic in state.topics.values()],
             [broker.key.rpartition("/")[2] for broker in state.brokers.values()],
         )
-        text = deletion_waits_text(*names) or "deleting its PartitionSlices"
+        text = deletion_waits_text(*waited_for) or "deleting its PartitionSlices"
         return summary(ready=False, reason=Reason.DELETING, message=text, reconciling=True)
     # Without access to an existing Kafka cluster nothing else is known.
     if state.engine.problem:
@@ -235,9 +235,9 @@ def deletion_waits_text(topics: Iterable[str], brokers: Iterable[str]) -> str:
     "" if there are none.
     """
     waits = [
-        _named(sorted(names), kind)
-        for kind, names in (("Topic", list(topics)), ("Broker", list(brokers)))
-        if names
+        f"{count(len(found), kind)} ({names(sorted(found), shown=_SHOWN)})"
+        for kind, found in (("Topic", list(topics)), ("Broker", list(brokers)))
+        if found
     ]
     if not waits:
         return ""
@@ -245,12 +245,6 @@ def deletion_waits_text(topics: Iterable[str], brokers: Iterable[str]) -> str:
         f"waiting for {' and '.join(waits)}. Delete them. If one is not "
         "deleted, see its conditions (for a Broker, Draining)"
     )
-
-
-def _named(names: list[str], kind: str) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{count(len(names), kind)} ({shown}{more})"
 
 
 def left_behind_entries(orphans: Sequence[OrphanedTopic]) -> list[dict[str, object]]:

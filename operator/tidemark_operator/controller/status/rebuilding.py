@@ -1,7 +1,7 @@
 """Rebuilding in the Cluster's status, with topics that only brokers report."""
 
 from tidemark.ids import id_text
-from tidemark.message_text import count, numbered, them
+from tidemark.message_text import count, names, numbered, them
 from tidemark.reasons import RebuildingReason
 from tidemark_operator.controller import rebuilding as rebuilding_core
 from tidemark_operator.controller.rebuilding import is_done, lost
@@ -72,9 +72,8 @@ def sentence(state: ControllerState) -> str:
             f". {numbered('Broker', silent, 'has')} not reported. Start {them(silent)}, or delete "
             "each Broker that never returns"
         )
-    names = rebuilding_core.waiting_topics(state)
-    if not names:
+    waiting = rebuilding_core.waiting_topics(state)
+    if not waiting:
         return text
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    named = ", ".join(names[:NAMED_MAX])
-    return f"{text}. {count(len(names), 'topic')} not rebuilt yet: {named}{more}"
+    named = names(waiting, shown=NAMED_MAX)
+    return f"{text}. {count(len(waiting), 'topic')} not rebuilt yet: {named}"

@@ -5,7 +5,7 @@ matches the spec: taking it over changes nothing.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -16,9 +16,7 @@ from tidemark.message_text import count, quoted
 from tidemark.reasons import Reason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.adoption import Adoption, parse_topic_id
-from tidemark_operator.controller.state.controller_state import ControllerState
-from tidemark_operator.controller.state.model import PersistedTiering, TopicInfo
-from tidemark_operator.controller.topics import Blocker, owner_of
+from tidemark_operator.controller.state.model import Blocker, PersistedTiering, TopicInfo
 from tidemark_operator.engines.kafka import desired_configs
 from tidemark_operator.engines.kafka.cluster import FoundTopic
 
@@ -31,19 +29,6 @@ _REASONS = {
     ErrorCode.cluster_authorization_failed: Reason.ACCESS_DENIED,
     ErrorCode.invalid_topic_exception: Reason.NAME_REFUSED,
 }
-
-
-def name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """Return the blocker if another Topic has the name."""
-    owner = owner_of(state, topic.name)
-    if owner is None or owner.key == topic.key:
-        return None
-    text = (
-        f"the topic name {topic.name} belongs to Topic {owner.key}. topicName "
-        "is immutable: delete this Topic, and create it with another topicName "
-        "if you need both"
-    )
-    return Blocker(reason=Reason.NAME_TAKEN, message=text)
 
 
 def refused(failure: RequestFailure, action: str) -> Blocker:
@@ -236,14 +221,3 @@ def tiered_externally(topic: TopicInfo, own: Mapping[str, str]) -> Blocker | Non
         "Set spec.tiering.enabled to manage it and to disable it with a policy"
     )
     return Blocker(reason=Reason.TIERING_ENABLED_EXTERNALLY, message=text)
-
-
-def joined(blockers: Sequence[Blocker]) -> Blocker | None:
-    """Join blockers into one; those that need a person come first."""
-    if not blockers:
-        return None
-    ordered = sorted(blockers, key=lambda blocker: blocker.goes_on)
-    if len(ordered) == 1:
-        return ordered[0]
-    text = "; ".join(f"{blocker.reason}: {blocker.message}" for blocker in ordered)
-    return Blocker(reason=ordered[0].reason, message=text, goes_on=ordered[0].goes_on)
