@@ -657,7 +657,7 @@ def _replaced(cluster: SimulatedCluster) -> Iterator[None]:
                 lambda _: _tier_of(cluster).store,
             ),
             ("tidemark_operator.listener.server.Channel", operators.SimulatedChannel),
-            ("tidemark_operator.reconcile.workers.WORKERS", 4),
+            ("tidemark_operator.reconcile.engine_term.WORKERS", 4),
             ("tidemark_operator.controller.flapping_brokers.FIRST_S", 2),
             ("tidemark_operator.controller.flapping_brokers.MOST_S", 16),
             ("tidemark_operator.leadership.elector.dt", datetimes),

@@ -7,8 +7,10 @@ by the Lease alone, whose time is checked before each (docs/explanation/engines.
 
 import asyncio
 import dataclasses
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.reasons import Reason
@@ -24,11 +26,9 @@ from tidemark_operator.kafka_term.clusters import KafkaBrokerReconciler, KafkaCl
 from tidemark_operator.kafka_term.disablement import NOTE, Disabler
 from tidemark_operator.kafka_term.observer import Observer
 from tidemark_operator.kafka_term.reassignments import Mover
-from tidemark_operator.kafka_term.reflector import KafkaReflector
+from tidemark_operator.kafka_term.reflector import KafkaReflector, cluster_of_any
 from tidemark_operator.kafka_term.services import KafkaServices, ObservedCluster
 from tidemark_operator.kafka_term.topics import KafkaTopicReconciler
-from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
@@ -36,24 +36,22 @@ from tidemark_operator.kube.kinds import (
     RECORD_DELETION,
     TOPIC,
     USER,
-    WATCHED,
     Json,
     Key,
     Kind,
     key_of,
 )
-from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
+from tidemark_operator.leadership.epoch import stored_epoch
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.client import ObjectClient, StatusWriter, take_list
-from tidemark_operator.objects.conversions import cluster_info, cluster_of
+from tidemark_operator.objects.client import ObjectClient, StatusWriter
+from tidemark_operator.objects.conversions import cluster_info
 from tidemark_operator.objects.store import ObjectCache
-from tidemark_operator.reconcile.failures import reporter
+from tidemark_operator.reconcile.engine_term import EngineTakeover, EngineTerm
 from tidemark_operator.reconcile.object_conditions import write_conditions
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
-from tidemark_operator.reconcile.workers import LastPass, Reconcile, TermTasks, Workers
-from tidemark_operator.resources.names import CLUSTER_FINALIZER
+from tidemark_operator.reconcile.workers import LastPass
 
 TICK_S = 1.0
 _NO_USERS = (
@@ -81,35 +79,16 @@ class KafkaTakeoverResult:
     state: ControllerState
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaTakeover:
-    """Inputs of a takeover; ``run`` performs it."""
-
-    api: KubeApi
-    namespace: str
-    identity: str
-    leads: Callable[[], bool]
-    objects: ObjectCache
+class KafkaTakeover(EngineTakeover):
+    """Takeover with an Apache Kafka; ``run`` performs it."""
 
     async def run(self, body: Json) -> KafkaTakeoverResult:
         """Become the controller of a Cluster with an existing Kafka; return the start of the term.
 
         ``body`` is the Cluster as it was just read.
         """
-        meta = body["metadata"]
-        if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
-            await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)
         # Raising the epoch fences the previous operator's status writes.
-        body = await raise_epoch(
-            self.api,
-            self.namespace,
-            str(meta["name"]),
-            identity=self.identity,
-            uid=str(meta["uid"]),
-            beginning={},
-            floor=0,
-            leads=self.leads,
-        )
+        body = await self.claim_epoch(body)
         # Partitions are not loaded from slices: the observer reads them from Kafka.
         state = ControllerState(
             controller_id=self.identity,
@@ -122,9 +101,7 @@ class KafkaTakeover:
         )
         state.acknowledgements = AlwaysAcknowledged()
         state.engine = EngineNotes(keeps_rows=True, tiering=NOTE)
-        # List after the epoch is claimed: later changes arrive by the watch.
-        for kind in WATCHED:
-            await take_list(self.api, self.objects, kind, self.namespace)
+        await self.list_objects()
         self.objects.put(body)
         logger.info("Cluster %s: epoch %d", key_of(body), state.controller_epoch)
         return KafkaTakeoverResult(key_of(body), state)
@@ -133,20 +110,13 @@ class KafkaTakeover:
 # ------------------------------------------------------------ term
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TermRoom:
-    """Objects that outlive a term, or are created for it."""
-
-    client: ObjectClient
-    objects: ObjectCache
-    queue: KeyQueue
-    events: EventWriter
-    metrics: Metrics
-
-
 def kafka_term(
     taken: KafkaTakeoverResult,
-    room: TermRoom,
+    client: ObjectClient,
+    objects: ObjectCache,
+    queue: KeyQueue,
+    events: EventWriter,
+    metrics: Metrics,
     *,
     resync_s: float,
     leads: Callable[[], bool],
@@ -159,102 +129,74 @@ def kafka_term(
         cluster_key=taken.cluster_key,
         state=taken.state,
         engine=ApacheKafka(cluster, taken.state),
-        objects=room.objects,
-        client=room.client,
-        statuses=StatusWriter(room.client),
-        queue=room.queue,
+        objects=objects,
+        client=client,
+        statuses=StatusWriter(client),
+        queue=queue,
         background=BackgroundTasks(),
-        events=room.events,
-        metrics=room.metrics,
+        events=events,
+        metrics=metrics,
         leads=leads,
         seen=ObservedCluster(),
     )
-    return KafkaTerm(services, resync_s=resync_s, leads=leads, last_pass=last_pass)
+    return KafkaTerm(services, resync_s=resync_s, last_pass=last_pass)
 
 
-class KafkaTerm:
+class KafkaTerm(EngineTerm):
     """One term; ``run`` raises the reason of its end."""
 
-    def __init__(
-        self,
-        services: KafkaServices,
-        *,
-        resync_s: float,
-        leads: Callable[[], bool],
-        last_pass: LastPass,
-    ) -> None:
+    services: KafkaServices
+
+    def __init__(self, services: KafkaServices, *, resync_s: float, last_pass: LastPass) -> None:
         """Create the parts of a term with an existing Kafka cluster; :meth:`run` starts them.
 
-        ``leads``: whether this process still holds the Lease. ``last_pass``: time of the last
-        reconciliation, for /healthz.
+        For the other parameters see :class:`EngineTerm`.
         """
-        self.services = services
-        self._leads = leads
-        self._tasks = TermTasks(services, resync_s=resync_s)
-        self.end, self.deliver = self._tasks.end, self._tasks.deliver
         # The observer reads Kafka's state. The mover reassigns replicas, and the disabler follows
         # disablements.
-        self._reflector = KafkaReflector(services)
         self._observer = Observer(services)
         self._mover = Mover(services, self._observer)
         self._disabler = Disabler(services)
         topics = KafkaTopicReconciler(services, self._observer, self._mover, self._disabler)
-        # Kinds without support on Apache Kafka get a condition that says so.
-        reconcilers: dict[str, Reconcile] = {
-            TOPIC.kind: topics.reconcile,
-            BROKER.kind: KafkaBrokerReconciler(services).reconcile,
-            RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
-            CLUSTER.kind: KafkaClusterReconciler(services).reconcile,
-            USER.kind: self._user,
-            EXPORT.kind: self._export,
-        }
-        self._workers = Workers(services, reconcilers, last_pass)
+        super().__init__(
+            services,
+            KafkaReflector(services),
+            {
+                TOPIC.kind: topics.reconcile,
+                BROKER.kind: KafkaBrokerReconciler(services).reconcile,
+                RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
+                CLUSTER.kind: KafkaClusterReconciler(services).reconcile,
+                # Kinds without support on Apache Kafka get a condition that says so.
+                USER.kind: functools.partial(self._refuse, USER, _NO_USERS),
+                EXPORT.kind: functools.partial(self._refuse, EXPORT, _NO_EXPORTS),
+            },
+            resync_s=resync_s,
+            last_pass=last_pass,
+        )
 
-    async def run(self) -> None:
-        """Serve until the term ends. Raises the reason alone, not as an exception group."""
-        services = self.services
-        services.objects.listener = self._reflector
-        services.client.api.own.on_refusal = reporter(services)
-        # Load all objects into the state before the first key is reconciled.
-        try:
-            self._reflector.catch_up()
-            await self._tasks.run(
-                self._workers,
-                pacemaker=self._keep_leading(),
-                observer=self._observer.run(),
-                mover=self._mover.run(),
-                disabler=self._disabler.run(),
-            )
-        finally:
-            await services.engine.close()
-            await services.background.close()
-            services.objects.listener = None
+    def _tasks(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        return {
+            "pacemaker": self._keep_leading(),
+            "observer": self._observer.run(),
+            "mover": self._mover.run(),
+            "disabler": self._disabler.run(),
+        }
 
     async def _keep_leading(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if not self._leads():
+            if not self.services.leads():
                 raise TermEnded("the Lease expired")
             self.services.disablements.forget_gone(self.services.state)
 
-    async def _user(self, key: Key) -> float | None:
-        """Write once that users are not supported here."""
-        body = self._present(key)
-        if body is not None and cluster_of(body) == self.services.cluster_key.name:
-            await self._refuse(USER, key, body, _NO_USERS)
-        return None
-
-    async def _export(self, key: Key) -> float | None:
-        """Write once that exports are not supported here."""
-        body = self._present(key)
-        if body is not None:
-            await self._refuse(EXPORT, key, body, _NO_EXPORTS)
-        return None
-
-    def _present(self, key: Key) -> Json | None:
-        body = self.services.objects.get(key)
-        return None if body is None or body["metadata"].get("deletionTimestamp") else body
-
-    async def _refuse(self, kind: Kind, key: Key, body: Json, why: str) -> None:
+    async def _refuse(self, kind: Kind, why: str, key: Key) -> None:
+        """Write once that objects of a kind are not supported here."""
+        services = self.services
+        body = services.objects.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return
+        # An Export names no Cluster: it is of the only one of its namespace.
+        if cluster_of_any(body) not in ("", services.cluster_key.name):
+            return
         conditions = summary(ready=False, reason=Reason.ENGINE_KAFKA, message=why, stalled=True)
-        await write_conditions(self.services, kind, key, body, conditions)
+        await write_conditions(services, kind, key, body, conditions)

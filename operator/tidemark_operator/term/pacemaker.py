@@ -44,12 +44,9 @@ UNREACHED_TURNS = 10
 class Pacemaker:
     """Clock of one term."""
 
-    def __init__(
-        self, services: ReconcilerServices, log_queries: LogQueries, *, leads: Callable[[], bool]
-    ) -> None:
+    def __init__(self, services: ReconcilerServices, log_queries: LogQueries) -> None:
         self._services = services
         self._log_queries = log_queries
-        self._leads = leads
         self._broker_returns = BrokerReturns()
 
     async def run(self) -> None:
@@ -58,7 +55,7 @@ class Pacemaker:
         while True:
             await asyncio.sleep(TICK_S)
             turns += 1
-            if not self._leads():
+            if not self._services.leads():
                 raise TermEnded("the Lease expired")
             await self._turn(turns)
 

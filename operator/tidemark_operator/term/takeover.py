@@ -17,7 +17,7 @@ or that they are older than what brokers received (:mod:`~tidemark_operator.cont
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.reasons import Reason
@@ -30,12 +30,9 @@ from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import Acceptance, ClusterInfo, ClusterRebuilding
 from tidemark_operator.controller.status.conditions import time_text, with_acceptances
 from tidemark_operator.controller.status.rebuilding import entry
-from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, WATCHED, Json, Key, key_of
-from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, Json, Key, key_of
+from tidemark_operator.leadership.epoch import stored_epoch
 from tidemark_operator.leadership.terms import ControllerFenced
-from tidemark_operator.objects.client import take_list
 from tidemark_operator.objects.conversions import (
     broker_info,
     claimant_of,
@@ -46,10 +43,11 @@ from tidemark_operator.objects.conversions import (
     topic_info,
 )
 from tidemark_operator.objects.store import ObjectCache
+from tidemark_operator.reconcile.engine_term import EngineTakeover
 from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.metadata import InvalidResource
-from tidemark_operator.resources.names import CLUSTER_FINALIZER, SLICES_DEFAULT, slice_name
+from tidemark_operator.resources.names import SLICES_DEFAULT, slice_name
 from tidemark_operator.slices.slice_store import (
     Home,
     SliceStore,
@@ -77,15 +75,8 @@ class TakeoverResult:
     adopted: Acceptance | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Takeover:
-    """Inputs of a takeover; ``run`` performs it."""
-
-    api: KubeApi
-    namespace: str
-    identity: str
-    leads: Callable[[], bool]
-    objects: ObjectCache
+class Takeover(EngineTakeover):
+    """Takeover with Tidemark's own brokers; ``run`` performs it."""
 
     async def run(self, cluster: str, floor: int, *, behind: bool = False) -> TakeoverResult:
         """Become the controller of a Cluster, and load its state; return the start of the term.
@@ -113,7 +104,13 @@ class Takeover:
         load(state, store)
         # Raise the epoch. From now on the CRD's validation rule rejects earlier controllers.
         behind = behind or floor > max(claimed.floor, stored_epoch(body))
-        body = await self._claim_epoch(body, claimed, max(floor, claimed.floor), behind)
+        # Both kinds of fields are in the same write as the epoch, so neither can be lost.
+        body = await self.claim_epoch(
+            body,
+            beginning=_initial_fields(claimed),
+            noted=_rebuilding_fields(body, claimed, behind),
+            floor=max(floor, claimed.floor),
+        )
         epoch = state.controller_epoch = stored_epoch(body)
         logger.info("Cluster %s/%s: taking over, epoch %d", self.namespace, cluster, epoch)
         state.cluster = _view(self.objects.without_unconfirmed_deletion(body), claimed)
@@ -124,7 +121,7 @@ class Takeover:
             await store.create_missing()
             load(state, store)
         # Load Topics, Brokers and Users, then fence earlier controllers in every slice.
-        await self._list()
+        await self.list_objects()
         absorb(state, self.objects, cluster)
         written = await claim(state, store)
         # (previous controller's epoch, last commit that this takeover found)
@@ -146,32 +143,6 @@ class Takeover:
             len(state.brokers),
         )
         return TakeoverResult(key_of(body), state, store, claimed.adopted)
-
-    async def _claim_epoch(self, body: Json, claimed: SliceClaim, floor: int, behind: bool) -> Json:
-        """Add the Cluster's finalizer and raise the controller epoch; return the Cluster.
-
-        The finalizer comes first, because from the epoch on there is state that a deletion has to
-        remove.
-        """
-        meta = body["metadata"]
-        if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
-            await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)
-        # Both kinds of fields are in the same write as the epoch, so neither can be lost.
-        return await raise_epoch(
-            self.api,
-            self.namespace,
-            str(meta["name"]),
-            identity=self.identity,
-            uid=str(meta["uid"]),
-            beginning=_initial_fields(claimed),
-            noted=_rebuilding_fields(body, claimed, behind),
-            floor=floor,
-            leads=self.leads,
-        )
-
-    async def _list(self) -> None:
-        for kind in WATCHED:
-            await take_list(self.api, self.objects, kind, self.namespace)
 
     async def _record_slices(self, body: Json, slices: int) -> Json:
         """Record that all slices exist; from here on a missing slice is a loss, not a new

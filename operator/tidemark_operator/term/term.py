@@ -1,15 +1,15 @@
-"""One term of leadership, from a finished takeover to its end.
+"""One term over Tidemark's own brokers, from a finished takeover to its end.
 
-The tasks of a term are in one group: the committer, the workers of the queue, the pacemaker. The
-first task that fails ends them all. Then command connections close and the listener answers
-NOT_CONTROLLER. Nothing of a term outlives it.
+Its tasks are the committer and the pacemaker, besides those of every term. When it ends, command
+connections close and the listener answers NOT_CONTROLLER.
 """
 
 import logging
 import math
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from tidemark_operator.controller.state.commit import SliceWrite
 from tidemark_operator.controller.state.controller_state import ControllerState
@@ -27,8 +27,8 @@ from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.listener.standby_discovery import BrokerSearches
 from tidemark_operator.reconcile.brokers import BrokerReconciler, write_broker
 from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.engine_term import EngineTerm
 from tidemark_operator.reconcile.exports import ExportReconciler
-from tidemark_operator.reconcile.failures import reporter
 from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.reflector import Reflector
@@ -36,7 +36,7 @@ from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.users import UserReconciler
-from tidemark_operator.reconcile.workers import LastPass, Reconcile, TermTasks, Workers
+from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.slices.committer import CommitListener, Committed
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
@@ -127,8 +127,10 @@ class CommitEffects(CommitListener):
 logger = logging.getLogger(__name__)
 
 
-class Term:
+class Term(EngineTerm):
     """Runs one term; ``run`` raises the reason for its end."""
+
+    services: ReconcilerServices
 
     def __init__(
         self,
@@ -138,70 +140,60 @@ class Term:
         requests: BrokerRequests,
         *,
         settings: OperatorSettings,
-        leads: Callable[[], bool],
         last_pass: LastPass,
     ) -> None:
         """Create the parts of a term: reconcilers, workers, periodic work. :meth:`run` starts them.
 
-        ``leads``: whether this process still holds the Lease. ``last_pass``: time of the last
-        reconciliation, for /healthz.
+        ``last_pass``: see :class:`EngineTerm`.
         """
-        self.services = services
+        reflector = Reflector(services, server)
+        self._clusters = ClusterReconciler(services)
+        super().__init__(
+            services,
+            reflector,
+            {
+                TOPIC.kind: TopicReconciler(services).reconcile,
+                BROKER.kind: BrokerReconciler(services, reflector).reconcile,
+                RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
+                CLUSTER.kind: self._clusters.reconcile,
+                USER.kind: UserReconciler(services).reconcile,
+                EXPORT.kind: ExportReconciler(services).reconcile,
+            },
+            resync_s=settings.resync_s,
+            last_pass=last_pass,
+        )
         self._brokers = brokers
         self._server = server
         self._requests = requests
         self._settings = settings
-        self._tasks = TermTasks(services, resync_s=settings.resync_s)
-        self.end, self.deliver = self._tasks.end, self._tasks.deliver
-        self._reflector = Reflector(services, server)
-        self._clusters = ClusterReconciler(services)
-        # One reconciler for each watched kind, each with the memory of this term only.
-        reconcilers: dict[str, Reconcile] = {
-            TOPIC.kind: TopicReconciler(services).reconcile,
-            BROKER.kind: BrokerReconciler(services, self._reflector).reconcile,
-            RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
-            CLUSTER.kind: self._clusters.reconcile,
-            USER.kind: UserReconciler(services).reconcile,
-            EXPORT.kind: ExportReconciler(services).reconcile,
-        }
-        self._workers = Workers(services, reconcilers, last_pass)
         # Log queries decide unclean recoveries, the effects publish commits, and the pacemaker does
         # periodic work.
         log_queries = LogQueries(services)
         self._effects = CommitEffects(services, server, log_queries)
-        self._pacemaker = Pacemaker(services, log_queries, leads=leads)
+        self._pacemaker = Pacemaker(services, log_queries)
 
-    async def run(self) -> None:
-        """Serve as the controller until the term ends.
+    def _tasks(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        return {
+            "committer": self.services.committer.run(self._effects),
+            "pacemaker": self._pacemaker.run(),
+        }
 
-        Raises the reason alone (a ``TermEnded``, or a fault), not as an exception group.
-        """
-        services = self.services
-        # From now on the reflector receives changes of objects. Those that arrive before it has
-        # caught up are read from the store.
-        services.objects.listener = self._reflector
-        services.client.api.own.on_refusal = reporter(services)
+    async def _serve(self) -> None:
+        """Answer brokers' requests as long as the tasks run."""
         try:
             # A Cluster that this version cannot control ends the term before any request is
             # answered.
             await self._clusters.check_first()
             self._begin()
-            await self._tasks.run(
-                self._workers,
-                committer=services.committer.run(self._effects),
-                pacemaker=self._pacemaker.run(),
-            )
+            await super()._serve()
         finally:
             # Stop answering first, so that no decision follows the end of the engine.
             self._requests.end()
-            services.first_reports.end()
+            self.services.first_reports.end()
             self._server.end_term()
-            await services.engine.close()
-            await services.background.close()
-            services.objects.listener = None
 
     def _begin(self) -> None:
-        """Start to accept brokers' requests, and load the objects into the state."""
+        """Start to accept brokers' requests."""
         # Sessions of registered brokers start now: silence during the takeover is not their fault.
         services, session_timeout_s = self.services, self._settings.session_timeout_s
         known = [
@@ -231,7 +223,6 @@ class Term:
         # The wait for reports is set up before the listener lets brokers register.
         self._expect_reports(searches)
         self._server.begin_term(services.state.controller_epoch, session_timeout_s, known, searches)
-        self._reflector.catch_up()
 
     def _expect_reports(self, searches: BrokerSearches) -> None:
         """Expect the first report of every broker that the slices may name.

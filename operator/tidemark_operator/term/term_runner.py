@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from tidemark.backoff import Backoff
 from tidemark.reasons import Reason
@@ -22,7 +23,7 @@ from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Pulse
 from tidemark_operator.jobs.runner import JobRunner
-from tidemark_operator.kafka_term.term import KafkaTakeover, KafkaTerm, TermRoom, kafka_term
+from tidemark_operator.kafka_term.term import KafkaTakeover, kafka_term
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import CLUSTER, Json, Key
@@ -37,6 +38,7 @@ from tidemark_operator.leadership.terms import (
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient, StatusWriter
+from tidemark_operator.reconcile.engine_term import EngineTakeover, EngineTerm
 from tidemark_operator.reconcile.failures import reason_of, sentence_of
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
@@ -59,6 +61,8 @@ from tidemark_operator.term.takeover import Takeover, TakeoverResult
 from tidemark_operator.term.term import Term
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=EngineTakeover)
 
 RETAKE = Backoff(first_s=0.2, most_s=10.0)
 BUSY_KEYS = 32
@@ -114,7 +118,7 @@ class TermRunner:
         self._excuse = ""
         self._queue = KeyQueue(time.monotonic)
         #: The present term, None without one.
-        self._term: Term | KafkaTerm | None = None
+        self._term: EngineTerm | None = None
         #: Highest controller epoch that a broker has reported; the next term's is above it.
         self._floor = 0
         #: Whether a broker had newer states than the slices; the next takeover then rebuilds rows.
@@ -239,13 +243,8 @@ class TermRunner:
             return
         # If the API server is restored from a backup during the takeover, what was read is invalid.
         began_s, behind = self.follower.echoes.begins(), self._behind
-        taken = await Takeover(
-            api=api,
-            namespace=self._settings.namespace,
-            identity=self._identity,
-            leads=self._leads,
-            objects=self.follower.objects,
-        ).run(cluster, self._floor, behind=behind)
+        takeover = self._takeover(Takeover, api)
+        taken = await takeover.run(cluster, self._floor, behind=behind)
         if self._behind and not behind:
             raise SlicesBehind("the API server's data was restored during the takeover")
         self._behind = False
@@ -288,7 +287,6 @@ class TermRunner:
             server,
             self._requests,
             settings=self._settings,
-            leads=self._leads,
             last_pass=self._last_pass,
         )
         await self._run(self._term, taken.state.controller_epoch)
@@ -299,13 +297,7 @@ class TermRunner:
         It has no PartitionSlices, broker sessions or certificates. Raises the reason of its end.
         """
         began_s, self._behind = self.follower.echoes.begins(), False
-        taken = await KafkaTakeover(
-            api=api,
-            namespace=self._settings.namespace,
-            identity=self._identity,
-            leads=self._leads,
-            objects=self.follower.objects,
-        ).run(body)
+        taken = await self._takeover(KafkaTakeover, api).run(body)
         # The write of the epoch must appear in the watch; otherwise the watch never started.
         self.follower.echoes.wrote(CLUSTER.kind, began_s)
         await protect_lease(api, self._settings.namespace, self._settings.lease_name)
@@ -313,20 +305,28 @@ class TermRunner:
         client = ObjectClient(api, self.follower.objects, self._metrics, self.follower.echoes)
         self._term = kafka_term(
             taken,
-            TermRoom(
-                client=client,
-                objects=self.follower.objects,
-                queue=self._queue,
-                events=events,
-                metrics=self._metrics,
-            ),
+            client,
+            self.follower.objects,
+            self._queue,
+            events,
+            self._metrics,
             resync_s=self._settings.resync_s,
             leads=self._leads,
             last_pass=self._last_pass,
         )
         await self._run(self._term, taken.state.controller_epoch)
 
-    async def _run(self, term: Term | KafkaTerm, epoch: int) -> None:
+    def _takeover(self, kind: type[T], api: KubeApi) -> T:
+        """Return a takeover with the given engine, to be run."""
+        return kind(
+            api=api,
+            namespace=self._settings.namespace,
+            identity=self._identity,
+            leads=self._leads,
+            objects=self.follower.objects,
+        )
+
+    async def _run(self, term: EngineTerm, epoch: int) -> None:
         """Run a term until it ends; meanwhile the metrics and /healthz show it."""
         self._excuse = ""
         # Definitions that were being deleted before this term show in its Cluster's conditions.

@@ -25,7 +25,7 @@ from tidemark_operator.kafka_term import (
     topic_steps,
     topics,
 )
-from tidemark_operator.kafka_term.term import KafkaTakeover, TermRoom, kafka_term
+from tidemark_operator.kafka_term.term import KafkaTakeover, kafka_term
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import CLUSTER
@@ -139,12 +139,15 @@ async def _lead(world: KafkaWorld, api: KubeApi) -> None:
         leads=lambda: True,
         objects=objects,
     ).run(body)
-    room = TermRoom(
-        client=ObjectClient(api, objects, metrics, Echoes(time.monotonic)),
-        objects=objects,
-        queue=KeyQueue(time.monotonic),
-        events=EventWriter(api, objects, "mortal", metrics),
-        metrics=metrics,
-    )
     # No watches here: what is new is listed.
-    await kafka_term(taken, room, resync_s=0.2, leads=lambda: True, last_pass=LastPass()).run()
+    await kafka_term(
+        taken,
+        ObjectClient(api, objects, metrics, Echoes(time.monotonic)),
+        objects,
+        KeyQueue(time.monotonic),
+        EventWriter(api, objects, "mortal", metrics),
+        metrics,
+        resync_s=0.2,
+        leads=lambda: True,
+        last_pass=LastPass(),
+    ).run()

@@ -223,7 +223,7 @@ class MortalWorld(ShellWorld):
             RECORD_DELETION: RecordDeletionReconciler(services).reconcile,
             EXPORT: ExportReconciler(services).reconcile,
         }
-        pacemaker = Pacemaker(services, self.questions, leads=lambda: True)
+        pacemaker = Pacemaker(services, self.questions)
         quiet = 0
         for _ in range(PASSES):
             # Reconcile every object as if the watch had just delivered it.

@@ -158,7 +158,7 @@ async def caught_up(world: ShellWorld) -> None:
 
 async def turn(world: ShellWorld) -> None:
     """Run one second of the term's periodic work."""
-    await Pacemaker(world.services, world.questions, leads=lambda: True)._turn(1)
+    await Pacemaker(world.services, world.questions)._turn(1)
 
 
 async def placed_on_one(world: ShellWorld) -> None:

@@ -203,7 +203,7 @@ async def test_topic_is_reconciled_on_acknowledgement_and_when_it_is_overdue(
     # Two ticks without an acknowledgement make the broker overdue.
     for _ in range(2):
         services.state.acknowledgements.tick(now_ms=0)
-    await Pacemaker(services, world.questions, leads=lambda: True)._turn(2)
+    await Pacemaker(services, world.questions)._turn(2)
     assert list(services.queue._ready) == [key]
     await reconciler.reconcile(key)
     assert "broker 1 did not" in world.condition(TOPIC, "t", "Ready")[2]

@@ -53,7 +53,7 @@ class TopicChurn:
     def __init__(self, world: ShellWorld) -> None:
         self.world = world
         self.topics = TopicReconciler(world.services)
-        self.pacemaker = Pacemaker(world.services, world.questions, leads=lambda: True)
+        self.pacemaker = Pacemaker(world.services, world.questions)
 
     async def one(self, name: str) -> None:
         world, services = self.world, self.world.services

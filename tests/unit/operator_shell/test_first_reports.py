@@ -477,7 +477,6 @@ def expected_by(bench: RequestBench, searches: BrokerSearches = NOBODY) -> First
         bench,  # type: ignore[arg-type]
         bench.requests,
         settings=OperatorSettings(namespace=NAMESPACE),
-        leads=lambda: True,
         last_pass=LastPass(),
     )
     term._expect_reports(searches)
@@ -557,7 +556,7 @@ async def test_wait_for_reports_ends_without_any_broker(
     services = bench.world.services
     arrival(services.first_reports)
     # The pacemaker counts the turns, as in a real term.
-    pacemaker = Pacemaker(services, bench.world.questions, leads=lambda: True)
+    pacemaker = Pacemaker(services, bench.world.questions)
     for number in range(1, turns_needed + 1):
         assert not services.first_reports.are_complete
         await pacemaker._turn(number)

@@ -40,7 +40,7 @@ class PacedWorld(ShellWorld):
         self.now = lambda: self.at
 
     def pacemaker(self) -> Pacemaker:
-        return Pacemaker(self.services, self.questions, leads=lambda: True)
+        return Pacemaker(self.services, self.questions)
 
     async def turn(self) -> None:
         await self.pacemaker()._turn(CERTIFICATE_TURNS)
@@ -200,7 +200,7 @@ async def test_a_controller_reports_whether_a_broker_has_reached_it(
 ) -> None:
     await world.start_broker(1)
     await world.queued()
-    pacemaker = Pacemaker(world.services, world.questions, leads=lambda: True)
+    pacemaker = Pacemaker(world.services, world.questions)
     cluster, broker = world.services.cluster_key, world.key(BROKER, "broker-1")
     # Without an acknowledged state for this long, the controller may be cut off.
     await pacemaker._turn(UNREACHED_TURNS - 1)
