@@ -96,7 +96,7 @@ def own_adoption(state: ControllerState, topic: TopicInfo) -> Adoption | Blocker
     partitions = max(_partitions(state, topic.id), topic.partitions)
     # The restored spec may have fewer partitions than exist; all of them are served.
     known = dataclasses.replace(topic, partitions=partitions)
-    return _as_known(state, known, topic.id, partitions, annotation="")
+    return _adopt_existing(state, known, topic.id, partitions, annotation="")
 
 
 def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:
@@ -169,10 +169,10 @@ def _requested(
             reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, value, unclaimed)
         )
     partitions = _partitions(state, topic_id)
-    return _as_known(state, topic, topic_id, partitions, annotation=ADOPT_TOPIC_ID)
+    return _adopt_existing(state, topic, topic_id, partitions, annotation=ADOPT_TOPIC_ID)
 
 
-def _as_known(
+def _adopt_existing(
     state: ControllerState,
     topic: TopicInfo,
     topic_id: uuid.UUID,

@@ -48,14 +48,6 @@ class BrokersMissing:
         return self.required - self.live
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementResult:
-    """Partitions that the draft created, and how many of their replicas are placeholders."""
-
-    created: tuple[int, ...]
-    placeholders: int
-
-
 class Spread:
     """Number of a topic's replicas and preferred leaderships on each broker."""
 
@@ -93,12 +85,12 @@ class Spreads:
         spread.add(new)
 
 
-def place_topic(draft: Draft, topic: TopicInfo) -> PlacementResult | BrokersMissing:
+def place_topic(draft: Draft, topic: TopicInfo) -> tuple[int, ...] | BrokersMissing:
     """Create the partitions that a topic lacks: all of a new topic, or the added ones.
 
     Partitions that were placed before, or that brokers reported, are never created again, even if
-    their rows are missing: the data may still exist. Returns :class:`BrokersMissing` if too few
-    brokers are live.
+    their rows are missing: the data may still exist. Returns the created partitions, or
+    :class:`BrokersMissing` if too few brokers are live.
     """
     present = draft.rows_of(topic.id)
     first = draft.state.partitions_of(topic)
@@ -106,7 +98,7 @@ def place_topic(draft: Draft, topic: TopicInfo) -> PlacementResult | BrokersMiss
         partition for partition in range(first, topic.partitions) if partition not in present
     ]
     if not missing:
-        return PlacementResult(created=(), placeholders=0)
+        return ()
     # Replicas that a client assigned need no minimum of brokers: they were checked to be live.
     live = staying(draft)
     required = required_brokers(draft, topic)
@@ -131,7 +123,7 @@ def place_topic(draft: Draft, topic: TopicInfo) -> PlacementResult | BrokersMiss
     if placeholders:
         text += f", {count(placeholders, 'replica')} are placeholders until brokers join"
     draft.emit(normal("Topic", topic.key, "PartitionsPlaced", text))
-    return PlacementResult(created=tuple(missing), placeholders=placeholders)
+    return tuple(missing)
 
 
 def staying(draft: Draft) -> list[BrokerInfo]:

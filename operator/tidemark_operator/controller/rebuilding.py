@@ -52,10 +52,7 @@ from tidemark_operator.controller.state.model import (
     RowKey,
     TopicInfo,
 )
-from tidemark_operator.controller.state.replica_state_reports import (
-    EPOCH_MAX,
-    ReplicaStateReports,
-)
+from tidemark_operator.controller.state.replica_state_reports import EPOCH_MAX, ReplicaStateReports
 
 #: Epochs by which a report may be ahead of a row; beyond that it is from another history.
 AHEAD_MAX = 16 * GENERATION

@@ -118,8 +118,7 @@ class DeletionWait:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Resolve:
-    """Send the queries, pass the answers to :func:`freeze`, and persist the
-    result.
+    """Send the queries, pass the answers to :func:`freeze`, and persist the result.
 
     ``queries`` are by the node id of the leader.
     """

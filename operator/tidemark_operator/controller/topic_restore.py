@@ -14,11 +14,7 @@ from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.message_text import count
 from tidemark.tier.maintenance.topic_restore import TierOrigin
 from tidemark_operator.controller.state.controller_state import ControllerState
-from tidemark_operator.controller.state.model import (
-    NO_LEADER,
-    PartitionRow,
-    TopicInfo,
-)
+from tidemark_operator.controller.state.model import NO_LEADER, PartitionRow, TopicInfo
 
 
 class NotRestorable(Exception):

@@ -265,9 +265,9 @@ def _place(draft: Draft, topic: TopicInfo) -> BrokersMissing | None:
         return placed
     # The rows are drafted before their size is known, so a full slice takes all of them back.
     try:
-        draft.check_room([(topic.id, partition) for partition in placed.created])
+        draft.check_room([(topic.id, partition) for partition in placed])
     except SliceFull:
-        for partition in set(placed.created) - before:
+        for partition in set(placed) - before:
             draft.remove_row((topic.id, partition))
         draft.retract(topic.key, "PartitionsPlaced")
         raise

@@ -7,7 +7,9 @@ Broker objects; people only read them.
 import dataclasses
 import functools
 import logging
+from collections.abc import Iterable
 
+from tidemark.kafka_client.values import Node
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.state.events import normal, warning
@@ -56,22 +58,22 @@ class KafkaClusterReconciler:
         generation = int(body["metadata"]["generation"])
         if is_leaving(body):
             self._note_reachability()
-            remove = functools.partial(remove_objects, services)
+            remove = functools.partial(keep_objects, services, ())
             return await leave_cluster(services, key, generation, remove)
         # The finalizer is set before anything exists outside the Cluster.
         if not services.state.cluster.deletion_blocked:
             await services.client.ensure_finalizer(CLUSTER, body, CLUSTER_FINALIZER)
-        await self._know_cluster(key)
+        await self._record_cluster_id(key)
         # While Kafka is unreachable, the objects of its known brokers stay.
-        if not services.seen.problem:
-            await keep_objects(services)
-        self._tell(key)
+        if services.seen.cluster is not None and not services.seen.problem:
+            await keep_objects(services, services.seen.cluster.nodes)
+        self._report_reachability(key)
         refused_s = take_refusals(services)
         self._note_reachability()
         await write_cluster_status(services, key, generation)
         return refused_s
 
-    async def _know_cluster(self, key: Key) -> None:
+    async def _record_cluster_id(self, key: Key) -> None:
         """Record the Kafka cluster's id in the status before anything is done in it."""
         services, seen = self._services, self._services.seen.cluster
         status = services.state.cluster.status
@@ -79,7 +81,7 @@ class KafkaClusterReconciler:
             written = {**status, "clusterId": seen.cluster_id}
             await services.statuses.write(CLUSTER, key, written)
 
-    def _tell(self, key: Key) -> None:
+    def _report_reachability(self, key: Key) -> None:
         """Emit one Event when Kafka becomes unreachable, and one when it answers again."""
         services, seen = self._services, self._services.seen
         if seen.problem == self._reported_problem:
@@ -156,18 +158,16 @@ class KafkaBrokerReconciler:
         return None if written or former == status else figures_interval_ms(status) / 1000
 
 
-async def keep_objects(services: KafkaServices) -> None:
-    """Create a Broker object for each broker of the Kafka cluster, and remove the others."""
-    seen, cluster = services.seen.cluster, services.cluster_key
-    if seen is None:
-        return
+async def keep_objects(services: KafkaServices, nodes: Iterable[Node]) -> None:
+    """Create a Broker object for each given broker of Kafka, and remove the others."""
+    cluster = services.cluster_key
     bodies = {
         key_of(body).name: body
         for body in services.objects.of_kind(BROKER)
         if cluster_of(body) == cluster.name
     }
     # Create what is missing.
-    node_ids = {broker_key(services, node.node_id): node.node_id for node in seen.nodes}
+    node_ids = {broker_key(services, node.node_id): node.node_id for node in nodes}
     for name, node_id in node_ids.items():
         if name not in bodies:
             # Server-side apply: a second creation by another operator is no conflict.
@@ -177,14 +177,6 @@ async def keep_objects(services: KafkaServices) -> None:
     # Remove what the operator created for a broker that no longer exists.
     for name, body in bodies.items():
         if name not in node_ids and body["spec"]["workload"] == Workload.OBSERVED:
-            await _remove(services, body)
-
-
-async def remove_objects(services: KafkaServices) -> None:
-    """Remove the observed Brokers together with the Cluster."""
-    for body in list(services.objects.of_kind(BROKER)):
-        observed = body["spec"]["workload"] == Workload.OBSERVED
-        if observed and cluster_of(body) == services.cluster_key.name:
             await _remove(services, body)
 
 

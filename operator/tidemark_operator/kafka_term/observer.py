@@ -86,13 +86,13 @@ class Observer:
             if turn % ACCESS_TURNS == 0:
                 await self._look_at_brokers()
         except EngineUnavailable as error:
-            self._know(str(error), refused=isinstance(error, EngineRefused))
+            self._note_reachability(str(error), refused=isinstance(error, EngineRefused))
         except SecretProblem as error:
-            self._know(str(error), refused=True)
+            self._note_reachability(str(error), refused=True)
         else:
-            self._know("", refused=False)
+            self._note_reachability("", refused=False)
 
-    def _know(self, problem: str, *, refused: bool) -> None:
+    def _note_reachability(self, problem: str, *, refused: bool) -> None:
         """Record whether Kafka can be queried, and queue what shows it."""
         services, seen = self._services, self._services.seen
         if (problem, refused) == (seen.problem, seen.refused):

@@ -87,7 +87,9 @@ class Mover:
         request = self._requests.get(topic.name)
         if request is not None:
             return request.throttles
-        return _throttles(self._moving(topic)) if has_own_moves(topic) else {}
+        return (
+            desired_configs.throttles(_moves(self._moving(topic))) if has_own_moves(topic) else {}
+        )
 
     def foreign(self, topic: TopicInfo) -> int:
         """Return how many partitions another client moves."""
@@ -222,11 +224,7 @@ class Mover:
         moving = [(row.partition, self._former(row), self._added(row)) for row in rows]
         # The keys list the replicas of all moves of a topic, so moves in progress must stay in
         # them.
-        present = [
-            (row.partition, tuple(set(row.hosts) - set(row.adding)), row.adding)
-            for row in self._moving(topic)
-        ]
-        values = desired_configs.throttles([move for move in [*moving, *present] if move[2]])
+        values = desired_configs.throttles([*moving, *_moves(self._moving(topic))])
         targets = {row.partition: _target(row) for row in rows}
         self._requests[topic.name] = _RequestedMoves(targets, values, time.monotonic() + SEEN_S)
         # A throttle in the spec's own configuration is left as it is.
@@ -288,14 +286,9 @@ def _target(row: PartitionRow) -> tuple[int, ...]:
     return tuple(replica for replica in row.hosts if replica not in row.removing)
 
 
-def _throttles(rows: Iterable[PartitionRow]) -> dict[str, str]:
-    return desired_configs.throttles(
-        [
-            (row.partition, tuple(set(row.hosts) - set(row.adding)), row.adding)
-            for row in rows
-            if row.adding
-        ]
-    )
+def _moves(rows: Iterable[PartitionRow]) -> list[desired_configs.Move]:
+    """Return the moves in progress in the form of :func:`desired_configs.throttles`."""
+    return [(row.partition, set(row.hosts) - set(row.adding), row.adding) for row in rows]
 
 
 # ------------------------------------------------------------ throttles of brokers

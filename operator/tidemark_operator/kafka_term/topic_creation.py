@@ -84,7 +84,7 @@ class TopicCreator:
         # The answer has the id, so no other topic can be mistaken for it.
         if isinstance(answer, uuid.UUID):
             services.seen.topics.pop(topic.name, None)
-            return await self._created(key, topic, answer, values)
+            return await self._claim_created(key, topic, answer, values)
         # The topic exists although this was the first request: the client may have repeated it.
         if not is_requested and answer.code is ErrorCode.topic_already_exists:
             found = await self._find_own_creation(new)
@@ -92,7 +92,7 @@ class TopicCreator:
                 return await self._claim(
                     key, topic, found, is_requested=True, created=found.view.topic_id
                 )
-        return await self._not_created(key, topic, answer, request, is_requested=is_requested)
+        return await self._report_failure(key, topic, answer, request, is_requested=is_requested)
 
     async def _record_intent(self, key: Key, topic: TopicInfo, values: Mapping[str, str]) -> None:
         """Record in the Topic's status that the topic is about to be created.
@@ -130,7 +130,7 @@ class TopicCreator:
                 return found if topic_rules.is_made_of(found, new) else None
         return None
 
-    async def _created(
+    async def _claim_created(
         self, key: Key, topic: TopicInfo, topic_id: uuid.UUID, values: Mapping[str, str]
     ) -> float | None:
         view = await self._known(topic.name, topic_id)
@@ -151,7 +151,7 @@ class TopicCreator:
                     break
         return found
 
-    async def _not_created(
+    async def _report_failure(
         self,
         key: Key,
         topic: TopicInfo,
@@ -260,4 +260,4 @@ def plan(
     if isinstance(placed, BrokersMissing):
         return placed
     rows = draft.rows_of(topic.id)
-    return tuple(rows[part].hosts for part in placed.created)
+    return tuple(rows[part].hosts for part in placed)

@@ -54,12 +54,13 @@ class EngineTakeover:
     ) -> Json:
         """Add the Cluster's finalizer and raise the controller epoch; return the Cluster.
 
-        The finalizer comes first, because from the epoch on there is state that a deletion has to
-        remove. For the other parameters see :func:`raise_epoch`.
+        For the other parameters see :func:`raise_epoch`.
         """
+        # The finalizer comes first: from the epoch on there is state that a deletion has to remove.
         meta = body["metadata"]
         if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
             await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)
+        # From now on the CRD's validation rule rejects writes of earlier controllers.
         return await raise_epoch(
             self.api,
             self.namespace,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.status.conditions import render, summary
+from tidemark_operator.controller.status.conditions import ConditionValue, render, summary
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, Json
@@ -84,19 +84,8 @@ class ClusterDiscovery:
         """Show in the Cluster's conditions why no term can start; failures are ignored."""
         with contextlib.suppress(KubeError, TermEnded):
             body = await api.get(CLUSTER, self._settings.namespace, await self.find(api))
-            former: Json = body.get("status") or {}
-            generation = int(body["metadata"]["generation"])
-            conditions = render(
-                summary(ready=False, reason=reason, message=message, stalled=True),
-                former,
-                generation=generation,
-                now_ms=wall_ms(),
-            )
-            # An unchanged status is not written: this runs on every retry.
-            if former.get("conditions") == conditions:
-                return
-            status = {**former, "observedGeneration": generation, "conditions": conditions}
-            await api.replace_status(CLUSTER, {**body, "status": status})
+            conditions = summary(ready=False, reason=reason, message=message, stalled=True)
+            await write_cluster_conditions(api, body, conditions)
 
     async def _clusters(self, api: KubeApi) -> list[Json] | None:
         """Return the Clusters of the namespace, None while the API server knows no such kind.
@@ -107,6 +96,19 @@ class ClusterDiscovery:
             return await api.list_all(CLUSTER, self._settings.namespace)
         except NotFound:
             return None
+
+
+async def write_cluster_conditions(
+    api: KubeApi, body: Json, conditions: list[ConditionValue]
+) -> None:
+    """Write conditions to the Cluster's status between terms, when no other part writes it."""
+    former: Json = body.get("status") or {}
+    generation = int(body["metadata"]["generation"])
+    rendered = render(conditions, former, generation=generation, now_ms=wall_ms())
+    # An unchanged status is not written: this runs on every retry.
+    if former.get("conditions") != rendered:
+        status = {**former, "observedGeneration": generation, "conditions": rendered}
+        await api.replace_status(CLUSTER, {**body, "status": status})
 
 
 def _age(body: Json) -> tuple[str, str]:

@@ -9,23 +9,16 @@ operator continues the teardown.
 import asyncio
 import logging
 
-from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.status.conditions import render
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.definitions import Definition, look_at_definition
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.finalizers import finalizers_of, remove_finalizer
-from tidemark_operator.kube.kinds import (
-    BROKER,
-    CLUSTER,
-    PARTITION_SLICE,
-    TOPIC,
-    Json,
-)
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.objects.conversions import cluster_id_of, cluster_of, is_leaving
 from tidemark_operator.reconcile.object_conditions import deleted_conditions
 from tidemark_operator.resources.names import CLUSTER_FINALIZER, SLICE_FINALIZER
 from tidemark_operator.slices.slice_store import found_slice, list_slices
+from tidemark_operator.term.cluster_discovery import write_cluster_conditions
 
 logger = logging.getLogger(__name__)
 
@@ -53,19 +46,9 @@ async def tear_down(api: KubeApi, namespace: str, name: str) -> bool:
         body = await remove_finalizer(api, CLUSTER, body, CLUSTER_FINALIZER)
     # Other finalizers remain: the status says whose.
     if finalizers_of(body):
-        await _report(api, body)
+        await write_cluster_conditions(api, body, deleted_conditions(body))
     logger.info("Cluster %s/%s is completely deleted", namespace, name)
     return True
-
-
-async def _report(api: KubeApi, body: Json) -> None:
-    """Write condition Deleted to the status of a Cluster that other finalizers still hold."""
-    former: Json = body.get("status") or {}
-    generation = int(body["metadata"]["generation"])
-    conditions = render(deleted_conditions(body), former, generation=generation, now_ms=wall_ms())
-    if former.get("conditions") != conditions:
-        status = {**former, "observedGeneration": generation, "conditions": conditions}
-        await api.replace_status(CLUSTER, {**body, "status": status})
 
 
 async def _needed(api: KubeApi, namespace: str, name: str) -> bool:

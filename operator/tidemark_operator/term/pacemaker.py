@@ -175,15 +175,15 @@ class Pacemaker:
                     services.queue.add(key)
         # Errors that stay until a person acts go into a condition, others are retried silently.
         except (BadCertificate, Forbidden, PermissionError) as error:
-            self._know(str(error))
+            self._show_authority_problem(str(error))
         except (BundleConflict, KubeError, OSError) as error:  # the next turn tries again
             logger.warning("the certificate authority is unchanged: %s", error_text(error))
         except BundleNameTaken as error:
-            self._know(str(error))
+            self._show_authority_problem(str(error))
         else:
-            self._know("")
+            self._show_authority_problem("")
 
-    def _know(self, problem: str) -> None:
+    def _show_authority_problem(self, problem: str) -> None:
         """Show a problem with an authority in the Cluster's conditions."""
         services, state = self._services, self._services.state
         if problem == state.cluster.certificates_problem:

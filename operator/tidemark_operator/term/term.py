@@ -1,7 +1,7 @@
 """One term over Tidemark's own brokers, from a finished takeover to its end.
 
-Its tasks are the committer and the pacemaker, besides those of every term. When it ends, command
-connections close and the listener answers NOT_CONTROLLER.
+Its own tasks are the committer and the pacemaker. When it ends, command connections close and the
+listener answers NOT_CONTROLLER.
 """
 
 import logging
@@ -15,14 +15,7 @@ from tidemark_operator.controller.state.commit import SliceWrite
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import BrokerInfo
 from tidemark_operator.engines.own.broker_connections import OwnBrokers
-from tidemark_operator.kube.kinds import (
-    BROKER,
-    CLUSTER,
-    EXPORT,
-    RECORD_DELETION,
-    TOPIC,
-    USER,
-)
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT, RECORD_DELETION, TOPIC, USER
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.listener.standby_discovery import BrokerSearches
 from tidemark_operator.reconcile.brokers import BrokerReconciler, write_broker

@@ -58,8 +58,6 @@ class SliceFull(Exception):
             f"partition slice {index} would have {size_bytes} bytes, the limit "
             f"is {SLICE_BYTES_MAX}. Delete topics or create fewer partitions"
         )
-        self.index = index
-        self.size_bytes = size_bytes
 
 
 class BadSlice(ValueError):

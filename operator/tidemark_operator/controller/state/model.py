@@ -23,12 +23,7 @@ from tidemark.tier.maintenance.audit_record import TopicAudit
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint
 from tidemark.wire.users import ClientQuota
-from tidemark_operator.controller.state.rows import (
-    NO_LEADER,
-    PartitionRow,
-    RowKey,
-    Tombstone,
-)
+from tidemark_operator.controller.state.rows import NO_LEADER, PartitionRow, RowKey, Tombstone
 
 #: Imported from here by the rest of the controller.
 __all__ = ["NO_LEADER", "PartitionRow", "RowKey", "Tombstone"]

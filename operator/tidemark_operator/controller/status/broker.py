@@ -19,6 +19,7 @@ from tidemark_operator.controller.status.conditions import (
     render,
     summary,
     time_text,
+    with_cause,
 )
 from tidemark_operator.controller.status.draining import drain_status, named
 
@@ -183,27 +184,13 @@ UP_TO_DATE = "PodUpToDate"
 def with_pod(
     state: ControllerState, node_id: int, conditions: list[ConditionValue]
 ) -> list[ConditionValue]:
-    """Add the condition PodUpToDate to a Broker's conditions, if it has a pod.
-
-    The first three of ``conditions`` are Ready, Reconciling and Stalled.
-    """
+    """Add the condition PodUpToDate to a Broker's conditions, if it has a pod."""
     pod = state.pods.get(node_id)
     if pod is None:
         return conditions
-    found = _pod_condition(state, pod)
-    ready, reconciling, stalled, *others = conditions
-    # A reason of the Broker itself has precedence over one of its pod.
-    if (
-        found.reason in (Reason.RESTART_PENDING, Reason.POD_STARTING)
-        and reconciling.status != "True"
-    ):
-        reconciling = condition("Reconciling", True, found.reason, found.message)
-    if (
-        found.reason in (Reason.POD_MISSING, Reason.POD_REFUSED, Reason.VOLUME_REFUSED)
-        and stalled.status != "True"
-    ):
-        stalled = condition("Stalled", True, found.reason, found.message)
-    return [ready, reconciling, stalled, *others, found]
+    waits = (Reason.RESTART_PENDING, Reason.POD_STARTING)
+    stuck = (Reason.POD_MISSING, Reason.POD_REFUSED, Reason.VOLUME_REFUSED)
+    return with_cause(conditions, _pod_condition(state, pod), reconciling=waits, stalled=stuck)
 
 
 def _pod_condition(state: ControllerState, pod: PodState) -> ConditionValue:

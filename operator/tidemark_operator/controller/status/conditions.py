@@ -8,7 +8,7 @@ with the generation that was observed.
 
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tidemark.message_text import count
 from tidemark.reasons import Reason
@@ -69,6 +69,25 @@ def summary(
             message if stalled else "",
         ),
     ]
+
+
+def with_cause(
+    conditions: list[ConditionValue],
+    cause: ConditionValue,
+    *,
+    reconciling: Collection[str],
+    stalled: Collection[str],
+) -> list[ConditionValue]:
+    """Add a condition that may be the cause of Reconciling or Stalled, by its reason.
+
+    The first three of ``conditions`` are Ready, Reconciling and Stalled. Another reason of the
+    object itself has precedence.
+    """
+    found = list(conditions)
+    for place, name, reasons in ((1, "Reconciling", reconciling), (2, "Stalled", stalled)):
+        if cause.reason in reasons and found[place].status != TRUE:
+            found[place] = condition(name, True, cause.reason, cause.message)
+    return [*found, cause]
 
 
 def render(

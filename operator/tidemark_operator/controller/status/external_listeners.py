@@ -10,7 +10,12 @@ from tidemark_operator.controller import external_listeners
 from tidemark_operator.controller.external_listeners import Missing
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import BrokerInfo, Json
-from tidemark_operator.controller.status.conditions import ConditionValue, condition, find
+from tidemark_operator.controller.status.conditions import (
+    ConditionValue,
+    condition,
+    find,
+    with_cause,
+)
 
 EXTERNAL_ADDRESS = "ExternalAddress"
 ENDPOINTS, LISTENERS = "externalEndpoints", "externalListeners"
@@ -82,13 +87,8 @@ def _former(status: Json) -> list[ConditionValue]:
 
 
 def _with(conditions: list[ConditionValue], found: ConditionValue) -> list[ConditionValue]:
-    ready, reconciling, stalled, *others = conditions
-    # Another reason of the object itself goes before that of its addresses.
-    if found.reason == Reason.ADDRESS_PENDING and reconciling.status != "True":
-        reconciling = condition("Reconciling", True, found.reason, found.message)
-    if found.reason == Reason.ADDRESS_REFUSED and stalled.status != "True":
-        stalled = condition("Stalled", True, found.reason, found.message)
-    return [ready, reconciling, stalled, *others, found]
+    waits, stuck = (Reason.ADDRESS_PENDING,), (Reason.ADDRESS_REFUSED,)
+    return with_cause(conditions, found, reconciling=waits, stalled=stuck)
 
 
 def _condition(found: Mapping[str, str | Missing]) -> ConditionValue:

@@ -42,10 +42,7 @@ from tidemark_operator.controller.status.offline_partitions import (
     no_leader,
     storage_refuses,
 )
-from tidemark_operator.controller.status.remote_integrity import (
-    REMOTE_INTEGRITY,
-    remote_integrity,
-)
+from tidemark_operator.controller.status.remote_integrity import REMOTE_INTEGRITY, remote_integrity
 from tidemark_operator.controller.tiering_disablement import (
     DisablementProgress,
     changed_while_disabling,

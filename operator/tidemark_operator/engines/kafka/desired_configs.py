@@ -8,8 +8,9 @@ tiered and nothing more is copied; Kafka requires that local retention equals th
 Delete the topic is no longer tiered and copied data is deleted.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tidemark.configuration.table import TOPIC
 from tidemark.tiering import Tiering
@@ -133,13 +134,18 @@ def in_force(tiering: Tiering, values: Mapping[str, str]) -> bool:
     return all(values.get(key) == value for key, value in expected.items())
 
 
-def throttles(moving: Collection[tuple[int, Collection[int], Collection[int]]]) -> dict[str, str]:
+#: Partition, present replicas, added replicas.
+Move: TypeAlias = tuple[int, Collection[int], Collection[int]]
+
+
+def throttles(moves: Iterable[Move]) -> dict[str, str]:
     """Return the values of KIP-73's two keys for moves in progress; {} for none.
 
-    Each move is (partition, present replicas, added replicas).
+    A partition to which no replica is added copies nothing.
     """
-    leaders = [f"{part}:{node}" for part, present, _ in sorted(moving) for node in sorted(present)]
-    followers = [f"{part}:{node}" for part, _, added in sorted(moving) for node in sorted(added)]
+    moving = sorted((move for move in moves if move[2]), key=lambda move: move[0])
+    leaders = [f"{part}:{node}" for part, present, _ in moving for node in sorted(present)]
+    followers = [f"{part}:{node}" for part, _, added in moving for node in sorted(added)]
     if not followers:
         return {}
     return dict(zip(THROTTLED, (",".join(leaders), ",".join(followers)), strict=True))
