@@ -36,7 +36,7 @@ def page(cluster: RunningCluster, process: str, path: str = "/metrics") -> str:
 
 def test_operator_metrics_match_the_table(local_cluster: RunningCluster) -> None:
     rows = (*operator_table.ALL, *process_table.ALL)
-    reasons = {reason.name for reasons in TABLE.values() for reason in reasons}
+    reasons = {reason for reasons in TABLE.values() for reason in reasons}
     shown = page(local_cluster, "operator")
     assert differences(shown, rows, {"reason": reasons}) == []
     assert "\ntidemark_operator_term 1.0\n" in shown

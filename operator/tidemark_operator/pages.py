@@ -130,12 +130,12 @@ def conditions_page() -> str:
     for kind, reasons in TABLE.items():
         lines += ["", f"## {kind}", ""]
         lines += ["| reason | condition | meaning | what to do |", "|---|---|---|---|"]
-        lines += [_reason(reason) for reason in reasons]
+        lines += [_reason(reason, entry) for reason, entry in reasons.items()]
     return "\n".join(lines) + "\n"
 
 
-def _reason(reason: ReasonEntry) -> str:
-    cells = (f"`{reason.name}`", reason.conditions, reason.meaning, reason.action)
+def _reason(reason: str, entry: ReasonEntry) -> str:
+    cells = (f"`{reason}`", entry.conditions, entry.meaning, entry.action)
     return f"| {' | '.join(map(_cell, cells))} |"
 
 

@@ -26,12 +26,12 @@ def in_every_state(heading: str) -> Iterator[tuple[str, dict[str, Any]]]:
     kinds = [
         kind for kind in KINDS if heading == "Every kind" or re.search(rf"\b{kind}\b", heading)
     ]
-    for reason in TABLE[heading]:
-        conditions = _of_row(reason.conditions, reason.name)
+    for reason, entry in TABLE[heading].items():
+        conditions = _of_row(entry.conditions, reason)
         for kind in kinds:
             foreign = "Ready" if kind == "RecordDeletion" else "Succeeded"
             ours = [item for item in conditions if item.type != foreign]
-            yield reason.name, body(kind, status(kind, ours))
+            yield reason, body(kind, status(kind, ours))
 
 
 def status(

@@ -103,10 +103,8 @@ class HealthFinding:
 def reason_entry(kind: str, reason: str) -> ReasonEntry | None:
     """Return the row of ``docs/reference/conditions.md`` for a reason of a kind."""
     for title, rows in TABLE.items():
-        if kind in title or title == "Every kind":
-            for row in rows:
-                if row.name == reason:
-                    return row
+        if (kind in title or title == "Every kind") and reason in rows:
+            return rows[reason]
     return None
 
 

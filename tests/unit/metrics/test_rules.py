@@ -113,18 +113,18 @@ def test_every_actionable_state_has_an_alert() -> None:
     assert {alert for named in BY_CONDITION.values() for alert in named} <= alerts().keys()
     uncounted = {}
     for kind, reasons in TABLE.items():
-        for reason in reasons:
-            shown = set(re.findall(r"(\w+)=(\w+)", reason.conditions))
+        for reason, entry in reasons.items():
+            shown = set(re.findall(r"(\w+)=(\w+)", entry.conditions))
             # Reasons with nothing to do, and those that a counted condition shows, need no
             # exception.
-            if reason.action not in ("Nothing to do.", "Wait.") and not shown & _WRONG.keys():
-                uncounted[kind, reason.name] = reason.conditions
+            if entry.action not in ("Nothing to do.", "Wait.") and not shown & _WRONG.keys():
+                uncounted[kind, reason] = entry.conditions
     assert uncounted.keys() == OTHERWISE.keys()
     assert set(filter(None, OTHERWISE.values())) <= alerts().keys()
 
 
 def test_reasons_that_alerts_name_are_given() -> None:
-    reasons = {item.name for reasons in TABLE.values() for item in reasons}
+    reasons = {reason for reasons in TABLE.values() for reason in reasons}
     for rule in rules():
         for pattern in re.findall(r'reason!?=~?"([^"]+)"', rule["expr"]):
             for name in pattern.split("|"):
@@ -206,7 +206,7 @@ def test_commands_of_a_runbook_exist(name: str) -> None:
 
 
 def test_reasons_and_keys_that_runbooks_name_exist() -> None:
-    reasons = {reason.name for reasons in TABLE.values() for reason in reasons}
+    reasons = {reason for reasons in TABLE.values() for reason in reasons}
     keys = (ROOT / "docs" / "reference" / "configuration.md").read_text("utf-8")
     for name in NAMES:
         for word in re.findall(r"`([A-Z]\w+[a-z])`", _text(name)):

@@ -26,7 +26,7 @@ _OUTAGES = frozenset(
         Reason.LAST_COPY_MISSING,
         Reason.STORAGE_FAILED,
     }
-    | {entry.reason for entry in TIER}
+    | TIER.keys()
 )
 
 
