@@ -5,7 +5,6 @@ The list has a limit and two exits: a Topic that adopts an id removes its entry,
 nothing, now or later, because an id is never used twice.
 """
 
-import dataclasses
 import uuid
 from collections.abc import Sequence
 
@@ -15,28 +14,20 @@ from tidemark.message_text import count, names
 from tidemark_operator.controller.adoption import parse_topic_id
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.events import Event, normal
-from tidemark_operator.controller.state.model import ClusterInfo, OrphanedTopic
+from tidemark_operator.controller.state.model import ClusterInfo, OrphanedTopic, TopicInfo
 
 #: Maximum of the schema.
 LEFT_BEHIND_MAX = 1024
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LeftBehindChange:
-    """New list, with the Events of the removed entries."""
-
-    kept: tuple[OrphanedTopic, ...]
-    events: tuple[Event, ...] = ()
-
-
-def settle(state: ControllerState) -> LeftBehindChange:
-    """Return the list without adopted and forgotten topics."""
+def settle(state: ControllerState) -> tuple[tuple[OrphanedTopic, ...], tuple[Event, ...]]:
+    """Return the list without adopted and forgotten topics, and the Events of forgotten ones."""
     cluster = state.cluster
     forgotten = _to_forget(cluster)
     kept = [left for left in cluster.orphans if not _adopted(state, left.topic_id)]
     stays = tuple(left for left in kept if left.topic_id not in forgotten)
     dropped = [left for left in kept if left.topic_id in forgotten]
-    return LeftBehindChange(kept=stays, events=_forgotten_events(cluster, dropped))
+    return stays, _forgotten_events(cluster, dropped)
 
 
 def _adopted(state: ControllerState, topic_id: uuid.UUID) -> bool:
@@ -62,6 +53,13 @@ def _forgotten_events(cluster: ClusterInfo, dropped: Sequence[OrphanedTopic]) ->
         f"{FORGET_LEFT_BEHIND}: {named}. Their data is not deleted"
     )
     return (normal("Cluster", cluster.key, "LeftBehindForgotten", text),)
+
+
+def orphan_of(topic: TopicInfo, *, now_ms: int) -> OrphanedTopic:
+    """Return the entry of a Topic that is released while its topic stays."""
+    return OrphanedTopic(
+        topic_id=topic.id, name=topic.name, since_ms=now_ms, tiering_status=topic.tiering_status
+    )
 
 
 def added(cluster: ClusterInfo, orphan: OrphanedTopic) -> tuple[OrphanedTopic, ...] | None:

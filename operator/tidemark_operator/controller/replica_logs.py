@@ -16,7 +16,7 @@ from tidemark.message_text import count, numbers
 from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.events import Event, warning
-from tidemark_operator.controller.state.model import BrokerInfo, LogEnd, LogReport, RowKey
+from tidemark_operator.controller.state.model import BrokerInfo, RowKey
 
 #: Partitions in one request.
 ASKED_MAX = 1000
@@ -87,7 +87,7 @@ class ReplicaLogs:
             # An election may wait for this report.
             if key in state.partitions.awaiting_logs:
                 reports = state.log_reports.setdefault(key, {})
-                reports[node_id] = _report(broker.broker_epoch, log)
+                reports[node_id] = broker.broker_epoch, log
             # The storage may work later, so the loss of this replica is not settled yet.
             if log.error_code == int(ErrorCode.kafka_storage_error):
                 continue
@@ -116,15 +116,6 @@ def _awaits_report(state: ControllerState, key: RowKey, node_id: int) -> bool:
     if row is None or node_id not in (row.last_known_elr if row.holders else row.hosts):
         return False
     return state.logs_of(row).get(node_id) is None
-
-
-def _report(broker_epoch: int, log: ReplicaLog) -> LogReport:
-    refused = log.error_code != int(ErrorCode.none)
-    return LogReport(
-        broker_epoch=broker_epoch,
-        leader_epoch=log.leader_epoch,
-        end=None if refused else LogEnd(log.last_epoch, log.next_offset),
-    )
 
 
 def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLog]) -> list[Event]:

@@ -14,7 +14,7 @@ from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark.ids import parse_id
 from tidemark.message_text import quoted
 from tidemark.reasons import Reason
-from tidemark_operator.controller.state.model import Acceptance
+from tidemark_operator.controller.state.model import Acceptance, Blocker
 
 #: Slice names, or ids, in a message.
 _SHOWN = 3
@@ -58,21 +58,13 @@ class SliceClaim:
     adopted: Acceptance | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ClaimRefused:
-    """Reason why no controller may take the Cluster, with what to do."""
-
-    reason: Reason
-    message: str
-
-
 def claim(
     claimant: Claimant,
     found: Mapping[str, FoundSlice],
     *,
     name_of: Callable[[int], str],
     default: int,
-) -> SliceClaim | ClaimRefused:
+) -> SliceClaim | Blocker:
     """Decide whether this Cluster object may own the PartitionSlices that exist under its name.
 
     Returns the claim, or why it is refused. ``found``: all slices under the Cluster's name, by
@@ -94,9 +86,9 @@ def claim(
     missing = tuple(name for name in map(name_of, range(slices)) if name not in found)
     # A gap leaves that number unknown, and with it the home of every row.
     if missing and adopts and found:
-        return ClaimRefused(
-            Reason.SLICES_MISSING,
-            f"{len(missing)} of {slices} PartitionSlices are missing "
+        return Blocker(
+            reason=Reason.SLICES_MISSING,
+            message=f"{len(missing)} of {slices} PartitionSlices are missing "
             f"({missing[0]}, …), and their original number is unknown. Restore "
             "them from a backup",
         )
@@ -136,7 +128,7 @@ def _acceptance(cluster_id: str, slices: int) -> Acceptance:
     )
 
 
-def _strangers(claimant: Claimant, names: Sequence[str], ids: Sequence[str]) -> ClaimRefused:
+def _strangers(claimant: Claimant, names: Sequence[str], ids: Sequence[str]) -> Blocker:
     """Return the refusal of a Cluster because of slices of an earlier Cluster of its name.
 
     ``names`` of the slices and ``ids`` of their clusters; the remedy depends on both.
@@ -167,4 +159,4 @@ def _strangers(claimant: Claimant, names: Sequence[str], ids: Sequence[str]) -> 
         )
         if claimant.requested_id:
             remedy = f"{remedy} (the annotation names {quoted(claimant.requested_id)})"
-    return ClaimRefused(Reason.SLICES_OF_ANOTHER_CLUSTER, f"{text}, {remedy}")
+    return Blocker(reason=Reason.SLICES_OF_ANOTHER_CLUSTER, message=f"{text}, {remedy}")

@@ -184,12 +184,7 @@ def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
     known = draft.rows_of(topic.id) or draft.state.tombstones_of(topic.id)
     if not known and topic.partitions_placed == 0:
         return DeletionStep(release=True, message="nothing was placed")
-    orphan = OrphanedTopic(
-        topic_id=topic.id,
-        name=topic.name,
-        since_ms=now_ms,
-        tiering_status=topic.tiering_status,
-    )
+    orphan = left_behind.orphan_of(topic, now_ms=now_ms)
     # The list of orphaned topics has a maximum size.
     if left_behind.added(draft.state.cluster, orphan) is None:
         text = left_behind.full_message(draft.state.cluster)

@@ -17,7 +17,6 @@ from tidemark_operator.controller.adoption import Adoption
 from tidemark_operator.controller.state.model import (
     Blocker,
     DeletionPolicy,
-    OrphanedTopic,
     TopicInfo,
 )
 from tidemark_operator.controller.status import deletion_grace
@@ -174,7 +173,8 @@ class KafkaTopicReconciler:
         services = self._services
         # Orphan: list the topic in the Cluster's status before the Topic and its id are deleted.
         if topic.deletion_policy is DeletionPolicy.ORPHAN:
-            if topic.topic_id is not None and not await record_orphan(services, _orphan(topic)):
+            orphan = left_behind.orphan_of(topic, now_ms=wall_ms())
+            if topic.topic_id is not None and not await record_orphan(services, orphan):
                 text = left_behind.full_message(services.state.cluster)
                 step = DeletionStep(problem=text)
                 await write_status(
@@ -228,12 +228,3 @@ def unavailable_decision(topic: TopicInfo, problem: str) -> TopicDecision | None
     if topic.topic_id is None:
         return unchanged_decision(topic, blocker=blocker)
     return TopicDecision(tiering_status=topic.tiering_status, refused=blocker)
-
-
-def _orphan(topic: TopicInfo) -> OrphanedTopic:
-    return OrphanedTopic(
-        topic_id=topic.id,
-        name=topic.name,
-        since_ms=wall_ms(),
-        tiering_status=topic.tiering_status,
-    )

@@ -169,7 +169,7 @@ async def write_cluster_status(services: TermServices, key: Key, generation: int
     now_ms, former = wall_ms(), services.state.cluster.status
     status = cluster_status(services.state, generation=generation, now_ms=now_ms).status
     # Orphans that were adopted or deleted leave the list with this write.
-    forgotten = left_behind.settle(services.state).events
+    _, forgotten = left_behind.settle(services.state)
     if await services.statuses.write_if_due(CLUSTER, key, former, status, now_ms=now_ms):
         for event in forgotten:
             services.events.emit(event)

@@ -24,10 +24,15 @@ from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import slice_claim
 from tidemark_operator.controller.registration import fenced_at_take_over
-from tidemark_operator.controller.slice_claim import ClaimRefused, SliceClaim
+from tidemark_operator.controller.slice_claim import SliceClaim
 from tidemark_operator.controller.state.commit import BadSlice, load_slice, take_over
 from tidemark_operator.controller.state.controller_state import ControllerState
-from tidemark_operator.controller.state.model import Acceptance, ClusterInfo, ClusterRebuilding
+from tidemark_operator.controller.state.model import (
+    Acceptance,
+    Blocker,
+    ClusterInfo,
+    ClusterRebuilding,
+)
 from tidemark_operator.controller.status.conditions import time_text, with_acceptances
 from tidemark_operator.controller.status.rebuilding import entry
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, Json, Key, key_of
@@ -161,7 +166,7 @@ def claim_of(body: Json, found: Mapping[str, Json]) -> SliceClaim:
         name_of=lambda index: slice_name(name, index),
         default=SLICES_DEFAULT,
     )
-    if isinstance(claimed, ClaimRefused):
+    if isinstance(claimed, Blocker):
         raise SlicesUnusable(claimed.reason, claimed.message)
     return claimed
 

@@ -17,9 +17,9 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
 from tidemark.ids import id_text
+from tidemark.wire.control import ReplicaLog
 from tidemark_operator.controller import accepted_losses, registration
 from tidemark_operator.controller.accepted_losses import Copy, offer_text
-from tidemark_operator.controller.state.model import LogEnd, LogReport
 from tidemark_operator.controller.status import StatusResult
 from tidemark_operator.controller.status.conditions import MESSAGE_CHARS_MAX
 from tidemark_operator.controller.status.offline_partitions import no_leader
@@ -162,8 +162,15 @@ def test_offer_for_many_partitions_is_complete_entries(reason: str) -> None:
     # Every partition has a copy on broker 12345, with large numbers to make the text long.
     for made in rows:
         epoch = world.state.brokers[12345].broker_epoch
-        report = LogReport(broker_epoch=epoch, leader_epoch=1234, end=LogEnd(1234, far))
-        world.state.log_reports[made.key] = {12345: report}
+        report = ReplicaLog(
+            topic_id=made.topic_id,
+            partition=made.partition,
+            error_code=0,
+            last_epoch=1234,
+            next_offset=far,
+            leader_epoch=1234,
+        )
+        world.state.log_reports[made.key] = {12345: (epoch, report)}
     text = offer_text(world.state, world.view(), rows)
     conditions = no_leader(world.state, world.view(), rows) if isr else []
     for message in [text, *(condition.message for condition in conditions[:1])]:

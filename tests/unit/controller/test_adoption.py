@@ -164,20 +164,20 @@ def test_named_orphans_are_forgotten_and_reported_once() -> None:
     named = f"{id_text(numbered_uuid(6))}, {numbered_uuid(7)},nonsense"
     view = cluster(orphans=orphans, annotations={FORGET_LEFT_BEHIND: named})
     world = ControllerWorld(view=view)
-    change = left_behind.settle(world.state)
-    assert change.kept == orphans[:1]
-    assert [event.reason for event in change.events] == ["LeftBehindForgotten"]
+    kept, events = left_behind.settle(world.state)
+    assert kept == orphans[:1]
+    assert [event.reason for event in events] == ["LeftBehindForgotten"]
     (entry,) = cluster_status(world.state, generation=1, now_ms=T0).status["leftBehind"]  # type: ignore[misc]
     assert entry["topicName"] == "t5"
-    world.state.cluster = dataclasses.replace(view, orphans=change.kept)
-    assert left_behind.settle(world.state) == left_behind.LeftBehindChange(kept=orphans[:1])
+    world.state.cluster = dataclasses.replace(view, orphans=kept)
+    assert left_behind.settle(world.state) == (orphans[:1], ())
 
 
 def test_an_entry_stays_while_its_topic_is_being_released() -> None:
     """The entry is written before the Topic is deleted."""
     leaving = topic(5, name="topic-1", deletion_ms=T0, deletion_policy=DeletionPolicy.ORPHAN)
     world = ControllerWorld(topics=[leaving], view=cluster(orphans=(_orphan(),)))
-    assert left_behind.settle(world.state).kept == (_orphan(),)
+    assert left_behind.settle(world.state)[0] == (_orphan(),)
 
 
 def test_a_full_list_names_both_exits_and_each_makes_room() -> None:
@@ -195,7 +195,7 @@ def test_a_full_list_names_both_exits_and_each_makes_room() -> None:
     # The user forgets one entry, which makes room for the new one.
     asked = {FORGET_LEFT_BEHIND: id_text(orphans[0].topic_id)}
     world.state.cluster = dataclasses.replace(world.state.cluster, annotations=asked)
-    kept = left_behind.settle(world.state).kept
+    kept, _ = left_behind.settle(world.state)
     world.state.cluster = dataclasses.replace(world.state.cluster, orphans=kept)
     step = world.decide().deletion
     assert step is not None

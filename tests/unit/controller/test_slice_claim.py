@@ -5,11 +5,11 @@ from typing import Any
 from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark_operator.controller.slice_claim import (
     Claimant,
-    ClaimRefused,
     FoundSlice,
     SliceClaim,
     claim,
 )
+from tidemark_operator.controller.state.model import Blocker
 
 SLICES = 4
 
@@ -22,7 +22,7 @@ def left_by(cluster_id: str, slices: int = SLICES, epoch: int = 3) -> dict[str, 
     return {name_of(index): FoundSlice(cluster_id, epoch) for index in range(slices)}
 
 
-def decide_claim(found: dict[str, FoundSlice], **claimant: Any) -> SliceClaim | ClaimRefused:
+def decide_claim(found: dict[str, FoundSlice], **claimant: Any) -> SliceClaim | Blocker:
     return claim(Claimant(own_id="me", **claimant), found, name_of=name_of, default=SLICES)
 
 
@@ -32,9 +32,9 @@ def granted(found: dict[str, FoundSlice], **claimant: Any) -> SliceClaim:
     return answer
 
 
-def refused(found: dict[str, FoundSlice], **claimant: Any) -> ClaimRefused:
+def refused(found: dict[str, FoundSlice], **claimant: Any) -> Blocker:
     answer = decide_claim(found, **claimant)
-    assert isinstance(answer, ClaimRefused), answer
+    assert isinstance(answer, Blocker), answer
     return answer
 
 

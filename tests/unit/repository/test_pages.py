@@ -25,7 +25,6 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _POSITION = {
     "condition": 2,
     "SlicesUnusable": 0,
-    "ClaimRefused": 0,
     "UserProblem": 0,
     "_export_summary": 0,
 }

@@ -123,8 +123,8 @@ class Draft:
         self._texts: dict[RowKey, str] = {}
         self._grown: dict[int, int] = {}
         #: By node id: changes of the numbers of replicas and of preferred leaderships.
-        self._replicas: dict[int, int] = {}
-        self._preferred: dict[int, int] = {}
+        self._replicas: Counter[int] = Counter()
+        self._preferred: Counter[int] = Counter()
 
     # ---- reading
 
@@ -179,10 +179,10 @@ class Draft:
         return [broker for _, broker in sorted(merged.items()) if broker.live]
 
     def replica_count(self, node_id: int) -> int:
-        return self.state.partitions.replica_count(node_id) + self._replicas.get(node_id, 0)
+        return self.state.partitions.replica_count(node_id) + self._replicas[node_id]
 
     def preferred_count(self, node_id: int) -> int:
-        return self.state.partitions.preferred_count(node_id) + self._preferred.get(node_id, 0)
+        return self.state.partitions.preferred_count(node_id) + self._preferred[node_id]
 
     # ---- deciding
 
@@ -243,13 +243,9 @@ class Draft:
             touched.add(key)
 
     def _count(self, row: PartitionRow | None, step: int) -> None:
-        if row is None:
-            return
-        for node_id in row.hosts:
-            self._replicas[node_id] = self._replicas.get(node_id, 0) + step
-        if row.hosts:
-            first = row.hosts[0]
-            self._preferred[first] = self._preferred.get(first, 0) + step
+        if row is not None:
+            self._replicas.update(dict.fromkeys(row.hosts, step))
+            self._preferred.update(dict.fromkeys(row.hosts[:1], step))
 
     # ---- limits
 

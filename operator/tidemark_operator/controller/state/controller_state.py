@@ -14,6 +14,7 @@ from tidemark.wire.control import (
     PartitionStatesRequest,
     PartitionStatesResponse,
     PartitionStatus,
+    ReplicaLog,
     TopicState,
 )
 from tidemark_operator.controller.state.acknowledgements import Acknowledgements
@@ -26,7 +27,6 @@ from tidemark_operator.controller.state.model import (
     EngineNotes,
     ExternalAddresses,
     LogEnd,
-    LogReport,
     PartitionRow,
     PersistedTiering,
     PodState,
@@ -93,8 +93,9 @@ class ControllerState:
         self.tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
         #: Topics whose partitions have another number of replicas than the spec.
         self.resizing: set[uuid.UUID] = set()
-        #: By partition and node id: reported log ends.
-        self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
+        #: By partition and node id: reported log ends, each with the broker's epoch. A report is
+        #: valid while this epoch and the leader epoch in it are current.
+        self.log_reports: dict[RowKey, dict[int, tuple[int, ReplicaLog]]] = {}
         #: Replica states that brokers reported when they registered.
         self.replica_reports = ReplicaStateReports()
         #: Rows that may be older than the states that brokers received (:mod:`rebuilding`).
@@ -252,11 +253,11 @@ class ControllerState:
         """
         reports = self.log_reports.get(row.key, {})
         return {
-            node_id: report.end
-            for node_id, report in reports.items()
-            if report.leader_epoch == row.leader_epoch
+            node_id: None if log.error_code else LogEnd(log.last_epoch, log.next_offset)
+            for node_id, (broker_epoch, log) in reports.items()
+            if log.leader_epoch == row.leader_epoch
             and (broker := self.brokers.get(node_id)) is not None
-            and broker.broker_epoch == report.broker_epoch
+            and broker.broker_epoch == broker_epoch
         }
 
     def slice_index(self, key: RowKey) -> int:

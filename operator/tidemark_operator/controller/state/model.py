@@ -46,19 +46,6 @@ class LogEnd:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LogReport:
-    """A broker's report of the end of one replica's log, kept in memory only.
-
-    It is valid while ``broker_epoch`` and ``leader_epoch`` (the one that the broker had received)
-    are current. ``end`` is None if the broker's storage fails.
-    """
-
-    broker_epoch: int
-    leader_epoch: int
-    end: LogEnd | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHealth:
     """A broker's own report (BrokerStatus), kept in memory only.
 

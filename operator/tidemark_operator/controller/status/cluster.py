@@ -65,7 +65,7 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
     status["remoteBytes"] = sum(report.remote_bytes for report in state.reports.values())
     status.pop(external_listeners.LISTENERS, None)
     status.update(addresses)
-    kept = left_behind.settle(state).kept
+    kept, _ = left_behind.settle(state)
     if kept != cluster.orphans:
         status["leftBehind"] = left_behind_entries(kept)
     if not kept:
