@@ -2,7 +2,6 @@
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -12,16 +11,10 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     StringType,
-    StructType,
 )
 
 from tidemark_avro import kernel
 from tidemark_avro.layout import Layout, Leaf, ListOf, MapOf, StructOf
-
-
-def arrow_type(columns: StructType) -> pa.DataType:
-    """Return the Arrow type as Spark's workers have it."""
-    return to_arrow_type(columns)
 
 
 def to_arrow(

@@ -67,7 +67,7 @@ def columns_of(schema: Schema) -> StructType:
     if (
         isinstance(column_type, StructType)
         and schema.kind == "union"
-        and len(_present(schema)) == 1
+        and len(present_branches(schema)) == 1
     ):
         return column_type
     return StructType([StructField(VALUE, column_type)])
@@ -131,7 +131,7 @@ class _AvroTypeMaker:
         return MapType(StringType(), self.type_of(schema.items, f"{where}.value", depth + 1))
 
     def _union(self, schema: Schema, where: str, depth: int) -> DataType:
-        present = _present(schema)
+        present = present_branches(schema)
         # A union of null and one type is a nullable column.
         if len(present) == 1:
             return self.type_of(present[0], where, depth)
@@ -154,7 +154,7 @@ class _AvroTypeMaker:
         columns: dict[str, StructField] = {}
         for name, schema, aliases in fields:
             path = f"{where}.{name}" if where else name
-            if schema.kind == "null" or (schema.kind == "union" and not _present(schema)):
+            if schema.kind == "null" or (schema.kind == "union" and not present_branches(schema)):
                 continue  # A column that could only contain null.
             # Tables compare names without regard to case.
             if folded(name) in columns:
@@ -167,5 +167,5 @@ class _AvroTypeMaker:
         return StructType(list(columns.values()))
 
 
-def _present(union: Schema) -> list[Schema]:
+def present_branches(union: Schema) -> list[Schema]:
     return [branch for branch in union.branches if branch.kind != "null"]

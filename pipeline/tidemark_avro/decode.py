@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 import numpy as np
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from tidemark_avro import kernel
-from tidemark_avro.arrow_columns import arrow_type, to_arrow
+from tidemark_avro.arrow_columns import to_arrow
 from tidemark_avro.decoder_results import Piece, reasons
 from tidemark_avro.program import Compiled, compile_program
 from tidemark_avro.schema import Schema
@@ -39,7 +40,7 @@ class AvroDecoder:
         Raises SchemaRefused if the writer's schema does not fit the columns.
         """
         self._compiled: Compiled = compile_program(writer, columns, reader)
-        self._arrow_type = arrow_type(columns)
+        self._arrow_type = to_arrow_type(columns)
         #: Estimated entries per record in each slot, from the records decoded so far.
         self._entries_per_record = np.full(len(self._compiled.in_list), 2.0)
 

@@ -6,20 +6,31 @@ default, else null. A field without a column is skipped. A type that fits no col
 schema; in a union of several types it refuses only the records with that branch.
 """
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from tidemark_avro import kernel
 from tidemark_avro.column_rules import SchemaRefused
-from tidemark_avro.column_types import VALUE, member_names
-from tidemark_avro.conversions import conversion
-from tidemark_avro.defaults import encode
+from tidemark_avro.column_types import VALUE, member_names, present_branches
 from tidemark_avro.layout import (
     Layout,
     Leaf,
@@ -133,7 +144,7 @@ class _Compiler:
         """
         is_record = writer.kind == "record" or (
             # A nullable record counts as a record, as in the schema's columns.
-            writer.kind == "union" and [b.kind for b in _present(writer)] == ["record"]
+            writer.kind == "union" and [b.kind for b in present_branches(writer)] == ["record"]
         )
         if is_record:
             return self._read(writer, layout, reader, "")
@@ -243,7 +254,7 @@ class _Compiler:
         """Compile a union, with one child node for each branch of the writer's schema."""
         node = self._node(kernel.UNION, layout, path)
         # Null is a branch too, so only the other branches are counted.
-        has_several = len(_present(writer)) > 1
+        has_several = len(present_branches(writer)) > 1
         names = member_names(writer)
         children = []
         for place, branch in enumerate(writer.branches):
@@ -367,10 +378,6 @@ class _Compiler:
         return node
 
 
-def _present(union: Schema) -> list[Schema]:
-    return [branch for branch in union.branches if branch.kind != "null"]
-
-
 def _matched(
     writer: Schema, layout: StructOf, known: dict[str, Field]
 ) -> dict[str, tuple[str, Layout]]:
@@ -412,3 +419,134 @@ def _misfit(path: str, writer: Schema, layout: Layout) -> str:
     logical = f" ({writer.logical})" if writer.logical else ""
     where = path or "the record"
     return f"{where}: {writer.name}{logical} in the record's schema does not fit {column}"
+
+
+# ------------------------------------------------------------ Conversions
+
+# Conversions of Avro values to columns.
+#
+# They follow Avro's schema resolution, which widens numbers, and the logical types.
+
+_NUMBERS = {"int": 0, "long": 1, "float": 2, "double": 3}
+_WIDTHS: dict[type[DataType], int] = {IntegerType: 0, LongType: 1, FloatType: 2, DoubleType: 3}
+
+
+def conversion(writer: Schema, column_type: DataType) -> int | None:
+    """Return the kernel's conversion of a writer's type to a column type, None if none fits.
+
+    The result is one of the kernel's constants. For decimals it is TO_DECIMAL plus the precision.
+    """
+    if writer.logical == "decimal":
+        if isinstance(column_type, DecimalType):
+            # Another scale would need rounding, or digits that the value does not have.
+            if column_type.scale != writer.scale:
+                return None
+            return kernel.TO_DECIMAL + column_type.precision
+        return kernel.AS_IS if isinstance(column_type, BinaryType) else None
+    if writer.kind == "long" and writer.logical:
+        # A local timestamp has no time zone, so only TIMESTAMP_NTZ fits. A plain long takes the raw
+        # number.
+        local = writer.logical.startswith("local-")
+        if isinstance(column_type, TimestampNTZType if local else TimestampType):
+            return kernel.MILLIS if writer.logical.endswith("millis") else kernel.MICROS
+        return kernel.AS_IS if isinstance(column_type, LongType) else None
+    if writer.kind == "int" and writer.logical == "date":
+        if isinstance(column_type, DateType):
+            return kernel.DAYS
+        return kernel.AS_IS if isinstance(column_type, IntegerType) else None
+    if writer.kind in _NUMBERS:
+        # A number only goes to a column that is at least as wide.
+        width = _WIDTHS.get(type(column_type))
+        if width is None or width < _NUMBERS[writer.kind]:
+            return None
+        is_integer = _NUMBERS[writer.kind] < 2
+        return kernel.TO_DOUBLE if is_integer and width >= 2 else kernel.AS_IS
+    # Text is checked for UTF-8. Strings also fit binary columns, where no check is needed.
+    if writer.kind in {"string", "bytes"} and isinstance(column_type, StringType):
+        return kernel.TEXT
+    fits = {
+        "boolean": BooleanType,
+        "enum": StringType,
+        "string": BinaryType,
+        "bytes": BinaryType,
+        "fixed": BinaryType,
+    }.get(writer.kind)
+    return kernel.AS_IS if fits is not None and isinstance(column_type, fits) else None
+
+
+# ------------------------------------------------------------ Defaults
+
+# Encoding of a field's default, which the schema has as JSON, as Avro's bytes.
+#
+# The kernel then reads defaults in the same way as values of records.
+
+_SIGN = 1 << 63
+
+
+def encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
+    """Append a field's default to ``out``, encoded as Avro binary.
+
+    ``value``: the default as parsed JSON. Raises TypeError, ValueError, KeyError, AttributeError or
+    OverflowError if it does not fit the schema.
+    """
+    kind = schema.kind
+    if kind == "null":
+        if value is not None:
+            raise ValueError
+    elif kind == "boolean":
+        if not isinstance(value, bool):
+            raise TypeError
+        out.append(value)
+    elif kind in {"int", "long"}:
+        # True and false are numbers in Python, so they are excluded.
+        if isinstance(value, bool) or value != int(value):
+            raise TypeError
+        _encode_long(int(value), out)
+    elif kind in {"float", "double"}:
+        if isinstance(value, bool):
+            raise TypeError
+        out += struct.pack("<f" if kind == "float" else "<d", float(value))
+    elif kind in {"bytes", "fixed", "string"}:
+        # Avro writes bytes in JSON as characters U+0000 to U+00FF.
+        data = value.encode("utf-8" if kind == "string" else "iso-8859-1")
+        if kind == "fixed":
+            if len(data) != schema.size:
+                raise ValueError
+        else:
+            _encode_long(len(data), out)
+        out += data
+    elif kind == "enum":
+        _encode_long(schema.symbols.index(value), out)
+    elif kind == "union":
+        # The default of a union belongs to its first branch.
+        _encode_long(0, out)
+        encode(value, schema.branches[0], out)
+    elif kind == "record":
+        for field in schema.fields:
+            # A field that the record's default omits has its own default.
+            if field.name not in value and not field.has_default:
+                raise KeyError(field.name)
+            encode(value.get(field.name, field.default), field.schema, out)
+    else:
+        assert schema.items is not None
+        items = value.items() if kind == "map" else ((None, item) for item in value)
+        # Items are one block, preceded by their number and followed by a block of zero items.
+        if len(value):
+            _encode_long(len(value), out)
+        for key, item in items:
+            if kind == "map":
+                encode(key, Schema("string", "string"), out)
+            encode(item, schema.items, out)
+        out.append(0)
+
+
+def _encode_long(value: int, out: bytearray) -> None:
+    if not -_SIGN <= value < _SIGN:
+        raise OverflowError
+    # Zigzag: numbers close to zero take few bytes, whatever their sign.
+    raw = (value << 1) ^ (value >> 63)
+    raw &= _MASK
+    while raw >= 0x80:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)

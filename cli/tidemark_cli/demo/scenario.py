@@ -514,10 +514,10 @@ class BackgroundSpark:
     def _aggregate(self, options: Mapping[str, str]) -> tuple[dict[str, Delay], float]:
         session = self._session.result()
         started = time.monotonic()
-        from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
+        from tidemark_pipeline.jobs.aggregate import aggregate
 
-        job = Aggregate("carrier", "arr_delay", self._scratch / "delays.parquet")
-        rows = aggregate(session, options, job).collect()
+        output = self._scratch / "delays.parquet"
+        rows = aggregate(session, options, by="carrier", value="arr_delay", output=output).collect()
         self._thread.submit(self._stack.close)  # in the background: the result does not wait for it
         delays = {r["carrier"]: Delay(r["rows"], r["measured"], int(r["total"] or 0)) for r in rows}
         return delays, time.monotonic() - started

@@ -97,9 +97,8 @@ def _audited(
     opened: OpenTier, topics: Sequence[TopicObject], cores: int, log: Path
 ) -> "Iterator[tuple[AuditReport, TopicAudit]]":
     """Audit the topics in one Spark session; yield each topic's report and its stored summary."""
-    from tidemark_pipeline.jobs.audit import audit as run
-    from tidemark_pipeline.jobs.progress import reporting_stages
-    from tidemark_pipeline.session import local_session
+    from tidemark_pipeline.audit.segments import audit as run
+    from tidemark_pipeline.session import local_session, reporting_stages
 
     # The record names the program version that made the audit.
     program = f"tidemark-{importlib.metadata.version('tidemark')}"

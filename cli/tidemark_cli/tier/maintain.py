@@ -20,9 +20,8 @@ from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_operator.resources.scalars import duration_ms
 from tidemark_pipeline.errors import project_error
-from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import ExportError
-from tidemark_pipeline.export.maintenance import Maintained, TableMaintenance
+from tidemark_pipeline.export.maintenance import Maintained, Propagated, TableMaintenance
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.read.options import OptionError
@@ -140,7 +139,7 @@ def _propagate(
     ``source``: options of the data source that has the topic. ``history``: delete older versions of
     the table too.
     """
-    from tidemark_pipeline.jobs.propagate import propagate
+    from tidemark_pipeline.jobs.maintain import propagate
 
     def say(line: str) -> None:
         errors.print(f"{table}: {line}", highlight=False, markup=False)
@@ -169,7 +168,7 @@ def _maintain(
 ) -> None:
     """Run the maintenance of one table and print the result."""
     from tidemark_pipeline.jobs.maintain import maintain as run
-    from tidemark_pipeline.jobs.progress import reporting_stages
+    from tidemark_pipeline.session import reporting_stages
 
     def say(line: str) -> None:
         errors.print(f"{table}: {line}", highlight=False, markup=False)

@@ -87,8 +87,7 @@ def aggregate(
 ) -> None:
     """Count rows, and sum and average a number, by a key."""
     with _reading("aggregate", directory, topic) as (session, options):
-        from tidemark_pipeline.jobs.aggregate import Aggregate
         from tidemark_pipeline.jobs.aggregate import aggregate as run
 
-        run(session, options, Aggregate(by, value, output)).show(truncate=False)
+        run(session, options, by=by, value=value, output=output).show(truncate=False)
     console.print(f"written to {output}", highlight=False)

@@ -167,9 +167,8 @@ def _query(
     # Imported here, as loading Spark takes a second that other commands need not wait for.
     from pyspark.errors import PySparkException
 
-    from tidemark_pipeline.jobs.progress import reporting_stages
     from tidemark_pipeline.jobs.sql import make_view, run_statement
-    from tidemark_pipeline.session import local_session
+    from tidemark_pipeline.session import local_session, reporting_stages
 
     # Progress goes to standard error, so that standard output has only the result.
     def say(done: int, tasks: int) -> None:

@@ -25,8 +25,7 @@ from tidemark_pipeline.export.table import (
     Written,
     contended_error,
 )
-from tidemark_pipeline.schemas.values.column_limits import ColumnNames
-from tidemark_pipeline.schemas.values.value_format import ValueReader
+from tidemark_pipeline.schemas.value_format import ColumnNames, ValueReader
 
 #: Reads of one batch, and attempts to add columns, until nothing new is found.
 _ATTEMPTS = 5

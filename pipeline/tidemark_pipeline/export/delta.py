@@ -27,8 +27,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export import quoting
-from tidemark_pipeline.export.delta_history import APPLICATION, DeltaHistory
-from tidemark_pipeline.export.delta_log import export_metadata
+from tidemark_pipeline.export.delta_log import APPLICATION, DeltaHistory, export_metadata
 from tidemark_pipeline.export.export_progress import (
     Exported,
     ExportError,
@@ -51,7 +50,7 @@ from tidemark_pipeline.export.table import (
 from tidemark_pipeline.export.upsert import configured, keyless_record_error, merge_into
 
 _CONF = "spark.databricks.delta."
-_JAVA_ERRORS = (Py4JJavaError, PySparkException)
+JAVA_ERRORS = (Py4JJavaError, PySparkException)
 #: Delta's exceptions that are caused by a concurrent commit.
 CONFLICT = re.compile(r"io\.delta\.exceptions\.(Concurrent|MetadataChanged|ProtocolChanged)\w*")
 #: A batch changes few rows, so deletion vectors replace the copying of whole files.
@@ -122,7 +121,7 @@ class DeltaTable:
             transaction = history.transaction + 1
             try:
                 self._append(no_rows, export_metadata(claimed, self._base, claim=True), transaction)
-            except _JAVA_ERRORS as error:
+            except JAVA_ERRORS as error:
                 if not CONFLICT.search(str(error)):
                     raise
                 continue
@@ -146,7 +145,7 @@ class DeltaTable:
             before, failed = self._base, None
             try:
                 self.write(frame, exported)
-            except _JAVA_ERRORS as error:
+            except JAVA_ERRORS as error:
                 failed = error
             now = self._history.refresh()
             progress = self._history.progress(now - before + 1)
@@ -218,7 +217,7 @@ class DeltaTable:
             for change in changes:
                 self._session.sql(f"ALTER TABLE {self.name} {change}")
         # Lost a race: the caller reads the columns again.
-        except _JAVA_ERRORS as error:
+        except JAVA_ERRORS as error:
             if not CONFLICT.search(str(error)):
                 raise
             return False
@@ -254,10 +253,7 @@ class DeltaTable:
             columns, by = f"{columns}, {name} {kind}", f" PARTITIONED BY ({name})"
         # Explicit table properties override the defaults of an upsert.
         upserts = _UPSERT_PROPERTIES if layout.mode is WriteMode.UPSERT else {}
-        properties = ", ".join(
-            f"{quoting.literal(name)}={quoting.literal(value)}"
-            for name, value in {**upserts, **layout.properties}.items()
-        )
+        properties = quoting.properties_of({**upserts, **layout.properties})
         self._session.sql(
             f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}) USING delta{by}"
             f"{f' TBLPROPERTIES ({properties})' if properties else ''}"

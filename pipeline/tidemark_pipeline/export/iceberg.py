@@ -22,7 +22,13 @@ from tidemark_pipeline.export.export_progress import (
     check_not_superseded,
     new_claim,
 )
-from tidemark_pipeline.export.iceberg_branch import BRANCH, JAVA_ERRORS, Branch, ColumnChange
+from tidemark_pipeline.export.iceberg_branch import (
+    BRANCH,
+    JAVA_ERRORS,
+    Branch,
+    ColumnChange,
+    load_table,
+)
 from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
@@ -192,10 +198,7 @@ class IcebergTable:
         if self._session.conf.get(cached, "true") != "false":
             raise ExportError(f"a table must be seen as it is: set {cached} to false")
         by = ", ".join(_transforms(self._layout))
-        properties = ", ".join(
-            f"{quoting.literal(name)}={quoting.literal(value)}"
-            for name, value in {**_PROPERTIES, **self._layout.properties}.items()
-        )
+        properties = quoting.properties_of({**_PROPERTIES, **self._layout.properties})
         namespace = self.name.rpartition(".")[0]
         # A hadoop catalog creates folders itself, but a REST catalog refuses a table without a
         # namespace.
@@ -205,12 +208,10 @@ class IcebergTable:
             f"CREATE TABLE IF NOT EXISTS {self.name} ({self._layout.columns}) USING iceberg"
             f"{f' PARTITIONED BY ({by})' if by else ''} TBLPROPERTIES ({properties})"
         )
-        session: Any = self._session
-        spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
-        table = spark3.loadIcebergTable(session._jsparkSession, self.name)
+        table = load_table(self._session, self.name)
         if table.currentSnapshot() is None:
             table.newFastAppend().commit()  # empty: a branch needs a snapshot to start from
-        self._opened = Branch(session, self.name, table, self._job)
+        self._opened = Branch(self._session, self.name, table, self._job)
 
     def _written(self) -> Written:
         summary = self._branch.summary()

@@ -50,6 +50,12 @@ _PARTITIONS_COMPARED = 200
 ColumnChange = tuple[tuple[str, ...], bool, Any]
 
 
+def load_table(session: Any, name: str) -> Any:
+    """Return Iceberg's own table object, in Spark's JVM."""
+    spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
+    return spark3.loadIcebergTable(session._jsparkSession, name)
+
+
 class Branch:
     """A job's own branch of an Iceberg table, whose commits are published to ``main``.
 

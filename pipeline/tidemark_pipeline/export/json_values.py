@@ -22,8 +22,13 @@ from tidemark_pipeline.schemas.json.record_check import (
     checked_schema,
 )
 from tidemark_pipeline.schemas.json.text import DOES_NOT_FIT
-from tidemark_pipeline.schemas.values.column_limits import ColumnNames
-from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED, map_in_workers
+from tidemark_pipeline.schemas.value_format import (
+    ERROR,
+    NO_VALUE,
+    PARSED,
+    ColumnNames,
+    map_in_workers,
+)
 
 _CORRUPT = "_corrupt"
 _WRITE = "write fields with their types, as in id BIGINT, name STRING"

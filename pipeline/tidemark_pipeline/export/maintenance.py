@@ -6,9 +6,11 @@ job commits its batch after it. Deleted files are older than anything that a job
 table's progress is never lost.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+
+from tidemark_pipeline.export.export_progress import Exported, ExportError
 
 #: Receives a line for each step.
 Say = Callable[[str], None]
@@ -50,3 +52,84 @@ class Maintained:
     expired: int = 0
     removed: int = 0
     orphans: int = 0
+
+
+# ------------------------------------------------------------ Deletion of rows of deleted records
+
+# Selection of the table rows whose records no longer exist in the topic.
+#
+# Records below a partition's log start were removed by a ``RecordDeletion``, by DeleteRecords or by
+# retention. A table keeps their rows until this deletion is requested. Then a separate commit
+# removes the rows. Table versions that still contain them are removed on request.
+#
+# The deletion is refused if the rows may belong to other records. This is so if the topic was
+# recreated, or if the export itself deleted committed records from the topic. In the second case
+# the log start says what the table contains, not what it has to lose. A partition whose log start
+# is unknown loses no rows.
+#
+# Pure, except for the protocol of the table.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Propagated:
+    """Result of a deletion from a table.
+
+    ``rows``: deleted rows. ``expired``: deleted table versions. ``removed``: deleted files.
+    ``retained_by``: references and files that still keep older versions. ``behind``:
+    partitions for which a running batch may still add such rows.
+    """
+
+    rows: int = 0
+    expired: int = 0
+    removed: int = 0
+    retained_by: tuple[str, ...] = ()
+    behind: tuple[int, ...] = ()
+
+
+def below(
+    exported: Exported, topic_ids: Collection[str], log_starts: Mapping[int, int]
+) -> dict[int, int]:
+    """Return by partition the offset below which table rows are deleted: the topic's log start.
+
+    ``topic_ids``: IDs of the current topic, exactly one if the topic has an ID. Raises
+    :class:`ExportError` if the topic is not known to be the exported one, or if exports delete from
+    it.
+    """
+    # If exports delete committed records from the topic, its log start is the end of the table.
+    # Deletion below it would remove all exported rows.
+    if exported.deletes:
+        raise ExportError(
+            f"exports into the table have deleted from {exported.topic} what they had committed "
+            "(--delete-after-commit): the topic's log start is no reason to drop it from the table"
+        )
+    # A recreated topic has the same name and other records at the same offsets.
+    if set(topic_ids) != {exported.topic_id} or not exported.topic_id:
+        raise ExportError(
+            f"the topic {exported.topic} is not the one that the table was exported from, or it "
+            "has no id: nothing is dropped"
+        )
+    return {partition: start for partition, start in sorted(log_starts.items()) if start > 0}
+
+
+def behind(exported: Exported, log_starts: Mapping[int, int]) -> tuple[int, ...]:
+    """Return the partitions whose rows below ``log_starts`` are not all in the table yet.
+
+    A batch that was read before the deletion may be committed after it.
+    """
+    return tuple(
+        partition
+        for partition, start in log_starts.items()
+        if exported.offsets.get(partition, 0) < start
+    )
+
+
+def condition(prefix: str, log_starts: Mapping[int, int]) -> str:
+    """Return the SQL condition that selects the rows below the offsets of ``log_starts``.
+
+    ``prefix``: prefix of the columns ``partition`` and ``offset``.
+    """
+    partition, offset = f"{prefix}`partition`", f"{prefix}`offset`"
+    return " OR ".join(
+        f"({partition} = {number} AND {offset} < {start})"
+        for number, start in sorted(log_starts.items())
+    )

@@ -4,6 +4,8 @@ Column names come from records, and Spark would read an unquoted name as SQL. Ev
 statement is quoted here.
 """
 
+from collections.abc import Mapping
+
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 
@@ -21,6 +23,11 @@ def literal(text: str) -> str:
     # The backslash first, or it would escape the escapes of quotes.
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def properties_of(properties: Mapping[str, str]) -> str:
+    """Return table properties as literals, such as ``'a'='b', 'c'='d'``."""
+    return ", ".join(f"{literal(name)}={literal(value)}" for name, value in properties.items())
 
 
 def columns_of(fields: StructType) -> str:

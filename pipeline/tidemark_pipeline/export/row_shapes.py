@@ -14,8 +14,13 @@ from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import DELETED, PERIOD_COLUMNS
 from tidemark_pipeline.read import columns
-from tidemark_pipeline.schemas.values.column_limits import END_SECOND, FIRST_SECOND, ColumnNames
-from tidemark_pipeline.schemas.values.value_format import ERROR, PARSED
+from tidemark_pipeline.schemas.value_format import (
+    END_SECOND,
+    ERROR,
+    FIRST_SECOND,
+    PARSED,
+    ColumnNames,
+)
 
 #: In the order of the table. Which tier a row was read from does not belong to the record.
 RAW = (
@@ -158,7 +163,7 @@ def value_fields(table: StructType) -> StructType:
 def rows(read: DataFrame, fields: StructType, mode: WriteMode) -> DataFrame:
     """Return the table's rows for records that were read.
 
-    ``read``: frame of a :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`. In an
+    ``read``: frame of a :class:`~tidemark_pipeline.schemas.value_format.ValueReader`. In an
     upsert a null value deletes the row of its key.
     """
     kafka = f.struct(*_OF_KAFKA).alias(KAFKA)

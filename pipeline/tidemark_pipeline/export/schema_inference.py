@@ -17,8 +17,7 @@ from tidemark_pipeline.read.topic_source import read_topic, topic_options
 from tidemark_pipeline.read.topic_survey import Survey
 from tidemark_pipeline.schemas.json.inference import RecordShape, grown
 from tidemark_pipeline.schemas.json.record_check import SHAPE, Summary, WorkerRecordCheck, merged
-from tidemark_pipeline.schemas.values.column_limits import ColumnNames
-from tidemark_pipeline.schemas.values.value_format import map_in_workers
+from tidemark_pipeline.schemas.value_format import ColumnNames, map_in_workers
 
 #: Offsets in the sample, in all partitions together.
 SAMPLE_OFFSETS = 10_000

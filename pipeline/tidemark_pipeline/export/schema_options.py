@@ -36,7 +36,7 @@ class SchemaOptions:
     evolution: Evolution = Evolution.REFUSE
 
     @property
-    def any(self) -> bool:
+    def has_schema(self) -> bool:
         """Return whether values have a schema at all."""
         return bool(self.schema or self.schema_file or self.registry)
 
@@ -56,7 +56,7 @@ class SchemaOptions:
         # Two sources could give the same value different columns.
         if sum(map(bool, (self.schema, self.schema_file, self.registry))) > 1:
             raise ExportError("give a schema, a file with one, or a registry: one of them")
-        if not self.any and (self.message or self.evolution is not Evolution.REFUSE):
+        if not self.has_schema and (self.message or self.evolution is not Evolution.REFUSE):
             raise ExportError("rows of records as they are have no schema: give one")
         if self.registry_options and not self.registry:
             raise ExportError("the registry's options need its address")

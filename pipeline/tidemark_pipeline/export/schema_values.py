@@ -14,8 +14,7 @@ from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding, output_schema
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
 from tidemark_pipeline.schemas.schema_cache import Schemas
 from tidemark_pipeline.schemas.sources import SchemaSource, columns_of, decoder_of
-from tidemark_pipeline.schemas.values.column_limits import ColumnNames
-from tidemark_pipeline.schemas.values.value_format import map_in_workers
+from tidemark_pipeline.schemas.value_format import ColumnNames, map_in_workers
 
 logger = logging.getLogger(__name__)
 

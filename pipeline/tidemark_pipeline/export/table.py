@@ -11,8 +11,9 @@ record of each key (:mod:`tidemark_pipeline.export.upsert`). Its frames may have
 Usable without Spark, so that layouts can be described before it starts.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -139,13 +140,7 @@ class Written:
 
     def __add__(self, other: "Written") -> "Written":
         # Sums serve the job's metrics, which cover both tables of an export.
-        return Written(
-            self.rows + other.rows,
-            self.bytes + other.bytes,
-            self.files + other.files,
-            self.letters + other.letters,
-            self.deleted + other.deleted,
-        )
+        return Written(*map(operator.add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,15 +38,14 @@ LETTERS_SUFFIX = "_dead_letters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
-    """Table of an export.
+class TableOptions(SchemaOptions):
+    """Table of an export, and the source of its schema.
 
     ``table``: name with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's
-    catalog (:func:`catalog_of`), or for Delta Lake the ``warehouse`` alone. ``schema`` to
-    ``evolution``: as in :class:`~tidemark_pipeline.export.schema_options.SchemaOptions`.
-    ``dead_letters``: with a schema, the table of records that do not parse; by default the table's
-    name with ``_dead_letters``. ``mode``: see :mod:`~tidemark_pipeline.export.table`. ``deletes``:
-    committed records are deleted from the topic (:mod:`~tidemark_pipeline.export.record_deletion`).
+    catalog (:func:`catalog_of`), or for Delta Lake the ``warehouse`` alone. ``dead_letters``: with
+    a schema, the table of records that do not parse; by default the table's name with
+    ``_dead_letters``. ``mode``: see :mod:`~tidemark_pipeline.export.table`. ``deletes``: committed
+    records are deleted from the topic (:mod:`~tidemark_pipeline.export.record_deletion`).
 
     These apply to a table that is created. ``partition``: period of its partitions.
     ``key_buckets``: number of key buckets in each, 0 for none. ``properties``: as its format names
@@ -56,12 +55,6 @@ class TableOptions:
     table: str
     format: Format = Format.ICEBERG
     catalog: Mapping[str, str] = field(default_factory=dict)
-    schema: str = ""
-    schema_file: str = ""
-    message: str = ""
-    registry: str = ""
-    registry_options: Mapping[str, str] = field(default_factory=dict)
-    evolution: Evolution = Evolution.REFUSE
     dead_letters: str = ""
     mode: WriteMode = WriteMode.APPEND
     partition: PartitionPeriod = PartitionPeriod.NONE
@@ -129,22 +122,6 @@ class TableOptions:
         # hide other jobs' commits.
         return {**spark_conf, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
-    @property
-    def schema_options(self) -> SchemaOptions:
-        """Return the schema options among the fields."""
-        return SchemaOptions(
-            schema=self.schema,
-            schema_file=self.schema_file,
-            message=self.message,
-            registry=self.registry,
-            registry_options=self.registry_options,
-            evolution=self.evolution,
-        )
-
-    def check(self) -> None:
-        """Raise :class:`ExportError` for errors that can be found before Spark starts."""
-        self.schema_options.check()
-
     def tables(
         self,
         session: "SparkSession",
@@ -166,18 +143,17 @@ class TableOptions:
             columns_ddl,
         )
         from tidemark_pipeline.export.schema_values import RegistryValues
-        from tidemark_pipeline.export.value_reader_selection import choose_reader
+        from tidemark_pipeline.export.value_reader_selection import choose_reader, fields_of_table
 
         self.check()
         # Without a schema a row is the record itself, so no record can fail to parse.
-        if not self.schema_options.any:
+        if not self.has_schema:
             return self._open(session, self.table, self._layout(RAW_DDL))
         # The columns of an existing table determine the fields if the options give no schema.
         table_columns = self._open(session, self.table, self._layout("")).columns()
         names = column_names(self.format)
-        reader, fields = choose_reader(
-            self.schema_options, session, source, table_columns, say, names
-        )
+        reader = choose_reader(self, session, source, table_columns, say, names)
+        fields = fields_of_table(reader, table_columns, names)
         layout = self._layout(columns_ddl(fields), KAFKA)
         # A registry's serializer puts the schema ID before the key. Equal keys may have different
         # IDs, so an upsert compares keys without it.

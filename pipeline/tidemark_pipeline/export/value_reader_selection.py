@@ -19,8 +19,7 @@ from tidemark_pipeline.schemas.registry.client import Registry
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
 from tidemark_pipeline.schemas.schema_cache import Schemas
 from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType, columns_of
-from tidemark_pipeline.schemas.values.column_limits import ColumnNames
-from tidemark_pipeline.schemas.values.value_format import ValueReader
+from tidemark_pipeline.schemas.value_format import ColumnNames, ValueReader
 
 _NEEDS_TABLE = (
     "the table is not there, and evolution=ignore takes the columns that a table has: make it, "
@@ -35,48 +34,20 @@ def choose_reader(
     table_columns: StructType | None,
     say: Callable[[str], None],
     names: ColumnNames,
-) -> tuple[ValueReader, StructType]:
-    """Return the reader of record values, and the value fields for creating the table.
+) -> ValueReader:
+    """Return the reader for the schema's source: a registry, a file, a definition, or a sample.
 
     ``table_columns``: columns of an existing table, None if there is none. ``names``: names that
     columns of the format may have. Raises :class:`ExportError`.
     """
     if not source.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
+    ignores = schema_options.evolution is Evolution.IGNORE
     # With evolution=ignore the values are restricted to the columns of an existing table or of a
     # given schema, so one of them must exist.
-    if (
-        table_columns is None
-        and schema_options.evolution is Evolution.IGNORE
-        and not schema_options.schema
-    ):
+    if table_columns is None and ignores and not schema_options.schema:
         raise ExportError(_NEEDS_TABLE)
-    reader = _open_reader(schema_options, session, source, table_columns, say, names)
-    # Check the schema's names before any table is created with them.
-    fields = reader.schema_columns
-    if fields is not None:
-        check_fields(fields, names)
-    elif table_columns is not None:
-        fields = value_fields(table_columns)
-    if fields is None:
-        raise ExportError(_NEEDS_TABLE)
-    return reader, fields
-
-
-def _open_reader(
-    schema_options: SchemaOptions,
-    session: SparkSession,
-    source: Mapping[str, str],
-    table_columns: StructType | None,
-    say: Callable[[str], None],
-    names: ColumnNames,
-) -> ValueReader:
-    """Return the reader for the schema's source: a registry, a file, a definition, or a sample.
-
-    Raises :class:`ExportError`.
-    """
     access = schema_options.access()
-    ignores = schema_options.evolution is Evolution.IGNORE
     # Values of a registry's serializer begin with the ID of their schema.
     if access is not None:
         registry = Registry(access)
@@ -109,6 +80,20 @@ def _open_reader(
         )
     say(f"inferred: {quoting.columns_of(fields)}")
     return JsonValues(fields, grows=grows, names=names)
+
+
+def fields_of_table(
+    reader: ValueReader, table_columns: StructType | None, names: ColumnNames
+) -> StructType:
+    """Return the value fields with which the reader's table is created."""
+    fields = reader.schema_columns
+    if fields is not None:
+        # Check the schema's names before any table is created with them.
+        check_fields(fields, names)
+        return fields
+    if table_columns is None:
+        raise ExportError(_NEEDS_TABLE)
+    return value_fields(table_columns)
 
 
 def of_file(name: str, message: str) -> SchemaSource:

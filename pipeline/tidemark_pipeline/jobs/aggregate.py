@@ -1,7 +1,6 @@
 """Aggregate a topic of JSON values: rows, sum and mean of a number by a key, as Parquet."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,36 +9,32 @@ from pyspark.sql import functions as f
 from tidemark_pipeline.read.topic_source import read_topic
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """JSON fields to group by and to aggregate, and the Parquet folder to overwrite."""
-
-    by: str
-    value: str
-    output: Path
-
-
-def aggregate(session: SparkSession, options: Mapping[str, str], job: Aggregate) -> DataFrame:
+def aggregate(
+    session: SparkSession, options: Mapping[str, str], *, by: str, value: str, output: Path
+) -> DataFrame:
     """Aggregate a JSON field by a key, write the result as Parquet and return it.
+
+    ``by`` and ``value``: fields of the values to group by and to aggregate. ``output``: folder to
+    overwrite.
 
     The columns are the key, ``rows``, ``measured`` (rows whose value is a number), and the
     ``total`` and ``mean`` of the measured rows.
     """
     text = f.col("value").cast("string")
     # A text that is no number becomes null, which count, sum and avg skip.
-    number = f.get_json_object(text, f"$.{job.value}").cast("double")
+    number = f.get_json_object(text, f"$.{value}").cast("double")
     table = (
         read_topic(session, options)
-        .select(f.get_json_object(text, f"$.{job.by}").alias(job.by), number.alias("number"))
-        .groupBy(job.by)
+        .select(f.get_json_object(text, f"$.{by}").alias(by), number.alias("number"))
+        .groupBy(by)
         .agg(
             f.count(f.lit(1)).alias("rows"),
             f.count("number").alias("measured"),
             f.sum("number").alias("total"),
             f.avg("number").alias("mean"),
         )
-        .orderBy(job.by)
+        .orderBy(by)
     )
-    table.write.mode("overwrite").parquet(str(job.output))
+    table.write.mode("overwrite").parquet(str(output))
     # Parquet does not guarantee the order of rows across files.
-    return session.read.parquet(str(job.output)).orderBy(job.by)
+    return session.read.parquet(str(output)).orderBy(by)

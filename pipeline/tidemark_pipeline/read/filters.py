@@ -68,7 +68,7 @@ def _narrow(narrowing: Narrowing, column: str, kind: str, value: object) -> Narr
             return replace(narrowing, partitions=_among(narrowing.partitions, kind, value))
         case "offset":
             # A missing bound leaves the one that is already found.
-            least, most = _bounds(kind, value)
+            least, most = _bounds(kind, value, 1)
             return replace(
                 narrowing,
                 first_offset=max(narrowing.first_offset, least or 0),
@@ -79,7 +79,7 @@ def _narrow(narrowing: Narrowing, column: str, kind: str, value: object) -> Narr
         case "timestamp":
             # Both bounds are inclusive, also for strict comparisons: Spark removes the rows in
             # excess.
-            since, until = _times(kind, value)
+            since, until = _bounds(kind, value, 0)
             return replace(
                 narrowing,
                 since_ms=max(_known(narrowing.since_ms, since), default=None),
@@ -99,45 +99,38 @@ def _among(allowed: frozenset[object] | None, kind: str, value: object) -> froze
     return values if allowed is None else allowed & values
 
 
-def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
-    """Return the lowest and the highest offset that pass a filter; None means no bound."""
+def _bounds(kind: str, value: object, step: int) -> tuple[int | None, int | None]:
+    """Return the least and the greatest number that pass a filter; None means no bound.
+
+    ``step``: what a strict comparison excludes, 1 for offsets. It is 0 for times, as a time is
+    rounded down to the record's millisecond and Spark compares the microseconds itself.
+    """
     if kind == "In" and isinstance(value, (list, tuple)):
-        numbers = [number for number in value if isinstance(number, int)]
-        # Other types than a whole number never equal an offset.
+        numbers = [number for item in value if (number := _number(item)) is not None]
+        # Values of another type never equal an offset or a time.
         return (min(numbers), max(numbers)) if numbers else (None, None)
-    if not isinstance(value, int):
+    number = _number(value)
+    if number is None:
         return None, None
     match kind:
         case "EqualTo" | "EqualNullSafe":
-            return value, value
+            return number, number
         case "GreaterThan":
-            return value + 1, None
+            return number + step, None
         case "GreaterThanOrEqual":
-            return value, None
+            return number, None
         case "LessThan":
-            return None, value - 1
+            return None, number - step
         case "LessThanOrEqual":
-            return None, value
+            return None, number
     return None, None
 
 
-def _times(kind: str, value: object) -> tuple[int | None, int | None]:
-    """Return the earliest and the latest time (ms) that pass a filter; None means no bound."""
-    if kind == "In" and isinstance(value, (list, tuple)):
-        times = [_ms(time) for time in value if isinstance(time, datetime.datetime)]
-        return (min(times), max(times)) if times else (None, None)
-    if not isinstance(value, datetime.datetime):
-        return None, None
-    match kind:
-        case "EqualTo" | "EqualNullSafe":
-            # Equality is rounded down to the record's millisecond; Spark compares the microseconds
-            # itself.
-            return _ms(value), _ms(value)
-        case "GreaterThan" | "GreaterThanOrEqual":
-            return _ms(value), None
-        case "LessThan" | "LessThanOrEqual":
-            return None, _ms(value)
-    return None, None
+def _number(value: object) -> int | None:
+    """Return an offset, or a time in milliseconds; None for other types."""
+    if isinstance(value, datetime.datetime):
+        return _ms(value)
+    return value if isinstance(value, int) else None
 
 
 def _ms(value: datetime.datetime) -> int:

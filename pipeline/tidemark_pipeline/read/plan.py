@@ -14,7 +14,7 @@ from tidemark.message_text import count
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.read.filters import NO_NARROWING, Narrowing
 from tidemark_pipeline.read.options import OptionError, Options
-from tidemark_pipeline.read.positions import Extent, FixedOffset, NoSuchTime, end_of, start_of
+from tidemark_pipeline.read.positions import Extent, FixedOffset, NoSuchTime, offset_of
 from tidemark_pipeline.read.tasks import RemoteTask, TailTask, Task, bytes_of, cut
 from tidemark_pipeline.read.topic_survey import Part, Survey
 
@@ -127,7 +127,7 @@ def requested_range(survey: Survey, options: Options, part: Part, extent: Extent
     def find(timestamp_ms: int) -> int | None:
         return survey.find(part, timestamp_ms)
 
-    end = extent.end if position is None else end_of(position, extent, find)
+    end = extent.end if position is None else offset_of(position, extent, find)
     # Only an explicit offset beyond the end is an error. A timestamp later than all records means
     # the end.
     if isinstance(position, FixedOffset) and options.fail_on_data_loss and end > extent.end:
@@ -154,7 +154,7 @@ def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> in
     position = options.starting.of(part.topic, part.partition)
     # ``find`` sends a request, so it is called only if the option is a timestamp.
     try:
-        start = start_of(position, extent, find, strict=options.strict_times)
+        start = offset_of(position, extent, find, strict=options.strict_times)
     except NoSuchTime as error:
         raise OptionError(
             f"{part.topic}-{part.partition}: {error}; set startingOffsetsByTimestampStrategy=latest"

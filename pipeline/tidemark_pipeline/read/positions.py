@@ -103,10 +103,10 @@ def parse_timestamp(text: str) -> Positions:
     return Positions(Since(int(text)))
 
 
-def start_of(
-    position: Position, extent: Extent, find: Callable[[int], int | None], *, strict: bool
+def offset_of(
+    position: Position, extent: Extent, find: Callable[[int], int | None], *, strict: bool = False
 ) -> int:
-    """Return the first offset to read, which may be outside the partition's extent.
+    """Return the offset of a position, which may be outside the partition's extent.
 
     ``find``: returns the first offset with a timestamp or a later one, None if there is none. In
     that case :class:`NoSuchTime` is raised if ``strict``, otherwise the end is returned. The caller
@@ -125,25 +125,6 @@ def start_of(
                 raise NoSuchTime(f"no record is of {timestamp_ms} ms or later")
             # A segment in the tier may still have records below the log start.
             return extent.end if offset_at_time is None else max(offset_at_time, extent.log_start)
-
-
-def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]) -> int:
-    """Return the exclusive end offset of a read, which may be outside the partition's extent.
-
-    ``find``: returns the first offset with a timestamp or a later one, None if there is none. In
-    that case the end of the extent is returned. The caller handles offsets outside the extent.
-    """
-    match position:
-        case Earliest():
-            return extent.log_start
-        case Latest():
-            return extent.end
-        case FixedOffset(offset):
-            return offset
-        case Since(timestamp_ms):
-            offset_at_time = find(timestamp_ms)
-            # The record may have been written after the extent was read.
-            return extent.end if offset_at_time is None else min(offset_at_time, extent.end)
 
 
 def _each(text: str, read: Callable[[int], Position]) -> dict[tuple[str, int], Position]:

@@ -18,7 +18,7 @@ from tidemark_avro.column_rules import SchemaRefused
 from tidemark_avro.decoder_results import Bytes, Longs, reasons
 from tidemark_pipeline.schemas.registry import wire
 from tidemark_pipeline.schemas.sources import Decoder, SchemaSource, SchemaType, decoder_of
-from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
+from tidemark_pipeline.schemas.value_format import ERROR, NO_VALUE, PARSED
 
 #: Column with the id of a record's schema if that schema is not known yet.
 UNKNOWN = "_unknown"

@@ -23,7 +23,7 @@ from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs.export import export
-from tidemark_pipeline.jobs.propagate import propagate
+from tidemark_pipeline.jobs.maintain import propagate
 
 pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(1200)]
 #: The mark that identifies a record in any file.

@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.dead_letters import TableWithDeadLetters
-from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import Exported, ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.json_values import JsonValues, fields_of
+from tidemark_pipeline.export.maintenance import Propagated
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import TableLayout
-from tidemark_pipeline.jobs.propagate import propagate
+from tidemark_pipeline.jobs.maintain import propagate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 

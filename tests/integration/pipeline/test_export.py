@@ -21,7 +21,7 @@ from tidemark_pipeline.export.iceberg_branch import TAG
 from tidemark_pipeline.export.json_values import JsonValues, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Partitioning, PartitionPeriod, TableLayout
-from tidemark_pipeline.schemas.values.value_format import ERROR, PARSED
+from tidemark_pipeline.schemas.value_format import ERROR, PARSED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 

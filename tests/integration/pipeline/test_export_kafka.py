@@ -23,7 +23,7 @@ from tidemark_pipeline.export.record_deletion import BrokerDeletions
 from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.schema_inference import inferred, sample
 from tidemark_pipeline.export.table import TableLayout
-from tidemark_pipeline.jobs.propagate import propagate
+from tidemark_pipeline.jobs.maintain import propagate
 from tidemark_pipeline.read.options import OptionError
 
 pytestmark = [*MARKS, pytest.mark.timeout(600), pytest.mark.full]

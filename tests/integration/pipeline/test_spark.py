@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidemark.tier.stores.config import FilesystemConfig
-from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
-from tidemark_pipeline.jobs.audit import audit
-from tidemark_pipeline.jobs.progress import reporting_stages
+from tidemark_pipeline.audit.segments import audit
+from tidemark_pipeline.jobs.aggregate import aggregate
 from tidemark_pipeline.jobs.report import figures
 from tidemark_pipeline.read.topic_source import read_topic
 from tidemark_pipeline.report.figures import ReportPeriod, TierShare
+from tidemark_pipeline.session import reporting_stages
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
@@ -69,8 +69,14 @@ def test_workers_are_forked_with_the_decoder_loaded(session: SparkSession) -> No
 def test_aggregate_matches_plain_python(
     session: SparkSession, flights: SmallTier, tmp_path: Path
 ) -> None:
-    job = Aggregate("carrier", "delay", tmp_path / "out.parquet")
-    table = aggregate(session, {"topic": "t", "path": str(flights.path)}, job)
+    output = tmp_path / "out.parquet"
+    table = aggregate(
+        session,
+        {"topic": "t", "path": str(flights.path)},
+        by="carrier",
+        value="delay",
+        output=output,
+    )
     found = {
         row["carrier"]: (row["rows"], row["measured"], row["total"]) for row in table.collect()
     }

@@ -14,7 +14,7 @@ from tests.integration.pipeline.marks import MARKS
 from tidemark_cli.main import app
 from tidemark_devcluster.kafka_nodes import KafkaNodes
 from tidemark_devcluster.settings import KAFKA, LocalClusterSettings
-from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
+from tidemark_pipeline.jobs.aggregate import aggregate
 from tidemark_pipeline.jobs.report import figures
 from tidemark_pipeline.read.topic_source import read_topic
 
@@ -90,8 +90,11 @@ def test_offset_options_match_those_of_the_own_source(
 def test_jobs_read_a_kafka_topic(
     session: SparkSession, topic: dict[str, str], tmp_path: Path
 ) -> None:
-    job = Aggregate("carrier", "delay", tmp_path / "out.parquet")
-    found = {row.carrier: row.total for row in aggregate(session, topic, job).collect()}
+    output = tmp_path / "out.parquet"
+    found = {
+        row.carrier: row.total
+        for row in aggregate(session, topic, by="carrier", value="delay", output=output).collect()
+    }
     assert found == {name: float(sum(range(i, RECORDS, 2))) for i, name in enumerate("AB")}
     counted = figures(session, topic)
     assert [(item.partition, item.tier, item.rows) for item in counted.shares] == [

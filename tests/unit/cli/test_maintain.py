@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from tidemark_cli.main import app
 from tidemark_cli.tier.maintain import propagated, text
-from tidemark_pipeline.export.deletion_propagation import Propagated
-from tidemark_pipeline.export.maintenance import Maintained
+from tidemark_pipeline.export.maintenance import Maintained, Propagated
 
 
 @pytest.mark.parametrize(

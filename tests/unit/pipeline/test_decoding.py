@@ -12,7 +12,7 @@ from tidemark_avro.decoder_results import REASON_LENGTH_MAX
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled
 from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType, columns_of
-from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
+from tidemark_pipeline.schemas.value_format import ERROR, NO_VALUE, PARSED
 
 
 def avro(*fields: tuple[str, Any]) -> SchemaSource:

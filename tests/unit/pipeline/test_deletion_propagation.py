@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tidemark_pipeline.export.deletion_propagation import behind, below, condition
 from tidemark_pipeline.export.export_progress import Exported, ExportError
+from tidemark_pipeline.export.maintenance import behind, below, condition
 from tidemark_pipeline.export.row_shapes import prefix_of_record
 
 AT = Exported("t", "id", {0: 17, 1: 4}, 3, "a")

@@ -16,11 +16,10 @@ from tidemark.export_job import (
 from tidemark.http_page import HttpPage
 from tidemark_pipeline.errors import DataLoss, project_error
 from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded
-from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.table import RowCounts, Written
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.jobs import export_job
-from tidemark_pipeline.jobs.export import ExportProgress
+from tidemark_pipeline.jobs.export import ExportProgress, Freshness
 from tidemark_pipeline.jobs.job_page import JobStatus
 from tidemark_pipeline.schemas.registry.client import RegistryDown, RegistryRefused
 

@@ -40,7 +40,7 @@ from tidemark_pipeline.schemas.json.record_check import (
     merged,
 )
 from tidemark_pipeline.schemas.json.text import DOES_NOT_FIT, NOT_JSON
-from tidemark_pipeline.schemas.values.column_limits import ColumnNames
+from tidemark_pipeline.schemas.value_format import ColumnNames
 
 LONG, DOUBLE, TEXT = LongType(), DoubleType(), StringType()
 INJECTION = "a:bigint>, injected string COMMENT 'by a record', z struct<b"

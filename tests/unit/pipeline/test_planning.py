@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tidemark.tier.metadata.queries import SegmentRange
 from tidemark.tier.metadata.segment import new_segment
-from tidemark_pipeline.read.batch_limits import PendingPartition, Weight, limited
 from tidemark_pipeline.read.options import BatchLimits
+from tidemark_pipeline.read.streaming import PendingPartition, Weight, limited
 from tidemark_pipeline.read.tasks import MissingOffsets, RemoteTask, TailTask, Task, cut
 
 

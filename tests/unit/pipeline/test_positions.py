@@ -10,8 +10,7 @@ from tidemark_pipeline.read.positions import (
     Latest,
     NoSuchTime,
     Since,
-    end_of,
-    start_of,
+    offset_of,
 )
 
 BASE = {"subscribe": "a,b", "path": "/tier"}
@@ -54,27 +53,26 @@ def test_a_stream_begins_at_the_end_and_never_ends_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "start", "end"),
+    ("position", "offset"),
     [
-        (Earliest(), 10, 10),
-        (Latest(), 20, 20),
-        (FixedOffset(3), 3, 3),
-        (FixedOffset(30), 30, 30),
-        (Since(1500), 15, 15),
-        (Since(800), 10, 8),
-        (Since(2000), 20, 20),
+        (Earliest(), 10),
+        (Latest(), 20),
+        (FixedOffset(3), 3),
+        (FixedOffset(30), 30),
+        (Since(1500), 15),
+        (Since(800), 10),
+        (Since(2000), 20),
     ],
     ids=str,
 )
-def test_offsets_of_a_position(position: FixedOffset, start: int, end: int) -> None:
+def test_offset_of_a_position(position: FixedOffset, offset: int) -> None:
     """The planner judges positions outside the log later."""
-    assert start_of(position, EXTENT, found_at, strict=False) == start
-    assert end_of(position, EXTENT, found_at) == end
+    assert offset_of(position, EXTENT, found_at) == offset
 
 
 def test_a_future_timestamp_is_an_error_on_request() -> None:
     with pytest.raises(NoSuchTime, match="2000 ms or later"):
-        start_of(Since(2000), EXTENT, found_at, strict=True)
+        offset_of(Since(2000), EXTENT, found_at, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,7 @@ def _constants() -> dict[tuple[str, str], str]:
     return found
 
 
-#: Versions that others define, and the first version of an API with some property.
-NO_FORMATS = {("broker_image/tidemark_broker/api/metadata_schema.py", "FIRST_FLEXIBLE_VERSION")}
-CONSTANTS = {where: value for where, value in _constants().items() if where not in NO_FORMATS}
+CONSTANTS = _constants()
 
 
 def test_every_format_is_in_the_table() -> None:

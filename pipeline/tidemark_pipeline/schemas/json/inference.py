@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from tidemark_avro.column_rules import DEPTH_MAX, folded
 from tidemark_pipeline.schemas.json.text import RecordRefused
-from tidemark_pipeline.schemas.values.column_limits import NAME_LENGTH_MAX, ColumnNames
+from tidemark_pipeline.schemas.value_format import NAME_LENGTH_MAX, ColumnNames
 
 #: Places in all merged shapes; further ones are not recorded.
 PLACES_MAX = 5_000

@@ -38,7 +38,7 @@ from tidemark_pipeline.schemas.json.inference import (
     new_fields,
 )
 from tidemark_pipeline.schemas.json.text import RecordRefused, parse_object
-from tidemark_pipeline.schemas.values.column_limits import END_SECOND, FIRST_SECOND, ColumnNames
+from tidemark_pipeline.schemas.value_format import END_SECOND, FIRST_SECOND, ColumnNames
 
 #: Columns that are added to a batch: the cause if a record is refused, and whether its only cause
 #: is new fields that the table could have.

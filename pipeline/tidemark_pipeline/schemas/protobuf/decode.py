@@ -68,7 +68,7 @@ class ProtobufDecoder:
         Raises SchemaRefused if a field does not fit its column.
         """
         self._parse: Callable[[bytes], Message] = GetMessageClass(message).FromString
-        self._reader = _struct(message, columns, "", pa_type(columns))
+        self._reader = _struct(message, columns, "", to_arrow_type(columns))
 
     def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
         """Yield the columns of all messages ``data[starts[i]:ends[i]]``, in order and in pieces.
@@ -134,11 +134,6 @@ class ProtobufDecoder:
             except _UNREADABLE as found:
                 error = str(found)
         return Piece(self._reader([None], _Budget(ENTRIES_LEAST)), reasons(1, {0: error}))
-
-
-def pa_type(columns: StructType) -> pa.DataType:
-    """Return the Arrow type as Spark's workers have it."""
-    return to_arrow_type(columns)
 
 
 @dataclass(slots=True)

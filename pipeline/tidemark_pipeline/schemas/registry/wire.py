@@ -6,10 +6,8 @@ read a whole batch at once.
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
+from tidemark_avro.decoder_results import Bytes, Longs
 
 MAGIC = 0
 HEADER_BYTES = 5

@@ -1,1 +1,0 @@
-"""Types and rules that all value formats share."""
