@@ -19,7 +19,7 @@ ADDRESS ?= localhost:8000
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up cli spark plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up cli spark plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-latency bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -150,6 +150,12 @@ compatibility: $(ALL)
 # Tidemark and Apache Kafka in turn. ONLY: measures whose names contain this, such as ONLY='RF 3'.
 bench: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.brokers $(if $(ONLY),--only '$(ONLY)')
+
+# Latency of single records at fixed rates, Tidemark and Apache Kafka in turn. ONLY: measures whose names match. ROUNDS: of both (5).
+# QUICK=1: one short round, to try the command. STALLS=0: no record of what slow requests of Tidemark coincide with.
+bench-latency: $(ALL)
+	@$(BIN)/python -m tests.benchmarks.latency $(if $(ONLY),--only '$(ONLY)') $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) \
+	  $(if $(filter 0,$(STALLS)),--without-stalls)
 
 # Clients and replication in clear and with TLS, compared with Apache Kafka.
 bench-encryption: $(ALL)

@@ -1,6 +1,7 @@
 """The two sides of a comparison, started alike: a cluster of ours, and Apache Kafka."""
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +10,13 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests import apache_kafka as kafka
+from tidemark.configuration.table import BROKER
 from tidemark_cli.inspection.topic_rows import topic as topic_info
 from tidemark_devcluster import processes
 from tidemark_devcluster import settings as local_settings
 from tidemark_devcluster.cluster import LocalCluster
 from tidemark_devcluster.layout import Layout
+from tidemark_devcluster.own_brokers import LOCAL_INTERVALS_MS, READY_TIMEOUT_S, LocalOwnBrokers
 
 OURS, KAFKA = "Tidemark", "Apache Kafka"
 _POLL_S = 0.05
@@ -24,6 +27,10 @@ _UNLIMITED = {
     "max.connections.per.ip": "50000",
     "tidemark.connection.creation.rate.per.ip": "1000000",
 }
+#: The defaults, as Kafka's brokers have theirs. A local cluster has shorter ones.
+_INTERVALS = {name: BROKER[name].default or "" for name in LOCAL_INTERVALS_MS}
+#: Program of a broker that records its stalls.
+RECORDER = "tests.benchmarks.latency.stall_recorder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +38,15 @@ class BenchmarkSide:
     """Running brokers.
 
     ``pids``: their processes now; ``create``: create a topic with the given partitions and
-    replicas, all led; ``restart``: stop broker 1, and return the function that starts it again.
+    replicas, all led; ``delete``: request the deletion of a topic; ``restart``: stop broker 1, and
+    return the function that starts it again.
     """
 
     name: str
     bootstrap: str
     pids: Callable[[], Sequence[int]]
     create: Callable[[str, int, int], None]
+    delete: Callable[[str], object]
     restart: Callable[[], Callable[[], object]]
     stop: Callable[[], object]
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
@@ -67,17 +76,36 @@ def start_kafka(folder: Path, brokers: int) -> BenchmarkSide:
         started.bootstrap,
         lambda: [found.pid for node in started.broker_ids() if (found := started.find(node))],
         create,
+        lambda name: admin.delete_topics([name])[name].result(60),
         restart,
         started.stop_all,
     )
 
 
-def start_tidemark(folder: Path, brokers: int) -> BenchmarkSide:
-    """A whole local cluster; topics are untiered as Kafka's are."""
+class _Recorded(LocalOwnBrokers):
+    """Brokers that record their stalls."""
+
+    def start(self, node_id: int) -> processes.ProcessRecord:
+        config = self._layout.broker_config(node_id)
+        self._await_certificate(node_id)
+        command = [sys.executable, "-m", RECORDER, "--config", str(config)]
+        return processes.ensure(
+            self._layout, f"broker-{node_id}", command, timeout_s=READY_TIMEOUT_S
+        )
+
+
+def start_tidemark(folder: Path, brokers: int, *, recorded: bool = False) -> BenchmarkSide:
+    """A whole local cluster; topics are untiered as Kafka's are.
+
+    ``recorded``: brokers write their stalls beside their configuration files when they stop.
+    """
     layout = Layout.at(folder / "cluster")
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
-    cluster = LocalCluster(layout, settings, lambda _: None, entries=_UNLIMITED)
+    entries = _UNLIMITED | _INTERVALS
+    cluster = LocalCluster(layout, settings, lambda _: None, entries=entries)
+    if recorded:
+        cluster.brokers = _Recorded(layout, settings, cluster.kubeconfig, entries)
     addresses = cluster.start(brokers=brokers)
     kube = cluster.kube()
 
@@ -104,7 +132,15 @@ def start_tidemark(folder: Path, brokers: int) -> BenchmarkSide:
         kube.close()
         cluster.stop()
 
-    return BenchmarkSide(OURS, addresses.bootstrap, pids, create, restart, stop)
+    return BenchmarkSide(
+        OURS,
+        addresses.bootstrap,
+        pids,
+        create,
+        lambda name: kube.delete("Topic", name),
+        restart,
+        stop,
+    )
 
 
 STARTS: Mapping[str, Callable[[Path, int], BenchmarkSide]] = {
