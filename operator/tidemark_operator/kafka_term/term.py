@@ -50,7 +50,7 @@ from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.engine_term import EngineTakeover, EngineTerm
 from tidemark_operator.reconcile.object_conditions import write_conditions
 from tidemark_operator.reconcile.queue import KeyQueue
-from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.record_deletion_reconciler import RecordDeletionReconciler
 from tidemark_operator.reconcile.workers import LastPass
 
 TICK_S = 1.0

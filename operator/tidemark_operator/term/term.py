@@ -18,17 +18,17 @@ from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT, RECORD_DELETION, TOPIC, USER
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.listener.standby_discovery import BrokerSearches
-from tidemark_operator.reconcile.brokers import BrokerReconciler, write_broker
-from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.broker_reconciler import BrokerReconciler, write_broker
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
 from tidemark_operator.reconcile.engine_term import EngineTerm
-from tidemark_operator.reconcile.exports import ExportReconciler
+from tidemark_operator.reconcile.export_reconciler import ExportReconciler
 from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
-from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.record_deletion_reconciler import RecordDeletionReconciler
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.replica_logs import LogQueries
 from tidemark_operator.reconcile.services import ReconcilerServices
-from tidemark_operator.reconcile.topics import TopicReconciler
-from tidemark_operator.reconcile.users import UserReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
+from tidemark_operator.reconcile.user_reconciler import UserReconciler
 from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.slices.committer import CommitListener, Committed

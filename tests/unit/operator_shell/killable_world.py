@@ -25,11 +25,11 @@ from tidemark_operator.controller.state.export_values import DesiredJob, JobSeen
 from tidemark_operator.controller.state.model import NO_LEADER
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT, RECORD_DELETION, TOPIC, Kind
 from tidemark_operator.pods.export_job import ExportRunIdentity
-from tidemark_operator.reconcile.brokers import BrokerReconciler
-from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.exports import ExportReconciler
-from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.broker_reconciler import BrokerReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
+from tidemark_operator.reconcile.export_reconciler import ExportReconciler
+from tidemark_operator.reconcile.record_deletion_reconciler import RecordDeletionReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.reconcile.workers import Reconcile
 from tidemark_operator.term.pacemaker import Pacemaker
 

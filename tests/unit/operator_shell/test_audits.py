@@ -14,8 +14,8 @@ from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.remote_integrity import VALID_MS
 from tidemark_operator.kube.kinds import TOPIC
-from tidemark_operator.reconcile.clusters import AuditReader, ClusterReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.cluster_reconciler import AuditReader, ClusterReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 
 T = ShellWorld.key(TOPIC, "t")
 

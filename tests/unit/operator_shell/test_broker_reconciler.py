@@ -11,8 +11,8 @@ from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
 from tidemark_operator.controller import elections, reassignment
 from tidemark_operator.controller.state.commit import Draft
 from tidemark_operator.kube.kinds import BROKER, SECRET, TOPIC
-from tidemark_operator.reconcile.brokers import LOOK_AGAIN_S, BrokerReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.broker_reconciler import LOOK_AGAIN_S, BrokerReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.resources.names import BROKER_FINALIZER
 from tidemark_operator.term.pacemaker import Pacemaker
 

@@ -14,7 +14,7 @@ from tidemark_operator.controller import snapshot
 from tidemark_operator.kube.kinds import BROKER, TOPIC, USER
 from tidemark_operator.leadership.terms import ControllerFenced, EpochTooLow
 from tidemark_operator.listener.sessions import Beat
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.term.pacemaker import Pacemaker
 
 NOT_CONTROLLER = int(ErrorCode.not_controller)

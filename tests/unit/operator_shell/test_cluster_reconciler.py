@@ -12,12 +12,12 @@ from tidemark.tier.maintenance.sweep_lease import SweepLease, SweepRemainder
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_operator.kube.kinds import CLUSTER, SECRET, TOPIC, Kind
 from tidemark_operator.reconcile import remote_storage
-from tidemark_operator.reconcile.clusters import (
+from tidemark_operator.reconcile.cluster_reconciler import (
     STORAGE_CHECK_S,
     STORAGE_RETRY_S,
     ClusterReconciler,
 )
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
 
 MAIN = ShellWorld.key(CLUSTER, "main")

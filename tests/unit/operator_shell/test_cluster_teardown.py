@@ -8,9 +8,9 @@ from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tidemark_operator.kube.errors import ApiServerUnavailable
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import TermEnded
-from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
 from tidemark_operator.reconcile.shared_steps import LEAVING_CHECK_S
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.term import takeover
 from tidemark_operator.term.cluster_teardown import tear_down
 

@@ -15,11 +15,11 @@ from tidemark_operator.kube.kinds import (
     Json,
     Kind,
 )
-from tidemark_operator.reconcile.brokers import BrokerReconciler
-from tidemark_operator.reconcile.exports import ExportReconciler
-from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
-from tidemark_operator.reconcile.users import UserReconciler
+from tidemark_operator.reconcile.broker_reconciler import BrokerReconciler
+from tidemark_operator.reconcile.export_reconciler import ExportReconciler
+from tidemark_operator.reconcile.record_deletion_reconciler import RecordDeletionReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
+from tidemark_operator.reconcile.user_reconciler import UserReconciler
 from tidemark_operator.reconcile.workers import LastPass, Workers
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 from tidemark_operator.term.cluster_teardown import tear_down

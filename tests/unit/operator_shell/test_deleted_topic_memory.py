@@ -14,8 +14,8 @@ from tidemark.wire import control
 from tidemark.wire.control import DeleteRemoteTopicResponse
 from tidemark_operator.controller.status import cluster_status
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Key
-from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.term.pacemaker import COLLECT_TURNS, Pacemaker
 
 WARM, MANY = 5, 60

@@ -12,9 +12,9 @@ from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.annotations import ADOPT_TOPIC_ID, DELETION_PROTECTION
 from tidemark_operator.controller.status.deletion_grace import recheck_s
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
-from tidemark_operator.reconcile.brokers import BrokerReconciler
-from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.broker_reconciler import BrokerReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.resources.scalars import ms_of_time
 from tidemark_operator.topic_changes.alteration import check_deletion
 from tidemark_operator.topic_changes.refusal import ChangeRefusal
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("tidemark_operator.reconcile.topics.wall_ms", made)
+    monkeypatch.setattr("tidemark_operator.reconcile.topic_reconciler.wall_ms", made)
     monkeypatch.setattr("tidemark_operator.reconcile.shared_steps.wall_ms", made)
     return made
 

@@ -9,9 +9,9 @@ import yaml
 from tests.unit.operator_shell.shell_world import NAMESPACE, UNDER_REPLICATED, ShellWorld
 from tidemark.annotations import DELETION_PROTECTION
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
-from tidemark_operator.reconcile.brokers import BrokerReconciler
-from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.broker_reconciler import BrokerReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.resources.names import GROUP
 from tidemark_operator.term.cluster_teardown import tear_down
 

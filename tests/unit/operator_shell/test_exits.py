@@ -17,10 +17,10 @@ from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.state.commit import SLICE_BYTES_MAX
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
-from tidemark_operator.reconcile.brokers import BrokerReconciler
-from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.broker_reconciler import BrokerReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
 from tidemark_operator.reconcile.object_conditions import report_foreign
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 
 PAUSED = "tidemark.dev/paused"
 TIERING_SYSTEM = "remote.log.storage.system.enable"

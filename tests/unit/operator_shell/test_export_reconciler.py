@@ -13,7 +13,7 @@ from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.exports import LOOK_MS, SOON_MS
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import CLUSTER, EXPORT, SECRET, TOPIC, USER
-from tidemark_operator.reconcile.exports import PROBLEM_S, SECRETS_S, ExportReconciler
+from tidemark_operator.reconcile.export_reconciler import PROBLEM_S, SECRETS_S, ExportReconciler
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
 from tidemark_operator.users.user_secret import USER_SECRETS
 

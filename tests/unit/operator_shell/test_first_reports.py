@@ -32,7 +32,7 @@ from tidemark_operator.reconcile.first_reports import (
     OTHERS_TURNS,
     FirstReports,
 )
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.slices import committer

@@ -11,12 +11,12 @@ from tests.unit.operator_shell.shell_world import FakeEngine, ShellWorld
 from tests.unit.operator_shell.test_record_deletion_reconciler import deleted, points
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
-from tidemark_operator.reconcile.record_deletions import (
+from tidemark_operator.reconcile.record_deletion_reconciler import (
     AT_ONCE,
     LeaderQuerySlots,
     RecordDeletionReconciler,
 )
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass, Workers
 
 KEY = ShellWorld.key(RECORD_DELETION, "d")

@@ -12,7 +12,7 @@ from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
 from tidemark_operator.controller.state.model import PartitionRow
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import TOPIC
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.slices import committer
 
 BOTH = {1: 900, 2: 1000}

@@ -15,8 +15,8 @@ from tidemark.ids import id_text
 from tidemark.wire.deletions import DeletionPoint, PartitionDeletion, PartitionDeletionResult
 from tidemark_operator.controller.state.model import PartitionRow
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
-from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.record_deletion_reconciler import RecordDeletionReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 
 TIMED_OUT = int(ErrorCode.request_timed_out.value)
 D = ShellWorld.key(RECORD_DELETION, "d")

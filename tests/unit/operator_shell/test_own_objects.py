@@ -23,9 +23,9 @@ from tidemark_operator.kube.kinds import (
     Json,
 )
 from tidemark_operator.kube.own_objects import REFUSALS_MAX, REMEMBERED_S, OwnObjects
-from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
 from tidemark_operator.reconcile.failures import LOOK_AGAIN_S, reporter
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 
 GIVEN: Json = {"labels": {"team": "core", "own": "theirs"}, "annotations": {"cost": "7"}}
 BY_POLICY = Invalid(

@@ -15,9 +15,9 @@ from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import PartitionRow
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, SECRET, USER, Key
-from tidemark_operator.reconcile.brokers import BrokerReconciler
-from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.users import UserReconciler
+from tidemark_operator.reconcile.broker_reconciler import BrokerReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
+from tidemark_operator.reconcile.user_reconciler import UserReconciler
 from tidemark_operator.term.pacemaker import (
     BALANCE_LIMIT,
     CERTIFICATE_TURNS,

@@ -21,8 +21,8 @@ from tidemark_operator.controller import snapshot
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import SlicesBehind
 from tidemark_operator.objects.store import ObjectCache
-from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.term import broker_requests, takeover
 from tidemark_operator.term.broker_requests import REPLICAS_MAX, ReplicaStates
 from tidemark_operator.term.takeover import Takeover

@@ -17,8 +17,8 @@ from tidemark.wire.deletions import (
 )
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
-from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.record_deletion_reconciler import RecordDeletionReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 
 D = ShellWorld.key(RECORD_DELETION, "d")
 

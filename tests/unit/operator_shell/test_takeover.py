@@ -11,8 +11,8 @@ from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, NotFou
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.leadership.terms import NotLeading
 from tidemark_operator.objects.conversions import cluster_id_of
-from tidemark_operator.reconcile.brokers import write_broker
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.broker_reconciler import write_broker
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 from tidemark_operator.slices.slice_store import SlicesUnusable

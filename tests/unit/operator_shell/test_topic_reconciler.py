@@ -20,7 +20,7 @@ from tidemark_operator.controller import elections, snapshot, topics
 from tidemark_operator.controller.topics import PUT_OFF_MS
 from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict
 from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE, TOPIC
-from tidemark_operator.reconcile.topics import LOOK_AGAIN_S, TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import LOOK_AGAIN_S, TopicReconciler
 from tidemark_operator.resources.names import TOPIC_FINALIZER, slice_name
 from tidemark_operator.slices import committer
 
@@ -101,7 +101,7 @@ async def test_first_status_is_deferred_for_a_bounded_time(
     busy_world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000_000]
-    monkeypatch.setattr("tidemark_operator.reconcile.topics.wall_ms", lambda: now[0])
+    monkeypatch.setattr("tidemark_operator.reconcile.topic_reconciler.wall_ms", lambda: now[0])
     monkeypatch.setattr("tidemark_operator.reconcile.shared_steps.wall_ms", lambda: now[0])
     reconciler = TopicReconciler(busy_world.services)
     busy_world.make_topic()

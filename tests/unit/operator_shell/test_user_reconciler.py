@@ -21,7 +21,7 @@ from tidemark_operator.controller.state import users as users_module
 from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, Forbidden
 from tidemark_operator.kube.kinds import CLUSTER, SECRET, USER
 from tidemark_operator.reconcile import user_secrets
-from tidemark_operator.reconcile.users import (
+from tidemark_operator.reconcile.user_reconciler import (
     CONTENDED_RETRY_S,
     FIRST_PATIENCE_S,
     PASSWORD_CHECK_S,

@@ -19,9 +19,9 @@ from tidemark_operator.kube.errors import (
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Key
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, TermEnded
 from tidemark_operator.reconcile import workers as workers_module
-from tidemark_operator.reconcile.brokers import BrokerReconciler
-from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.broker_reconciler import BrokerReconciler
+from tidemark_operator.reconcile.cluster_reconciler import ClusterReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass, Workers
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.slices.committer import DecisionFailed

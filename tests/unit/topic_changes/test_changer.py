@@ -23,7 +23,7 @@ from tidemark_operator.controller import replication_factor_changes, snapshot
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 from tidemark_operator.objects.ownership import MANAGER
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.resources.cluster import GROUPS_MAX
 from tidemark_operator.topic_changes.changer import TopicChanger
 from tidemark_operator.topic_changes.refusal import refused
