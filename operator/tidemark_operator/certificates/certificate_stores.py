@@ -28,6 +28,7 @@ from typing import Any, Protocol
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.kinds import SECRET, Json
+from tidemark_operator.pods.identity import owner_reference
 from tidemark_operator.resources.names import GROUP, MANAGED_BY_LABEL, OPERATOR
 
 MANAGED_BY = {MANAGED_BY_LABEL: OPERATOR}
@@ -194,7 +195,8 @@ class SecretStore:
         if owner is not None and self._form.uid_annotation:
             annotations[self._form.uid_annotation] = str(owner["metadata"]["uid"])
         elif owner is not None:
-            meta["ownerReferences"] = [_owner_reference(owner)]
+            named = owner["metadata"]
+            meta["ownerReferences"] = [owner_reference(owner["kind"], named["name"], named["uid"])]
         if annotations:
             meta["annotations"] = annotations
         body: Json = {
@@ -213,17 +215,6 @@ class SecretStore:
                 await self._api.replace(SECRET, body)
         except Conflict as error:
             raise BundleConflict(str(error)) from error
-
-
-def _owner_reference(owner: Json) -> Json:
-    meta = owner["metadata"]
-    return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "controller": True,
-    }
 
 
 class FolderStore:

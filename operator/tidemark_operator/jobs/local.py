@@ -16,11 +16,12 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 from tidemark.export_job import ORDER_VARIABLE, REPORT_BYTES_MAX, JobReport
+from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.controller.state.export_values import (
     ABSENT,
     DesiredJob,
@@ -70,7 +71,7 @@ class LocalJobs:
         self._folder = folder
         self._reports = Reports()
         self._running: dict[str, _Process] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
         """Return the present state of a run's process, and end a process of an earlier run."""
@@ -122,7 +123,7 @@ class LocalJobs:
             )
         process = _Process(run.number, run.uid, child, folder)
         self._running[run.key] = process
-        self._spawn(self._await_page(process))
+        self._background.spawn(("job", child.pid), self._await_page(process))
         logger.info("export %s: run %d is process %d", run.key, run.number, child.pid)
 
     async def _prepare(self, folder: Path, desired: DesiredJob) -> dict[str, str]:
@@ -203,16 +204,14 @@ class LocalJobs:
         for process in left:
             _signal(process, signal.SIGKILL)
         await asyncio.gather(*(job.child.wait() for job in left), return_exceptions=True)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
 
     def _end(self, process: _Process) -> None:
         if process.ending or process.child.returncode is not None:
             return
         process.ending = True
         _signal(process, signal.SIGTERM)
-        self._spawn(self._kill_later(process))
+        self._background.spawn(("end of job", process.child.pid), self._kill_later(process))
 
     async def _kill_later(self, process: _Process) -> None:
         try:
@@ -220,11 +219,6 @@ class LocalJobs:
                 await process.child.wait()
         except TimeoutError:
             _signal(process, signal.SIGKILL)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _signal(process: _Process, number: signal.Signals) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemark.export_job import ORDER_VARIABLE
 from tidemark_operator.controller.state.export_values import DesiredJob, SecretFile
-from tidemark_operator.pods.identity import Json, manifest_head, owner
+from tidemark_operator.pods.identity import Json, manifest_head, owner_reference
 from tidemark_operator.pods.template import CONTAINER_SECURITY, POD_SECURITY, SECRET_MODE
 from tidemark_operator.resources.export_pod import ExportJob
 from tidemark_operator.resources.names import (
@@ -84,9 +84,9 @@ def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
         },
         "spec": _pod(job, desired),
     }
-    its_owner = owner("Export", run.name, run.uid)
+    owner = owner_reference("Export", run.name, run.uid)
     return {
-        **manifest_head("batch/v1", "Job", run.job, run.namespace, run.labels, its_owner),
+        **manifest_head("batch/v1", "Job", run.job, run.namespace, run.labels, owner),
         # No retry by Kubernetes, which would use the first order: the operator starts a new run.
         "spec": {"backoffLimit": 0, "template": template},
     }

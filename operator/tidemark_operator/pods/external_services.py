@@ -17,7 +17,7 @@ from tidemark_operator.pods.identity import (
     cluster_labels,
     cluster_selector,
     manifest_head,
-    owner,
+    owner_reference,
 )
 from tidemark_operator.pods.template import port_name
 from tidemark_operator.resources.broker_pod import BrokerPod, PodListener
@@ -79,8 +79,8 @@ def bootstrap_services(
         own = external.of_bootstrap()
         service = f"{name}-{listener.name.lower()}-bootstrap"
         labels = {**cluster_labels(name), LISTENER_LABEL: listener.name}
-        its_owner = owner("Cluster", name, uid)
-        head = manifest_head("v1", "Service", service, namespace, labels, its_owner)
+        owner = owner_reference("Cluster", name, uid)
+        head = manifest_head("v1", "Service", service, namespace, labels, owner)
         spec = _spec(listener, external, own, cluster_selector(name))
         found[listener.name] = _desired_service(head, spec, external, own)
     return found

@@ -64,7 +64,7 @@ class PodBroker:
     @property
     def owner(self) -> Json:
         """Owner reference of dependent objects, which are deleted after the drained Broker."""
-        return owner("Broker", self.name, self.uid)
+        return owner_reference("Broker", self.name, self.uid)
 
 
 def identity_of(broker: Broker, controllers: str) -> PodBroker:
@@ -94,7 +94,7 @@ def manifest_head(
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
 
 
-def owner(kind: str, name: str, uid: str) -> Json:
+def owner_reference(kind: str, name: str, uid: str) -> Json:
     """Return an entry of ``ownerReferences``."""
     return {
         "apiVersion": API_VERSION,

@@ -27,7 +27,7 @@ from tidemark_operator.pods.identity import (
     cluster_labels,
     cluster_selector,
     manifest_head,
-    owner,
+    owner_reference,
 )
 from tidemark_operator.pods.template import pod_template, port_name, ports_of
 from tidemark_operator.resources.broker_pod import BrokerPod
@@ -136,16 +136,16 @@ def cluster_objects(
     different numbers, the last one's applies.
     """
     ports = {port_name(listener): listener.port for pod in pods for listener in pod.listeners}
-    labels, its_owner = cluster_labels(name), owner("Cluster", name, uid)
+    labels, owner = cluster_labels(name), owner_reference("Cluster", name, uid)
     selector = cluster_selector(name)
     return ClusterObjects(
         bootstrap={
-            **manifest_head("v1", "Service", f"{name}-bootstrap", namespace, labels, its_owner),
+            **manifest_head("v1", "Service", f"{name}-bootstrap", namespace, labels, owner),
             "spec": {"selector": selector, "ports": _ports(ports)},
         },
         budget={
             **manifest_head(
-                "policy/v1", "PodDisruptionBudget", f"{name}-brokers", namespace, labels, its_owner
+                "policy/v1", "PodDisruptionBudget", f"{name}-brokers", namespace, labels, owner
             ),
             "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector}},
         },

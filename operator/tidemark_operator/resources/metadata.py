@@ -17,16 +17,6 @@ class InvalidResource(ValueError):
     """Object that this version cannot read, because its definition is of another version."""
 
 
-class OwnerReference(ApiModel):
-    """Owner of the object."""
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-    controller: bool | None = None
-
-
 class ObjectMeta(ApiModel):
     """Object metadata as far as the operator reads it."""
 
@@ -34,13 +24,10 @@ class ObjectMeta(ApiModel):
     namespace: str = ""
     uid: uuid.UUID | None = None
     generation: int = 0
-    resource_version: str = ""
     creation_timestamp: AwareDatetime | None = None
     deletion_timestamp: AwareDatetime | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
-    owner_references: tuple[OwnerReference, ...] = ()
 
     @property
     def key(self) -> str:
