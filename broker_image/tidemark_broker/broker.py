@@ -9,14 +9,16 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
 
 from tidemark.configuration.broker_keys import REPLICA_SELECTOR
 from tidemark.http_page import HttpPage
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
+from tidemark.metrics.families import ReadOnlyCollector
 from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
@@ -41,14 +43,14 @@ from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.listeners import REPLICATION, ClientListener, ListenerAddress
 from tidemark_broker.log import StorageError
-from tidemark_broker.log_cleaner import CleanerCollector, LogCleaner
+from tidemark_broker.log_cleaner import LogCleaner
 from tidemark_broker.log_maintenance import LogMaintenance
 from tidemark_broker.metrics import (
-    BrokerCollector,
-    CertificateCollector,
-    GroupCollector,
-    TopicCollector,
-    TransactionsCollector,
+    broker_metrics,
+    certificate_metrics,
+    group_metrics,
+    topic_metrics,
+    transaction_metrics,
 )
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
@@ -506,30 +508,31 @@ class BrokerServer:
         The probe fails if the event loop has not run for ``tidemark.health.loop.age.max.ms``.
         """
         stalled_ms = self.config.integer("tidemark.health.loop.age.max.ms")
-        # The page renders in a thread of its own, so collectors only read.
-        self.registry.register(
-            BrokerCollector(
-                self.manager,
-                fenced=lambda: self.client.fenced,
-                connected=lambda: self.client.connected,
-                loop_age_ms=self.clock.age_ms,
-            )
-        )
-        # The remaining collectors belong to one part of the broker each.
-        self.registry.register(GroupCollector(self.groups))
-        if self.context.remote is not None:
-            self.registry.register(self.context.remote.collector())
-        self.registry.register(CleanerCollector(self.cleaner))
-        self.registry.register(TransactionsCollector(self.transactions))
         listeners = [
             listener.tls_directory for listener in self.config.clients if listener.tls_directory
         ]
         folders = {"cluster": [self.config.tls_directory], "listener": listeners}
-        self.registry.register(CertificateCollector(folders))
+
+        # The page renders in a thread of its own, so these functions only read.
+        def metrics() -> Iterator[Metric]:
+            yield from broker_metrics(
+                self.manager,
+                fenced=self.client.fenced,
+                connected=self.client.connected,
+                loop_age_ms=self.clock.age_ms(),
+            )
+            yield from group_metrics(self.groups)
+            if self.context.remote is not None:
+                yield from self.context.remote.metrics()
+            yield from self.cleaner.metrics()
+            yield from transaction_metrics(self.transactions)
+            yield from certificate_metrics(folders)
+
+        self.registry.register(ReadOnlyCollector(metrics))
         ProcessCollector(registry=self.registry)
         # Topic metrics are a separate page because their number of series grows with the topics.
         topics = CollectorRegistry()
-        topics.register(TopicCollector(self.manager))
+        topics.register(ReadOnlyCollector(lambda: topic_metrics(self.manager)))
 
         def health() -> tuple[bool, str]:
             # A loop that has not turned for this long cannot serve, so the liveness probe restarts

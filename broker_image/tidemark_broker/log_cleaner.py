@@ -11,12 +11,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from tidemark.backoff import Backoff
 from tidemark.metrics import broker_table
-from tidemark.metrics.families import single
-from tidemark.metrics.metric import Metric as Row
+from tidemark.metrics.families import singles
 from tidemark_broker.admission.rate import ByteRateQuota
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.log import LogError, StorageError
@@ -249,32 +247,25 @@ class LogCleaner:
             before.clean_bytes + before.cleanable_bytes,
         )  # fmt: skip
 
+    def metrics(self) -> Iterator[Metric]:
+        """Return metrics after those of Kafka's ``LogCleaner`` and ``LogCleanerManager``.
 
-class CleanerCollector(Collector):
-    """Metrics after those of Kafka's ``LogCleaner`` and ``LogCleanerManager``.
-
-    The collector only reads, so another thread may call it.
-    """
-
-    def __init__(self, cleaner: LogCleaner) -> None:
-        self._cleaner = cleaner
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of log compaction."""
-        figures = self._cleaner.figures
+        It only reads, so another thread may call it.
+        """
+        figures = self.figures
         # Kafka reports the ratios in percent.
-        values: dict[Row, float] = {
-            broker_table.MAX_DIRTY: figures.max_dirty_ratio * 100,
-            broker_table.MAX_COMPACTION_DELAY: figures.max_overdue_s,
-            broker_table.MAX_BUFFER: figures.last_map_utilization * 100,
-            broker_table.SINCE_LAST_RUN: self._cleaner.since_last_run_s,
-            broker_table.UNCLEANABLE: self._cleaner.uncleanable,
-            broker_table.CLEANER_RUNS: figures.runs,
-            broker_table.CLEANER_FAILURES: figures.failures,
-            broker_table.CLEANER_READ: figures.read_bytes,
-            broker_table.CLEANER_WRITTEN: figures.written_bytes,
-            broker_table.UNREADABLE_BATCHES: figures.unreadable_batches,
-            broker_table.KEYLESS_RECORDS: figures.keyless_records,
-        }
-        for row, value in values.items():
-            yield single(row, value)
+        return singles(
+            {
+                broker_table.MAX_DIRTY: figures.max_dirty_ratio * 100,
+                broker_table.MAX_COMPACTION_DELAY: figures.max_overdue_s,
+                broker_table.MAX_BUFFER: figures.last_map_utilization * 100,
+                broker_table.SINCE_LAST_RUN: self.since_last_run_s,
+                broker_table.UNCLEANABLE: self.uncleanable,
+                broker_table.CLEANER_RUNS: figures.runs,
+                broker_table.CLEANER_FAILURES: figures.failures,
+                broker_table.CLEANER_READ: figures.read_bytes,
+                broker_table.CLEANER_WRITTEN: figures.written_bytes,
+                broker_table.UNREADABLE_BATCHES: figures.unreadable_batches,
+                broker_table.KEYLESS_RECORDS: figures.keyless_records,
+            }
+        )

@@ -1,8 +1,8 @@
 """Metrics of the broker.
 
 Partition metrics are sums, because a label per partition would grow without limit. Topic metrics
-have a page of their own for scrapers that accept that number of series. Collectors only read, so
-the page's thread may run them.
+have a page of their own for scrapers that accept that number of series. The functions
+only read, so the page's thread may call them.
 """
 
 import heapq
@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from tidemark.metrics import broker_table, topic_table
-from tidemark.metrics.families import Values, family, single
-from tidemark.metrics.metric import Metric as Row
+from tidemark.metrics.families import Values, family, single, singles
 from tidemark.tls.files import CERTIFICATE
 from tidemark_broker.groups.core.values import GroupState
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
@@ -26,38 +24,25 @@ from tidemark_broker.replication.remote import RemoteSummary
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 
 
-class BrokerCollector(Collector):
-    """Metrics of the hosted replicas and of the session with the controller."""
-
-    def __init__(
-        self,
-        manager: ReplicaManager,
-        *,
-        fenced: Callable[[], bool],
-        connected: Callable[[], bool],
-        loop_age_ms: Callable[[], int],
-    ) -> None:
-        self._manager = manager
-        self._fenced = fenced
-        self._connected = connected
-        self._loop_age_ms = loop_age_ms
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics ``tidemark_broker_*``: replicas, failures, session and event loop."""
-        partitions = self._manager.partitions
-        led = [partition for partition in partitions if partition.is_leader]
-        # Led partitions whose ISR lacks some of the assigned replicas.
-        short = [
-            partition
-            for partition in led
-            if partition.row and len(partition.isr) < len(partition.row.replicas)
-        ]
-        context = self._manager.context
-        # Sums, because a label per partition would grow without limit.
-        values: dict[Row, float] = {
+def broker_metrics(
+    manager: ReplicaManager, *, fenced: bool, connected: bool, loop_age_ms: int
+) -> Iterator[Metric]:
+    """Return the metrics ``tidemark_broker_*``: replicas, failures, session and event loop."""
+    partitions = manager.partitions
+    led = [partition for partition in partitions if partition.is_leader]
+    # Led partitions whose ISR lacks some of the assigned replicas.
+    short = [
+        partition
+        for partition in led
+        if partition.row and len(partition.isr) < len(partition.row.replicas)
+    ]
+    context = manager.context
+    # Sums, because a label per partition would grow without limit.
+    return singles(
+        {
             broker_table.REPLICAS: len(partitions),
             broker_table.LEADERS: len(led),
-            broker_table.OFFLINE_REPLICAS: self._manager.offline_count,
+            broker_table.OFFLINE_REPLICAS: manager.offline_count,
             broker_table.FAILING_REPLICAS: context.failures.count,
             broker_table.UNDER_REPLICATED: len(short),
             broker_table.UNDER_MIN_ISR: sum(partition.under_min_isr for partition in led),
@@ -67,32 +52,23 @@ class BrokerCollector(Collector):
             ),
             broker_table.PRODUCERS_REFUSED: context.refused.of_new_producers,
             broker_table.PURGATORY: context.purgatory.size,
-            broker_table.FENCED: float(self._fenced()),
-            broker_table.CONTROLLER_CONNECTED: float(self._connected()),
-            broker_table.LOOP_AGE: self._loop_age_ms() / 1000,
+            broker_table.FENCED: float(fenced),
+            broker_table.CONTROLLER_CONNECTED: float(connected),
+            broker_table.LOOP_AGE: loop_age_ms / 1000,
             broker_table.STORAGE_FAILURES: context.failures.total,
         }
-        for row, value in values.items():
-            yield single(row, value)
+    )
 
 
-class CertificateCollector(Collector):
-    """Expiry of the certificates in folders, by purpose.
+def certificate_metrics(folders: Mapping[str, Sequence[Path]]) -> Iterator[Metric]:
+    """Yield the earliest expiry of the certificates in folders, by purpose.
 
     A certificate that cannot be read has no sample. The broker's log contains the cause.
     """
-
-    def __init__(self, folders: Mapping[str, Sequence[Path]]) -> None:
-        self._folders = folders
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the earliest expiry of each kind."""
-        ends: Values = {
-            (name,): min(found)
-            for name, folders in self._folders.items()
-            if (found := list(_ends(folders)))
-        }
-        yield family(broker_table.CERTIFICATE_EXPIRY, ends)
+    ends: Values = {
+        (name,): min(found) for name, folders in folders.items() if (found := list(_ends(folders)))
+    }
+    yield family(broker_table.CERTIFICATE_EXPIRY, ends)
 
 
 # The import is slow, so only a broker whose page is scraped pays for it.
@@ -153,98 +129,81 @@ class _TopicSums:
         return self.local_bytes + self.remote_bytes
 
 
-class TopicCollector(Collector):
-    """Metrics of the largest topics that the broker leads partitions of, at most ``most``."""
+def topic_metrics(manager: ReplicaManager, most: int = topic_table.TOPICS_MAX) -> Iterator[Metric]:
+    """Yield the metrics ``tidemark_topic_*`` of the largest topics.
 
-    def __init__(self, manager: ReplicaManager, most: int = topic_table.TOPICS_MAX) -> None:
-        self._manager = manager
-        self._most = most
+    A topic's values are sums over the partitions that this broker leads.
+    """
+    # The page is bounded: small topics are left out, and LEFT_OUT counts them.
+    topics = _sums(manager)
+    shown = dict(heapq.nlargest(most, topics.items(), key=lambda item: item[1].size_bytes))
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics ``tidemark_topic_*`` of the largest topics.
+    # One sample for each topic.
+    def of_each(value: Callable[[_TopicSums], float]) -> Values:
+        return {(name,): value(topic) for name, topic in shown.items()}
 
-        A topic's values are sums over the partitions that this broker leads.
-        """
-        # The page is bounded: small topics are left out, and LEFT_OUT counts them.
-        topics = self._add_up()
-        shown = dict(
-            heapq.nlargest(self._most, topics.items(), key=lambda item: item[1].size_bytes)
+    tiering: Values = {
+        (name, state): number
+        for name, topic in shown.items()
+        for state, number in topic.tiering.items()
+    }
+    # Number of offsets of each topic by place: only remote, both, only local.
+    offsets: Values = {
+        (name, where): value
+        for name, topic in shown.items()
+        for where, value in (
+            ("remote", topic.remote_only),
+            ("both", topic.in_both),
+            ("local", topic.local_only),
         )
+    }
+    yield family(topic_table.PARTITIONS, tiering)
+    yield family(topic_table.OFFSETS, offsets)
+    yield family(topic_table.END_OFFSETS, of_each(lambda topic: topic.end_offsets))
+    yield family(topic_table.LOCAL_BYTES, of_each(lambda topic: topic.local_bytes))
+    yield family(topic_table.REMOTE_BYTES, of_each(lambda topic: topic.remote_bytes))
+    yield family(topic_table.REMOTE_SEGMENTS, of_each(lambda topic: topic.remote_segments))
+    yield family(topic_table.REMAINING_BYTES, of_each(lambda topic: topic.remaining_bytes))
+    yield family(topic_table.TIER_ERRORS, of_each(lambda topic: topic.errors))
+    yield single(topic_table.LEFT_OUT, len(topics) - len(shown))
 
-        # One sample for each topic.
-        def of_each(value: Callable[[_TopicSums], float]) -> Values:
-            return {(name,): value(topic) for name, topic in shown.items()}
 
-        tiering: Values = {
-            (name, state): number
-            for name, topic in shown.items()
-            for state, number in topic.tiering.items()
-        }
-        # Number of offsets of each topic by place: only remote, both, only local.
-        offsets: Values = {
-            (name, where): value
-            for name, topic in shown.items()
-            for where, value in (
-                ("remote", topic.remote_only),
-                ("both", topic.in_both),
-                ("local", topic.local_only),
-            )
-        }
-        yield family(topic_table.PARTITIONS, tiering)
-        yield family(topic_table.OFFSETS, offsets)
-        yield family(topic_table.END_OFFSETS, of_each(lambda topic: topic.end_offsets))
-        yield family(topic_table.LOCAL_BYTES, of_each(lambda topic: topic.local_bytes))
-        yield family(topic_table.REMOTE_BYTES, of_each(lambda topic: topic.remote_bytes))
-        yield family(topic_table.REMOTE_SEGMENTS, of_each(lambda topic: topic.remote_segments))
-        yield family(topic_table.REMAINING_BYTES, of_each(lambda topic: topic.remaining_bytes))
-        yield family(topic_table.TIER_ERRORS, of_each(lambda topic: topic.errors))
-        yield single(topic_table.LEFT_OUT, len(topics) - len(shown))
-
-    def _add_up(self) -> dict[str, _TopicSums]:
-        # Only leaders report, so each partition counts once in the cluster.
-        topics: dict[str, _TopicSums] = {}
-        remote = self._manager.context.remote
-        for partition in self._manager.partitions:
-            if partition.is_leader:
-                summary = RemoteSummary() if remote is None else remote.summary(partition)
-                topics.setdefault(partition.topic, _TopicSums()).add(partition, summary)
-        return topics
+def _sums(manager: ReplicaManager) -> dict[str, _TopicSums]:
+    # Only leaders report, so each partition counts once in the cluster.
+    topics: dict[str, _TopicSums] = {}
+    remote = manager.context.remote
+    for partition in manager.partitions:
+        if partition.is_leader:
+            summary = RemoteSummary() if remote is None else remote.summary(partition)
+            topics.setdefault(partition.topic, _TopicSums()).add(partition, summary)
+    return topics
 
 
 # ------------------------------------------------------------ coordinators
 
 
-class GroupCollector(Collector):
-    """Metrics of groups, by state: a label per group would grow without limit."""
+def group_metrics(groups: GroupCoordinator) -> Iterator[Metric]:
+    """Yield metrics of groups by state, because a label per group would grow without limit.
 
-    def __init__(self, groups: GroupCoordinator) -> None:
-        self._groups = groups
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. Dead groups do not count."""
-        (label,) = broker_table.GROUPS.labels
-        counts = dict.fromkeys(label.values, 0)
-        members = 0
-        # A snapshot for each shard, since the loop changes groups meanwhile.
-        for shard in self._groups.coordinators.active():
-            for group in shard.all_groups():
-                if group.state is not GroupState.DEAD:
-                    counts[group.state.value] += 1
-                members += len(group.members)
-        yield family(broker_table.GROUPS, {(state,): number for state, number in counts.items()})
-        yield single(broker_table.GROUP_MEMBERS, members)
-        yield single(broker_table.GROUPS_BYTES, self._groups.room.used_bytes)
+    Dead groups do not count.
+    """
+    (label,) = broker_table.GROUPS.labels
+    counts = dict.fromkeys(label.values, 0)
+    members = 0
+    # A snapshot for each shard, since the loop changes groups meanwhile.
+    for shard in groups.coordinators.active():
+        for group in shard.all_groups():
+            if group.state is not GroupState.DEAD:
+                counts[group.state.value] += 1
+            members += len(group.members)
+    yield family(broker_table.GROUPS, {(state,): number for state, number in counts.items()})
+    yield single(broker_table.GROUP_MEMBERS, members)
+    yield single(broker_table.GROUPS_BYTES, groups.room.used_bytes)
 
 
-class TransactionsCollector(Collector):
-    """Metrics of the transaction coordinator."""
-
-    def __init__(self, coordinator: TransactionCoordinator) -> None:
-        self._coordinator = coordinator
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield sums over the partitions of ``__transaction_state`` that this broker leads."""
-        weight = sum(shard.weight_bytes for shard in list(self._coordinator.shards()))
-        yield single(broker_table.TRANSACTIONAL_IDS, self._coordinator.count)
-        yield single(broker_table.TRANSACTIONS_BYTES, weight)
-        yield single(broker_table.WITHOUT_MARKERS, self._coordinator.markers.unfinished)
+def transaction_metrics(coordinator: TransactionCoordinator) -> Iterator[Metric]:
+    """Yield sums over the partitions of ``__transaction_state`` that this broker leads."""
+    weight = sum(shard.weight_bytes for shard in list(coordinator.shards()))
+    yield single(broker_table.TRANSACTIONAL_IDS, coordinator.count)
+    yield single(broker_table.TRANSACTIONS_BYTES, weight)
+    yield single(broker_table.WITHOUT_MARKERS, coordinator.markers.unfinished)

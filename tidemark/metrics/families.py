@@ -5,7 +5,7 @@
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,6 +16,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
 
 from tidemark.metrics.metric import Metric, MetricType
 
@@ -61,3 +62,19 @@ def family(row: Metric, values: Values) -> Family:
 def single(row: Metric, value: float) -> Family:
     """Return the sample of a row without labels."""
     return family(row, {(): value})
+
+
+def singles(values: Mapping[Metric, float]) -> Iterator[Family]:
+    """Yield the samples of rows without labels."""
+    return (single(row, value) for row, value in values.items())
+
+
+class ReadOnlyCollector(Collector):
+    """Collector of the metrics that ``read`` returns, which the page's thread calls."""
+
+    def __init__(self, read: Callable[[], Iterable[Family]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Family]:
+        """Return the current metrics."""
+        return self._read()

@@ -19,7 +19,7 @@ from tidemark.records.batch import (
     parse_header,
 )
 from tidemark_broker.log.errors import CorruptRecords
-from tidemark_broker.log.files import pread
+from tidemark_broker.log.files import opened, pread
 
 _CHUNK_BYTES = 8 * 1024
 #: base offset, length, leader epoch, magic, (crc, attributes), last delta, (base time), max time
@@ -86,11 +86,8 @@ def _walk(descriptor: int, position: int, end: int) -> Iterator[tuple[BatchAt, b
 
 def walk_file(path: Path) -> Iterator[BatchAt]:
     """Yield each batch of a whole file (blocking). Raises ``OSError`` if it cannot be opened."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as descriptor:
         yield from walk_batches(descriptor, 0, os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
 
 
 def batch_at(chunk: bytes, offset: int, position: int) -> BatchAt:

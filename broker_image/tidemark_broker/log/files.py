@@ -25,6 +25,24 @@ logger = logging.getLogger(__name__)
 TEMPORARY_SUFFIX = ".tmp"
 
 
+@contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Yield a descriptor of ``path``, which is closed at the end. Raises ``OSError``."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write_at(descriptor: int, data: bytes, position: int) -> None:
+    """Write all of ``data`` at byte ``position``. Raises ``OSError``."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, position)
+        view, position = view[written:], position + written
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data`` durably. A crash leaves the old file or the new one."""
     with prepared(path, data) as put_in_place:
@@ -61,14 +79,9 @@ def prepared(path: Path, data: bytes) -> Iterator[Callable[[], None]]:
 
 def put(path: Path, data: bytes) -> None:
     """Write and sync a new file. A crash may leave it incomplete. Raises ``OSError``."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+        write_at(descriptor, data, 0)
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def put_at(path: Path, data: bytes, position: int) -> None:
@@ -76,16 +89,10 @@ def put_at(path: Path, data: bytes, position: int) -> None:
 
     Raises ``OSError``.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
         # Cut first: a shorter write over longer remains would leave stale entries.
         os.ftruncate(descriptor, position)
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(descriptor, view, position)
-            view, position = view[written:], position + written
-    finally:
-        os.close(descriptor)
+        write_at(descriptor, data, position)
 
 
 def probe_room(directory: Path, size_bytes: int) -> None:
@@ -103,20 +110,14 @@ def probe_room(directory: Path, size_bytes: int) -> None:
 
 def sync_file(path: Path) -> None:
     """Sync a file by name: any descriptor of a file syncs everything that was written to it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with opened(path) as descriptor:
         os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:
     """Make names that were created, renamed or removed in ``path`` durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def rename_files(paths: list[Path], suffix: str) -> list[Path]:
@@ -183,11 +184,8 @@ def forget_cached_pages(directory: Path) -> None:
     """
     with storage_errors(f"{directory} cannot be read"):
         for path in directory.glob(f"*{names.LOG_SUFFIX}"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with opened(path) as descriptor:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
 
 
 def pread(descriptor: int, size: int, position: int) -> bytes:

@@ -36,7 +36,13 @@ from tidemark.logfiles.checkpoints import (
 from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.log.bounds import LogBounds, StartRecord, Starts
 from tidemark_broker.log.errors import StorageError, storage_errors
-from tidemark_broker.log.files import SharedWork, replace_file, sync_directory
+from tidemark_broker.log.files import (
+    SharedWork,
+    opened,
+    replace_file,
+    sync_directory,
+    write_at,
+)
 from tidemark_broker.log.flushing import sync_below_announced
 from tidemark_broker.log.open_logs import OpenLogs
 from tidemark_broker.log.partition_log import PartitionLog
@@ -226,18 +232,12 @@ class LogStarts:
         The first call creates the file and reserves its space.
         """
         with storage_errors(f"{self._journal} cannot be written"):
-            descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
+            with opened(self._journal, os.O_WRONLY | os.O_CREAT) as descriptor:
                 if os.fstat(descriptor).st_size < JOURNAL_BYTES:
                     with contextlib.suppress(OSError):  # without space it grows with each write
                         os.posix_fallocate(descriptor, 0, JOURNAL_BYTES)
-                view = memoryview(data)
-                while view:
-                    written = os.pwrite(descriptor, view, position)
-                    view, position = view[written:], position + written
+                write_at(descriptor, data, position)
                 os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
             # The first write must also make the file's name durable.
             if not self._is_named:
                 sync_directory(self._journal.parent)

@@ -25,7 +25,7 @@ from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import NO_TIMESTAMP, Buffer
 from tidemark_broker.log.batch_walk import BatchAt, walk_batches
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
-from tidemark_broker.log.files import pread_exactly, put_at
+from tidemark_broker.log.files import opened, pread_exactly, put_at
 from tidemark_broker.log.transaction_index import TransactionIndex
 from tidemark_broker.log.types import SegmentInfo
 
@@ -505,15 +505,12 @@ class Segment:
 
 def _ends(path: Path, entry_bytes: int) -> bytes:
     """Return the first and the last entry of an index file of any size."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as descriptor:
         size = os.fstat(descriptor).st_size
         if size % entry_bytes:
             raise IndexFormatError(f"{size} bytes are no multiple of {entry_bytes}")
         first = os.pread(descriptor, entry_bytes, 0)
         last = os.pread(descriptor, entry_bytes, size - entry_bytes) if size > entry_bytes else b""
-    finally:
-        os.close(descriptor)
     return first + last
 
 

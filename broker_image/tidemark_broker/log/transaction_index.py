@@ -19,7 +19,7 @@ from tidemark.logfiles.transaction_index import (
     encode_aborted,
 )
 from tidemark_broker.log.errors import StorageError, storage_errors
-from tidemark_broker.log.files import pread_exactly, put_at
+from tidemark_broker.log.files import opened, pread_exactly, put_at
 
 _READ_ENTRIES = 1000
 
@@ -100,13 +100,12 @@ class TransactionIndex:
         saved, unsaved = self._content
         kept = unsaved[: bisect_left(unsaved, offset, key=_last_offset)]
         if not kept and saved:
-            with storage_errors(f"{self.path} cannot be cut"):
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    saved = _first_ended_from(descriptor, saved, offset)
-                    os.ftruncate(descriptor, saved * ENTRY_BYTES)
-                finally:
-                    os.close(descriptor)
+            with (
+                storage_errors(f"{self.path} cannot be cut"),
+                opened(self.path, os.O_RDWR) as descriptor,
+            ):
+                saved = _first_ended_from(descriptor, saved, offset)
+                os.ftruncate(descriptor, saved * ENTRY_BYTES)
         self._content = (saved, kept)
 
     def between(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
@@ -135,22 +134,19 @@ class TransactionIndex:
         """
         with storage_errors(f"{self.path} cannot be read"):
             try:
-                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                with opened(self.path) as descriptor:
+                    number = _first_ended_from(descriptor, saved, offset)
+                    while number < saved:
+                        count = min(_READ_ENTRIES, saved - number)
+                        yield from decode_aborted(_entries(descriptor, number, count))
+                        number += count
             except FileNotFoundError:
                 return  # the segment was removed meanwhile, and its records too
-            try:
-                number = _first_ended_from(descriptor, saved, offset)
-                while number < saved:
-                    count = min(_READ_ENTRIES, saved - number)
-                    yield from decode_aborted(_entries(descriptor, number, count))
-                    number += count
             except TransactionIndexError as error:
                 raise StorageError(
                     f"{self.path} is damaged: {error}. If another replica has these records, "
                     "stop this broker, remove this replica's directory and start the broker again"
                 ) from error
-            finally:
-                os.close(descriptor)
 
 
 def _last_offset(transaction: AbortedTxn) -> int:

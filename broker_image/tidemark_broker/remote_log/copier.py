@@ -118,7 +118,7 @@ class Copier:
             # At most one segment is in COPY_STARTED: abandon the one of a failed attempt first.
             await self._abandon_left_over()
             # Read the index files before the commit: a local error then leaves no entry behind.
-            prepared = await shared.pools.copier.run_to_end(prepare, self._partition.log, segment)
+            prepared = await shared.pools.copier(prepare, self._partition.log, segment)
             entry = self._entry(segment, prepared)
             # The manifest names the objects before the store contains them.
             started = await writer.commit(lambda head: transitions.start_copy(head, by, entry))
@@ -195,7 +195,7 @@ class Copier:
         # The deletion needs the custom metadata, though the manifest does not record it.
         oversized = replace(entry, custom_metadata=custom)
         tier = self._shared.guard.tier()
-        await self._shared.pools.expiration.run_to_end(_delete_quietly, tier, oversized)
+        await self._shared.pools.expiration(_delete_quietly, tier, oversized)
         await self._abandon(entry)
         raise CustomMetadataTooLarge(
             f"the remote storage returned {len(custom)} bytes of custom metadata, the limit is "

@@ -101,7 +101,7 @@ class Expirer:
             retention_bytes=config.retention_bytes,
             deletes=config.deletes,
         )
-        new_start = await self._shared.pools.expiration.run_to_end(
+        new_start = await self._shared.pools.expiration(
             self._expired_up_to,
             tier,
             head,
@@ -140,10 +140,8 @@ class Expirer:
         if writer.totals.pending_segments:
             # Objects of a running upload are not deleted: the upload could store them again.
             tier = shared.guard.tier()
-            due = await shared.pools.expiration.run_to_end(self._due, tier, head)
-            done, error = await shared.pools.expiration.run_to_end(
-                delete_objects, shared, tier, due
-            )
+            due = await shared.pools.expiration(self._due, tier, head)
+            done, error = await shared.pools.expiration(delete_objects, shared, tier, due)
             if done:
                 await writer.commit(lambda head: transitions.finish_delete(head, by, done))
                 logger.info("%s: deleted %d segments in the tier", self._partition.tp, len(done))
@@ -192,7 +190,7 @@ class Expirer:
         if topic == self._described:
             return
         tier = self._shared.guard.tier()
-        await self._shared.pools.expiration.run_to_end(tier.topics.put, topic)
+        await self._shared.pools.expiration(tier.topics.put, topic)
         self._described = topic
 
 

@@ -33,7 +33,6 @@ from tidemark_broker.remote_log.disablement import fetch_key
 from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.remote_log.read_jobs import Abandoned, Job, ReadJobs
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
-from tidemark_broker.remote_log.thread_pools import PoolFull
 from tidemark_broker.remote_log.tier_failure import TierFailure
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import (
@@ -43,6 +42,7 @@ from tidemark_broker.replication.remote import (
     RemoteRead,
     RemoteUnavailable,
 )
+from tidemark_broker.replication.threads import ThreadsBusy
 from tidemark_broker.replication.types import TopicIdPartition
 
 logger = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ class RemoteFetcher:
         try:
             tier = self._shared.guard.tier()
             job: Job[R] = self._jobs.join(key, lambda: work(tier))
-        except (StoreError, PoolFull) as error:
+        except (StoreError, ThreadsBusy) as error:
             self._shared.metrics.add(tier_table.FETCH_ERRORS)
             raise RemoteUnavailable(str(error)) from error
         try:

@@ -273,7 +273,7 @@ class HeadWriter:
         retention of the partition then stops, since the tier may lack what it had before.
         """
         try:
-            found = await self.shared.pools.commits.run_to_end(function, *args)
+            found = await self.shared.pools.commits(function, *args)
         except HeadWentBack:
             if not self._retired:
                 # Local retention must not delete what this outdated head may not name.

@@ -1,15 +1,11 @@
 """Shared state of a broker's remote log manager."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
 from tidemark.metrics import tier_table
-from tidemark.metrics.families import single
 from tidemark.metrics.metric import Metric as Row
 from tidemark.metrics.metric import MetricType
 from tidemark_broker.admission.rate import ByteRateQuota, Windows
@@ -17,9 +13,9 @@ from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.purgatory import DelayedOperationKey, Signal
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
-from tidemark_broker.remote_log.thread_pools import Pool
 from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.partition import ReplicaContext
+from tidemark_broker.replication.threads import ThreadPool
 
 
 class RemoteMetrics:
@@ -41,22 +37,6 @@ class RemoteMetrics:
             return dict(self._values)
 
 
-class RemoteCollector(Collector):
-    """Collector of the table.
-
-    ``gauges`` returns the values of the table's gauges and only reads.
-    """
-
-    def __init__(self, metrics: RemoteMetrics, gauges: Callable[[], Mapping[Row, float]]) -> None:
-        self._metrics = metrics
-        self._gauges = gauges
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics of the table."""
-        for row, value in {**self._metrics.values(), **self._gauges()}.items():
-            yield single(row, value)
-
-
 #: Minimum length of a wait whose condition is not met.
 _LEAST_WAIT_S = 0.05
 
@@ -70,23 +50,23 @@ class Pools:
     and they are short, while a deletion is long.
     """
 
-    copier: Pool
-    expiration: Pool
-    fetcher: Pool
-    commits: Pool
+    copier: ThreadPool
+    expiration: ThreadPool
+    fetcher: ThreadPool
+    commits: ThreadPool
 
     @classmethod
     def of(cls, settings: RemoteSettings) -> "Pools":
         """Create the pools of the settings."""
         return cls(
-            copier=Pool("copier", threads=settings.copier_threads),
-            expiration=Pool("expiration", threads=settings.expiration_threads),
-            fetcher=Pool(
-                "fetcher",
+            copier=ThreadPool("copies to the tier", threads=settings.copier_threads),
+            expiration=ThreadPool("deletions in the tier", threads=settings.expiration_threads),
+            fetcher=ThreadPool(
+                "reads of the tier",
                 threads=settings.reader_threads,
                 pending_max=settings.reader_pending_max,
             ),
-            commits=Pool("commits", threads=settings.commit_threads),
+            commits=ThreadPool("commits to the tier", threads=settings.commit_threads),
         )
 
     async def close(self) -> None:

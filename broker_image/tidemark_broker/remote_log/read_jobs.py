@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from tidemark.lru import Lru
 from tidemark_broker.purgatory import Signal
-from tidemark_broker.remote_log.thread_pools import Pool, soon
+from tidemark_broker.replication.threads import ThreadPool, soon
 
 R = TypeVar("R")
 
@@ -48,7 +48,7 @@ class ReadJobs(Generic[R]):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ThreadPool,
         *,
         clock: Callable[[], float],
         size_of: Callable[[R], int],
@@ -76,7 +76,7 @@ class ReadJobs(Generic[R]):
     def join(self, key: Hashable, work: Callable[[], R]) -> Job[R]:
         """Join the read of ``key``, or start it with ``work``.
 
-        The caller must call :meth:`leave`. Raises :class:`PoolFull`.
+        The caller must call :meth:`leave`. Raises :class:`ThreadsBusy`.
         """
         job = self._jobs.get(key)
         if job is None:

@@ -9,10 +9,13 @@ in their leader's fetch responses and never query the store.
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Self, TypeVar
 
+from prometheus_client.core import Metric as Family
+
 from tidemark.metrics import tier_table
+from tidemark.metrics.families import singles
 from tidemark.metrics.metric import Metric
 from tidemark.tier.metadata.head import ManifestError
 from tidemark.tier.metadata.segment import SegmentEntry
@@ -30,14 +33,12 @@ from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.remote_log.manager_state import (
     ManagerState,
     Pools,
-    RemoteCollector,
     RemoteMetrics,
     RemoteQuotas,
 )
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.sweeps import Sweeps
-from tidemark_broker.remote_log.thread_pools import PoolFull
 from tidemark_broker.remote_log.tier_failure import TierFailure
 from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.partition import Partition, ReplicaContext, Role
@@ -51,6 +52,7 @@ from tidemark_broker.replication.remote import (
     RemoteUnavailable,
     TierEnd,
 )
+from tidemark_broker.replication.threads import ThreadsBusy
 from tidemark_broker.replication.types import TopicIdPartition
 
 logger = logging.getLogger(__name__)
@@ -91,9 +93,9 @@ class RemoteLogManager:
         """Create the manager for a broker. Raises :class:`ConfigError`."""
         return cls(context, RemoteSettings.of(config))
 
-    def collector(self) -> RemoteCollector:
-        """Return the collector for the broker's metrics registry."""
-        return RemoteCollector(self._shared.metrics, self._gauges)
+    def metrics(self) -> Iterator[Family]:
+        """Yield the tier's metrics. It only reads, so another thread may call it."""
+        return singles({**self._shared.metrics.values(), **self._gauges()})
 
     # ------------------------------------------------------------ roles
 
@@ -224,7 +226,7 @@ class RemoteLogManager:
             raise RemoteUnavailable(f"{name}: an earlier deletion request is still running")
         self._deleting.add(topic_id)
         try:
-            call = self._shared.pools.expiration.run_to_end(
+            call = self._shared.pools.expiration(
                 topic_deletion.delete_topic,
                 self._shared,
                 self._tier(),
@@ -376,7 +378,7 @@ class RemoteLogManager:
         except ObjectDamaged as error:
             self._shared.metrics.add(tier_table.INTEGRITY_ERRORS)
             raise RemoteDataCorrupt(str(error)) from error
-        except (StoreError, ManifestError, PoolFull, OSError) as error:
+        except (StoreError, ManifestError, ThreadsBusy, OSError) as error:
             if isinstance(error, StoreError):
                 self._shared.guard.suspect()
             raise RemoteUnavailable(str(error)) from error

@@ -20,8 +20,8 @@ from tidemark.tier.maintenance.sweeper import Sweeper, SweepReport
 from tidemark.tier.open import Tier
 from tidemark.tier.stores.objects import StoreError
 from tidemark_broker.remote_log.manager_state import ManagerState
-from tidemark_broker.remote_log.thread_pools import PoolFull
 from tidemark_broker.remote_log.tier_failure import jittered
+from tidemark_broker.replication.threads import ThreadsBusy
 
 logger = logging.getLogger(__name__)
 
@@ -77,11 +77,11 @@ class Sweeps:
                 continue
             try:
                 tier = self._shared.guard.tier()
-                await pools.expiration.run_to_end(self._sweep_if_due, tier)
+                await pools.expiration(self._sweep_if_due, tier)
             # Another broker sweeps at present.
             except SweepLeaseTaken as error:
                 logger.debug("%s", error)
-            except (StoreError, PoolFull) as error:
+            except (StoreError, ThreadsBusy) as error:
                 logger.warning("the tier could not be swept: %s", error)
             except _Stopped:
                 continue

@@ -11,7 +11,7 @@ from tidemark.tier.segments.integrity import ObjectDamaged
 from tidemark.tier.stores.objects import ObjectNotFound, StoreUnavailable
 from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY
 from tidemark_broker.log import LogError
-from tidemark_broker.remote_log.thread_pools import PoolFull
+from tidemark_broker.replication.threads import ThreadsBusy
 
 #: Expected errors; any other is a defect, logged with a traceback and also retried.
 RETRIED = (
@@ -21,7 +21,7 @@ RETRIED = (
     ManifestCorrupt,
     ObjectDamaged,
     LogError,
-    PoolFull,
+    ThreadsBusy,
     OSError,
     ValueError,
 )

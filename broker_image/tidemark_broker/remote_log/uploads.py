@@ -17,7 +17,7 @@ from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
 from tidemark.tier.open import Tier
 from tidemark.tier.segments.remote_storage_manager import Copied, SegmentData
 from tidemark.tier.stores.objects import StoreError
-from tidemark_broker.remote_log.thread_pools import Pool, PoolFull, soon
+from tidemark_broker.replication.threads import ThreadPool, ThreadsBusy, soon
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Uploads:
     Uploads run in ``copier``, the cleanup in ``expiration``.
     """
 
-    def __init__(self, copier: Pool, expiration: Pool) -> None:
+    def __init__(self, copier: ThreadPool, expiration: ThreadPool) -> None:
         self._copier = copier
         self._expiration = expiration
         self._running: set[uuid.UUID] = set()
@@ -70,7 +70,7 @@ class Uploads:
         """Clean up after an upload whose copy failed or was cancelled or fenced; see the module."""
         try:
             self._expiration.submit(drop_if_unreferenced, upload)
-        except PoolFull:
+        except ThreadsBusy:
             logger.info("%s: its cleanup is left to the next claim", upload.entry.key)
 
 

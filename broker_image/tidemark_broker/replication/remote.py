@@ -5,11 +5,11 @@ modules know partitions, but partitions know only this protocol.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark.logfiles.transaction_index import AbortedTxn
@@ -189,8 +189,8 @@ class RemoteLog(Protocol[ReplicaT_contra]):
     def status(self) -> RemoteStatus:
         """Return the health of the store."""
 
-    def collector(self) -> Collector:
-        """Return the collector for the broker's metrics."""
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the tier's metrics. Any thread may call it."""
 
     async def close(self, timeout_s: float) -> bool:
         """End every task and every pool; the log directory stays open.

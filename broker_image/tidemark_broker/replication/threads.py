@@ -4,11 +4,16 @@ A role change writes and fsyncs a few files. If it shared threads with segment f
 or clients' look-ups, a failover would wait for them. A thread cannot be cancelled. If the task that
 waits for one is cancelled, the wait continues until the thread has ended, so that no lock is
 released and no file closed during its work.
+
+Calls of the tier limit themselves: copying, expiring and committing have at most one call in
+progress for each led partition. Clients send any number of reads and look-ups, so their queues have
+a limit beyond which a call is refused at once.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Generic, ParamSpec, TypeVar, cast
 
@@ -17,7 +22,7 @@ R = TypeVar("R")
 
 
 class ThreadsBusy(Exception):
-    """Too many calls of that kind are waiting: retry later."""
+    """Too many calls of that kind are waiting, or the pool is closed: retry later."""
 
 
 #: Waiting calls for each thread above which a pool counts as busy.
@@ -44,7 +49,7 @@ class _Call(Generic[R]):
 
 
 class ThreadPool:
-    """Named pool that runs a function to its end in one of ``threads`` threads.
+    """Named pool that runs functions in ``threads`` threads; used from the loop's thread.
 
     ``pending_max``: limit of waiting calls (None: no limit). ``only_reads``: a call is skipped if
     its caller gives up before it starts.
@@ -54,22 +59,26 @@ class ThreadPool:
         self, name: str, *, threads: int, pending_max: int | None = None, only_reads: bool = False
     ) -> None:
         self.name = name
+        self.rejected_total = 0
         self._only_reads = only_reads
-        self._running_max = threads
+        self._threads = threads
         self._pending_max = pending_max
         self._pending = 0
+        self._busy_s = 0.0
+        self._started_s = time.monotonic()
+        self._is_closed = False
+        self._call_ended = asyncio.Event()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function in a worker thread, to its end even if the caller is cancelled.
 
         In a pool with ``only_reads`` a call that has not started is dropped instead. Raises
-        :class:`ThreadsBusy` if too many calls are waiting. Call it on the loop's thread.
+        :class:`ThreadsBusy` if too many calls are waiting.
         """
-        if self._pending_max is not None and self._pending >= self._running_max + self._pending_max:
-            raise ThreadsBusy(f"{self._pending} {self.name} are under way already")
+        self._check_room()
         # The call can be given up until a thread has started it.
-        call = _Call(partial(function, *args, **kwargs))
+        call = _Call(partial(self._timed, partial(function, *args, **kwargs)))
         work = asyncio.get_running_loop().run_in_executor(self._executor, call)
         self._pending += 1
         work.add_done_callback(self._ended)
@@ -87,13 +96,75 @@ class ThreadPool:
                 work.exception()
             raise
 
+    def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
+        """Queue a call that runs to its end, whoever waits for it. Raises :class:`ThreadsBusy`."""
+        self._check_room()
+        loop = asyncio.get_running_loop()
+        future = self._executor.submit(partial(self._timed, partial(function, *args, **kwargs)))
+        self._pending += 1
+        future.add_done_callback(lambda _: soon(loop, self._ended))
+        return future
+
+    async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Wait for a call. If the caller is cancelled, a running call ends by itself."""
+        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+
     @property
     def is_busy(self) -> bool:
         """Whether the queue is so long that optional work should be skipped."""
-        return self._pending >= _BUSY * self._running_max
+        return self._pending >= _BUSY * self._threads
 
-    def _ended(self, _: object) -> None:
+    @property
+    def has_idle_thread(self) -> bool:
+        """Whether another call would start at once."""
+        return self._pending < self._threads
+
+    @property
+    def queue_size(self) -> int:
+        """Number of calls that wait for a thread."""
+        return max(0, self._pending - self._threads)
+
+    @property
+    def idle_share(self) -> float:
+        """Share of thread time that was idle since the start, 0 to 1."""
+        total_s = (time.monotonic() - self._started_s) * self._threads
+        return max(0.0, 1.0 - self._busy_s / total_s) if total_s > 0 else 1.0
+
+    async def close(self) -> None:
+        """Accept no more calls, drop queued ones, let running ones end.
+
+        It blocks no thread, because a call that never ended would hold it forever.
+        """
+        self._is_closed = True
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        while self._pending:
+            self._call_ended.clear()
+            await self._call_ended.wait()
+
+    def _check_room(self) -> None:
+        if self._is_closed:
+            raise ThreadsBusy(f"the pool of {self.name} is closed")
+        # Refused at once: a longer queue would only serve requests whose clients have given up.
+        if self._pending_max is not None and self._pending >= self._threads + self._pending_max:
+            self.rejected_total += 1
+            raise ThreadsBusy(f"{self._pending} {self.name} are pending, the limit")
+
+    def _timed(self, function: Callable[[], R]) -> R:
+        began_s = time.monotonic()
+        try:
+            return function()
+        finally:
+            self._busy_s += time.monotonic() - began_s
+
+    def _ended(self, _: object = None) -> None:
         self._pending -= 1
+        self._call_ended.set()
+
+
+def soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """Run ``work`` on the loop's thread, unless the loop is closed."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(work)
 
 
 #: Maintenance: flushes, checkpoints, retention, and logs being opened, created or removed.

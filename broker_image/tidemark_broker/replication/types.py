@@ -63,8 +63,7 @@ class DiskReadNeed:
     read_committed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResult:
+class FetchResult(NamedTuple):
     """Result of a Fetch for one partition.
 
     ``data``: whole batches as stored in the log. ``preferred_read_replica``: replica to fetch from

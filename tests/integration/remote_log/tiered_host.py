@@ -231,7 +231,7 @@ class TieredHost:
 
     def gauge(self, row: Metric) -> float:
         """Return a metric of the remote log manager."""
-        samples = [s for family in self.remote.collector().collect() for s in family.samples]
+        samples = [s for family in self.remote.metrics() for s in family.samples]
         return next(sample.value for sample in samples if sample.name == row.name)
 
     def _grant(self, partition: Partition, change: control.IsrChange) -> None:

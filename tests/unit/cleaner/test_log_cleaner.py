@@ -14,7 +14,7 @@ from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import LogConfig, flushing, opening
 from tidemark_broker.log.compaction import CleaningAborted
 from tidemark_broker.log.compaction.cleaning_pace import CleaningPace
-from tidemark_broker.log_cleaner import CleanerCollector, LogCleaner
+from tidemark_broker.log_cleaner import LogCleaner
 from tidemark_broker.replication.partition import Partition
 
 COMPACT = LogConfig(segment_bytes=300, cleanup_policy=frozenset({"compact"}))
@@ -53,7 +53,7 @@ def cleaner(node: ReplicaNode, **entries: str) -> LogCleaner:
 def figures(of: LogCleaner) -> dict[str, float]:
     return {
         sample.name.removeprefix("tidemark_broker_cleaner_"): sample.value
-        for family in CleanerCollector(of).collect()
+        for family in of.metrics()
         for sample in family.samples
     }
 

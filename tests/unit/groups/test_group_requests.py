@@ -13,12 +13,13 @@ from tests.control_messages import partition_states, topic_state
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.group_broker import NONE, VERSIONS, broker, row, until
 from tests.unit.replication.replica_nodes import T0
+from tidemark.metrics.families import ReadOnlyCollector
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
 from tidemark_broker.log import appending
-from tidemark_broker.metrics import GroupCollector
+from tidemark_broker.metrics import group_metrics
 
 
 async def test_a_group_from_its_first_member_to_its_end(tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ async def test_group_metrics(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         await made.member()
         registry = CollectorRegistry()
-        registry.register(GroupCollector(made.groups))
+        registry.register(ReadOnlyCollector(lambda: group_metrics(made.groups)))
 
         def figure(name: str, **labels: str) -> float | None:
             return registry.get_sample_value(f"tidemark_broker_{name}", labels)

@@ -8,41 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tidemark.tier.metadata.cache import ByteCache
-from tidemark_broker.remote_log.thread_pools import Pool, PoolFull
 from tidemark_broker.remote_log.tier_failure import (
     CustomMetadataTooLarge,
     LocalDataMissing,
     failure_of,
     jittered,
 )
-
-
-async def test_a_cancelled_caller_waits_for_the_end_of_its_call() -> None:
-    pool, began, release = Pool("p", threads=1), threading.Event(), threading.Event()
-    ended = []
-
-    def work() -> None:
-        began.set()
-        release.wait(5)
-        ended.append(1)
-
-    caller = asyncio.create_task(pool.run_to_end(work))
-    await asyncio.to_thread(began.wait, 5)
-    caller.cancel()
-    # The thread cannot be cancelled. Its caller must still be waiting when it ends.
-    asyncio.get_running_loop().call_later(0.05, release.set)
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-    assert ended
-    await pool.close()
+from tidemark_broker.replication.threads import ThreadPool, ThreadsBusy
 
 
 async def test_a_pool_rejects_calls_beyond_its_queue_and_after_its_end() -> None:
-    pool, release = Pool("p", threads=1, pending_max=1), threading.Event()
+    pool, release = ThreadPool("p", threads=1, pending_max=1), threading.Event()
     # One call runs and one waits in the queue of one.
     calls = [pool.submit(release.wait, 5) for _ in range(2)]
     assert (pool.queue_size, pool.has_idle_thread) == (1, False)
-    with pytest.raises(PoolFull):
+    with pytest.raises(ThreadsBusy):
         pool.submit(release.wait, 5)
     assert pool.rejected_total == 1
     release.set()
@@ -51,7 +31,7 @@ async def test_a_pool_rejects_calls_beyond_its_queue_and_after_its_end() -> None
     assert pool.has_idle_thread
     assert 0 <= pool.idle_share <= 1
     await pool.close()
-    with pytest.raises(PoolFull, match="closed"):
+    with pytest.raises(ThreadsBusy, match="closed"):
         pool.submit(release.wait, 5)
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tidemark_broker.remote_log.read_jobs import ABANDONED_S, Abandoned, Job, ReadJobs
-from tidemark_broker.remote_log.thread_pools import Pool, PoolFull
+from tidemark_broker.replication.threads import ThreadPool, ThreadsBusy
 
 LIMIT = 10
 
@@ -20,7 +20,7 @@ class ReadJobWorld:
         self.begun: list[str] = []
         self.ended: asyncio.Queue[Job[bytes]] = asyncio.Queue()
         self.go = threading.Semaphore(0)
-        self.pool = Pool("test", threads=1, pending_max=2)
+        self.pool = ThreadPool("test", threads=1, pending_max=2)
         self.jobs: ReadJobs[bytes] = ReadJobs(
             self.pool,
             clock=lambda: self.now_s,
@@ -150,6 +150,6 @@ async def test_a_failure_reaches_all_waiters_and_is_not_cached(world: ReadJobWor
 
 async def test_a_full_queue_rejects_only_new_reads(world: ReadJobWorld) -> None:
     first = [world.request(name) for name in ("a", "b", "c")]
-    with pytest.raises(PoolFull):
+    with pytest.raises(ThreadsBusy):
         world.request("d")
     assert world.request("c") is first[2]

@@ -20,8 +20,8 @@ from tidemark.tier.segments.auxiliary import Aux
 from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark.tiering import Tiering, TieringState
-from tidemark_broker.remote_log.thread_pools import Pool
 from tidemark_broker.remote_log.uploads import Upload, Uploads, drop_if_unreferenced
+from tidemark_broker.replication.threads import ThreadPool
 
 TOPIC_ID = uuid.UUID(int=7)
 BY = Claim(3, 0)
@@ -147,7 +147,7 @@ async def test_a_cancelled_upload_is_cleaned_up_when_its_thread_ends(
         return copy(entry, data)
 
     monkeypatch.setattr(place.tier.segments, "copy_segment", slow)
-    copier, expiration = Pool("copier", threads=1), Pool("expiration", threads=1)
+    copier, expiration = ThreadPool("copier", threads=1), ThreadPool("expiration", threads=1)
     uploads = Uploads(copier, expiration)
     caller = asyncio.create_task(uploads.run(place.upload, place.data))
     async with asyncio.timeout(10):

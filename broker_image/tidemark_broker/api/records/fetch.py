@@ -386,7 +386,7 @@ async def _read_all(
                 read.result = FetchResult(error=ErrorCode.unknown_server_error)
         if read.result.remote is not None and has_found and at_hand >= max_bytes:
             # The response is full: records of the tier would not fit, so they are not read.
-            read.result = replace(read.result, remote=None)
+            read.result = read.result._replace(remote=None)
         found_bytes = _found_bytes(read)
         if read.result.remote is None:
             at_hand += found_bytes
@@ -440,7 +440,7 @@ def _with_leader(
     row = None if view is None else view.partitions.get(request.partition)
     if row is None:
         return result
-    return replace(result, leader_id=row.leader, leader_epoch=row.leader_epoch)
+    return result._replace(leader_id=row.leader, leader_epoch=row.leader_epoch)
 
 
 async def _read_from_disk(reads: Sequence[Read]) -> None:

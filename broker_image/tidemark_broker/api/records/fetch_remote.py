@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
@@ -69,7 +68,7 @@ def _keep_to_limits(reads: Sequence[Read], needed: Sequence[tuple[Read, RemoteFe
     for read in reads:
         size = len(read.result.data)
         if begun and size > limits.get(id(read), size):
-            read.result = replace(read.result, data=b"")
+            read.result = read.result._replace(data=b"")
         begun = begun or size > 0
 
 
@@ -87,7 +86,7 @@ async def _read(
     ``need`` contains the offset and the maximum size. Return the records, an empty result if they
     did not arrive in time, or an error.
     """
-    local = replace(read.result, remote=None)
+    local = read.result._replace(remote=None)
     if remote is None or read.partition is None:
         # Without a remote log manager nothing can be in the tier: the metadata is stale.
         return FetchResult(error=ErrorCode.kafka_storage_error)
@@ -110,4 +109,4 @@ async def _read(
         corrupt = isinstance(error, RemoteDataCorrupt)
         code = ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error
         return FetchResult(error=code)
-    return replace(local, data=found.data, aborted=found.aborted)
+    return local._replace(data=found.data, aborted=found.aborted)

@@ -5,7 +5,6 @@ pure: it depends on the leader's view of its followers and on the brokers' racks
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
@@ -81,7 +80,7 @@ def redirected(
     if node == NONE:
         return None
     # The answer has the offsets of the partition, which the consumer needs for its lag.
-    return replace(consumer_reads.empty_answer(partition), preferred_read_replica=node)
+    return consumer_reads.empty_answer(partition)._replace(preferred_read_replica=node)
 
 
 def _rack(cluster: MetadataCache, node: int) -> str | None:

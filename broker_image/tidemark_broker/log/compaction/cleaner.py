@@ -7,9 +7,8 @@ group. The log is locked only for a few renames. A thread that cuts, closes or r
 meanwhile need not wait: the cleaning detects it and stops.
 """
 
-import os
+import contextlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tidemark.logfiles.producer_snapshot import decode_snapshot
@@ -41,7 +40,7 @@ from tidemark_broker.log.compaction.cleaned_segment import (
 from tidemark_broker.log.compaction.cleaning_pace import CleaningAborted, CleaningPace
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from tidemark_broker.log.errors import CorruptRecords, LogError, storage_errors
-from tidemark_broker.log.files import pread, pread_exactly
+from tidemark_broker.log.files import opened, pread, pread_exactly
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.reading import aborted_transactions
 from tidemark_broker.log.segment import Segment
@@ -357,7 +356,10 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
     Raises :class:`CorruptRecords` for a damaged batch.
     """
     position, end = 0, segment.size_bytes
-    with _opened(segment) as descriptor:
+    with contextlib.ExitStack() as stack:
+        # Not the segment's own descriptor, which its log may close.
+        with storage_errors(f"{segment.log_path} cannot be read"):
+            descriptor = stack.enter_context(opened(segment.log_path))
         # ``begin``: position of the buffer in the file.
         buffer, begin = b"", 0
         while position < end:
@@ -383,14 +385,3 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
                 ) from error
             yield header, batch
             position += size
-
-
-@contextmanager
-def _opened(segment: Segment) -> Iterator[int]:
-    """Yield a descriptor of the log file. It is not the segment's own, which its log may close."""
-    with storage_errors(f"{segment.log_path} cannot be read"):
-        descriptor = os.open(segment.log_path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,6 @@ so and the caller reads there.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from kio.schema.errors import ErrorCode
@@ -121,7 +120,7 @@ def fetch(
             return FetchResult(error=ErrorCode.offset_out_of_range)
         diverging = diverging_end(log, offset, last_fetched_epoch)
         if diverging is not None:
-            return _result_with(empty_answer(partition), diverging=diverging)
+            return empty_answer(partition)._replace(diverging=diverging)
     # A follower cannot know whether an offset outside its log is invalid, so the leader decides.
     if not partition.is_leader and not log.local_log_start_offset <= offset <= log.next_offset:
         return _redirect_to_leader(partition, offset)
@@ -147,10 +146,10 @@ def fetch(
             min_one=min_one,
         )
         aborted = _aborted_now(log, offset, found) if read_committed else ()
-        return _result_with(answer, data=found.data, aborted=aborted)
+        return answer._replace(data=found.data, aborted=aborted)
     except NotCached:
         need = DiskReadNeed(offset, max_bytes, min_one, read_committed)
-        return _result_with(answer, from_disk=need)
+        return answer._replace(from_disk=need)
     except OffsetOutOfRange:  # retention, in a thread, has just deleted the segment
         return _not_here(partition, offset, max_bytes)
     except StorageError as failure:
@@ -190,7 +189,7 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     if not partition.log.log_start_offset <= offset or not partition.tiering.reads_tier:
         return FetchResult(error=ErrorCode.offset_out_of_range)
     need = RemoteFetchNeed(offset=offset, max_bytes=max_bytes)
-    return _result_with(empty_answer(partition), remote=need)
+    return empty_answer(partition)._replace(remote=need)
 
 
 def _aborted_now(log: PartitionLog, offset: int, found: ReadResult) -> Sequence[AbortedTxn]:
@@ -233,33 +232,7 @@ async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchRes
     except StorageError as error:
         partition.storage_failed(error)
         return FetchResult(error=ErrorCode.kafka_storage_error)
-    return replace(fetched, from_disk=None, data=data, aborted=aborted)
-
-
-def _result_with(
-    answer: FetchResult,
-    *,
-    data: bytes = b"",
-    diverging: EpochEnd | None = None,
-    remote: RemoteFetchNeed | None = None,
-    from_disk: DiskReadNeed | None = None,
-    aborted: Sequence[AbortedTxn] = (),
-) -> FetchResult:
-    """Return ``answer``, which has the offsets, with the outcome of the read added."""
-    # Field by field, because dataclasses.replace is slower, and this runs for each partition.
-    return FetchResult(
-        error=answer.error,
-        high_watermark=answer.high_watermark,
-        log_start_offset=answer.log_start_offset,
-        last_stable_offset=answer.last_stable_offset,
-        data=data,
-        diverging=diverging,
-        remote=remote,
-        from_disk=from_disk,
-        leader_id=answer.leader_id,
-        leader_epoch=answer.leader_epoch,
-        aborted=aborted,
-    )
+    return fetched._replace(from_disk=None, data=data, aborted=aborted)
 
 
 async def list_offset(
