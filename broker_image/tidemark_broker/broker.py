@@ -56,7 +56,7 @@ from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following.fetcher import FetchLimits
+from tidemark_broker.replication.following.fetcher import FetchContext, FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.following.follower_fetches import ReplicaFetchService
 from tidemark_broker.replication.following.wire import (
@@ -106,33 +106,12 @@ class Ready:
     metrics: ListenerAddress
 
 
-def fetch_limits(config: BrokerConfig) -> FetchLimits:
-    """Return the limits of Kafka's ``replica.fetch.*`` keys."""
-    return FetchLimits(
-        wait_max_ms=config.integer("replica.fetch.wait.max.ms"),
-        min_bytes=config.integer("replica.fetch.min.bytes"),
-        response_max_bytes=config.integer("replica.fetch.response.max.bytes"),
-        partition_max_bytes=config.integer("replica.fetch.max.bytes"),
-        backoff_s=config.seconds("replica.fetch.backoff.ms"),
-        timeout_s=config.seconds("replica.socket.timeout.ms"),
-    )
-
-
 def api_settings(config: BrokerConfig) -> HandlerSettings:
     """Return the part of the configuration that the api handlers read."""
     return HandlerSettings(
         **values_of(HandlerSettings, config.entries),
         replica_selector=accepted(config.entries, REPLICA_SELECTOR),
         log_dir=config.log_dir.absolute(),
-    )
-
-
-def transaction_limits(config: BrokerConfig) -> TransactionLimits:
-    """Return the part of the configuration that the transaction coordinator reads."""
-    return TransactionLimits(
-        timeout_max_ms=config.integer("transaction.max.timeout.ms"),
-        expiration_ms=config.integer("transactional.id.expiration.ms"),
-        bytes_max=config.integer("tidemark.transactions.bytes.max"),
     )
 
 
@@ -178,12 +157,12 @@ class BrokerServer:
         self.tls = TlsFiles(config.tls_directory)
         # Replicas, and the fetchers that copy from their leaders.
         self.fetchers = Fetchers(
-            node_id=config.node_id,
-            metadata=self.metadata,
-            limits=fetch_limits(config),
-            dialer_of=self._dialer_of,
-            broker_epoch=lambda: self.client.broker_epoch,
-            monotonic=time.monotonic,
+            FetchContext(
+                self.context,
+                FetchLimits(**values_of(FetchLimits, config.entries)),
+                dialer_of=self._dialer_of,
+                broker_epoch=lambda: self.client.broker_epoch,
+            )
         )
         self.manager = ReplicaManager(
             self.context, logs=log_directory, fetchers=self.fetchers, broker_config=config.entries
@@ -206,7 +185,7 @@ class BrokerServer:
         self.marker_writer = MarkerWriter(self.manager, {GROUP_OFFSETS_TOPIC: self.groups})
         self.transactions = TransactionCoordinator(
             self.context,
-            limits=transaction_limits(config),
+            limits=TransactionLimits(**values_of(TransactionLimits, config.entries)),
             dialer_of=self._dialer_of,
             request_topic=self.creations.request,
             producer_ids=self.producer_ids,

@@ -65,17 +65,33 @@ def integer_of(entries: Mapping[str, str], name: str) -> int:
 
 
 def key_field(name: str) -> Any:
-    """Declare a field of a dataclass for the whole number of the key ``name``, with its default."""
+    """Declare a field of a dataclass for the whole number or the switch of the key ``name``.
+
+    Its default is that of the key.
+    """
     return dataclasses.field(default=BROKER[name].default_value, metadata={"key": name})
 
 
-def values_of(settings: type[Any], entries: Mapping[str, str]) -> dict[str, int]:
-    """Return the configured values of a dataclass with fields that :func:`key_field` declares.
+def seconds_field(name: str) -> Any:
+    """Declare a field in seconds for the key ``name``, which is in milliseconds."""
+    default: Any = BROKER[name].default_value
+    return dataclasses.field(default=default / 1000, metadata={"key": name, "in_seconds": True})
 
-    Raises :class:`ConfigError`.
+
+def values_of(settings: type[Any], entries: Mapping[str, str]) -> dict[str, Any]:
+    """Return the configured values of a dataclass's fields, as declared by the functions above.
+
+    Raises :class:`ConfigError` with the key.
     """
     return {
-        field.name: integer_of(entries, field.metadata["key"])
+        field.name: _value_of(entries, **field.metadata)
         for field in dataclasses.fields(settings)
         if "key" in field.metadata
     }
+
+
+def _value_of(entries: Mapping[str, str], key: str, *, in_seconds: bool = False) -> float:
+    if isinstance(BROKER[key].default_value, bool):
+        return accepted(entries, key).lower() == "true"
+    value = integer_of(entries, key)
+    return value / 1000 if in_seconds else value

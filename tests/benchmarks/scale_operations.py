@@ -40,8 +40,7 @@ from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog, appending, flushing
 from tidemark_broker.purgatory import PartitionChange, Purgatory
-from tidemark_broker.replication.following.fetcher import FetchLimits, ReplicaFetcher
-from tidemark_broker.replication.following.tier_bootstrap import FromTier
+from tidemark_broker.replication.following.fetcher import FetchContext, FetchLimits, ReplicaFetcher
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, log_start, produce
 
@@ -92,14 +91,7 @@ class Line:
 
 def _fetcher(two: ReplicaNode) -> ReplicaFetcher:
     fetcher = ReplicaFetcher(
-        1,
-        node_id=2,
-        metadata=two.context.metadata,
-        limits=FetchLimits(wait_max_ms=0),
-        dialer=dialer_of(1),
-        broker_epoch=lambda: 2,
-        monotonic=lambda: two.now_s,
-        from_tier=FromTier(),
+        1, FetchContext(two.context, FetchLimits(wait_max_ms=0), dialer_of, lambda: 2)
     )
     for partition in two.manager.partitions:
         fetcher.add(partition)

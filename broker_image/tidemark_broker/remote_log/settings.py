@@ -1,8 +1,8 @@
 """Settings of the remote log manager: Kafka's broker keys, and a few under ``tidemark.``."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 from tidemark.configuration.broker_keys import (
     CUSTOM_METADATA_MAX_BYTES,
@@ -10,20 +10,8 @@ from tidemark.configuration.broker_keys import (
     SWEEP,
     SWEEP_DELAY_MS,
 )
-from tidemark.configuration.table import BROKER
 from tidemark_broker.config import BrokerConfig
-
-
-def _setting(key: str) -> Any:
-    """Declare a field that is read from ``key`` and has its default."""
-    default: Any = BROKER[key].default_value
-    return field(default=default, metadata={"key": key})
-
-
-def _seconds(key: str) -> Any:
-    """Declare a field in seconds that is read from ``key``, which is in milliseconds."""
-    default: Any = BROKER[key].default_value
-    return field(default=default / 1000, metadata={"key": key})
+from tidemark_broker.config_entries import key_field, seconds_field, values_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,43 +23,37 @@ class RemoteSettings:
     of custom metadata and the switch for sweeps can be changed for the whole cluster at run time.
     """
 
-    copier_threads: int = _setting("remote.log.manager.copier.thread.pool.size")
-    expiration_threads: int = _setting("remote.log.manager.expiration.thread.pool.size")
-    commit_threads: int = _setting("tidemark.remote.commit.threads")
-    reader_threads: int = _setting("remote.log.reader.threads")
-    reader_pending_max: int = _setting("remote.log.reader.max.pending.tasks")
-    interval_s: float = _seconds("remote.log.manager.task.interval.ms")
-    backoff_s: float = _seconds("remote.log.manager.task.retry.backoff.ms")
-    backoff_max_s: float = _seconds("remote.log.manager.task.retry.backoff.max.ms")
+    copier_threads: int = key_field("remote.log.manager.copier.thread.pool.size")
+    expiration_threads: int = key_field("remote.log.manager.expiration.thread.pool.size")
+    commit_threads: int = key_field("tidemark.remote.commit.threads")
+    reader_threads: int = key_field("remote.log.reader.threads")
+    reader_pending_max: int = key_field("remote.log.reader.max.pending.tasks")
+    interval_s: float = seconds_field("remote.log.manager.task.interval.ms")
+    backoff_s: float = seconds_field("remote.log.manager.task.retry.backoff.ms")
+    backoff_max_s: float = seconds_field("remote.log.manager.task.retry.backoff.max.ms")
     jitter: float = 0.2
-    copy_bytes_per_second: int = _setting("remote.log.manager.copy.max.bytes.per.second")
-    copy_windows: int = _setting("remote.log.manager.copy.quota.window.num")
-    copy_window_seconds: int = _setting("remote.log.manager.copy.quota.window.size.seconds")
-    fetch_bytes_per_second: int = _setting("remote.log.manager.fetch.max.bytes.per.second")
-    fetch_windows: int = _setting("remote.log.manager.fetch.quota.window.num")
-    fetch_window_seconds: int = _setting("remote.log.manager.fetch.quota.window.size.seconds")
-    index_cache_bytes: int = _setting("remote.log.index.file.cache.total.size.bytes")
-    chunk_cache_bytes: int = _setting("tidemark.remote.chunk.cache.bytes")
-    chunk_bytes: int = _setting("tidemark.remote.chunk.bytes")
-    page_cache_bytes: int = _setting("tidemark.remote.page.cache.bytes")
-    delete_delay_ms: int = _setting(REMOTE_DELETE_DELAY_MS)
-    custom_metadata_max_bytes: int = _setting(CUSTOM_METADATA_MAX_BYTES)
-    head_check_s: float = _seconds("tidemark.remote.head.check.interval.ms")
-    probe_s: float = _seconds("tidemark.remote.store.probe.interval.ms")
-    sweep_interval_s: float = _seconds("tidemark.remote.sweep.interval.ms")
-    sweep_delay_ms: int = _setting(SWEEP_DELAY_MS)
-    sweeps: bool = _setting(SWEEP)
+    copy_bytes_per_second: int = key_field("remote.log.manager.copy.max.bytes.per.second")
+    copy_windows: int = key_field("remote.log.manager.copy.quota.window.num")
+    copy_window_seconds: int = key_field("remote.log.manager.copy.quota.window.size.seconds")
+    fetch_bytes_per_second: int = key_field("remote.log.manager.fetch.max.bytes.per.second")
+    fetch_windows: int = key_field("remote.log.manager.fetch.quota.window.num")
+    fetch_window_seconds: int = key_field("remote.log.manager.fetch.quota.window.size.seconds")
+    index_cache_bytes: int = key_field("remote.log.index.file.cache.total.size.bytes")
+    chunk_cache_bytes: int = key_field("tidemark.remote.chunk.cache.bytes")
+    chunk_bytes: int = key_field("tidemark.remote.chunk.bytes")
+    page_cache_bytes: int = key_field("tidemark.remote.page.cache.bytes")
+    delete_delay_ms: int = key_field(REMOTE_DELETE_DELAY_MS)
+    custom_metadata_max_bytes: int = key_field(CUSTOM_METADATA_MAX_BYTES)
+    head_check_s: float = seconds_field("tidemark.remote.head.check.interval.ms")
+    probe_s: float = seconds_field("tidemark.remote.store.probe.interval.ms")
+    sweep_interval_s: float = seconds_field("tidemark.remote.sweep.interval.ms")
+    sweep_delay_ms: int = key_field(SWEEP_DELAY_MS)
+    sweeps: bool = key_field(SWEEP)
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
         """Read the settings. Raises :class:`ConfigError` with the key."""
-        values: dict[str, Any] = {}
-        for setting in fields(cls):
-            key = setting.metadata.get("key")
-            if key is not None:
-                read = config.seconds if setting.name.endswith("_s") else config.integer
-                values[setting.name] = read(key) if key != SWEEP else config.boolean(key)
-        return cls(**values)
+        return cls(**values_of(cls, config.entries))
 
 
 class DynamicSettings:

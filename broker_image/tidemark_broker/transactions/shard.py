@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.backoff import Backoff
 from tidemark_broker.admission.fair_share import MemoryShares
+from tidemark_broker.config_entries import key_field
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import (
@@ -65,9 +66,9 @@ class TransactionLimits:
     in bytes of a broker's transactional ids with their partitions.
     """
 
-    timeout_max_ms: int
-    expiration_ms: int
-    bytes_max: int
+    timeout_max_ms: int = key_field("transaction.max.timeout.ms")
+    expiration_ms: int = key_field("transactional.id.expiration.ms")
+    bytes_max: int = key_field("tidemark.transactions.bytes.max")
 
 
 class Around(Protocol):

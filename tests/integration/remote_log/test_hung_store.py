@@ -77,7 +77,7 @@ async def test_late_bootstrap_result_is_dropped_after_a_role_change(
         async with asyncio.timeout(5):
             # The partition loses its leader while both wait.
             await cluster.apply(1, 3, leader=-1, leader_epoch=3)
-        assert not list(follower.broker.fetchers.from_tier.running)
+        assert not list(follower.broker.fetchers.context.from_tier.running)
         store.release.set()
         # The late result is dropped: nothing is truncated, the log is as before.
         assert await late is FetchOutcome.IDLE

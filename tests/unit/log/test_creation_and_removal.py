@@ -75,7 +75,7 @@ class FailingOnce:
     [
         *(("open", n) for n in range(1, 6)),
         *(("fsync", n) for n in range(1, 5)),
-        *(("write", n) for n in range(1, 3)),
+        *(("pwrite", n) for n in range(1, 3)),
         ("mkdir", 1),
         ("rename", 1),
     ],
@@ -85,7 +85,7 @@ def test_a_failed_creation_leaves_no_files_and_can_be_retried(
 ) -> None:
     manager = start()
     before = open_files_below(manager.directory)
-    # Fail the n-th call of each kind that a creation makes: 5 opens, 4 fsyncs, 2 writes, and one
+    # Fail the n-th call of each kind that a creation makes: 5 opens, 4 fsyncs, 2 pwrites, and one
     # each of mkdir and rename.
     with monkeypatch.context() as patch:
         patch.setattr(os, call, FailingOnce(getattr(os, call), n))

@@ -25,8 +25,7 @@ from tidemark_broker.log import NotCached, reading
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import fetcher, follower_fetches
 from tidemark_broker.replication.following.fetch_session import ReplicaFetchSessionCache
-from tidemark_broker.replication.following.fetcher import FetchLimits, ReplicaFetcher
-from tidemark_broker.replication.following.tier_bootstrap import FromTier
+from tidemark_broker.replication.following.fetcher import FetchContext, FetchLimits, ReplicaFetcher
 from tidemark_broker.replication.following.wire import (
     ForgottenPartition,
     ReplicaFetchPartition,
@@ -80,14 +79,7 @@ class FetcherPair:
         self.one, self.two = one, two
         self.line = RecordedLink(one)
         self.fetcher = ReplicaFetcher(
-            1,
-            node_id=2,
-            metadata=two.context.metadata,
-            limits=FetchLimits(wait_max_ms=0),
-            dialer=dialer_of(1),
-            broker_epoch=lambda: 2,
-            monotonic=lambda: two.now_s,
-            from_tier=FromTier(),
+            1, FetchContext(two.context, FetchLimits(wait_max_ms=0), dialer_of, lambda: 2)
         )
 
     async def start(self, count: int = PARTITIONS) -> "FetcherPair":
@@ -254,14 +246,7 @@ async def _compare(nodes: list[ReplicaNode], steps: list[tuple[str, int]]) -> No
         pair.fetcher.add(partition)
     # The session of this fetcher is reset before each round, so every request is a full fetch.
     full = ReplicaFetcher(
-        1,
-        node_id=3,
-        metadata=three.context.metadata,
-        limits=FetchLimits(wait_max_ms=0),
-        dialer=dialer_of(1),
-        broker_epoch=lambda: 3,
-        monotonic=lambda: three.now_s,
-        from_tier=FromTier(),
+        1, FetchContext(three.context, FetchLimits(wait_max_ms=0), dialer_of, lambda: 3)
     )
     for partition in three.manager.partitions:
         full.add(partition)

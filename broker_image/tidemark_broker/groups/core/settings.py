@@ -11,7 +11,7 @@ from tidemark.configuration.group_keys import (
     SESSION_TIMEOUT_MS,
 )
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.config_entries import text_of
+from tidemark_broker.config_entries import key_field, text_of, values_of
 from tidemark_broker.groups.core.assignors import ASSIGNORS
 
 #: Limit of one group, whatever is configured. The record of a larger generation exceeds a log's
@@ -49,44 +49,36 @@ class Now(NamedTuple):
 class GroupSettings:
     """Settings of groups. Times in ms. ``bytes_max`` is the memory limit of a broker's groups."""
 
-    initial_rebalance_delay_ms: int
-    session_timeout_min_ms: int
-    session_timeout_max_ms: int
-    size_max: int
-    bytes_max: int
-    offset_metadata_max: int
+    initial_rebalance_delay_ms: int = key_field("group.initial.rebalance.delay.ms")
+    session_timeout_min_ms: int = key_field("group.min.session.timeout.ms")
+    session_timeout_max_ms: int = key_field("group.max.session.timeout.ms")
+    size_max: int = key_field("group.max.size")
+    bytes_max: int = key_field("tidemark.groups.bytes.max")
+    offset_metadata_max: int = key_field("offset.metadata.max.bytes")
     offsets_retention_ms: int
-    retention_check_ms: int
-    commit_timeout_ms: int
-    consumer_session_timeout_ms: int
-    consumer_heartbeat_interval_ms: int
-    consumer_size_max: int
-    consumer_assignment_interval_ms: int
+    retention_check_ms: int = key_field("offsets.retention.check.interval.ms")
+    commit_timeout_ms: int = key_field("offsets.commit.timeout.ms")
+    consumer_session_timeout_ms: int = key_field("group.consumer.session.timeout.ms")
+    consumer_heartbeat_interval_ms: int = key_field("group.consumer.heartbeat.interval.ms")
+    consumer_size_max: int = key_field("group.consumer.max.size")
+    consumer_assignment_interval_ms: int = key_field("group.consumer.assignment.interval.ms")
     #: Minimum and maximum of a group's own values, by key.
     group_bounds: Mapping[str, tuple[int, int]]
     migration: Migration
     #: Names of assignors; the first one is the default.
     consumer_assignors: tuple[str, ...]
-    regex_refresh_ms: int
+    regex_refresh_ms: int = key_field("group.consumer.regex.refresh.interval.ms")
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "GroupSettings":
         """Read the settings from the broker's configuration, by Kafka's keys."""
+        values = values_of(cls, config.entries)
+        # Kafka's default is unlimited, which would allow records that no log accepts.
+        for name in ("size_max", "consumer_size_max"):
+            values[name] = min(values[name], MEMBERS_MAX)
         return cls(
-            initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
-            session_timeout_min_ms=config.integer("group.min.session.timeout.ms"),
-            session_timeout_max_ms=config.integer("group.max.session.timeout.ms"),
-            # Kafka's default is unlimited, which would allow records that no log accepts.
-            size_max=min(config.integer("group.max.size"), MEMBERS_MAX),
-            bytes_max=config.integer("tidemark.groups.bytes.max"),
-            offset_metadata_max=config.integer("offset.metadata.max.bytes"),
+            **values,
             offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
-            retention_check_ms=config.integer("offsets.retention.check.interval.ms"),
-            commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
-            consumer_session_timeout_ms=config.integer("group.consumer.session.timeout.ms"),
-            consumer_heartbeat_interval_ms=config.integer("group.consumer.heartbeat.interval.ms"),
-            consumer_size_max=min(config.integer("group.consumer.max.size"), MEMBERS_MAX),
-            consumer_assignment_interval_ms=config.integer("group.consumer.assignment.interval.ms"),
             group_bounds={
                 SESSION_TIMEOUT_MS: (
                     config.integer("group.consumer.min.session.timeout.ms"),
@@ -103,7 +95,6 @@ class GroupSettings:
             },
             migration=Migration(text_of(config.entries, "group.consumer.migration.policy")),
             consumer_assignors=tuple(ASSIGNORS),
-            regex_refresh_ms=config.integer("group.consumer.regex.refresh.interval.ms"),
         )
 
 

@@ -8,7 +8,7 @@ address or an error leads to a retry with a growing delay and a full request.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
@@ -17,6 +17,7 @@ from tidemark.error_text import error_text
 from tidemark.tls.dialing import Dialer
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
+from tidemark_broker.config_entries import key_field, seconds_field
 from tidemark_broker.replication.following.fetch_session import FetchSessionHandler
 from tidemark_broker.replication.following.follower import (
     FetchOutcome,
@@ -31,8 +32,7 @@ from tidemark_broker.replication.following.wire import (
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
-from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -51,44 +51,40 @@ _SESSION_ERRORS = frozenset(
 class FetchLimits:
     """Kafka's ``replica.fetch.*``; ``timeout_s`` bounds one request on top of its wait."""
 
-    wait_max_ms: int = 500
-    min_bytes: int = 1
-    response_max_bytes: int = 10 * 1024 * 1024
-    partition_max_bytes: int = 1024 * 1024
-    backoff_s: float = 0.2
+    wait_max_ms: int = key_field("replica.fetch.wait.max.ms")
+    min_bytes: int = key_field("replica.fetch.min.bytes")
+    response_max_bytes: int = key_field("replica.fetch.response.max.bytes")
+    partition_max_bytes: int = key_field("replica.fetch.max.bytes")
+    backoff_s: float = seconds_field("replica.fetch.backoff.ms")
     backoff_max_s: float = 5.0
-    timeout_s: float = 30.0
+    timeout_s: float = seconds_field("replica.socket.timeout.ms")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchContext:
+    """What all fetchers of a broker share."""
+
+    replicas: ReplicaContext
+    limits: FetchLimits
+    #: Returns the connection factory for a broker id.
+    dialer_of: Callable[[int], Dialer]
+    #: Returns the epoch of this broker's registration.
+    broker_epoch: Callable[[], int]
+    #: Replicas that start their log from the tier instead of fetching.
+    from_tier: FromTier = field(default_factory=FromTier)
 
 
 class ReplicaFetcher:
     """Fetches of one leader's partitions."""
 
-    def __init__(
-        self,
-        leader_id: int,
-        *,
-        node_id: int,
-        metadata: MetadataCache,
-        limits: FetchLimits,
-        dialer: Dialer,
-        broker_epoch: Callable[[], int],
-        monotonic: Callable[[], float],
-        from_tier: FromTier,
-    ) -> None:
-        """Create the fetcher of one leader without partitions.
-
-        ``broker_epoch``: returns the epoch of this broker's registration. ``monotonic`` returns
-        seconds. ``from_tier``: replicas that start their log from the tier instead of fetching.
-        """
+    def __init__(self, leader_id: int, context: FetchContext) -> None:
+        """Create the fetcher of one leader without partitions."""
         self.leader_id = leader_id
         self.partitions: dict[TopicPartition, Partition] = {}
-        self._node_id = node_id
-        self._metadata = metadata
-        self._limits = limits
-        self._dialer = dialer
-        self._broker_epoch = broker_epoch
-        self._monotonic = monotonic
-        self._from_tier = from_tier
+        self._context = context
+        self._limits = context.limits
+        self._monotonic = context.replicas.monotonic
+        self._from_tier = context.from_tier
         # Each partition has its own backoff: a failing disk must not delay others of this leader.
         self._backoffs: dict[TopicPartition, Backoff] = {}
         #: Set to end a pause early, because there is something new to fetch.
@@ -167,19 +163,19 @@ class ReplicaFetcher:
 
         Raises ConnectionError, OSError, TimeoutError or FrameError.
         """
-        endpoint = self._metadata.endpoint(self.leader_id)
+        endpoint = self._context.replicas.metadata.endpoint(self.leader_id)
         if endpoint is None:
             raise ConnectionError(f"broker {self.leader_id} has no known address")
         connection = await KafkaConnection.connect(
             endpoint.host,
             endpoint.port,
-            client_id=f"broker-{self._node_id}-fetcher",
-            dialer=self._dialer,
+            client_id=f"broker-{self._context.replicas.node_id}-fetcher",
+            dialer=self._context.dialer_of(self.leader_id),
         )
         self._handler.reset()
         try:
             # A leader that moved to another address gets a new connection and session.
-            while endpoint == self._metadata.endpoint(self.leader_id):
+            while endpoint == self._context.replicas.metadata.endpoint(self.leader_id):
                 await self._round(connection)
         finally:
             await connection.close()
@@ -226,8 +222,8 @@ class ReplicaFetcher:
         named, forgotten = self._handler.name(requested, self._forgotten)
         self._forgotten.clear()
         return ReplicaFetchRequest(
-            replica_id=self._node_id,
-            broker_epoch=self._broker_epoch(),
+            replica_id=self._context.replicas.node_id,
+            broker_epoch=self._context.broker_epoch(),
             max_wait_ms=self._limits.wait_max_ms,
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.response_max_bytes,

@@ -2,12 +2,8 @@
 broker."""
 
 import asyncio
-from collections.abc import Callable
 
-from tidemark.tls.dialing import Dialer
-from tidemark_broker.replication.following.fetcher import FetchLimits, ReplicaFetcher
-from tidemark_broker.replication.following.tier_bootstrap import FromTier
-from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.following.fetcher import FetchContext, ReplicaFetcher
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import TopicPartition
 
@@ -15,28 +11,9 @@ from tidemark_broker.replication.types import TopicPartition
 class Fetchers:
     """Fetchers by leader, and their tasks."""
 
-    def __init__(
-        self,
-        *,
-        node_id: int,
-        metadata: MetadataCache,
-        limits: FetchLimits,
-        dialer_of: Callable[[int], Dialer],
-        broker_epoch: Callable[[], int],
-        monotonic: Callable[[], float],
-    ) -> None:
-        """Create it without fetchers.
-
-        ``dialer_of``: returns the connection factory for a broker id. ``broker_epoch``: returns the
-        epoch of this broker's registration. ``monotonic`` returns seconds.
-        """
-        self._node_id = node_id
-        self._metadata = metadata
-        self._limits = limits
-        self._dialer_of = dialer_of
-        self._broker_epoch = broker_epoch
-        self._monotonic = monotonic
-        self.from_tier = FromTier()
+    def __init__(self, context: FetchContext) -> None:
+        """Create it without fetchers."""
+        self.context = context
         #: Fetcher and its task, by the leader's broker id.
         self._fetchers: dict[int, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
@@ -75,16 +52,7 @@ class Fetchers:
         if known is not None:
             return known[0]
         # One connection serves all partitions of a leader.
-        fetcher = ReplicaFetcher(
-            leader_id,
-            node_id=self._node_id,
-            metadata=self._metadata,
-            limits=self._limits,
-            dialer=self._dialer_of(leader_id),
-            broker_epoch=self._broker_epoch,
-            monotonic=self._monotonic,
-            from_tier=self.from_tier,
-        )
+        fetcher = ReplicaFetcher(leader_id, self.context)
         task = asyncio.get_running_loop().create_task(
             fetcher.run(), name=f"fetcher of broker {leader_id}"
         )
@@ -99,4 +67,4 @@ class Fetchers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
-        await self.from_tier.close()
+        await self.context.from_tier.close()
