@@ -203,7 +203,7 @@ def group_metrics(groups: GroupCoordinator) -> Iterator[Metric]:
 
 def transaction_metrics(coordinator: TransactionCoordinator) -> Iterator[Metric]:
     """Yield sums over the partitions of ``__transaction_state`` that this broker leads."""
-    weight = sum(shard.weight_bytes for shard in list(coordinator.shards()))
-    yield single(broker_table.TRANSACTIONAL_IDS, coordinator.count)
-    yield single(broker_table.TRANSACTIONS_BYTES, weight)
-    yield single(broker_table.WITHOUT_MARKERS, coordinator.markers.unfinished)
+    shards = list(coordinator.coordinators.active())
+    yield single(broker_table.TRANSACTIONAL_IDS, sum(shard.count for shard in shards))
+    yield single(broker_table.TRANSACTIONS_BYTES, sum(shard.weight_bytes for shard in shards))
+    yield single(broker_table.WITHOUT_MARKERS, coordinator.markers.queue.unfinished)

@@ -3,13 +3,10 @@
 The first block is requested at the start and the next one before the current one is used up.
 Clients therefore seldom wait, and new producers get ids while there is no controller. Unused ids of
 a block are lost when the broker ends. Producers with a transactional id get theirs from the
-transaction coordinator; this module only contains the types of that request.
+transaction coordinator.
 """
 
 import asyncio
-from dataclasses import dataclass
-
-from kio.schema.errors import ErrorCode
 
 #: The next block is requested when fewer ids than this are left.
 _FEW = 100
@@ -62,30 +59,3 @@ class ProducerIds:
         if not self._ids:
             self._ids, self._following = self._following, range(0)
         return bool(self._ids)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitTransactionalId:
-    """InitProducerId request with a transactional id.
-
-    ``producer_id`` and ``producer_epoch`` are the producer's current identity, -1 for none
-    (KIP-360). The last two fields are those of KIP-939.
-    """
-
-    transactional_id: str
-    timeout_ms: int
-    producer_id: int
-    producer_epoch: int
-    enable_2pc: bool = False
-    keep_prepared: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Initialised:
-    """Identity of the initialised producer, -1 with an error."""
-
-    error: ErrorCode
-    producer_id: int = -1
-    producer_epoch: int = -1
-    ongoing_producer_id: int = -1
-    ongoing_producer_epoch: int = -1

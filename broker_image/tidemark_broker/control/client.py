@@ -50,6 +50,7 @@ from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
+from tidemark_broker.tasks import cancel
 from tidemark_broker.topic_changes.forwarder import ControllerLink
 
 logger = logging.getLogger(__name__)
@@ -502,8 +503,6 @@ async def first_of(*coroutines: Coroutine[None, None, None]) -> None:
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
     for task in done:
         task.result()

@@ -41,6 +41,7 @@ from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable
 from tidemark_broker.replication.threads import ThreadPool
 from tidemark_broker.security.user_store import UserSnapshot, UserStore
+from tidemark_broker.tasks import cancel, start_in
 
 logger = logging.getLogger(__name__)
 Q = TypeVar("Q")
@@ -86,9 +87,7 @@ class CommandSlots:
         """
         if not urgent and len(self._tasks) >= AT_ONCE + WAITING_MAX:
             return False
-        task = asyncio.create_task(self._work(frame) if urgent else self._in_turn(frame))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        start_in(self._tasks, self._work(frame) if urgent else self._in_turn(frame))
         return True
 
     async def _in_turn(self, frame: Frame) -> None:
@@ -97,10 +96,7 @@ class CommandSlots:
 
     async def close(self) -> None:
         """Drop waiting commands and cancel running ones."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(self._tasks)
 
 
 class CommandServer:

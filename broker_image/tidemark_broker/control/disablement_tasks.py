@@ -15,6 +15,7 @@ from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
+from tidemark_broker.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -154,9 +155,7 @@ class DisablementTasks:
         """Cancel the work. The controller repeats its request to the next process."""
         tasks = tuple(self._tasks.values())
         self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
 
 
 def _key(partition: Partition, request: control.DisableRemoteTopicRequest) -> _WorkKey:

@@ -8,7 +8,6 @@ leaders away.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +20,7 @@ from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, Role, log_start
 from tidemark_broker.replication.remote import RemoteSummary
 from tidemark_broker.replication.types import TopicIdPartition
+from tidemark_broker.tasks import set_within
 
 PARTITIONS_MAX = 5000
 INTERVAL_S = 1.0
@@ -156,9 +156,7 @@ class StatusReporter:
         The minimum pause collects failures of a full disk, which affect many replicas.
         """
         await asyncio.sleep(_LEAST_PAUSE_S)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(INTERVAL_S - _LEAST_PAUSE_S):
-                await self._kicked.wait()
+        await set_within(self._kicked, INTERVAL_S - _LEAST_PAUSE_S)
 
     def _changed(self) -> list[control.PartitionStatus]:
         """Return the statuses that differ from the last acknowledged ones.

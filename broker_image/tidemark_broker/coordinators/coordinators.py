@@ -32,6 +32,7 @@ from tidemark_broker.purgatory import PartitionChange, Purgatory, Watch
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.threads import ThreadPool
+from tidemark_broker.tasks import cancel, set_within, start_in
 
 logger = logging.getLogger(__name__)
 
@@ -278,9 +279,7 @@ class Coordinators(Generic[S]):
         # Watched before loading, because the load waits for commits of its own partition.
         key = (PartitionChange.HIGH_WATERMARK, partition.tp)
         self._purgatory.watch(self._watch, key, partition.partition)
-        task = asyncio.get_running_loop().create_task(self._load(coordinator))
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        start_in(self._loads, self._load(coordinator))
 
     def _new_coordinator(self, partition: Partition) -> _PartitionCoordinator[S]:
         log, deadlines = CoordinatorLog(partition), Deadlines[Hashable](self._earlier.set)
@@ -379,11 +378,7 @@ class Coordinators(Generic[S]):
         while True:
             self._earlier.clear()
             wait_s = self._expire()
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._earlier.wait()
-            except TimeoutError:
-                pass
+            await set_within(self._earlier, wait_s)
 
     def _expire(self) -> float:
         """Handle expired deadlines for one time slice. Return the seconds until the next call.
@@ -422,9 +417,7 @@ class Coordinators(Generic[S]):
         """Give up all partitions and cancel loading."""
         for coordinator in tuple(self._coordinators.values()):
             self._resign(coordinator)
-        for task in self._loads:
-            task.cancel()
-        await asyncio.gather(*self._loads, return_exceptions=True)
+        await cancel(self._loads)
 
 
 def _is_in_use(coordinator: _PartitionCoordinator[S]) -> bool:

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import (
     Awaitable,
     Callable,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
@@ -52,6 +51,7 @@ from tidemark_broker.groups.shard import GroupShard
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
 from tidemark_broker.replication.threads import ThreadPool
+from tidemark_broker.tasks import cancel, start_in
 
 logger = logging.getLogger(__name__)
 A = TypeVar("A")
@@ -276,15 +276,10 @@ class GroupCoordinator:
         return None if view is None else view.name
 
     def _offload(self, shard: GroupShard, made: Offload) -> None:
-        self._begin(self._assign(shard, made))
+        start_in(self._assigning, self._assign(shard, made))
 
     def _due(self, shard: GroupShard, group_id: str) -> None:
-        self._begin(self._due_in_turn(shard, group_id))
-
-    def _begin(self, assigning: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(assigning)
-        self._assigning.add(task)
-        task.add_done_callback(self._assigning.discard)
+        start_in(self._assigning, self._due_in_turn(shard, group_id))
 
     async def _due_in_turn(self, shard: GroupShard, group_id: str) -> None:
         async with shard.turn(group_id):
@@ -466,9 +461,7 @@ class GroupCoordinator:
 
     async def close(self) -> None:
         """Cancel computations and give up all partitions."""
-        for task in tuple(self._assigning):
-            task.cancel()
-        await asyncio.gather(*self._assigning, return_exceptions=True)
+        await cancel(self._assigning)
         await self.coordinators.close()
 
 

@@ -24,6 +24,7 @@ from tidemark.tier.stores.objects import StoreUnavailable
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteStatus
 from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.tasks import cancel, set_within
 
 logger = logging.getLogger(__name__)
 
@@ -143,8 +144,7 @@ class StoreGuard:
 
     async def close(self) -> None:
         if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+            await cancel([self._watcher])
             self._watcher = None
 
     def _open(self) -> None:
@@ -191,11 +191,7 @@ class StoreGuard:
     async def _pause(self, seconds: float) -> None:
         """Sleep until the time is over or a check is requested, with a minimum pause."""
         await asyncio.sleep(min(_CHECK_PAUSE_S, seconds))
-        try:
-            async with asyncio.timeout(max(0.0, seconds - _CHECK_PAUSE_S)):
-                await self._wake_up.wait()
-        except TimeoutError:
-            return
+        await set_within(self._wake_up, max(0.0, seconds - _CHECK_PAUSE_S))
 
     def _fresh_backoff(self) -> Backoff:
         return Backoff(

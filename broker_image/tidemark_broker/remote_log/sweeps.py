@@ -22,6 +22,7 @@ from tidemark.tier.stores.objects import StoreError
 from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.remote_log.tier_failure import jittered
 from tidemark_broker.replication.threads import ThreadsBusy
+from tidemark_broker.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,7 @@ class Sweeps:
         """Stop after the page of keys in progress."""
         self._stop.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel([self._task])
 
     def gauges(self) -> Mapping[Metric, float]:
         """Return the remains of this broker's sweep, if it was the last one."""

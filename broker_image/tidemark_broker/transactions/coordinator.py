@@ -3,11 +3,9 @@ to write, and queries of other brokers.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -22,24 +20,22 @@ from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog
 from tidemark_broker.producer_ids import (
-    Initialised,
-    InitTransactionalId,
     ProducerIds,
 )
 from tidemark_broker.replication.partition import ReplicaContext
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.tasks import cancel
 from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.core.markers import Marker, TransactionKey
 from tidemark_broker.transactions.core.metadata import (
     EPOCH_BUMP_LEVEL,
-    NO_PRODUCER_ID,
     PREPARED,
     Producer,
     TransactionMetadata,
 )
 from tidemark_broker.transactions.inquiries import Inquiries
 from tidemark_broker.transactions.marker_sender import MarkerSender
-from tidemark_broker.transactions.shard import TransactionLimits, TransactionShard
+from tidemark_broker.transactions.shard import ShardContext, TransactionLimits, TransactionShard
 from tidemark_broker.transactions.wire import (
     QueryCoordinatorRequest,
     QueryCoordinatorResponse,
@@ -48,8 +44,6 @@ from tidemark_broker.transactions.wire import (
     WireVerdict,
 )
 
-#: Longest wait for a block of producer ids. Clients retry.
-_FRESH_ID_WAIT_S = 5.0
 #: Inquiries, each of which may append a record, before the loop is yielded.
 _ANSWERED_AT_ONCE = 25
 
@@ -77,12 +71,6 @@ class TransactionCoordinator:
         producer ids. ``write_markers``: writes transaction markers (the control records at the end
         of a transaction) to partitions that this broker leads, and returns an error code for each.
         """
-        self.limits = limits
-        # Memory of all transactional ids of this broker, with its limit.
-        self.room = MemoryShares(limits.bytes_max)
-        self._context = context
-        self._producer_ids = producer_ids
-        self._tasks: set[asyncio.Task[None]] = set()
         # One shard for each led partition of __transaction_state.
         self.coordinators: Coordinators[TransactionShard] = Coordinators(
             TRANSACTION_STATE_TOPIC,
@@ -115,45 +103,13 @@ class TransactionCoordinator:
             leader_of=partial(finder.leader_of, TRANSACTION_STATE_TOPIC),
             answer_here=self.answer,
         )
+        self.shared = ShardContext(
+            limits, context, producer_ids, self.markers, MemoryShares(limits.bytes_max)
+        )
         context.role_changed.append(self.coordinators.role_changed)
 
     def _shard(self, log: CoordinatorLog, deadlines: Deadlines[Hashable]) -> TransactionShard:
-        return TransactionShard(log, deadlines, self)
-
-    def shard_of(self, transactional_id: str) -> TransactionShard:
-        """Return the state that contains the id. Raises :class:`CoordinatorError`."""
-        return self.coordinators.shard_of(transactional_id)
-
-    async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
-        """Handle InitProducerId: return the producer's id and epoch, or an error.
-
-        See :func:`rules.init_producer_id`. Two-phase commit (KIP-939) is off, as in Kafka by
-        default.
-        """
-        if request.enable_2pc:
-            return Initialised(error=ErrorCode.transactional_id_authorization_failed)
-        if request.keep_prepared:
-            return Initialised(error=ErrorCode.unsupported_version)
-        # With an id, a producer requests a higher epoch after an error (KIP-360). -1: a new
-        # producer.
-        # -1 marks a new producer (KIP-360).
-        expected = Producer(request.producer_id, request.producer_epoch)
-        try:
-            # An error of the coordinator becomes a code in the answer, not an exception.
-            decision = await self.shard_of(request.transactional_id).init_producer_id(
-                request.transactional_id,
-                expected=None if expected.producer_id == NO_PRODUCER_ID else expected,
-                timeout_ms=request.timeout_ms,
-            )
-        except CoordinatorError as failed:
-            return Initialised(error=failed.error_code)
-        if decision.error is not ErrorCode.none or decision.producer is None:
-            return Initialised(error=decision.error)
-        return Initialised(
-            error=ErrorCode.none,
-            producer_id=decision.producer.producer_id,
-            producer_epoch=decision.producer.epoch,
-        )
+        return TransactionShard(log, deadlines, self.shared)
 
     def describe(self, transactional_id: str) -> TransactionMetadata | None:
         """Return the committed state, None for an unknown id.
@@ -161,55 +117,12 @@ class TransactionCoordinator:
         Of a decided transaction only partitions without markers are included. Raises
         :class:`CoordinatorError`.
         """
-        shard = self.shard_of(transactional_id)
+        shard = self.coordinators.shard_of(transactional_id)
         known = shard.describe(transactional_id)
         if known is None or known.state not in PREPARED:
             return known
-        left = self.markers.left((shard.partition, transactional_id))
+        left = self.markers.queue.left((shard.partition, transactional_id))
         return replace(known, partitions=known.partitions & left)
-
-    @property
-    def count(self) -> int:
-        """Number of transactional ids."""
-        return sum(shard.count for shard in self.shards())
-
-    @property
-    def is_loading(self) -> bool:
-        """True while any partition is loading."""
-        return self.coordinators.loading
-
-    # ------------------------------------------------------------ interface of the shards
-
-    def wall_ms(self) -> int:
-        """See :class:`shard.Around`, also for the next methods."""
-        return self._context.wall_ms()
-
-    def now_s(self) -> float:
-        return self._context.monotonic()
-
-    async def fresh_producer_id(self) -> int:
-        fresh = await self._producer_ids.next_id(_FRESH_ID_WAIT_S)
-        # Kafka's code while ids are not available; clients retry.
-        if fresh is None:
-            raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
-        return fresh
-
-    def write_markers(
-        self,
-        shard: TransactionShard,
-        transactional_id: str,
-        marker: Marker,
-        partitions: AbstractSet[TopicPartition],
-    ) -> None:
-        self.markers.add((shard.partition, transactional_id), marker, partitions)
-
-    def resigned(self, shard: TransactionShard) -> None:
-        self.markers.drop(shard.partition)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _markers_written(self, key: TransactionKey, marker: Marker) -> None:
         partition, transactional_id = key
@@ -251,7 +164,7 @@ class TransactionCoordinator:
         ]
         producer = Producer(inquiry.producer_id, inquiry.producer_epoch)
         try:
-            shard = self.shard_of(inquiry.transactional_id)
+            shard = self.coordinators.shard_of(inquiry.transactional_id)
             # Verification only reads, so it is answered without waiting.
             if not inquiry.adds:
                 verdict = shard.verify_partitions(
@@ -281,14 +194,8 @@ class TransactionCoordinator:
 
         Its leader may know it earlier, but a marker for an unknown partition could not be placed.
         """
-        view = self._context.metadata.topics.get(tp.topic)
+        view = self.shared.replicas.metadata.topics.get(tp.topic)
         return view is not None and tp.partition in view.partitions
-
-    # ------------------------------------------------------------ lifecycle
-
-    def shards(self) -> Iterator[TransactionShard]:
-        """Yield all active shards."""
-        return self.coordinators.active()
 
     async def run(self) -> None:
         """Run the background work until cancelled."""
@@ -299,8 +206,7 @@ class TransactionCoordinator:
     async def close(self) -> None:
         """Give up all partitions and close the connections."""
         await self.coordinators.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, self.inquiries.close(), return_exceptions=True)
+        await cancel(self.shared.tasks)
+        await self.inquiries.close()
         for links in self._links:
             await links.close()

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire.framing import FrameError
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.tasks import cancel
 from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.core.metadata import Producer
 from tidemark_broker.transactions.wire import (
@@ -163,9 +164,7 @@ class Inquiries:
     async def close(self) -> None:
         """Cancel the tasks that send queries."""
         tasks = [queue.task for queue in self._waiting.values() if queue.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
 
 
 def _answer(answer: "asyncio.Future[Sequence[ErrorCode]]", verdict: Sequence[ErrorCode]) -> None:

@@ -6,7 +6,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 
 from kio.schema.errors import ErrorCode
 
@@ -14,6 +13,7 @@ from tidemark.error_text import error_text
 from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.tasks import set_within
 from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.core.markers import (
     DELETED,
@@ -62,36 +62,23 @@ class MarkerSender:
         self._write_here = write_here
         self._finished = finished
         self._now = now
-        self._queue = MarkerQueue(self._leader_of)
+        self.queue = MarkerQueue(self._leader_of)
         #: Set when the queue may have something to send.
         self._woken = asyncio.Event()
-
-    @property
-    def unfinished(self) -> int:
-        """Number of transactions with missing markers."""
-        return self._queue.unfinished
 
     def add(
         self, key: TransactionKey, marker: Marker, partitions: Iterable[TopicPartition]
     ) -> None:
         """Queue a marker. See :meth:`MarkerQueue.add`."""
-        self._queue.add(key, marker, partitions)
+        self.queue.add(key, marker, partitions)
         self._woken.set()
-
-    def drop(self, partition: int) -> None:
-        """Drop queued markers. See :meth:`MarkerQueue.drop`."""
-        self._queue.drop(partition)
-
-    def left(self, key: TransactionKey) -> AbstractSet[TopicPartition]:
-        """Return missing partitions. See :meth:`MarkerQueue.left`."""
-        return self._queue.left(key)
 
     async def run(self) -> None:
         """Send markers until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._woken.clear()
-                for broker, batch in self._queue.batches(self._now()).items():
+                for broker, batch in self.queue.batches(self._now()).items():
                     group.create_task(self._send(broker, batch))
                 # Transactions without partitions, or with deleted ones only, finish without a
                 # request.
@@ -99,20 +86,16 @@ class MarkerSender:
                 await self._sleep()
 
     async def _report_finished(self) -> None:
-        for number, (key, marker) in enumerate(self._queue.finished(), start=1):
+        for number, (key, marker) in enumerate(self.queue.finished(), start=1):
             self._finished(key, marker)
             if number % _FINISHED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     async def _sleep(self) -> None:
-        next_s = self._queue.next_s()
+        next_s = self.queue.next_s()
         # Without a next time the sender waits for an event.
         wait_s = None if next_s is None else max(next_s - self._now(), _SLEEP_MIN_S)
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._woken.wait()
-        except TimeoutError:
-            pass
+        await set_within(self._woken, wait_s)
 
     def _leader_of(self, tp: TopicPartition) -> int:
         view = self._cluster.topics.get(tp.topic)
@@ -125,7 +108,7 @@ class MarkerSender:
     async def _send(self, broker: int, batch: Sequence[MarkerWrite]) -> None:
         errors = await self._errors(broker, batch)
         by_write = dict(zip(batch, errors, strict=True))
-        self._queue.answered(broker, batch, by_write.__getitem__, self._now())
+        self.queue.answered(broker, batch, by_write.__getitem__, self._now())
         self._woken.set()
 
     async def _errors(self, broker: int, batch: Sequence[MarkerWrite]) -> Sequence[ErrorCode]:

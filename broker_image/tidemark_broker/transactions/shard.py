@@ -7,11 +7,10 @@ client still waits.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -25,7 +24,10 @@ from tidemark_broker.coordinators.log import (
     CoordinatorRecord,
     TransactionalProducer,
 )
+from tidemark_broker.producer_ids import ProducerIds
+from tidemark_broker.replication.partition import ReplicaContext
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.tasks import start_in
 from tidemark_broker.transactions.core import decisions
 from tidemark_broker.transactions.core.decisions import Decision
 from tidemark_broker.transactions.core.markers import Marker
@@ -37,6 +39,7 @@ from tidemark_broker.transactions.core.metadata import (
 )
 from tidemark_broker.transactions.core.records import key_of, value_of
 from tidemark_broker.transactions.core.transactional_ids import Transactions
+from tidemark_broker.transactions.marker_sender import MarkerSender
 
 #: Longest wait for the commit of a change, after which the client must retry.
 _COMMIT_WAIT_S = 30.0
@@ -56,6 +59,8 @@ _PARTITIONS_MAX = 5_000
 _MARGIN_BYTES = 1024
 _RETRY = Backoff(first_s=0.05, most_s=5.0)
 _EXPIRY = object()
+#: Longest wait for a block of producer ids. Clients retry.
+_FRESH_ID_WAIT_S = 5.0
 
 Rule = Callable[[TransactionMetadata | None, int | None], Decision]
 
@@ -71,41 +76,19 @@ class TransactionLimits:
     bytes_max: int = key_field("tidemark.transactions.bytes.max")
 
 
-class Around(Protocol):
-    """Shared parts of a broker's shards."""
+@dataclass(frozen=True, slots=True)
+class ShardContext:
+    """What all shards of a broker share."""
 
-    @property
-    def limits(self) -> TransactionLimits: ...
-
-    def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
-
-    def now_s(self) -> float:
-        """Seconds of the clock of deadlines."""
-
-    @property
-    def room(self) -> MemoryShares:
-        """Memory of the ids and their state, with its limit."""
-
-    async def fresh_producer_id(self) -> int:
-        """Return an unused producer id. Raises CoordinatorError."""
-
-    def write_markers(
-        self,
-        shard: "TransactionShard",
-        transactional_id: str,
-        marker: Marker,
-        partitions: AbstractSet[TopicPartition],
-    ) -> None:
-        """Write markers until all partitions have them, then call
-        :meth:`TransactionShard.markers_written`.
-        """
-
-    def resigned(self, shard: "TransactionShard") -> None:
-        """Stop writing markers of the shard."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the background."""
+    limits: TransactionLimits
+    replicas: ReplicaContext
+    producer_ids: ProducerIds
+    #: Sends markers to the leaders of a transaction's partitions until each is written.
+    markers: MarkerSender
+    #: Memory of the ids and their state, with its limit.
+    room: MemoryShares
+    #: Work in the background.
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class TransactionShard:
@@ -115,11 +98,13 @@ class TransactionShard:
     cannot append at the moment.
     """
 
-    def __init__(self, log: CoordinatorLog, deadlines: Deadlines[Hashable], around: Around) -> None:
+    def __init__(
+        self, log: CoordinatorLog, deadlines: Deadlines[Hashable], context: ShardContext
+    ) -> None:
         self.log = log
         self.partition = log.partition.partition
         self._deadlines = deadlines
-        self._around = around
+        self._context = context
         self._table = Transactions()
         self._settling: dict[str, asyncio.Future[None]] = {}
         self._retries: dict[str, Backoff] = {}
@@ -147,10 +132,10 @@ class TransactionShard:
 
     def loaded(self, now_s: float) -> None:
         """Become active, and complete the decisions of the previous coordinator."""
-        self._around.room.used_bytes += self._table.weight_bytes
+        self._context.room.used_bytes += self._table.weight_bytes
         self._deadlines.schedule(_EXPIRY, now_s + _EXPIRY_INTERVAL_S)
         # In the background, since a partition may have a hundred thousand ids.
-        self._around.spawn(self._take_over())
+        start_in(self._context.tasks, self._take_over())
 
     async def _take_over(self) -> None:
         """Follow up on all committed states, which is harmless if repeated.
@@ -173,18 +158,18 @@ class TransactionShard:
         """
         if key is _EXPIRY:
             self._deadlines.schedule(_EXPIRY, now_s + _EXPIRY_INTERVAL_S)
-            self._around.spawn(self._forget_unused())
+            start_in(self._context.tasks, self._forget_unused())
         elif isinstance(key, _Completion):
             self._complete(key.transactional_id)
         else:
-            self._around.spawn(self._abort_if_timed_out(str(key)))
+            start_in(self._context.tasks, self._abort_if_timed_out(str(key)))
 
     def resigned(self) -> None:
         """Give up the partition. The next coordinator continues from the committed state."""
-        self._around.room.used_bytes -= self._table.weight_bytes
+        self._context.room.used_bytes -= self._table.weight_bytes
         for transactional_id in self._table.ids():
-            self._around.room.forget_owner(transactional_id)
-        self._around.resigned(self)
+            self._context.room.forget_owner(transactional_id)
+        self._context.markers.queue.drop(self.partition)
         # The waiting requests then fail with NOT_COORDINATOR.
         for settling in self._settling.values():
             settling.cancel()
@@ -196,7 +181,7 @@ class TransactionShard:
         self, transactional_id: str, *, expected: Producer | None, timeout_ms: int
     ) -> Decision:
         """Decide InitProducerId and commit the change. See :func:`rules.init_producer_id`."""
-        if not 0 < timeout_ms <= self._around.limits.timeout_max_ms:
+        if not 0 < timeout_ms <= self._context.limits.timeout_max_ms:
             return Decision(error=ErrorCode.invalid_transaction_timeout)
         return await self._change(
             transactional_id,
@@ -204,7 +189,7 @@ class TransactionShard:
                 known,
                 expected=expected,
                 timeout_ms=timeout_ms,
-                now_ms=self._around.wall_ms(),
+                now_ms=self._context.replicas.wall_ms(),
                 fresh_producer_id=fresh,
             ),
         )
@@ -230,7 +215,7 @@ class TransactionShard:
                 producer=producer,
                 partitions=partitions,
                 version=version,
-                now_ms=self._around.wall_ms(),
+                now_ms=self._context.replicas.wall_ms(),
             ),
         )
         return decision.error
@@ -257,7 +242,7 @@ class TransactionShard:
                 producer=producer,
                 commit=commit,
                 version=version,
-                now_ms=self._around.wall_ms(),
+                now_ms=self._context.replicas.wall_ms(),
                 fresh_producer_id=fresh,
             ),
         )
@@ -283,7 +268,10 @@ class TransactionShard:
         self.log.check()
         decision = self._table.decide(transactional_id, lambda known: rule(known, None))
         if decision.needs_producer_id:
-            fresh = await self._around.fresh_producer_id()
+            fresh = await self._context.producer_ids.next_id(_FRESH_ID_WAIT_S)
+            # Kafka's code while ids are not available; clients retry.
+            if fresh is None:
+                raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
             # The leadership or the id's state may have changed during the wait for the id.
             self.log.check()
             decision = self._table.decide(transactional_id, lambda known: rule(known, fresh))
@@ -315,7 +303,7 @@ class TransactionShard:
             return True
         size = len(transactional_id.encode()) + value_bytes + _MARGIN_BYTES
         is_small = size <= self.log.partition.log.config.max_message_bytes
-        return is_small and not self._around.room.is_full_for(0)
+        return is_small and not self._context.room.is_full_for(0)
 
     def _append(
         self, transactional_id: str, change: TransactionMetadata | None, value: bytes | None
@@ -327,7 +315,7 @@ class TransactionShard:
         end_offset = self.log.append([CoordinatorRecord(key_of(transactional_id), value)])
         before = self._table.weight_bytes
         self._table.appended(transactional_id, change)
-        self._around.room.add(transactional_id, self._table.weight_bytes - before)
+        self._context.room.add(transactional_id, self._table.weight_bytes - before)
         committed = self.log.committed(end_offset)
         committed.add_done_callback(partial(self._committed, transactional_id))
         return committed
@@ -343,7 +331,7 @@ class TransactionShard:
         # Memory is accounted by the difference, since the new state replaces the old one.
         before = self._table.weight_bytes
         metadata = self._table.committed(transactional_id)
-        self._around.room.add(transactional_id, self._table.weight_bytes - before)
+        self._context.room.add(transactional_id, self._table.weight_bytes - before)
         self._deadlines.cancel(transactional_id)
         # Markers of a prepared transaction, or the timeout of an open one.
         if metadata is not None:
@@ -359,9 +347,11 @@ class TransactionShard:
             self._write_markers(transactional_id, metadata)
         elif metadata.state is TransactionState.ONGOING:
             # The deadline uses the monotonic clock, while the start is recorded in wall time.
-            open_ms = self._around.wall_ms() - metadata.started_ms
+            open_ms = self._context.replicas.wall_ms() - metadata.started_ms
             left_s = (metadata.timeout_ms - open_ms + 1) / 1000
-            self._deadlines.schedule(transactional_id, self._around.now_s() + max(left_s, 0.0))
+            self._deadlines.schedule(
+                transactional_id, self._context.replicas.monotonic() + max(left_s, 0.0)
+            )
 
     def has_prepared(self, transactional_id: str) -> bool:
         """Return whether markers of a transaction are being written."""
@@ -392,7 +382,7 @@ class TransactionShard:
             commit=metadata.state is TransactionState.PREPARE_COMMIT,
             version=metadata.version,
         )
-        self._around.write_markers(self, transactional_id, marker, metadata.partitions)
+        self._context.markers.add((self.partition, transactional_id), marker, metadata.partitions)
 
     def markers_written(self, transactional_id: str, marker: Marker) -> None:
         """Complete the transaction, because all partitions have its marker."""
@@ -415,10 +405,10 @@ class TransactionShard:
         ):
             return
         try:
-            completed = known.completed(self._around.wall_ms())
+            completed = known.completed(self._context.replicas.wall_ms())
             self._append(transactional_id, completed, value_of(completed))
         except CoordinatorError:
-            now_s = self._around.now_s()
+            now_s = self._context.replicas.monotonic()
             retry = self._retries.get(transactional_id, _RETRY).failed(now_s)
             self._retries[transactional_id] = retry
             self._deadlines.schedule(_Completion(transactional_id), retry.until_s)
@@ -434,7 +424,7 @@ class TransactionShard:
         """
 
         def rule(known: TransactionMetadata | None, fresh: int | None) -> Decision:
-            now_ms = self._around.wall_ms()
+            now_ms = self._context.replicas.wall_ms()
             if known is None or not known.has_timed_out(now_ms):
                 return Decision()
             return decisions.fence(known, now_ms=now_ms, fresh_producer_id=fresh)
@@ -444,10 +434,10 @@ class TransactionShard:
         known = self._table.get(transactional_id)
         is_open = known is not None and known.state is TransactionState.ONGOING
         if is_open and not self.log.ended:  # another change came first, or the append failed
-            self._deadlines.schedule(transactional_id, self._around.now_s() + 1.0)
+            self._deadlines.schedule(transactional_id, self._context.replicas.monotonic() + 1.0)
 
     async def _forget_unused(self) -> None:
-        expiration_ms, now_ms = self._around.limits.expiration_ms, self._around.wall_ms()
+        expiration_ms, now_ms = self._context.limits.expiration_ms, self._context.replicas.wall_ms()
         forgotten = 0
         try:
             for number, (transactional_id, _) in enumerate(self._table.all()):

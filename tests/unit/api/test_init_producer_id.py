@@ -14,10 +14,12 @@ from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
 from tidemark_broker.api.transactions import producer_transactions
 from tidemark_broker.api.transactions.producer_transactions import InitProducerIdResponse
-from tidemark_broker.producer_ids import Initialised, InitTransactionalId, ProducerIds
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.acls import Operation, PatternType, Permission, ResourceType
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.transactions.core.decisions import Decision
+from tidemark_broker.transactions.core.metadata import Producer
 
 
 async def init(
@@ -84,11 +86,19 @@ async def test_an_empty_transactional_id_is_rejected() -> None:
 
 
 class FencingCoordinator:
-    async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
-        assert request == InitTransactionalId(
-            transactional_id="t", timeout_ms=60_000, producer_id=4, producer_epoch=5
-        )
-        return Initialised(error=ErrorCode.producer_fenced)
+    """Coordinator, its partitions, and the state of the only one."""
+
+    @property
+    def coordinators(self) -> "FencingCoordinator":
+        return self
+
+    def shard_of(self, transactional_id: str) -> "FencingCoordinator":
+        assert transactional_id == "t"
+        return self
+
+    async def init_producer_id(self, transactional_id: str, **request: Any) -> Decision:
+        assert request == {"expected": Producer(4, 5), "timeout_ms": 60_000}
+        return Decision(error=ErrorCode.producer_fenced)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class ShardBench:
 
     def _shard(self) -> TransactionShard | None:
         try:
-            return self.coordinator.shard_of(ID)
+            return self.coordinator.coordinators.shard_of(ID)
         except CoordinatorError as error:
             if error.error_code is not ErrorCode.coordinator_load_in_progress:
                 raise
@@ -195,7 +195,7 @@ async def test_uncommitted_decisions_are_never_announced_nor_withdrawn(
         await made.leads(4, isr=(1, 2))
         # The shard does not load before its log is committed in the new epoch.
         with pytest.raises(CoordinatorError):
-            made.coordinator.shard_of(ID)
+            made.coordinator.coordinators.shard_of(ID)
         await made.node.receive(
             row(leader=1, leader_epoch=4, partition_epoch=5, replicas=(1, 2), isr=(1,))
         )
@@ -237,11 +237,11 @@ async def test_reloaded_coordinator_writes_no_second_marker(
         )
         await made.node.receive(with_follower)  # broker 2 does not fetch
         made.marker_error = ErrorCode.none
-        await until(lambda: not made.coordinator.markers.unfinished)
+        await until(lambda: not made.coordinator.markers.queue.unfinished)
         assert len(made.written) == 2
         # The coordinator loads the prepared transaction again, because its completion is not
         # committed.
-        shard.loaded(made.coordinator.now_s())
+        shard.loaded(made.node.context.monotonic())
         await asyncio.sleep(0.05)
         await made.node.receive(replace(with_follower, partition_epoch=5, isr=(1,)))
         await until(lambda: state(shard) is COMMITTED)
@@ -266,7 +266,7 @@ async def test_markers_written_during_a_stall_count(
         stall.turned(time.monotonic() - 10.0)
         assert stall.must_be_silent(time.monotonic())
         made.marker_error = ErrorCode.none
-        await until(lambda: not made.coordinator.markers.unfinished)
+        await until(lambda: not made.coordinator.markers.queue.unfinished)
         await asyncio.sleep(0.02)
         # The markers are written, and their completion waits for the session.
         assert state(shard) is TransactionState.PREPARE_COMMIT
@@ -428,7 +428,7 @@ async def test_one_client_that_makes_up_ids_leaves_room_for_others(
         # After loading, the memory is counted from the ids themselves.
         await made.leads(4)
         await made.shard()
-        assert made.coordinator.room.used_bytes == 6 * 600 + len("id0") * 5 + len("bob's")
+        assert made.coordinator.shared.room.used_bytes == 6 * 600 + len("id0") * 5 + len("bob's")
 
 
 async def test_a_marker_is_sent_to_the_current_leader(
@@ -511,7 +511,7 @@ async def test_failed_markers_are_retried(tmp_path: Path, monkeypatch: pytest.Mo
         # In this time the markers fail several times.
         await asyncio.sleep(0.1)
         assert state(shard) is TransactionState.PREPARE_ABORT
-        assert made.coordinator.markers.unfinished == 1
+        assert made.coordinator.markers.queue.unfinished == 1
         made.marker_error = ErrorCode.none
         await until(lambda: state(shard) is ABORTED)
-        assert made.coordinator.markers.unfinished == 0
+        assert made.coordinator.markers.queue.unfinished == 0

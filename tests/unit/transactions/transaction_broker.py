@@ -125,7 +125,9 @@ class TransactionBroker:
             )
         )
         await until(
-            lambda: not self.transactions.is_loading and not self.groups.coordinators.loading
+            lambda: (
+                not self.transactions.coordinators.loading and not self.groups.coordinators.loading
+            )
         )
 
     async def ask(self, key: int, version: int, principal: str = "User:ann", **values: Any) -> Any:

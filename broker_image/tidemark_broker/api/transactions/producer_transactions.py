@@ -57,10 +57,10 @@ from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.coordinator_lookup import partition_of
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.producer_ids import Initialised, InitTransactionalId
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
-from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_LEVEL, Producer
+from tidemark_broker.transactions.core.decisions import Decision
+from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_LEVEL, NO_PRODUCER_ID, Producer
 
 # ---------------------------------------------------------------- InitProducerId
 
@@ -76,8 +76,8 @@ class InitProducerIdResponse:
     """The producer's identity, -1 with an error."""
 
     error_code: ErrorCode
-    producer_id: int
-    producer_epoch: int
+    producer_id: int = -1
+    producer_epoch: int = -1
     ongoing_txn_producer_id: int = -1
     ongoing_txn_producer_epoch: int = -1
     throttle_time: timedelta = ZERO
@@ -85,42 +85,54 @@ class InitProducerIdResponse:
 
 async def init_producer_id(request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
     """Assign or confirm the identity of a producer."""
-    found = await _init(request, call)
-    error = found.error
+    decision = await _init(request, call)
+    error = decision.error
     # KIP-588: older clients only know INVALID_PRODUCER_EPOCH, which is fatal for them too.
     if error is ErrorCode.producer_fenced and call.version < _INIT_FENCED_SINCE:
         error = ErrorCode.invalid_producer_epoch
+    if error is not ErrorCode.none or decision.producer is None:
+        return InitProducerIdResponse(error_code=error)
     return InitProducerIdResponse(
         error_code=error,
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
-        ongoing_txn_producer_id=found.ongoing_producer_id,
-        ongoing_txn_producer_epoch=found.ongoing_producer_epoch,
+        producer_id=decision.producer.producer_id,
+        producer_epoch=decision.producer.epoch,
     )
 
 
-async def _init(request: InitProducerIdRequest, call: Call) -> Initialised:
+async def _init(request: InitProducerIdRequest, call: Call) -> Decision:
     """Authorize the request, and return a producer id and epoch or an error."""
-    transactional_id, services = request.transactional_id, call.services
-    refused = _init_refusal(transactional_id, request, call.client)
+    refused = _init_refusal(request.transactional_id, request, call.client)
     if refused is not ErrorCode.none:
-        return Initialised(error=refused)
+        return Decision(error=refused)
     # With a transactional id its coordinator decides. It may fence an older producer.
-    if transactional_id is not None:
-        initialisation = InitTransactionalId(
-            transactional_id=transactional_id,
-            timeout_ms=milliseconds(request.transaction_timeout),
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            enable_2pc=request.enable2_pc,
-            keep_prepared=request.keep_prepared_txn,
-        )
-        return await services.transactions.init_producer_id(initialisation)
+    if request.transactional_id is not None:
+        return await _init_transactional(request.transactional_id, request, call)
     # An idempotent producer without a transactional id gets any unused id.
-    producer_id = await services.producer_ids.next_id(call.wait_s(_WAIT_S))
+    producer_id = await call.services.producer_ids.next_id(call.wait_s(_WAIT_S))
     if producer_id is None:
-        return Initialised(error=ErrorCode.coordinator_load_in_progress)
-    return Initialised(error=ErrorCode.none, producer_id=producer_id, producer_epoch=0)
+        return Decision(error=ErrorCode.coordinator_load_in_progress)
+    return Decision(producer=Producer(producer_id, 0))
+
+
+async def _init_transactional(
+    transactional_id: str, request: InitProducerIdRequest, call: Call
+) -> Decision:
+    # Two-phase commit (KIP-939) is off, as in Kafka by default.
+    if request.enable2_pc:
+        return Decision(error=ErrorCode.transactional_id_authorization_failed)
+    if request.keep_prepared_txn:
+        return Decision(error=ErrorCode.unsupported_version)
+    # After an error, a producer names itself to get a higher epoch (KIP-360). -1: a new producer.
+    expected = Producer(request.producer_id, request.producer_epoch)
+    try:
+        shard = call.services.transactions.coordinators.shard_of(transactional_id)
+        return await shard.init_producer_id(
+            transactional_id,
+            expected=None if expected.producer_id == NO_PRODUCER_ID else expected,
+            timeout_ms=milliseconds(request.transaction_timeout),
+        )
+    except CoordinatorError as failed:
+        return Decision(error=failed.error_code)
 
 
 def _init_refusal(
@@ -354,7 +366,7 @@ async def _call_coordinator(transaction: _Transaction, call: Call) -> None:
         transaction.set_all(ErrorCode.invalid_request)
         return
     try:
-        shard = call.services.transactions.shard_of(transactional_id)
+        shard = call.services.transactions.coordinators.shard_of(transactional_id)
         # Verification only reads the coordinator's memory, so it has no result to wait for.
         if transaction.verify_only:
             transaction.errors = shard.verify_partitions(
@@ -412,7 +424,8 @@ async def _offsets_error(request: AddOffsetsToTxnRequest, call: Call) -> ErrorCo
         return ErrorCode.coordinator_not_available
     partition = partition_of(request.group_id, len(view.partitions))
     try:
-        return await services.transactions.shard_of(request.transactional_id).add_partitions(
+        shard = services.transactions.coordinators.shard_of(request.transactional_id)
+        return await shard.add_partitions(
             request.transactional_id,
             producer=Producer(request.producer_id, request.producer_epoch),
             partitions={TopicPartition(GROUP_OFFSETS_TOPIC, partition)},
@@ -448,7 +461,7 @@ async def end(request: EndTxnRequest, call: Call) -> EndTxnResponse:
     if error is not ErrorCode.none:
         return EndTxnResponse(error_code=error)
     try:
-        shard = call.services.transactions.shard_of(request.transactional_id)
+        shard = call.services.transactions.coordinators.shard_of(request.transactional_id)
         # Only clients of version 5 receive the raised epoch, so only they may have it raised.
         ended = await shard.end(
             request.transactional_id,

@@ -182,10 +182,11 @@ async def list_transactions(
 ) -> ListTransactionsResponse:
     """List the transactions that this broker coordinates and that match the filters."""
     # Kafka answers LOADING rather than an incomplete list, and clients retry.
-    if call.services.transactions.is_loading:
+    coordinators = call.services.transactions.coordinators
+    if coordinators.loading:
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     # Reserved for all transactions, because the number of matches is not known yet.
-    if not call.has_room(call.services.transactions.count * _ID_BYTES):
+    if not call.has_room(sum(shard.count for shard in coordinators.active()) * _ID_BYTES):
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     try:
         matches = await _matcher(request.transactional_id_pattern)
@@ -218,7 +219,8 @@ def _looked_at(
 
     The caller yields the event loop between items. ``matches`` is the filter of transactional ids.
     """
-    transactions, now_ms = call.services.transactions, call.services.transactions.wall_ms()
+    transactions = call.services.transactions
+    now_ms = transactions.shared.replicas.wall_ms()
     states = {STATES_BY_LABEL.get(name) for name in request.state_filters}
     producers = set(request.producer_id_filters)
 
@@ -232,7 +234,7 @@ def _looked_at(
         open_ms = now_ms - known.started_ms
         return request.duration_filter < 0 or open_ms > request.duration_filter
 
-    for shard in transactions.shards():
+    for shard in transactions.coordinators.active():
         for transactional_id, known in shard.all():
             # The cheap filters run first, since an ACL check for each id is the slowest part.
             may = (

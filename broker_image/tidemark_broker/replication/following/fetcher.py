@@ -34,6 +34,7 @@ from tidemark_broker.replication.following.wire import (
 )
 from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
+from tidemark_broker.tasks import set_within
 
 logger = logging.getLogger(__name__)
 
@@ -152,11 +153,7 @@ class ReplicaFetcher:
     async def _pause(self, seconds: float) -> None:
         """Sleep until the time is over or a partition is added, perhaps with a new address."""
         self._changed.clear()
-        try:
-            async with asyncio.timeout(max(seconds, 0.01)):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+        await set_within(self._changed, max(seconds, 0.01))
 
     async def _session(self) -> None:
         """Connect to the leader and fetch until the connection fails or its address changes.

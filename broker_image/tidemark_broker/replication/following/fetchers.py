@@ -6,6 +6,7 @@ import asyncio
 from tidemark_broker.replication.following.fetcher import FetchContext, ReplicaFetcher
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.tasks import cancel
 
 
 class Fetchers:
@@ -61,10 +62,8 @@ class Fetchers:
 
     async def close(self) -> None:
         """End all tasks and wait for them."""
-        tasks = [task for _, task in self._fetchers.values()]
+        tasks = [*self._ending, *(task for _, task in self._fetchers.values())]
         self._fetchers.clear()
         self._leader_of.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
+        await cancel(tasks)
         await self.context.from_tier.close()

@@ -19,6 +19,7 @@ from tidemark_broker.replication.remote import (
     RemoteUnavailable,
 )
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +87,7 @@ class FromTier:
 
     async def close(self) -> None:
         """Cancel all starts and wait for them."""
-        tasks = self.running
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(self.running)
 
 
 async def start_from_tier(

@@ -7,11 +7,11 @@ tier.
 import asyncio
 import uuid
 import weakref
-from collections.abc import Iterable
 
 from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.replication.partition import Partition, Role, takeover
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
+from tidemark_broker.tasks import cancel
 
 AT_ONCE = 8
 
@@ -75,9 +75,6 @@ class TakeoverTasks:
         async with self._limit:
             await takeover.take_over(partition)
 
-    def cancel(self) -> Iterable[asyncio.Task[None]]:
-        """Cancel all attempts; return the tasks to await."""
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        return tasks
+    async def close(self) -> None:
+        """Cancel all attempts."""
+        await cancel(self._tasks.values())

@@ -429,14 +429,13 @@ class ReplicaManager:
         """
         # State files first: a role change below must not queue another write.
         await self.context.states.close()
-        takeovers = self._takeovers.cancel()
         if self.context.remote is not None:
             for partition in self.partitions:
                 self.context.remote.on_stop(partition)
         await asyncio.gather(
             self._retire_all(),
             self._fetchers.close(),
-            *takeovers,
+            self._takeovers.close(),
             return_exceptions=True,
         )
 
