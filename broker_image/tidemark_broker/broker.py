@@ -56,7 +56,7 @@ from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following.fetcher import FetchContext, FetchLimits
+from tidemark_broker.replication.following.fetcher import FetcherContext, FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.following.follower_fetches import ReplicaFetchService
 from tidemark_broker.replication.following.wire import (
@@ -157,7 +157,7 @@ class BrokerServer:
         self.tls = TlsFiles(config.tls_directory)
         # Replicas, and the fetchers that copy from their leaders.
         self.fetchers = Fetchers(
-            FetchContext(
+            FetcherContext(
                 self.context,
                 FetchLimits(**values_of(FetchLimits, config.entries)),
                 dialer_of=self._dialer_of,

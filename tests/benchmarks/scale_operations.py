@@ -40,7 +40,11 @@ from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog, appending, flushing
 from tidemark_broker.purgatory import PartitionChange, Purgatory
-from tidemark_broker.replication.following.fetcher import FetchContext, FetchLimits, ReplicaFetcher
+from tidemark_broker.replication.following.fetcher import (
+    FetcherContext,
+    FetchLimits,
+    ReplicaFetcher,
+)
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, log_start, produce
 
@@ -91,7 +95,7 @@ class Line:
 
 def _fetcher(two: ReplicaNode) -> ReplicaFetcher:
     fetcher = ReplicaFetcher(
-        1, FetchContext(two.context, FetchLimits(wait_max_ms=0), dialer_of, lambda: 2)
+        1, FetcherContext(two.context, FetchLimits(wait_max_ms=0), dialer_of, lambda: 2)
     )
     for partition in two.manager.partitions:
         fetcher.add(partition)

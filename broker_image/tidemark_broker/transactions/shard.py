@@ -78,7 +78,7 @@ class TransactionLimits:
 
 @dataclass(frozen=True, slots=True)
 class ShardContext:
-    """What all shards of a broker share."""
+    """State that all shards of a broker share."""
 
     limits: TransactionLimits
     replicas: ReplicaContext

@@ -16,7 +16,7 @@ from tidemark.wire import control
 from tidemark_broker.config import parse
 from tidemark_broker.log_maintenance import LogMaintenance
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following.fetcher import FetchContext, FetchLimits
+from tidemark_broker.replication.following.fetcher import FetcherContext, FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.following.follower import FetchOutcome, apply_answer, next_request
 from tidemark_broker.replication.following.follower_fetches import ReplicaFetchService
@@ -116,7 +116,7 @@ class ReplicaNode:
             records_lost=self._lost,
         )
         self.fetchers = Fetchers(
-            FetchContext(self.context, FetchLimits(), dialer_of, lambda: node_id)
+            FetcherContext(self.context, FetchLimits(), dialer_of, lambda: node_id)
         )
         self.manager = ReplicaManager(
             self.context, logs=self.log_directory, fetchers=self.fetchers, broker_config={}

@@ -25,7 +25,11 @@ from tidemark_broker.log import NotCached, reading
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import fetcher, follower_fetches
 from tidemark_broker.replication.following.fetch_session import ReplicaFetchSessionCache
-from tidemark_broker.replication.following.fetcher import FetchContext, FetchLimits, ReplicaFetcher
+from tidemark_broker.replication.following.fetcher import (
+    FetcherContext,
+    FetchLimits,
+    ReplicaFetcher,
+)
 from tidemark_broker.replication.following.wire import (
     ForgottenPartition,
     ReplicaFetchPartition,
@@ -79,7 +83,7 @@ class FetcherPair:
         self.one, self.two = one, two
         self.line = RecordedLink(one)
         self.fetcher = ReplicaFetcher(
-            1, FetchContext(two.context, FetchLimits(wait_max_ms=0), dialer_of, lambda: 2)
+            1, FetcherContext(two.context, FetchLimits(wait_max_ms=0), dialer_of, lambda: 2)
         )
 
     async def start(self, count: int = PARTITIONS) -> "FetcherPair":
@@ -246,7 +250,7 @@ async def _compare(nodes: list[ReplicaNode], steps: list[tuple[str, int]]) -> No
         pair.fetcher.add(partition)
     # The session of this fetcher is reset before each round, so every request is a full fetch.
     full = ReplicaFetcher(
-        1, FetchContext(three.context, FetchLimits(wait_max_ms=0), dialer_of, lambda: 3)
+        1, FetcherContext(three.context, FetchLimits(wait_max_ms=0), dialer_of, lambda: 3)
     )
     for partition in three.manager.partitions:
         full.add(partition)

@@ -62,8 +62,8 @@ class FetchLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchContext:
-    """What all fetchers of a broker share."""
+class FetcherContext:
+    """State that all fetchers of a broker share."""
 
     replicas: ReplicaContext
     limits: FetchLimits
@@ -78,7 +78,7 @@ class FetchContext:
 class ReplicaFetcher:
     """Fetches of one leader's partitions."""
 
-    def __init__(self, leader_id: int, context: FetchContext) -> None:
+    def __init__(self, leader_id: int, context: FetcherContext) -> None:
         """Create the fetcher of one leader without partitions."""
         self.leader_id = leader_id
         self.partitions: dict[TopicPartition, Partition] = {}

@@ -3,7 +3,7 @@ broker."""
 
 import asyncio
 
-from tidemark_broker.replication.following.fetcher import FetchContext, ReplicaFetcher
+from tidemark_broker.replication.following.fetcher import FetcherContext, ReplicaFetcher
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.tasks import cancel
@@ -12,7 +12,7 @@ from tidemark_broker.tasks import cancel
 class Fetchers:
     """Fetchers by leader, and their tasks."""
 
-    def __init__(self, context: FetchContext) -> None:
+    def __init__(self, context: FetcherContext) -> None:
         """Create it without fetchers."""
         self.context = context
         #: Fetcher and its task, by the leader's broker id.

@@ -76,5 +76,4 @@ class TakeoverTasks:
             await takeover.take_over(partition)
 
     async def close(self) -> None:
-        """Cancel all attempts."""
         await cancel(self._tasks.values())
