@@ -97,7 +97,10 @@ class ThreadPool:
             raise
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
-        """Queue a call that runs to its end, also if the caller is cancelled. Raises :class:`ThreadsBusy`."""
+        """Queue a call that runs to its end, also if the caller is cancelled.
+
+        Raises :class:`ThreadsBusy`.
+        """
         self._check_room()
         loop = asyncio.get_running_loop()
         future = self._executor.submit(partial(self._timed, partial(function, *args, **kwargs)))
