@@ -63,8 +63,8 @@ def append_as_leader(
 
     A retry of a stored batch is not appended again; the result describes the first append.
     ``contents``: the batch's records, if they were read (:func:`batch_contents`).
-    :class:`RecordsInDoubt` is raised if they must be read first. With ``reads`` that is the case
-    for every batch with a valid header.
+    With ``reads`` the records of every batch with a valid header are checked. Those of a small one
+    are read here; for others :class:`RecordsInDoubt` is raised, unless there are ``contents``.
 
     ``guard``: proof that the transaction coordinator has confirmed, since
     :func:`begin_verification`, that the partition is part of the producer's transaction (KIP-890).
@@ -72,7 +72,7 @@ def append_as_leader(
     """
     config = log.config
     data = one_batch(data)
-    header = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)
+    header, contents = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)
     # Reading the records revealed their true largest timestamp; the header's may differ.
     if contents is not None and not contents.unread:
         data, header = _corrected(data, header, contents.largest_ms)

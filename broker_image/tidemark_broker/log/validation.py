@@ -69,7 +69,10 @@ _CRC_AND_COUNT = struct.Struct(">17xI36xi")
 
 
 class RecordsInDoubt(Exception):
-    """The header is not sufficient: repeat the append with :func:`batch_contents`."""
+    """The records must be read first: repeat the append with :func:`batch_contents`.
+
+    Not raised with ``reads`` for a batch that :func:`is_quickly_read`, which is read at once.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +165,12 @@ def check_leader_batch(
     origin: AppendOrigin = AppendOrigin.CLIENT,
     *,
     reads: bool = False,
-) -> BatchHeader:
-    """Check a client's batch in the order of Kafka's checks; return its header.
+) -> tuple[BatchHeader, BatchContents | None]:
+    """Check a client's batch in the order of Kafka's checks; return its header and records.
 
-    ``contents``: its records, None if they were not read. :class:`RecordsInDoubt` means that they
-    must be read first, because the header does not suffice or ``reads`` is set. Any other error is
-    the client's answer.
+    ``contents``: the records, None if they were not read. With ``reads`` a small batch is read
+    here. :class:`RecordsInDoubt` means that a larger one must be read first, because the header
+    does not suffice or ``reads`` is set. Any other error is the client's answer.
     """
     try:
         header = read_header(data)
@@ -186,7 +189,9 @@ def check_leader_batch(
     _check_producer(header, origin)
     # Reading comes last: only a batch that the header cannot reject is worth unpacking.
     if contents is None and reads:
-        raise RecordsInDoubt
+        if not is_quickly_read(data):
+            raise RecordsInDoubt
+        contents = batch_contents(data)
     if contents is not None:
         _check_keys(contents, config)
     check_timestamps(header, config, now_ms, contents)
@@ -194,7 +199,7 @@ def check_leader_batch(
         raise BatchTooLarge(
             f"a batch of {header.size_bytes} bytes is above segment.bytes={config.segment_bytes}"
         )
-    return header
+    return header, contents
 
 
 def one_batch(data: Buffer) -> Buffer:

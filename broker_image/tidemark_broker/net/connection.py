@@ -463,10 +463,11 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.shared.metrics.bytes_out.inc(request.memory.reserved_bytes)
                 transport.writelines(request.pieces)
                 self.unsent.add(request.memory)
-        # More room for requests, of this connection and of others.
+        # More room for requests of others, and of this connection if any waits for room.
         if freed:
             self.shared.budgets.requests.give(freed)
-            self._advance()
+            if self._arrived or not self._is_read:
+                self._advance()
 
 
 def _peer_has_closed(transport: asyncio.Transport) -> bool:

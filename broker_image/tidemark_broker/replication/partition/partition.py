@@ -106,7 +106,6 @@ class Partition:
         self.lock = ordered_async_lock(LockRank.REPLICA)
         self._file_lock = ordered_async_lock(LockRank.STATE_FILE)
         self.role = Role.IDLE
-        #: State in effect; the file may follow later.
         self.stored = stored
         self._on_disk = stored if on_disk is None else on_disk
         #: Whether this leader created the manifest's head, which the controller may not know yet.
@@ -174,9 +173,16 @@ class Partition:
         return self.log.topic_id
 
     @property
-    def row(self) -> control.PartitionState | None:
-        """State last sent by the controller, in this run or an earlier one."""
-        return None if self.stored is None else self.stored.row
+    def stored(self) -> StoredState | None:
+        """State in effect; the file may follow later."""
+        return self._stored
+
+    @stored.setter
+    def stored(self, stored: StoredState | None) -> None:
+        self._stored = stored
+        #: State last sent by the controller, in this run or an earlier one. An attribute, because
+        #: each request reads it a dozen times.
+        self.row: control.PartitionState | None = None if stored is None else stored.row
 
     @property
     def is_leader(self) -> bool:
@@ -256,8 +262,10 @@ class Partition:
         brokers count.
         """
         row = self.row
+        places = () if row is None else row.replicas
         # Added replicas would raise the minimum before they can meet it.
-        places = () if row is None else tuple(n for n in row.replicas if n not in row.adding)
+        if row is not None and row.adding:
+            places = tuple(node for node in places if node not in row.adding)
         if self.topic in COORDINATORS_TOPICS:
             places = tuple(node for node in places if node >= 0)
         replicas = max(1, len(places))

@@ -89,16 +89,11 @@ def begin(
     # A batch of a peer with earlier waiting batches must queue after them.
     if peer in partition.append_order:
         return DelayedAppend(partition, batch, partition.append_order.take(peer))
+    # The records of a large batch must be read first, in a thread.
     try:
         return _append(partition, batch, None)
-    # The records must be read first. Small batches are read here, large ones in a thread.
     except RecordsInDoubt:
-        if not is_quickly_read(data):
-            return DelayedAppend(partition, batch, partition.append_order.take(peer))
-    try:
-        return _append(partition, batch, batch_contents(data))
-    except LogError as error:
-        return _refused(partition, error)
+        return DelayedAppend(partition, batch, partition.append_order.take(peer))
 
 
 class _Batch(NamedTuple):
