@@ -99,6 +99,13 @@ def wait(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+def _wait_for_sweep(cluster: RunningCluster) -> None:
+    try:
+        wait(lambda: not _unnamed(cluster), "the tier to have nothing that nothing names")
+    except AssertionError as error:
+        raise AssertionError(f"{error}, but it has {_unnamed(cluster)}") from error
+
+
 def _unnamed(cluster: RunningCluster) -> list[str]:
     """Invariant 10, whatever was killed meanwhile. A temporary file has a day before it goes."""
     left = found(look(open_tier(storage(cluster.local))))
@@ -123,7 +130,7 @@ def run_cluster(
             # Kills leave uploads without a manifest entry. The sweep must have removed them all
             # before the stop.
             if engine == TIDEMARK:
-                wait(lambda: not _unnamed(cluster), "the tier to have nothing that nothing names")
+                _wait_for_sweep(cluster)
         finally:
             cluster.kube.close()
     finally:

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.histories.clients import (
     TRANSACTION_MS,
@@ -29,11 +29,11 @@ ABORT_S = 5.0
 class Sender:
     """A library's producer whose records are recorded.
 
-    ``is_broken``: it has reported a fatal error.
+    ``is_broken``: it has reported a fatal error. ``has_purged``: it has thrown records away.
     """
 
     def __init__(self, run: Run, process: str, level: str, settings: dict[str, Any]) -> None:
-        self.is_broken = False
+        self.is_broken = self.has_purged = False
         self.acknowledged: dict[str, int] = {}
         self._run = run
         self._process = process
@@ -95,6 +95,8 @@ class Sender:
             return
         if error.fatal():
             self.is_broken = True
+        if error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+            self.has_purged = True
         if operation is not None:
             operation.info(error=str(error))
 
@@ -227,8 +229,9 @@ class InstanceTransactions:
         what librdkafka throws away at an abort may be in the log (an answer was lost, and it was
         to be sent again), and the next records get its sequence numbers in the same epoch
         (``rd_kafka_toppar_purge_queues``). Brokers, Apache Kafka's too, take those for duplicates:
-        acknowledged, and not there."""
-        if self.sender.producer.flush(ABORT_S):
+        acknowledged, and not there. An error that requires an abort makes librdkafka throw records
+        away before the abort."""
+        if self.sender.producer.flush(ABORT_S) or self.sender.has_purged:
             raise Restart
         operation = self._run.recorder.invoke(self._process, "end", txn=self.name, commit=False)
         try:

@@ -59,13 +59,13 @@ def report(
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
     """Write a page with the rates, sizes, keys and tiers of a topic."""
-    try:
-        with _reading("report", directory, topic) as (session, options):
-            from tidemark_pipeline.jobs.report import figures
-            from tidemark_pipeline.report.page import page, utc
+    with _reading("report", directory, topic) as (session, options):
+        from tidemark_pipeline.jobs.report import figures
+        from tidemark_pipeline.report.page import page, utc
 
-            when = utc(time.time_ns() // 1_000_000)
-            report_figures = figures(session, options)
+        when = utc(time.time_ns() // 1_000_000)
+        report_figures = figures(session, options)
+    try:
         output.write_text(page(report_figures, when), "utf-8")
     except OSError as error:
         fail(f"the page cannot be written: {error}")
@@ -90,4 +90,4 @@ def aggregate(
         from tidemark_pipeline.jobs.aggregate import aggregate as run
 
         run(session, options, by=by, value=value, output=output).show(truncate=False)
-    console.print(f"written to {output}", highlight=False)
+    console.print(f"written to {output}", highlight=False, markup=False)

@@ -139,7 +139,7 @@ class ClusterReconciler:
         body = services.objects.get(services.cluster_key)
         if body is None or not body["spec"].get("remoteStorage"):
             return
-        # If brokers received "no remote storage" now, they would stop to serve remote data.
+        # If brokers received "no remote storage" now, they would stop serving remote data.
         self._know(RemoteStorageState("", "the remote store has not responded yet"))
         try:
             # First the storage that the status names as accepted, then the one in the spec.
@@ -249,8 +249,8 @@ class ClusterReconciler:
                 ),
             )
         except remote_storage.RemoteStorageProblem as problem:
-            # A known store stays with the brokers while it is unreachable.
-            usable = text if former and not why else self._known.remote_storage
+            # A known store stays with the brokers while it, or its Secret, cannot be reached.
+            usable = text if text and former and not why else self._known.remote_storage
             return RemoteStorageState(usable, str(problem)), None
         new = former != place or status.get("storeId") != accepted.store_id
         return RemoteStorageState(text, ""), accepted if new else None

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tidemark.tier.maintenance.sweep_lease import SweepLease, SweepRemainder
+from tidemark.tier.stores.config import location_of
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_operator.kube.kinds import CLUSTER, SECRET, TOPIC, Kind
 from tidemark_operator.reconcile import remote_storage
@@ -16,6 +17,7 @@ from tidemark_operator.reconcile.cluster_reconciler import (
     STORAGE_CHECK_S,
     STORAGE_RETRY_S,
     ClusterReconciler,
+    RemoteStorageState,
 )
 from tidemark_operator.reconcile.topic_reconciler import TopicReconciler
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
@@ -104,16 +106,32 @@ async def test_a_store_in_use_is_neither_moved_nor_removed(
         assert world.services.state.cluster.remote_storage == accepted
 
 
-async def test_credentials_are_read_from_the_secret_and_its_problems_are_reported(
-    world: ShellWorld,
-) -> None:
-    s3 = {
+S3 = {
+    "s3": {
         "endpoint": "http://127.0.0.1:1",
         "region": "r",
         "buckets": ["bucket"],
         "credentialsSecretRef": {"name": "keys"},
     }
-    world.edit(CLUSTER, "main", remoteStorage={"s3": s3})
+}
+
+
+async def test_accepted_storage_stays_with_the_brokers_while_its_secret_is_missing(
+    world: ShellWorld,
+) -> None:
+    world.edit(CLUSTER, "main", remoteStorage=S3)
+    reconciler = ClusterReconciler(world.services)
+    reconciler._know(RemoteStorageState("as accepted", ""))
+    body = world.known(CLUSTER, "main") | {"status": {"acceptedStorage": location_of(S3)}}
+    await reconciler._storage(MAIN, body)
+    assert "Secret keys does not exist" in world.services.state.cluster.storage_problem
+    assert world.services.state.cluster.remote_storage == "as accepted"
+
+
+async def test_credentials_are_read_from_the_secret_and_its_problems_are_reported(
+    world: ShellWorld,
+) -> None:
+    world.edit(CLUSTER, "main", remoteStorage=S3)
     reconciler = ClusterReconciler(world.services)
     # First the Secret is missing, then it has only one of the two keys.
     await reconciler.reconcile(MAIN)
