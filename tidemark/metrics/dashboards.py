@@ -5,7 +5,7 @@ python -m tidemark.metrics.dashboards [--check] FOLDER
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidemark.generated import command
 from tidemark.metrics import (
@@ -46,20 +46,39 @@ def _left(row: Metric) -> str:
     return f"{_all(row, 'min', 'pod, certificate')} - time()"
 
 
-def _stat(title: str, query: str, unit: str = "short", width: int = 4) -> Panel:
-    return Panel(title=title, queries={"": query}, unit=unit, kind="stat", width=width)
+def _stat(title: str, query: str, unit: str = "short") -> Panel:
+    return Panel(title=title, queries={"": query}, unit=unit, kind="stat", width=4)
 
 
 def _one(
-    title: str, legend: str, query: str, unit: str = "short", *, stacked: bool = False
+    title: str,
+    legend: str,
+    query: str,
+    unit: str = "short",
+    *,
+    stacked: bool = False,
+    width: int = 8,
 ) -> Panel:
-    return Panel(title=title, queries={legend: query}, unit=unit, stacked=stacked)
+    return Panel(title=title, queries={legend: query}, unit=unit, stacked=stacked, width=width)
 
 
-def _wide(
-    title: str, legend: str, query: str, unit: str = "short", *, stacked: bool = False
+def _by(
+    labels: str,
+    title: str,
+    row: Metric,
+    unit: str = "short",
+    *,
+    query: Callable[..., str] = _all,
+    stacked: bool = False,
+    width: int = 8,
 ) -> Panel:
-    return Panel(title=title, queries={legend: query}, unit=unit, stacked=stacked, width=12)
+    """Return a graph with a line for each value of the labels, which are its legend."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in labels.split(", "))
+    return _one(title, legend, query(row, by=labels), unit, stacked=stacked, width=width)
+
+
+def _table(title: str, row: Metric, by: str) -> Panel:
+    return Panel(title=title, queries={"": _all(row, by=by)}, kind="table")
 
 
 FLEET = Dashboard(
@@ -74,28 +93,13 @@ FLEET = Dashboard(
             _stat("Partitions without a leader", _all(operator_table.OFFLINE)),
             _stat("Partitions below min.insync.replicas", _all(broker_table.UNDER_MIN_ISR)),
             _stat("Partitions with replicas out of sync", _all(operator_table.UNDER_REPLICATED)),
-            Panel(
-                title="Objects that need attention",
-                queries={"": _all(operator_table.STALLED, by="kind, reason")},
-                kind="table",
+            _table("Objects that need attention", operator_table.STALLED, "kind, reason"),
+            _table("Objects that are not ready", operator_table.NOT_READY, "kind, reason"),
+            _table(
+                "Objects with other problems", operator_table.UNSETTLED, "kind, condition, reason"
             ),
-            Panel(
-                title="Objects that are not ready",
-                queries={"": _all(operator_table.NOT_READY, by="kind, reason")},
-                kind="table",
-            ),
-            Panel(
-                title="Objects with other problems",
-                queries={"": _all(operator_table.UNSETTLED, by="kind, condition, reason")},
-                kind="table",
-            ),
-            _one("Objects", "{{kind}}", _all(operator_table.OBJECTS, by="kind")),
-            _one(
-                "Topics by tiering state",
-                "{{tiering}}",
-                _all(operator_table.TOPICS, by="tiering"),
-                stacked=True,
-            ),
+            _by("kind", "Objects", operator_table.OBJECTS),
+            _by("tiering", "Topics by tiering state", operator_table.TOPICS, stacked=True),
             Panel(
                 title="Partitions",
                 queries={
@@ -106,20 +110,22 @@ FLEET = Dashboard(
             ),
         ],
         "Clients": [
-            _one("Requests", "{{api}}", _rate(broker_table.REQUESTS, "api"), "reqps"),
-            _one(
+            _by("api", "Requests", broker_table.REQUESTS, "reqps", query=_rate),
+            _by(
+                "api",
                 "Response time, 99th percentile",
-                "{{api}}",
-                _p99(broker_table.REQUEST_SECONDS, "api"),
+                broker_table.REQUEST_SECONDS,
                 "s",
+                query=_p99,
             ),
-            _one("Bytes", "{{direction}}", _rate(broker_table.NETWORK_BYTES, "direction"), "Bps"),
-            _one("Connections", "{{pod}}", _all(broker_table.CONNECTIONS, by="pod"), stacked=True),
-            _one(
+            _by("direction", "Bytes", broker_table.NETWORK_BYTES, "Bps", query=_rate),
+            _by("pod", "Connections", broker_table.CONNECTIONS, stacked=True),
+            _by(
+                "reason",
                 "Connections closed by brokers",
-                "{{reason}}",
-                _rate(broker_table.CONNECTIONS_CLOSED, "reason"),
+                broker_table.CONNECTIONS_CLOSED,
                 "cps",
+                query=_rate,
             ),
             Panel(
                 title="Memory of requests and responses",
@@ -131,21 +137,11 @@ FLEET = Dashboard(
             ),
         ],
         "Brokers": [
-            _one("Partitions led", "{{pod}}", _all(broker_table.LEADERS, by="pod"), stacked=True),
-            _one(
-                "Local logs",
-                "{{pod}}",
-                _all(broker_table.LOG_BYTES, by="pod"),
-                "bytes",
-                stacked=True,
-            ),
-            _one(
-                "Replicas with failed storage",
-                "{{pod}}",
-                _all(broker_table.FAILING_REPLICAS, by="pod"),
-            ),
-            _one("Cores", "{{pod}}", _rate(process_table.CPU, "pod")),
-            _one("Memory", "{{pod}}", _all(process_table.RESIDENT_MEMORY, by="pod"), "bytes"),
+            _by("pod", "Partitions led", broker_table.LEADERS, stacked=True),
+            _by("pod", "Local logs", broker_table.LOG_BYTES, "bytes", stacked=True),
+            _by("pod", "Replicas with failed storage", broker_table.FAILING_REPLICAS),
+            _by("pod", "Cores", process_table.CPU, query=_rate),
+            _by("pod", "Memory", process_table.RESIDENT_MEMORY, "bytes"),
             _one(
                 "Time since the last event loop iteration",
                 "{{pod}}",
@@ -154,12 +150,7 @@ FLEET = Dashboard(
             ),
         ],
         "Exports": [
-            _one(
-                "Exports by job state",
-                "{{state}}",
-                _all(operator_table.EXPORTS, by="state"),
-                stacked=True,
-            ),
+            _by("state", "Exports by job state", operator_table.EXPORTS, stacked=True),
             _one("Age of the oldest table", "", _all(operator_table.EXPORTS_STALE), "s"),
             _one("Offsets missing in tables", "", _all(operator_table.EXPORTS_LAG)),
             _one("Failed runs", "", _rate(operator_table.FAILED_EXPORTS)),
@@ -173,13 +164,7 @@ FLEET = Dashboard(
                 },
                 unit="Bps",
             ),
-            _one(
-                "Waiting for upload",
-                "{{pod}}",
-                _all(tier_table.COPY_LAG_BYTES, by="pod"),
-                "bytes",
-                stacked=True,
-            ),
+            _by("pod", "Waiting for upload", tier_table.COPY_LAG_BYTES, "bytes", stacked=True),
             Panel(
                 title="What fails",
                 queries={
@@ -202,7 +187,7 @@ FLEET = Dashboard(
             ),
         ],
         "Groups, transactions, compaction": [
-            _one("Groups", "{{state}}", _all(broker_table.GROUPS, by="state"), stacked=True),
+            _by("state", "Groups", broker_table.GROUPS, stacked=True),
             Panel(
                 title="Members and transactional ids",
                 queries={
@@ -218,17 +203,13 @@ FLEET = Dashboard(
             ),
         ],
         "Operator": [
-            _one(
-                "Reconciliations",
-                "{{kind}} {{outcome}}",
-                _rate(operator_table.RECONCILES, "kind, outcome"),
-                "ops",
-            ),
-            _one(
+            _by("kind, outcome", "Reconciliations", operator_table.RECONCILES, "ops", query=_rate),
+            _by(
+                "kind",
                 "Reconcile time, 99th percentile",
-                "{{kind}}",
-                _p99(operator_table.RECONCILE_SECONDS, "kind"),
+                operator_table.RECONCILE_SECONDS,
                 "s",
+                query=_p99,
             ),
             _one("Work queue length", "keys", _all(operator_table.QUEUE_DEPTH)),
             Panel(
@@ -272,7 +253,7 @@ TOPIC = Dashboard(
             _stat("Topics without metrics", _all(topic_table.LEFT_OUT)),
         ],
         "Where the data is": [
-            _wide("Offsets", "{{range}}", _of_topic(topic_table.OFFSETS, "range"), stacked=True),
+            _by("range", "Offsets", topic_table.OFFSETS, query=_of_topic, stacked=True, width=12),
             Panel(
                 title="Bytes",
                 queries={
@@ -284,29 +265,35 @@ TOPIC = Dashboard(
             ),
         ],
         "How the data moves": [
-            _wide(
+            _one(
                 "Records per second",
                 "records",
                 f"deriv({_of_topic(topic_table.END_OFFSETS)}[{_RATE}:])",
+                width=12,
             ),
-            _wide(
+            _one(
                 "Tier traffic in bytes per second",
                 "bytes",
                 f"deriv({_of_topic(topic_table.REMOTE_BYTES)}[{_RATE}:])",
                 "Bps",
+                width=12,
             ),
-            _wide(
+            _by(
+                "tiering",
                 "Partitions by tiering state",
-                "{{tiering}}",
-                _of_topic(topic_table.PARTITIONS, "tiering"),
+                topic_table.PARTITIONS,
+                query=_of_topic,
                 stacked=True,
+                width=12,
             ),
-            _wide(
+            _by(
+                "pod",
                 "Leaders' logs by broker",
-                "{{pod}}",
-                _of_topic(topic_table.LOCAL_BYTES, "pod"),
+                topic_table.LOCAL_BYTES,
                 "bytes",
+                query=_of_topic,
                 stacked=True,
+                width=12,
             ),
         ],
     },

@@ -165,7 +165,7 @@ def ensure_place(config: RemoteStorage, *, create: bool, in_use: bool) -> None:
         case FilesystemConfig():
             return  # never made here: a file system that is not mounted must not look empty
         case S3Config():
-            # Imported late: obstore is not needed for a directory.
+            # Imported late: only the extra ``operator`` has minio.
             from tidemark.tier.stores.s3_buckets import ensure_buckets
 
             ensure_buckets(config, create=create, in_use=in_use)

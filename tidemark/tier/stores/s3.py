@@ -71,8 +71,6 @@ _REFUSED_IN_A_ROW_MAX = 100
 _OF_ONE_KEY = frozenset(
     {Reason.STORE_ERROR, Reason.STORE_ACCESS_DENIED, Reason.STORE_NOT_IMPLEMENTED}
 )
-#: The reason of a StoreUnavailable.
-BUCKET_MISSING = Reason.BUCKET_MISSING
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _Result = TypeVar("_Result")
@@ -354,7 +352,7 @@ class _ErrorAdvice:
 _ERROR_ADVICE = (
     _ErrorAdvice(
         frozenset({"NoSuchBucket"}),
-        BUCKET_MISSING,
+        Reason.BUCKET_MISSING,
         "the bucket does not exist: create it, or correct the name",
         False,
     ),

@@ -14,7 +14,7 @@ from minio.error import MinioException, S3Error
 
 from tidemark.reasons import Reason
 from tidemark.tier.stores.objects import StoreUnavailable
-from tidemark.tier.stores.s3 import BUCKET_MISSING, S3Store
+from tidemark.tier.stores.s3 import S3Store
 from tidemark.tier.stores.s3_config import S3Config
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def _exists(config: S3Config, bucket: str) -> bool:
     try:
         S3Store(config, bucket).probe()
     except StoreUnavailable as error:
-        if error.reason == BUCKET_MISSING:
+        if error.reason == Reason.BUCKET_MISSING:
             return False
         raise
     return True
@@ -62,7 +62,7 @@ def _make(config: S3Config, bucket: str) -> None:
 
 
 def _missing(message: str) -> StoreUnavailable:
-    return StoreUnavailable(message, reason=BUCKET_MISSING, retriable=True)
+    return StoreUnavailable(message, reason=Reason.BUCKET_MISSING, retriable=True)
 
 
 def _client(config: S3Config) -> Minio:
