@@ -21,7 +21,7 @@ from tidemark_broker.log.retention import RetentionInput
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.partition import Partition, isr, log_start
+from tidemark_broker.replication.partition import Partition, isr_decisions, log_start
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.types import DeleteResult
 from tidemark_operator.controller import catch_up_limits, elections, reassignment, registration
@@ -146,12 +146,18 @@ def _same_leader_epoch(old: PartitionRow, new: PartitionRow) -> PartitionRow:
     return dataclasses.replace(new, leader_epoch=old.leader_epoch, partition_epoch=epoch)
 
 
-def _any_answer(row: Any, pending: Any, change: Any, result: Any) -> isr.AlterPartitionAnswer:
+def _any_answer(
+    row: Any, pending: Any, change: Any, result: Any
+) -> isr_decisions.AlterPartitionAnswer:
     """An answer that shows the row we have settles whatever is proposed."""
     if result.leader_epoch == row.leader_epoch and result.partition_epoch > row.partition_epoch:
-        return isr.AlterPartitionAnswer.ADOPT
+        return isr_decisions.AlterPartitionAnswer.ADOPT
     same = result.partition_epoch == row.partition_epoch and pending is not None
-    return isr.AlterPartitionAnswer.SETTLED if same else isr.AlterPartitionAnswer.NOTHING
+    return (
+        isr_decisions.AlterPartitionAnswer.SETTLED
+        if same
+        else isr_decisions.AlterPartitionAnswer.NOTHING
+    )
 
 
 def _last_is_believed(
@@ -327,7 +333,7 @@ BUGS: tuple[Bug, ...] = (
         "a late answer settles another proposal",
         ISR_CHANGES,
         frozenset({"1"}),
-        replaced("tidemark_broker.replication.partition.isr.meaning", _any_answer),
+        replaced("tidemark_broker.replication.partition.isr_decisions.meaning", _any_answer),
         first=109,
     ),
     Bug(
@@ -348,7 +354,7 @@ BUGS: tuple[Bug, ...] = (
         ISR_CHANGES,
         frozenset({"1"}),
         replaced(
-            "tidemark_broker.replication.partition.isr.may_join",
+            "tidemark_broker.replication.partition.isr_decisions.may_join",
             lambda view, node: node in view.followers and node not in view.maximal_isr,
         ),
     ),

@@ -9,7 +9,7 @@ A session belongs to the principal and address that created it and does not exis
 client has at most half of all sessions and half of the partitions in them. Kafka has neither limit.
 
 Pure: the time is an argument. (Followers have sessions of another kind, see
-:mod:`tidemark_broker.replication.following.fetch_session`.)
+:mod:`tidemark_broker.replication.following.follower_fetch_session`.)
 """
 
 import random

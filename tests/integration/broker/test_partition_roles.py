@@ -36,7 +36,7 @@ from tidemark_broker.replication.partition import (
     remote_end,
     roles,
 )
-from tidemark_broker.replication.partition.isr import FollowerFetch
+from tidemark_broker.replication.partition.isr_decisions import FollowerFetch
 from tidemark_broker.replication.partition.state_file import StoredState, from_json, to_json
 from tidemark_broker.replication.remote import RemoteEnd, TierEnd
 from tidemark_broker.replication.threads import in_thread

@@ -24,7 +24,7 @@ from tidemark_broker.api.records.replica_selector import NONE, preferred
 from tidemark_broker.api.services import HandlerSettings
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import consumer_reads
-from tidemark_broker.replication.partition.isr import FollowerProgress
+from tidemark_broker.replication.partition.isr_decisions import FollowerProgress
 from tidemark_broker.replication.remote import RemoteEnd
 
 Nodes = Callable[[int], ReplicaNode]

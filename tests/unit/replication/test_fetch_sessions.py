@@ -24,12 +24,12 @@ from tidemark.tls.identity import TlsIdentity
 from tidemark_broker.log import NotCached, reading
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import fetcher, follower_fetches
-from tidemark_broker.replication.following.fetch_session import ReplicaFetchSessionCache
 from tidemark_broker.replication.following.fetcher import (
     FetcherContext,
     FetchLimits,
     ReplicaFetcher,
 )
+from tidemark_broker.replication.following.follower_fetch_session import ReplicaFetchSessionCache
 from tidemark_broker.replication.following.wire import (
     ForgottenPartition,
     ReplicaFetchPartition,
@@ -43,7 +43,7 @@ from tidemark_broker.replication.partition import (
     produce,
     remote_end,
 )
-from tidemark_broker.replication.partition.isr import FollowerProgress
+from tidemark_broker.replication.partition.isr_decisions import FollowerProgress
 from tidemark_broker.replication.threads import in_read_thread
 from tidemark_broker.replication.types import after
 

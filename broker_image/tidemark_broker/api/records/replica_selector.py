@@ -13,7 +13,7 @@ from tidemark_broker.api.endpoints import endpoint_of
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, consumer_reads
-from tidemark_broker.replication.partition.isr import FollowerProgress
+from tidemark_broker.replication.partition.isr_decisions import FollowerProgress
 from tidemark_broker.replication.types import FetchResult
 
 NONE = -1

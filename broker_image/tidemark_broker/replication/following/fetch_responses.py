@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
 from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError, reading
-from tidemark_broker.replication.following.fetch_session import LeaderState
+from tidemark_broker.replication.following.follower_fetch_session import LeaderState
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
 from tidemark_broker.replication.partition import (
     Partition,

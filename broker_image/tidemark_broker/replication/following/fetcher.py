@@ -18,13 +18,13 @@ from tidemark.tls.dialing import Dialer
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.config_entries import key_field, seconds_field
-from tidemark_broker.replication.following.fetch_session import FetchSessionHandler
 from tidemark_broker.replication.following.follower import (
     FetchOutcome,
     apply_answer,
     is_unchanged_since,
     next_request,
 )
+from tidemark_broker.replication.following.follower_fetch_session import FetchSessionHandler
 from tidemark_broker.replication.following.tier_bootstrap import FromTier
 from tidemark_broker.replication.following.wire import (
     ReplicaFetchPartition,

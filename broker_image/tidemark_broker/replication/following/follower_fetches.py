@@ -17,7 +17,7 @@ from tidemark.wire.framing import FrameError
 from tidemark_broker.admission.response_memory import ResponseMemory
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import fetch_responses
-from tidemark_broker.replication.following.fetch_session import (
+from tidemark_broker.replication.following.follower_fetch_session import (
     ReplicaCachedPartition,
     ReplicaFetchSession,
     ReplicaFetchSessionCache,
@@ -34,7 +34,7 @@ from tidemark_broker.replication.partition import (
     consumer_reads,
     isr_and_high_watermark,
 )
-from tidemark_broker.replication.partition.isr import FollowerFetch
+from tidemark_broker.replication.partition.isr_decisions import FollowerFetch
 from tidemark_broker.replication.types import NO_SESSION
 
 #: Look-up of a hosted partition by topic id and number.

@@ -1,9 +1,9 @@
 """Maintenance of the ISR by the leader: commits, proposals, and the controller's answers.
 
-:mod:`isr` decides; this module applies the decisions to a partition. One proposal is in flight at a
-time. A newer row of the same leader epoch settles it, or an answer with the current row. Until then
-the maximal ISR bounds the high watermark. No follower is added before the controller has stored
-that an uncleanly elected leader has recovered (KIP-704).
+:mod:`isr_decisions` decides; this module applies the decisions to a partition. One proposal is in
+flight at a time. A newer row of the same leader epoch settles it, or an answer with the current
+row. Until then the maximal ISR bounds the high watermark. No follower is added before the
+controller has stored that an uncleanly elected leader has recovered (KIP-704).
 """
 
 import logging
@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.wire import control
 from tidemark_broker.purgatory import PartitionChange
-from tidemark_broker.replication.partition import isr
-from tidemark_broker.replication.partition.isr import FollowerFetch, LeaderView
+from tidemark_broker.replication.partition import isr_decisions
+from tidemark_broker.replication.partition.isr_decisions import FollowerFetch, LeaderView
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.partition import Partition
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def leader_view(partition: Partition, leader: LeaderRole) -> LeaderView:
-    """Collect the input of the decisions in :mod:`isr` for a partition led by this broker."""
+    """Collect the input of :mod:`isr_decisions` for a partition that this broker leads."""
     metadata = partition.context.metadata
     return LeaderView(
         leader=partition.context.node_id,
@@ -52,7 +52,7 @@ def advance_high_watermark(partition: Partition) -> None:
     leader = partition.leader
     if leader is None:
         return
-    offset = isr.high_watermark(leader_view(partition, leader))
+    offset = isr_decisions.high_watermark(leader_view(partition, leader))
     if offset > partition.log.high_watermark and partition.log.advance_high_watermark(offset):
         partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))
 
@@ -82,7 +82,7 @@ def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> N
     # One proposal at a time: a second one would carry an outdated partition epoch.
     if leader.pending is None and node not in leader.row.isr:
         view = leader_view(partition, leader)
-        if not partition.recovering and isr.may_join(view, node):
+        if not partition.recovering and isr_decisions.may_join(view, node):
             _propose(partition, isr.expanded(leader.row.isr, node))
 
 
@@ -120,7 +120,7 @@ def shrink_isr(partition: Partition) -> None:
         partition.context.propose_isr(partition, _change(partition, leader, leader.pending))
         return
     propose_news(partition)
-    gone = isr.out_of_sync(leader_view(partition, leader))
+    gone = isr_decisions.out_of_sync(leader_view(partition, leader))
     if gone and leader.pending is None:
         _propose(partition, isr.shrunk(leader.row.isr, gone))
 
@@ -152,9 +152,9 @@ def _change(
 
 
 def answered(partition: Partition, change: control.IsrChange, result: control.IsrResult) -> None:
-    """Apply the controller's answer to an ISR proposal (AlterPartition); see :func:`isr.meaning`.
+    """Apply the controller's answer to an ISR proposal (AlterPartition).
 
-    ``change`` is the proposal that was sent. The answer takes effect at once, because the
+    :func:`isr_decisions.meaning` decides. ``change`` is the proposal that was sent. The answer takes effect at once, because the
     controller has persisted it. This replica's state file is written later.
     """
     leader, row = partition.leader, partition.row
@@ -162,10 +162,10 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
         return  # it no longer leads, or is about to lead in a later epoch
     # Late and repeated answers occur: only a newer state, or the answer to the pending proposal,
     # has an effect.
-    meaning = isr.meaning(row, leader.pending, change, result)
-    if meaning is isr.AlterPartitionAnswer.NOTHING:
+    meaning = isr_decisions.meaning(row, leader.pending, change, result)
+    if meaning is isr_decisions.AlterPartitionAnswer.NOTHING:
         return
-    if meaning is isr.AlterPartitionAnswer.ADOPT:
+    if meaning is isr_decisions.AlterPartitionAnswer.ADOPT:
         _adopt_answer(partition, leader, change, result)
     else:
         leader.pending = None
@@ -176,7 +176,7 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
             change.new_isr,
             error_name(result),
         )
-    if not result.error_code or meaning is isr.AlterPartitionAnswer.ADOPT:
+    if not result.error_code or meaning is isr_decisions.AlterPartitionAnswer.ADOPT:
         # After a plain refusal shrink_isr retries later: the answer would be the same now.
         propose_news(partition)
     # Another ISR may permit a higher high watermark.

@@ -1,7 +1,7 @@
 """Leader's bookkeeping of one partition: followers, ISR under change, epoch start.
 
-It is state only; :mod:`isr` makes every decision. One AlterPartition is in flight at a time: while
-``pending`` is set, the maximal ISR is the committed one plus the members it adds.
+It is state only; :mod:`isr_decisions` makes every decision. One AlterPartition is in flight at a
+time: while ``pending`` is set, the maximal ISR is the committed one plus the members it adds.
 
 A follower's fetch session (KIP-227) fetches all its partitions in each round, though a request
 names only those that changed. The effect on the others is computed on demand, so a round costs
@@ -11,8 +11,8 @@ nothing for an idle partition.
 from collections.abc import Mapping
 
 from tidemark.wire import control
-from tidemark_broker.replication.partition import isr
-from tidemark_broker.replication.partition.isr import FollowerFetch, FollowerProgress
+from tidemark_broker.replication.partition import isr_decisions
+from tidemark_broker.replication.partition.isr_decisions import FollowerFetch, FollowerProgress
 
 
 class FetchRounds:
@@ -57,7 +57,7 @@ class LeaderRole:
         known = {} if before is None else before.followers
         # Log starts survive an epoch: the low watermark must not forget them.
         self.followers: dict[int, FollowerProgress] = {
-            node: isr.at_new_epoch(known.get(node), in_isr=node in row.isr, now_s=now_s)
+            node: isr_decisions.at_new_epoch(known.get(node), in_isr=node in row.isr, now_s=now_s)
             for node in self._follower_ids(row)
         }
 
@@ -78,7 +78,7 @@ class LeaderRole:
         self.row = row
         self.followers = {
             node: self._known(node, left=node in left)
-            or isr.at_new_epoch(None, in_isr=node in row.isr, now_s=now_s)
+            or isr_decisions.at_new_epoch(None, in_isr=node in row.isr, now_s=now_s)
             for node in self._follower_ids(row)
         }
         self._rounds = {
@@ -89,12 +89,12 @@ class LeaderRole:
 
     def _known(self, node: int, *, left: bool) -> FollowerProgress | None:
         known = self.followers.get(node)
-        return isr.after_leaving(known) if known is not None and left else known
+        return isr_decisions.after_leaving(known) if known is not None and left else known
 
     def record_fetch(self, node: int, fetch: FollowerFetch) -> FollowerProgress:
         """Record a follower's fetch; return its former progress."""
         before = self._progress_of(node)
-        self.followers[node] = isr.after_fetch(before, fetch)
+        self.followers[node] = isr_decisions.after_fetch(before, fetch)
         return before
 
     def follow_session(self, node: int, rounds: FetchRounds) -> None:
@@ -118,7 +118,7 @@ class LeaderRole:
         progress, rounds = self.followers[node], self._rounds.get(node)
         if rounds is None or rounds.last_s <= progress.last_fetch_s:
             return progress
-        return isr.at_rest(progress, rounds.last_s)
+        return isr_decisions.at_rest(progress, rounds.last_s)
 
     @property
     def maximal_isr(self) -> frozenset[int]:

@@ -5,7 +5,7 @@ of three groups: the leader; every *assigned, live* follower, not only the ISR; 
 that may be elected, live or not (the ISR, and eligible leaders (KIP-966) if there are any). A
 replica's log start counts only once its checkpoint is durable. So every value here survives a crash
 of its replica, and no cleanly elected leader has a lower one (invariant 2). A replica that joins
-the ISR later has it already (:func:`isr.may_join`).
+the ISR later has it already (:func:`isr_decisions.may_join`).
 """
 
 import asyncio

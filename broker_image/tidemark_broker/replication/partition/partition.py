@@ -27,7 +27,7 @@ from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.log import PartitionLog, TieredRetention, start_offsets
 from tidemark_broker.purgatory import PartitionChange, Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
-from tidemark_broker.replication.partition import isr, prefix_rule
+from tidemark_broker.replication.partition import isr_decisions, prefix_rule
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.prefix_rule import Doubt, PrefixState
 from tidemark_broker.replication.partition.refused_batches import RefusedBatches
@@ -269,7 +269,7 @@ class Partition:
         if self.topic in COORDINATORS_TOPICS:
             places = tuple(node for node in places if node >= 0)
         replicas = max(1, len(places))
-        return isr.effective_min_isr(self.log.config.min_insync_replicas, replicas)
+        return isr_decisions.effective_min_isr(self.log.config.min_insync_replicas, replicas)
 
     @property
     def under_min_isr(self) -> bool:
