@@ -59,11 +59,6 @@ from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetcherContext, FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.following.follower_fetches import ReplicaFetchService
-from tidemark_broker.replication.following.wire import (
-    REPLICA_FETCH,
-    ReplicaFetchRequest,
-    ReplicaFetchResponse,
-)
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
@@ -75,14 +70,6 @@ from tidemark_broker.topic_changes.forwarder import Forwarder
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.marker_writer import MarkerWriter
 from tidemark_broker.transactions.shard import TransactionLimits
-from tidemark_broker.transactions.wire import (
-    QUERY_COORDINATOR,
-    WRITE_MARKERS,
-    QueryCoordinatorRequest,
-    QueryCoordinatorResponse,
-    WriteMarkersRequest,
-    WriteMarkersResponse,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -224,27 +211,9 @@ class BrokerServer:
         """
         # Internal Apis are separate from Kafka's, so that no client can call them.
         apis = (
-            PrivateApi(
-                key=REPLICA_FETCH,
-                name="ReplicaFetch",
-                request=ReplicaFetchRequest,
-                answer=ReplicaFetchResponse,
-                handler=self.fetch_service.handle,
-            ),
-            PrivateApi(
-                key=WRITE_MARKERS,
-                name="WriteMarkers",
-                request=WriteMarkersRequest,
-                answer=WriteMarkersResponse,
-                handler=self.marker_writer.serve,
-            ),
-            PrivateApi(
-                key=QUERY_COORDINATOR,
-                name="AskCoordinator",
-                request=QueryCoordinatorRequest,
-                answer=QueryCoordinatorResponse,
-                handler=self.transactions.serve,
-            ),
+            PrivateApi("ReplicaFetch", self.fetch_service.handle),
+            PrivateApi("WriteMarkers", self.marker_writer.serve),
+            PrivateApi("AskCoordinator", self.transactions.serve),
         )
         return ReplicationServer(
             PrivateDispatcher(apis, self.net_metrics).serve,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from kio.schema.errors import ErrorCode
 
@@ -106,8 +106,8 @@ class Api(Generic[Q, A]):
     """One Kafka Api. Its key and name are those of the request in Kafka's message definitions.
 
     - ``handler`` returns None if the protocol has no answer
-    - ``request`` and ``answer`` have the fields of all versions, see
-      :mod:`tidemark_broker.api.schema`
+    - ``request`` and ``answer``, from the handler's annotations, have the fields of all versions,
+      see :mod:`tidemark_broker.api.schema`
     - ``versions``: first and last version that is served
     - ``advertised_min`` replaces the first version in ApiVersions (Produce is advertised from 0,
       because librdkafka before 2.11 does not compress otherwise)
@@ -118,8 +118,6 @@ class Api(Generic[Q, A]):
     """
 
     handler: Callable[[Q, Call], Awaitable[A | None]]
-    request: type[Q]
-    answer: type[A]
     _: KW_ONLY
     versions: tuple[int, int]
     in_order: bool = False
@@ -127,13 +125,14 @@ class Api(Generic[Q, A]):
     waits: bool = False
     by_client_id: bool = False
     advertised_min: int | None = None
+    request: type[Q] = field(init=False)
+    answer: type[A] = field(init=False)
     key: int = field(init=False)
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read the key and the name from the request's class."""
-        request: Any = self.request
-        object.__setattr__(self, "key", int(request.__api_key__))
+        """Read the messages from the handler, and the key and the name from the request."""
+        request = _read_messages(self)
         object.__setattr__(self, "name", request.__name__.removesuffix("Request"))
 
     @property
@@ -156,14 +155,30 @@ class Api(Generic[Q, A]):
 class PrivateApi(Generic[Q, A]):
     """An internal Api between brokers, in version 0 only, never advertised.
 
-    The handler receives the request, the peer's identity and the answer's memory.
+    The handler receives the request, the peer's identity and the answer's memory. Its annotations
+    name the messages, as in :class:`Api`.
     """
 
-    key: int
     name: str
-    request: type[Q]
-    answer: type[A]
     handler: Callable[[Q, TlsIdentity, ResponseMemory], Awaitable[A]]
+    request: type[Q] = field(init=False)
+    answer: type[A] = field(init=False)
+    key: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the messages from the handler, and the key from the request."""
+        _read_messages(self)
+
+
+def _read_messages(api: Api[Any, Any] | PrivateApi[Any, Any]) -> Any:
+    """Set the messages that the handler's annotations name, and the key; return the request."""
+    annotations = get_type_hints(api.handler)
+    request = next(iter(annotations.values()))
+    object.__setattr__(api, "request", request)
+    # The annotation of an answer may be optional.
+    object.__setattr__(api, "answer", schema.entity_in(annotations["return"]))
+    object.__setattr__(api, "key", int(request.__api_key__))
+    return request
 
 
 def by_key(apis: Iterable[Api[Any, Any]]) -> Mapping[int, Api[Any, Any]]:

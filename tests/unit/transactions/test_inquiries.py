@@ -17,8 +17,6 @@ from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.metadata import Producer
 from tidemark_broker.transactions.inquiries import Inquiries
 from tidemark_broker.transactions.wire import (
-    QUERY_COORDINATOR,
-    WRITE_MARKERS,
     QueryCoordinatorRequest,
     QueryCoordinatorResponse,
     WireInquiry,
@@ -120,20 +118,19 @@ async def test_messages_between_brokers() -> None:
     """Send each private request through its codec, to the handler and back."""
     received: list[Any] = []
 
-    async def ask(request: Any, peer: TlsIdentity, memory: Any) -> QueryCoordinatorResponse:
+    async def ask(
+        request: QueryCoordinatorRequest, peer: TlsIdentity, memory: Any
+    ) -> QueryCoordinatorResponse:
         received.append(request)
         return QueryCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),))
 
-    async def write(request: Any, peer: TlsIdentity, memory: Any) -> WriteMarkersResponse:
+    async def write(
+        request: WriteMarkersRequest, peer: TlsIdentity, memory: Any
+    ) -> WriteMarkersResponse:
         received.append(request)
         return WriteMarkersResponse(errors=(0,))
 
-    apis = (
-        PrivateApi(
-            QUERY_COORDINATOR, "Ask", QueryCoordinatorRequest, QueryCoordinatorResponse, ask
-        ),
-        PrivateApi(WRITE_MARKERS, "Write", WriteMarkersRequest, WriteMarkersResponse, write),
-    )
+    apis = (PrivateApi("Ask", ask), PrivateApi("Write", write))
     inquiry = QueryCoordinatorRequest(
         inquiries=(
             WireInquiry(

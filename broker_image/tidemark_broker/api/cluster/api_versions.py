@@ -108,7 +108,7 @@ def api_of(
             error = ErrorCode.invalid_request
         return answer(table, error, call.version)
 
-    return Api(handle, ApiVersionsRequest, ApiVersionsResponse, versions=(0, 4))
+    return Api(handle, versions=(0, 4))
 
 
 def answer(
@@ -244,6 +244,4 @@ def _problem(update: FeatureUpdateKey, upgrade_type: int) -> str:
     return f"This release only supports version {present}. Another version needs another release."
 
 
-UPDATE_FEATURES = Api(
-    update_features, UpdateFeaturesRequest, UpdateFeaturesResponse, versions=(0, 2)
-)
+UPDATE_FEATURES = Api(update_features, versions=(0, 2))

@@ -87,4 +87,4 @@ async def handle(request: DescribeClusterRequest, call: Call) -> DescribeCluster
     )
 
 
-API = Api(handle, DescribeClusterRequest, DescribeClusterResponse, versions=(0, 2))
+API = Api(handle, versions=(0, 2))

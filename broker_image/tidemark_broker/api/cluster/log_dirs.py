@@ -126,14 +126,7 @@ def _partition(replica: Partition) -> DescribeLogDirsPartition:
     )
 
 
-DESCRIBE = Api(
-    describe_log_dirs,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    versions=(1, 5),
-    open_ended=True,
-    waits=True,
-)
+DESCRIBE = Api(describe_log_dirs, versions=(1, 5), open_ended=True, waits=True)
 
 
 # ---------------------------------------------------------------- AlterReplicaLogDirs
@@ -214,6 +207,4 @@ def _altered_topics(
         )
 
 
-ALTER = Api(
-    alter_log_dirs, AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, versions=(1, 2)
-)
+ALTER = Api(alter_log_dirs, versions=(1, 2))

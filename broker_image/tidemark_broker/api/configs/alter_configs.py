@@ -317,10 +317,5 @@ def _says(config: Mapping[str, str], setting: Setting) -> bool:
     return setting.name in TOPIC and bool(TOPIC[setting.name].field)
 
 
-INCREMENTAL = Api(
-    alter_incrementally,
-    incremental.IncrementalAlterConfigsRequest,
-    AlterConfigsResponse,
-    versions=(0, 1),
-)
-WHOLE = Api(alter, whole.AlterConfigsRequest, AlterConfigsResponse, versions=(0, 2))
+INCREMENTAL = Api(alter_incrementally, versions=(0, 1))
+WHOLE = Api(alter, versions=(0, 2))

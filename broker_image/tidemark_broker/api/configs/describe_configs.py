@@ -235,13 +235,7 @@ def _key(key: DescribedConfig, request: DescribeConfigsRequest) -> DescribeConfi
     )
 
 
-DESCRIBE = Api(
-    describe_configs,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    versions=(1, 4),
-    open_ended=True,
-)
+DESCRIBE = Api(describe_configs, versions=(1, 4), open_ended=True)
 
 
 # ---------------------------------------------------------------- ListConfigResources
@@ -311,10 +305,4 @@ def _names(kind: int, call: Call) -> Iterable[str]:
     return ()
 
 
-LIST_RESOURCES = Api(
-    list_resources,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-    versions=(0, 1),
-    open_ended=True,
-)
+LIST_RESOURCES = Api(list_resources, versions=(0, 1), open_ended=True)

@@ -193,15 +193,7 @@ async def _join_response(answer: JoinAnswer, call: Call) -> JoinGroupResponse:
     )
 
 
-JOIN = Api(
-    join,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    versions=(0, 9),
-    open_ended=True,
-    waits=True,
-    by_client_id=True,
-)
+JOIN = Api(join, versions=(0, 9), open_ended=True, waits=True, by_client_id=True)
 
 
 # ---------------------------------------------------------------- SyncGroup
@@ -262,7 +254,7 @@ def _sync_request(request: SyncGroupRequest, deliver: Callable[[SyncAnswer], Non
     )
 
 
-SYNC = Api(sync, SyncGroupRequest, SyncGroupResponse, versions=(0, 5))
+SYNC = Api(sync, versions=(0, 5))
 
 
 # ---------------------------------------------------------------- Heartbeat
@@ -291,7 +283,7 @@ async def heartbeat(request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=error)
 
 
-HEARTBEAT = Api(heartbeat, HeartbeatRequest, HeartbeatResponse, versions=(0, 4))
+HEARTBEAT = Api(heartbeat, versions=(0, 4))
 
 
 # ---------------------------------------------------------------- LeaveGroup
@@ -359,4 +351,4 @@ async def leave(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
     )
 
 
-LEAVE = Api(leave, LeaveGroupRequest, LeaveGroupResponse, versions=(0, 5))
+LEAVE = Api(leave, versions=(0, 5))

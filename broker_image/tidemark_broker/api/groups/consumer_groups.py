@@ -168,14 +168,7 @@ async def partitions_of(assignment: Assignment, call: Call) -> tuple[HeartbeatTo
     )
 
 
-HEARTBEAT = Api(
-    heartbeat,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    versions=(0, 1),
-    open_ended=True,
-    by_client_id=True,
-)
+HEARTBEAT = Api(heartbeat, versions=(0, 1), open_ended=True, by_client_id=True)
 
 
 # ---------------------------------------------------------------- ConsumerGroupDescribe
@@ -339,10 +332,4 @@ def _partitions(assignment: "Assignment | Any", call: Call) -> Iterator[Describe
             )
 
 
-DESCRIBE = Api(
-    describe,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    versions=(0, 1),
-    open_ended=True,
-)
+DESCRIBE = Api(describe, versions=(0, 1), open_ended=True)

@@ -151,4 +151,4 @@ def _refused(key: str, error: ErrorCode, message: str) -> Coordinator:
     return Coordinator(key=key, error_code=error, error_message=message)
 
 
-API = Api(handle, FindCoordinatorRequest, FindCoordinatorResponse, versions=(0, 6))
+API = Api(handle, versions=(0, 6))

@@ -110,7 +110,7 @@ def _listed(request: ListGroupsRequest, call: Call) -> Iterator[ListedGroup | No
             yield None
 
 
-LIST = Api(list_groups, ListGroupsRequest, ListGroupsResponse, versions=(0, 5), open_ended=True)
+LIST = Api(list_groups, versions=(0, 5), open_ended=True)
 
 
 # ---------------------------------------------------------------- DescribeGroups
@@ -240,9 +240,7 @@ def _member(member: ClassicMember, protocol_name: str | None) -> DescribedGroupM
     )
 
 
-DESCRIBE = Api(
-    describe_groups, DescribeGroupsRequest, DescribeGroupsResponse, versions=(0, 6), open_ended=True
-)
+DESCRIBE = Api(describe_groups, versions=(0, 6), open_ended=True)
 
 
 # ---------------------------------------------------------------- DeleteGroups
@@ -281,4 +279,4 @@ async def _delete(group_id: str, call: Call) -> ErrorCode:
         return error.error_code
 
 
-DELETE = Api(delete_groups, DeleteGroupsRequest, DeleteGroupsResponse, versions=(0, 2))
+DELETE = Api(delete_groups, versions=(0, 2))

@@ -221,7 +221,7 @@ async def _results(
     return tuple(results)
 
 
-COMMIT = Api(commit, OffsetCommitRequest, OffsetCommitResponse, versions=(2, 10))
+COMMIT = Api(commit, versions=(2, 10))
 
 
 # ---------------------------------------------------------------- TxnOffsetCommit
@@ -319,9 +319,7 @@ async def _verified(
     return verification.as_client_knows(error, knows_abortable=call.version >= _ABORTABLE_SINCE)
 
 
-COMMIT_IN_TRANSACTION = Api(
-    commit_in_transaction, TxnOffsetCommitRequest, OffsetCommitResponse, versions=(0, 5)
-)
+COMMIT_IN_TRANSACTION = Api(commit_in_transaction, versions=(0, 5))
 
 
 # ---------------------------------------------------------------- OffsetDelete
@@ -392,4 +390,4 @@ async def _delete(
     return ErrorCode.none
 
 
-DELETE = Api(delete, OffsetDeleteRequest, OffsetDeleteResponse, versions=(0, 0))
+DELETE = Api(delete, versions=(0, 0))

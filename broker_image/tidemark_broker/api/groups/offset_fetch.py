@@ -305,6 +305,4 @@ async def _all(known: _Known, call: Call) -> list[OffsetFetchResponseTopic]:
     return topics
 
 
-API = Api(
-    handle, OffsetFetchRequest, OffsetFetchResponse, versions=(1, 10), open_ended=True, waits=True
-)
+API = Api(handle, versions=(1, 10), open_ended=True, waits=True)

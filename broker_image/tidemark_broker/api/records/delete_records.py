@@ -129,4 +129,4 @@ def _result(status: Deletion) -> DeleteRecordsPartitionResult:
     )
 
 
-API = Api(handle, DeleteRecordsRequest, DeleteRecordsResponse, versions=(0, 2))
+API = Api(handle, versions=(0, 2))

@@ -474,4 +474,4 @@ def _may_read(partition: Partition, params: FetchParams) -> Callable[[int], Erro
     return partition.check_leader if params.leader_only else partition.check_replica
 
 
-API = Api(handle, FetchRequest, FetchResponse, versions=(4, 18))
+API = Api(handle, versions=(4, 18))

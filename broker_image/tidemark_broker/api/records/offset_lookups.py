@@ -215,7 +215,7 @@ def _found_offset(index: int, result: OffsetResult) -> ListOffsetsPartitionRespo
     )
 
 
-LIST_OFFSETS = Api(list_offsets, ListOffsetsRequest, ListOffsetsResponse, versions=(1, 11))
+LIST_OFFSETS = Api(list_offsets, versions=(1, 11))
 
 
 # ---------------------------------------------------------------- OffsetForLeaderEpoch
@@ -298,6 +298,4 @@ def _epoch_end(topic: str, part: OffsetForLeaderPartition, call: Call) -> EpochE
     )
 
 
-EPOCH_ENDS = Api(
-    epoch_ends, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, versions=(2, 4)
-)
+EPOCH_ENDS = Api(epoch_ends, versions=(2, 4))

@@ -497,6 +497,4 @@ def _leader(topic: str, index: int, call: Call) -> LeaderIdAndEpoch:
     return LeaderIdAndEpoch(leader_id=row.leader, leader_epoch=row.leader_epoch)
 
 
-API = Api(
-    handle, ProduceRequest, ProduceResponse, versions=(3, 13), advertised_min=0, in_order=True
-)
+API = Api(handle, versions=(3, 13), advertised_min=0, in_order=True)

@@ -94,8 +94,8 @@ async def delete(request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
     return DeleteAclsResponse(filter_results=(refused,) * len(request.filters))
 
 
-CREATE = Api(create, CreateAclsRequest, CreateAclsResponse, versions=(1, 3))
-DELETE = Api(delete, DeleteAclsRequest, DeleteAclsResponse, versions=(1, 3))
+CREATE = Api(create, versions=(1, 3))
+DELETE = Api(delete, versions=(1, 3))
 
 
 # ---------------------------------------------------------------- DescribeAcls
@@ -192,6 +192,4 @@ def _resources(
         )
 
 
-DESCRIBE = Api(
-    describe, DescribeAclsRequest, DescribeAclsResponse, versions=(1, 3), open_ended=True
-)
+DESCRIBE = Api(describe, versions=(1, 3), open_ended=True)

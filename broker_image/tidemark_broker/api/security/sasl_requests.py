@@ -57,7 +57,7 @@ async def handshake(request: SaslHandshakeRequest, call: Call) -> SaslHandshakeR
     return SaslHandshakeResponse(error_code=error_code, mechanisms=sasl.mechanisms)
 
 
-HANDSHAKE = Api(handshake, SaslHandshakeRequest, SaslHandshakeResponse, versions=(0, 1))
+HANDSHAKE = Api(handshake, versions=(0, 1))
 
 
 # ---------------------------------------------------------------- SaslAuthenticate
@@ -107,4 +107,4 @@ async def authenticate(request: SaslAuthenticateRequest, call: Call) -> SaslAuth
     )
 
 
-AUTHENTICATE = Api(authenticate, SaslAuthenticateRequest, SaslAuthenticateResponse, versions=(0, 2))
+AUTHENTICATE = Api(authenticate, versions=(0, 2))

@@ -152,13 +152,7 @@ def _entry(quota: ClientQuota, given: Mapping[str, str | None]) -> EntryData:
     )
 
 
-DESCRIBE_QUOTAS = Api(
-    describe_quotas,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    versions=(0, 1),
-    open_ended=True,
-)
+DESCRIBE_QUOTAS = Api(describe_quotas, versions=(0, 1), open_ended=True)
 
 
 # ---------------------------------------------------------------- DescribeUserScramCredentials
@@ -235,10 +229,4 @@ def _result(name: str, times: int, user: UserState | None) -> DescribeUserScramC
     return DescribeUserScramCredentialsResult(user=name, credential_infos=infos)
 
 
-DESCRIBE_SCRAM = Api(
-    describe_scram,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    versions=(0, 0),
-    open_ended=True,
-)
+DESCRIBE_SCRAM = Api(describe_scram, versions=(0, 0), open_ended=True)

@@ -149,4 +149,4 @@ def _change(topic: CreatePartitionsTopic) -> TopicChange:
     )
 
 
-API = Api(handle, CreatePartitionsRequest, CreatePartitionsResponse, versions=(0, 3))
+API = Api(handle, versions=(0, 3))

@@ -274,6 +274,4 @@ def _configs(topic: CreatableTopic, call: Call) -> tuple[CreatableTopicConfigs, 
     )
 
 
-API = Api(
-    handle, CreateTopicsRequest, CreateTopicsResponse, versions=(2, 7), open_ended=True, waits=True
-)
+API = Api(handle, versions=(2, 7), open_ended=True, waits=True)

@@ -236,4 +236,4 @@ def _answer(
     )
 
 
-API = Api(handle, DeleteTopicsRequest, DeleteTopicsResponse, versions=(1, 6))
+API = Api(handle, versions=(1, 6))

@@ -194,10 +194,4 @@ def _partition(
     )
 
 
-API = Api(
-    handle,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    versions=(0, 0),
-    open_ended=True,
-)
+API = Api(handle, versions=(0, 0), open_ended=True)

@@ -164,6 +164,4 @@ def _refused(
     )
 
 
-API = Api(
-    handle, ElectLeadersRequest, ElectLeadersResponse, versions=(0, 2), open_ended=True, waits=True
-)
+API = Api(handle, versions=(0, 2), open_ended=True, waits=True)

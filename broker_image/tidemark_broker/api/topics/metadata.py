@@ -366,4 +366,4 @@ def _without_unavailable(part: MetadataResponsePartition, live: frozenset[int]) 
     part.replica_nodes, part.isr_nodes = replicas, isr
 
 
-API = Api(handle, MetadataRequest, MetadataResponse, versions=(0, 13), open_ended=True)
+API = Api(handle, versions=(0, 13), open_ended=True)

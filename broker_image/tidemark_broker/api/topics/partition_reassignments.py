@@ -207,16 +207,5 @@ def _topic(view: TopicMetadata, partitions: Iterable[int]) -> OngoingTopicReassi
     )
 
 
-ALTER = Api(
-    alter,
-    altering.AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    versions=(0, 1),
-)
-LIST = Api(
-    list_reassignments,
-    listing.ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    versions=(0, 0),
-    open_ended=True,
-)
+ALTER = Api(alter, versions=(0, 1))
+LIST = Api(list_reassignments, versions=(0, 0), open_ended=True)

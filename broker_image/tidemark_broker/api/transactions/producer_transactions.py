@@ -160,9 +160,7 @@ def _may_be_idempotent(client: Client) -> bool:
     return permissions is None or permissions.allows_any(Operation.WRITE, ResourceType.TOPIC)
 
 
-INIT_PRODUCER_ID = Api(
-    init_producer_id, InitProducerIdRequest, InitProducerIdResponse, versions=(0, 6)
-)
+INIT_PRODUCER_ID = Api(init_producer_id, versions=(0, 6))
 
 
 # ---------------------------------------------------------------- AddPartitionsToTxn
@@ -385,9 +383,7 @@ async def _call_coordinator(transaction: _Transaction, call: Call) -> None:
     transaction.set_all(_as_known(error, call, since=_FENCED_SINCE))
 
 
-ADD_PARTITIONS = Api(
-    add_partitions, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, versions=(0, 5)
-)
+ADD_PARTITIONS = Api(add_partitions, versions=(0, 5))
 
 
 # ---------------------------------------------------------------- AddOffsetsToTxn
@@ -436,7 +432,7 @@ async def _offsets_error(request: AddOffsetsToTxnRequest, call: Call) -> ErrorCo
         return failed.error_code
 
 
-ADD_OFFSETS = Api(add_offsets, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, versions=(0, 4))
+ADD_OFFSETS = Api(add_offsets, versions=(0, 4))
 
 
 # ---------------------------------------------------------------- EndTxn
@@ -481,4 +477,4 @@ async def end(request: EndTxnRequest, call: Call) -> EndTxnResponse:
     )
 
 
-END = Api(end, EndTxnRequest, EndTxnResponse, versions=(0, 5))
+END = Api(end, versions=(0, 5))

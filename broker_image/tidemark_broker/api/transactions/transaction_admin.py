@@ -144,13 +144,7 @@ def _described(
     )
 
 
-DESCRIBE_TRANSACTIONS = Api(
-    describe_transactions,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    versions=(0, 0),
-    open_ended=True,
-)
+DESCRIBE_TRANSACTIONS = Api(describe_transactions, versions=(0, 0), open_ended=True)
 
 
 # ---------------------------------------------------------------- ListTransactions
@@ -255,13 +249,7 @@ def _listed(transactional_id: str, known: TransactionMetadata) -> ListedTransact
     )
 
 
-LIST_TRANSACTIONS = Api(
-    list_transactions,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    versions=(0, 2),
-    open_ended=True,
-)
+LIST_TRANSACTIONS = Api(list_transactions, versions=(0, 2), open_ended=True)
 
 
 # ---------------------------------------------------------------- DescribeProducers
@@ -379,13 +367,7 @@ def _states(producers: list[ActiveProducer]) -> Iterator[ProducerState]:
         )
 
 
-DESCRIBE_PRODUCERS = Api(
-    describe_producers,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    versions=(0, 0),
-    open_ended=True,
-)
+DESCRIBE_PRODUCERS = Api(describe_producers, versions=(0, 0), open_ended=True)
 
 
 # ---------------------------------------------------------------- WriteTxnMarkers
@@ -477,4 +459,4 @@ def _result(marker: WritableTxnMarker, remaining: Iterator[ErrorCode]) -> Writab
     )
 
 
-WRITE_MARKERS = Api(write_markers, WriteTxnMarkersRequest, WriteTxnMarkersResponse, versions=(1, 2))
+WRITE_MARKERS = Api(write_markers, versions=(1, 2))

@@ -83,7 +83,7 @@ def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> N
     if leader.pending is None and node not in leader.row.isr:
         view = leader_view(partition, leader)
         if not partition.recovering and isr_decisions.may_join(view, node):
-            _propose(partition, isr.expanded(leader.row.isr, node))
+            _propose(partition, isr_decisions.expanded(leader.row.isr, node))
 
 
 def must_fetch_again(
@@ -122,7 +122,7 @@ def shrink_isr(partition: Partition) -> None:
     propose_news(partition)
     gone = isr_decisions.out_of_sync(leader_view(partition, leader))
     if gone and leader.pending is None:
-        _propose(partition, isr.shrunk(leader.row.isr, gone))
+        _propose(partition, isr_decisions.shrunk(leader.row.isr, gone))
 
 
 def _propose(partition: Partition, new_isr: tuple[int, ...]) -> None:
@@ -154,8 +154,9 @@ def _change(
 def answered(partition: Partition, change: control.IsrChange, result: control.IsrResult) -> None:
     """Apply the controller's answer to an ISR proposal (AlterPartition).
 
-    :func:`isr_decisions.meaning` decides. ``change`` is the proposal that was sent. The answer takes effect at once, because the
-    controller has persisted it. This replica's state file is written later.
+    :func:`isr_decisions.meaning` decides. ``change`` is the proposal that was sent. The answer
+    takes effect at once, because the controller has persisted it. This replica's state file is
+    written later.
     """
     leader, row = partition.leader, partition.row
     if leader is None or row is None or row.leader_epoch != leader.epoch:
