@@ -29,6 +29,13 @@ NOT_ASKED = -(2**31)
 _ENTITY_META = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ThrottledAnswer:
+    """Answer with the time for which a quota mutes its connection (KIP-219)."""
+
+    throttle_time: datetime.timedelta = ZERO
+
+
 @cache
 def request_type(message: Any, api_key: int, version: int) -> Any:
     """Return the class as which a request of ``version`` is read."""

@@ -28,14 +28,13 @@ Behaviour:
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v2 import request as v2
 
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -81,10 +80,9 @@ class FinalizedFeatureKey:
 
 
 @dataclass(slots=True, kw_only=True)
-class ApiVersionsResponse:
+class ApiVersionsResponse(ThrottledAnswer):
     error_code: ErrorCode
     api_keys: tuple[ApiVersion, ...]
-    throttle_time: timedelta = ZERO
     supported_features: tuple[SupportedFeatureKey, ...] = ()
     finalized_features_epoch: int = -1
     finalized_features: tuple[FinalizedFeatureKey, ...] = ()
@@ -176,13 +174,12 @@ class UpdatableFeatureResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class UpdateFeaturesResponse:
+class UpdateFeaturesResponse(ThrottledAnswer):
     """Answer. ``results`` are sent up to version 1, and only if all updates succeed."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     results: tuple[UpdatableFeatureResult, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def update_features(request: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesResponse:

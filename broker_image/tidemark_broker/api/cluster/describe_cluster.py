@@ -12,13 +12,12 @@ Behaviour:
 """
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.endpoints import endpoint_of
-from tidemark_broker.api.schema import NOT_ASKED, ZERO
+from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import ResourceType
 
@@ -37,7 +36,7 @@ class DescribeClusterBroker:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeClusterResponse:
+class DescribeClusterResponse(ThrottledAnswer):
     """Answer for brokers. ``controller_id`` is the broker to name as controller, -1 for none."""
 
     error_code: ErrorCode = ErrorCode.none
@@ -47,7 +46,6 @@ class DescribeClusterResponse:
     controller_id: int = -1
     brokers: tuple[DescribeClusterBroker, ...] = ()
     cluster_authorized_operations: int = NOT_ASKED
-    throttle_time: timedelta = ZERO
 
 
 async def handle(request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:

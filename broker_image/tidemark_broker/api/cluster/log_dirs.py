@@ -21,14 +21,13 @@ Behaviour:
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import groupby
 
 from kio.schema.alter_replica_log_dirs.v2.request import AlterReplicaLogDirsRequest
 from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.threads import in_thread
@@ -66,7 +65,7 @@ class DescribeLogDirsResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeLogDirsResponse:
+class DescribeLogDirsResponse(ThrottledAnswer):
     """Answer with one directory.
 
     ``error_code`` is sent from version 3. Before it, an unauthorized client receives no
@@ -75,7 +74,6 @@ class DescribeLogDirsResponse:
 
     error_code: ErrorCode
     results: tuple[DescribeLogDirsResult, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def describe_log_dirs(request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse:
@@ -147,9 +145,8 @@ class AlterReplicaLogDirTopicResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class AlterReplicaLogDirsResponse:
+class AlterReplicaLogDirsResponse(ThrottledAnswer):
     results: tuple[AlterReplicaLogDirTopicResult, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def alter_log_dirs(

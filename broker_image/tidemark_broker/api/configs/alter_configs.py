@@ -17,7 +17,6 @@ Behaviour:
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TypeAlias
 
 from kio.schema.alter_configs.v2 import request as whole
@@ -28,7 +27,7 @@ from tidemark.configuration.table import DYNAMIC, GROUP, TOPIC
 from tidemark.wire.topics import ChangeKind, Setting, SettingOperation, TopicChange
 from tidemark_broker.api.configs import broker_loggers
 from tidemark_broker.api.configs.described_configs import SETTINGS_MAX, TOO_MANY, ConfigResource
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
@@ -64,11 +63,10 @@ class AlterConfigsResourceResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class AlterConfigsResponse:
+class AlterConfigsResponse(ThrottledAnswer):
     """Answer to both requests, with results in their order."""
 
     responses: tuple[AlterConfigsResourceResponse, ...]
-    throttle_time: timedelta = ZERO
 
 
 _CHANGES: dict[int, ChangeKind] = {

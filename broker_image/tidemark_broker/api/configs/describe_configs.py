@@ -25,7 +25,6 @@ Behaviour:
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.errors import ErrorCode
@@ -43,7 +42,7 @@ from tidemark_broker.api.configs.described_configs import (
     topic_configs,
 )
 from tidemark_broker.api.endpoints import endpoint_of
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
 from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -90,11 +89,10 @@ class DescribeConfigsResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeConfigsResponse:
+class DescribeConfigsResponse(ThrottledAnswer):
     """Results in the order of the request."""
 
     results: tuple[DescribeConfigsResult, ...]
-    throttle_time: timedelta = ZERO
 
 
 class _ConfigRefused(Exception):
@@ -261,10 +259,9 @@ class ListedConfigResource:
 
 
 @dataclass(slots=True, kw_only=True)
-class ListConfigResourcesResponse:
+class ListConfigResourcesResponse(ThrottledAnswer):
     error_code: ErrorCode = ErrorCode.none
     config_resources: tuple[ListedConfigResource, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def list_resources(

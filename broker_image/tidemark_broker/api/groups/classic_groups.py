@@ -44,7 +44,6 @@ Behaviour:
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
@@ -53,7 +52,7 @@ from kio.schema.leave_group.v5 import request as v5
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 from tidemark_broker.admission.time_slice import in_parts
-from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.values import (
@@ -91,7 +90,7 @@ class JoinGroupResponseMember:
 
 
 @dataclass(slots=True, kw_only=True)
-class JoinGroupResponse:
+class JoinGroupResponse(ThrottledAnswer):
     """Answer to a join. See :class:`~tidemark_broker.groups.core.values.JoinAnswer`."""
 
     error_code: ErrorCode
@@ -102,7 +101,6 @@ class JoinGroupResponse:
     skip_assignment: bool = False
     member_id: str
     members: tuple[JoinGroupResponseMember, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def join(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
@@ -204,14 +202,13 @@ _NAMED_SINCE = 5
 
 
 @dataclass(slots=True, kw_only=True)
-class SyncGroupResponse:
+class SyncGroupResponse(ThrottledAnswer):
     """Assignment of the member."""
 
     error_code: ErrorCode
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
-    throttle_time: timedelta = ZERO
 
 
 async def sync(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
@@ -261,11 +258,10 @@ SYNC = Api(sync, versions=(0, 5))
 
 
 @dataclass(slots=True, kw_only=True)
-class HeartbeatResponse:
+class HeartbeatResponse(ThrottledAnswer):
     """Answer. REBALANCE_IN_PROGRESS means that the member must rejoin."""
 
     error_code: ErrorCode
-    throttle_time: timedelta = ZERO
 
 
 async def heartbeat(request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
@@ -308,12 +304,11 @@ class MemberResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class LeaveGroupResponse:
+class LeaveGroupResponse(ThrottledAnswer):
     """Results in the order of the request. Until version 2 the error is that of the only member."""
 
     error_code: ErrorCode
     members: tuple[MemberResponse, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def leave(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:

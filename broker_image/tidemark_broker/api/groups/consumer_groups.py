@@ -29,7 +29,7 @@ from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeR
 from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.schema import NOT_ASKED, ZERO, milliseconds
+from tidemark_broker.api.schema import NOT_ASKED, ZERO, ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.assignors import Assignment
@@ -67,7 +67,7 @@ class AssignmentAnswer:
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupHeartbeatResponse:
+class ConsumerGroupHeartbeatResponse(ThrottledAnswer):
     """Answer to a heartbeat. ``assignment`` is None if it has not changed."""
 
     error_code: ErrorCode = ErrorCode.none
@@ -76,7 +76,6 @@ class ConsumerGroupHeartbeatResponse:
     member_epoch: int = 0
     heartbeat_interval: timedelta = ZERO
     assignment: AssignmentAnswer | None = None
-    throttle_time: timedelta = ZERO
 
 
 async def heartbeat(
@@ -226,11 +225,10 @@ class DescribedConsumerGroup:
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupDescribeResponse:
+class ConsumerGroupDescribeResponse(ThrottledAnswer):
     """Groups in the order of the request."""
 
     groups: tuple[DescribedConsumerGroup, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def describe(

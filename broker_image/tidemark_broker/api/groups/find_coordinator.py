@@ -16,7 +16,6 @@ Behaviour:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from kio.schema.find_coordinator.v6 import request as v6
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.wire import control
 from tidemark_broker.api.endpoints import reachable
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.coordinator_lookup import CoordinatorFinder
 from tidemark_broker.coordinators.errors import CoordinatorError
@@ -78,7 +77,7 @@ class Coordinator:
 
 
 @dataclass(slots=True, kw_only=True)
-class FindCoordinatorResponse:
+class FindCoordinatorResponse(ThrottledAnswer):
     """Answer: ``coordinators`` from version 4, the other fields before."""
 
     coordinators: tuple[Coordinator, ...] = ()
@@ -87,7 +86,6 @@ class FindCoordinatorResponse:
     node_id: int = -1
     host: str = ""
     port: int = -1
-    throttle_time: timedelta = ZERO
 
 
 async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:

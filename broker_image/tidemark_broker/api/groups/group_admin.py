@@ -31,14 +31,13 @@ Behaviour:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 
-from tidemark_broker.api.schema import NOT_ASKED, ZERO
+from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.classic_group import ClassicMember
@@ -65,12 +64,11 @@ class ListedGroup:
 
 
 @dataclass(slots=True, kw_only=True)
-class ListGroupsResponse:
+class ListGroupsResponse(ThrottledAnswer):
     """The groups that the client may describe."""
 
     error_code: ErrorCode = ErrorCode.none
     groups: tuple[ListedGroup, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def list_groups(request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
@@ -150,11 +148,10 @@ class DescribedGroup:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeGroupsResponse:
+class DescribeGroupsResponse(ThrottledAnswer):
     """Groups in the order of the request."""
 
     groups: tuple[DescribedGroup, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def describe_groups(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
@@ -253,11 +250,10 @@ class DeletableGroupResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class DeleteGroupsResponse:
+class DeleteGroupsResponse(ThrottledAnswer):
     """Results, with each group once."""
 
     results: tuple[DeletableGroupResult, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def delete_groups(request: DeleteGroupsRequest, call: Call) -> DeleteGroupsResponse:

@@ -43,7 +43,7 @@ from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
 
 from tidemark_broker.admission.time_slice import in_parts
-from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
@@ -95,11 +95,10 @@ class OffsetTopicErrors:
 
 
 @dataclass(slots=True, kw_only=True)
-class OffsetCommitResponse:
+class OffsetCommitResponse(ThrottledAnswer):
     """Results in the order of the request, also of TxnOffsetCommit."""
 
     topics: tuple[OffsetTopicErrors, ...]
-    throttle_time: timedelta = ZERO
 
 
 class _CommitEntry(NamedTuple):
@@ -326,12 +325,11 @@ COMMIT_IN_TRANSACTION = Api(commit_in_transaction, versions=(0, 5))
 
 
 @dataclass(slots=True, kw_only=True)
-class OffsetDeleteResponse:
+class OffsetDeleteResponse(ThrottledAnswer):
     """Results in the order of the request, none with an error of the whole request."""
 
     error_code: ErrorCode = ErrorCode.none
     topics: tuple[OffsetTopicErrors, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def delete(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteResponse:

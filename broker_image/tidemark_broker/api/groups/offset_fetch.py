@@ -22,13 +22,12 @@ Behaviour:
 import uuid
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v10 import request as v10
 
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
@@ -104,13 +103,12 @@ class OffsetFetchResponseGroup:
 
 
 @dataclass(slots=True, kw_only=True)
-class OffsetFetchResponse:
+class OffsetFetchResponse(ThrottledAnswer):
     """Answer: ``groups`` from version 8, the other fields before."""
 
     groups: tuple[OffsetFetchResponseGroup, ...] = ()
     topics: tuple[OffsetFetchResponseTopic, ...] = ()
     error_code: ErrorCode = ErrorCode.none
-    throttle_time: timedelta = ZERO
 
 
 class _Requested(NamedTuple):

@@ -16,13 +16,12 @@ Behaviour:
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
-from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.api.table import Api, Call, duplicates
 from tidemark_broker.replication.hosting import deletions
@@ -51,11 +50,10 @@ class DeleteRecordsTopicResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(ThrottledAnswer):
     """Results in the order of the request."""
 
     topics: tuple[DeleteRecordsTopicResult, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:

@@ -8,13 +8,12 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
 from tidemark_broker.api.fetch_session import FetchContext, PartitionRequest
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import NO_SESSION, FetchResult
@@ -78,14 +77,13 @@ class FetchableTopicResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class FetchResponse:
+class FetchResponse(ThrottledAnswer):
     """Topics in the order in which they were read."""
 
     error_code: ErrorCode
     session_id: int = NO_SESSION
     responses: tuple[FetchableTopicResponse, ...] = ()
     node_endpoints: tuple[NodeEndpoint, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 @dataclass(slots=True)

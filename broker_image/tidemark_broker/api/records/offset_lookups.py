@@ -30,7 +30,6 @@ Behaviour:
 import asyncio
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
@@ -40,7 +39,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 )
 
 from tidemark_broker.admission.time_slice import in_parts
-from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call, duplicates
 from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.types import OffsetResult
@@ -82,11 +81,10 @@ class ListOffsetsTopicResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class ListOffsetsResponse:
+class ListOffsetsResponse(ThrottledAnswer):
     """Results in the order of the request."""
 
     topics: tuple[ListOffsetsTopicResponse, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def list_offsets(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
@@ -241,11 +239,10 @@ class OffsetForLeaderTopicResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class OffsetForLeaderEpochResponse:
+class OffsetForLeaderEpochResponse(ThrottledAnswer):
     """Results in the order of the request."""
 
     topics: tuple[OffsetForLeaderTopicResult, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def epoch_ends(

@@ -34,7 +34,7 @@ import asyncio
 import uuid
 from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ from tidemark_broker.admission.arrival_order import Place
 from tidemark_broker.admission.client_quotas import QuotaKind
 from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
-from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds, timestamp
 from tidemark_broker.api.table import Api, Call, duplicates
 from tidemark_broker.log import FIRST_BATCHES, VerificationGuard, appending
 from tidemark_broker.net.connection import CloseConnection
@@ -143,11 +143,10 @@ class TopicProduceResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class ProduceResponse:
+class ProduceResponse(ThrottledAnswer):
     """Results in the order of the request."""
 
     responses: tuple[TopicProduceResponse, ...]
-    throttle_time: timedelta = ZERO
     node_endpoints: tuple[NodeEndpoint, ...] = ()
 
 

@@ -16,7 +16,6 @@ Behaviour:
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TypeAlias
 
 from kio.schema.create_acls.v3.request import CreateAclsRequest
@@ -25,7 +24,7 @@ from kio.schema.describe_acls.v3.request import DescribeAclsRequest
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.users import UserState
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import AclFilter, Operation, ResourceType
 
@@ -45,11 +44,10 @@ class AclCreationResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class CreateAclsResponse:
+class CreateAclsResponse(ThrottledAnswer):
     """Results in the order of the request."""
 
     results: tuple[AclCreationResult, ...]
-    throttle_time: timedelta = ZERO
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,11 +60,10 @@ class DeleteAclsFilterResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class DeleteAclsResponse:
+class DeleteAclsResponse(ThrottledAnswer):
     """Results in the order of the request."""
 
     filter_results: tuple[DeleteAclsFilterResult, ...]
-    throttle_time: timedelta = ZERO
 
 
 def _refusal(call: Call) -> tuple[ErrorCode, str | None]:
@@ -126,13 +123,12 @@ class DescribeAclsResource:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeAclsResponse:
+class DescribeAclsResponse(ThrottledAnswer):
     """Matching ACLs, with each resource once."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     resources: tuple[DescribeAclsResource, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def describe(request: DescribeAclsRequest, call: Call) -> DescribeAclsResponse:

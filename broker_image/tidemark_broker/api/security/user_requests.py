@@ -14,7 +14,6 @@ Behaviour:
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.describe_client_quotas.v1.request import (
     ComponentData,
@@ -27,7 +26,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire.users import ClientQuota, UserState
 from tidemark_broker.admission.client_quotas import DEFAULT, QuotaKind
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
@@ -64,13 +63,12 @@ class EntryData:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeClientQuotasResponse:
+class DescribeClientQuotasResponse(ThrottledAnswer):
     """Matching quotas. ``entries`` is None with an error."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     entries: tuple[EntryData, ...] | None = None
-    throttle_time: timedelta = ZERO
 
 
 async def describe_quotas(
@@ -175,13 +173,12 @@ class DescribeUserScramCredentialsResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeUserScramCredentialsResponse:
+class DescribeUserScramCredentialsResponse(ThrottledAnswer):
     """Results of the requested users, each once."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     results: tuple[DescribeUserScramCredentialsResult, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def describe_scram(

@@ -23,7 +23,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.errors import ErrorCode
@@ -41,7 +40,7 @@ from tidemark.wire.topics import (
     TopicChangeResult,
 )
 from tidemark_broker.api.configs.described_configs import SETTINGS_MAX, TOO_MANY, topic_configs
-from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import QUOTA_EXCEEDED, Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
@@ -88,11 +87,10 @@ class CreatableTopicResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class CreateTopicsResponse:
+class CreateTopicsResponse(ThrottledAnswer):
     """Results, with each name once."""
 
     topics: tuple[CreatableTopicResult, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:

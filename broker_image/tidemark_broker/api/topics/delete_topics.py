@@ -21,13 +21,12 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.delete_topics.v6 import request as v6
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import ChangeKind, TopicChange, TopicChangeResult
-from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import QUOTA_EXCEEDED, Api, Call
 from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
@@ -65,11 +64,10 @@ class DeletableTopicResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class DeleteTopicsResponse:
+class DeleteTopicsResponse(ThrottledAnswer):
     """Results, with each topic once."""
 
     responses: tuple[DeletableTopicResult, ...]
-    throttle_time: timedelta = ZERO
 
 
 #: A topic as the request identifies it: by name, or by id.

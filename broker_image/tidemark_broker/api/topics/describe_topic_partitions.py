@@ -11,7 +11,6 @@ Behaviour:
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.describe_topic_partitions.v0.request import (
     Cursor as RequestedCursor,
@@ -24,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
 from tidemark_broker.api.endpoints import reachable
-from tidemark_broker.api.schema import NOT_ASKED, ZERO
+from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -66,12 +65,11 @@ class Cursor:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsResponse:
+class DescribeTopicPartitionsResponse(ThrottledAnswer):
     """One page. ``next_cursor`` is None on the last page."""
 
     topics: tuple[DescribeTopicPartitionsResponseTopic, ...]
     next_cursor: Cursor | None = None
-    throttle_time: timedelta = ZERO
 
 
 async def handle(

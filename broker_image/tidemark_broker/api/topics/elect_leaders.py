@@ -16,14 +16,13 @@ Behaviour:
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
-from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import error_of, forward, wait_until_known
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -45,12 +44,11 @@ class ReplicaElectionResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class ElectLeadersResponse:
+class ElectLeadersResponse(ThrottledAnswer):
     """Results by topic. ``error_code`` is set if the whole request was rejected."""
 
     error_code: ErrorCode = ErrorCode.none
     replica_election_results: tuple[ReplicaElectionResult, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:

@@ -32,7 +32,6 @@ Behaviour:
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 
 from kio.schema.errors import ErrorCode
@@ -42,7 +41,7 @@ from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
 from tidemark.wire.entity import wire
 from tidemark_broker.api.endpoints import reachable, registered_at
-from tidemark_broker.api.schema import NOT_ASKED, ZERO
+from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import CHANGED, TopicMetadata
@@ -105,7 +104,7 @@ class MetadataResponseTopic:
 
 
 @dataclass(slots=True, kw_only=True)
-class MetadataResponse:
+class MetadataResponse(ThrottledAnswer):
     """Answer. ``controller_id`` is the broker to name as controller, -1 for none.
 
     ``error_code`` is for Kafka's REBOOTSTRAP_REQUIRED (KIP-1102) and is never set here.
@@ -117,7 +116,6 @@ class MetadataResponse:
     topics: tuple[MetadataResponseTopic, ...]
     cluster_authorized_operations: int = NOT_ASKED
     error_code: ErrorCode = ErrorCode.none
-    throttle_time: timedelta = ZERO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

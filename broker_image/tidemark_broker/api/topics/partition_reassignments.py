@@ -15,7 +15,6 @@ Behaviour:
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.alter_partition_reassignments.v1 import request as altering
 from kio.schema.errors import ErrorCode
@@ -23,7 +22,7 @@ from kio.schema.list_partition_reassignments.v0 import request as listing
 
 from tidemark.wire import control
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
-from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED, error_of, forward
 from tidemark_broker.replication.metadata import TopicMetadata
@@ -44,14 +43,13 @@ class ReassignableTopicResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class AlterPartitionReassignmentsResponse:
+class AlterPartitionReassignmentsResponse(ThrottledAnswer):
     """Results by topic. ``error_code`` is set if the whole request was rejected."""
 
     allow_replication_factor_change: bool
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     responses: tuple[ReassignableTopicResponse, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,13 +71,12 @@ class OngoingTopicReassignment:
 
 
 @dataclass(slots=True, kw_only=True)
-class ListPartitionReassignmentsResponse:
+class ListPartitionReassignmentsResponse(ThrottledAnswer):
     """Topics with moving partitions."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     topics: tuple[OngoingTopicReassignment, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def alter(

@@ -42,7 +42,6 @@ Behaviour:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
 from kio.schema.add_partitions_to_txn import v5
@@ -53,7 +52,7 @@ from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS
 from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.coordinator_lookup import partition_of
 from tidemark_broker.coordinators.errors import CoordinatorError
@@ -72,7 +71,7 @@ _INIT_FENCED_SINCE = 4
 
 
 @dataclass(slots=True, kw_only=True)
-class InitProducerIdResponse:
+class InitProducerIdResponse(ThrottledAnswer):
     """The producer's identity, -1 with an error."""
 
     error_code: ErrorCode
@@ -80,7 +79,6 @@ class InitProducerIdResponse:
     producer_epoch: int = -1
     ongoing_txn_producer_id: int = -1
     ongoing_txn_producer_epoch: int = -1
-    throttle_time: timedelta = ZERO
 
 
 async def init_producer_id(request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
@@ -220,13 +218,12 @@ class AddPartitionsToTxnResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnResponse:
+class AddPartitionsToTxnResponse(ThrottledAnswer):
     """Results in the order of the request."""
 
     error_code: ErrorCode = ErrorCode.none
     results_by_transaction: tuple[AddPartitionsToTxnResult, ...] = ()
     results_by_topic_v3_and_below: tuple[AddPartitionsToTxnTopicResult, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 @dataclass(slots=True)
@@ -390,9 +387,8 @@ ADD_PARTITIONS = Api(add_partitions, versions=(0, 5))
 
 
 @dataclass(slots=True, kw_only=True)
-class AddOffsetsToTxnResponse:
+class AddOffsetsToTxnResponse(ThrottledAnswer):
     error_code: ErrorCode
-    throttle_time: timedelta = ZERO
 
 
 async def add_offsets(request: AddOffsetsToTxnRequest, call: Call) -> AddOffsetsToTxnResponse:
@@ -439,13 +435,12 @@ ADD_OFFSETS = Api(add_offsets, versions=(0, 4))
 
 
 @dataclass(slots=True, kw_only=True)
-class EndTxnResponse:
+class EndTxnResponse(ThrottledAnswer):
     """The producer's identity, -1 with an error."""
 
     error_code: ErrorCode
     producer_id: int = -1
     producer_epoch: int = -1
-    throttle_time: timedelta = ZERO
 
 
 async def end(request: EndTxnRequest, call: Call) -> EndTxnResponse:

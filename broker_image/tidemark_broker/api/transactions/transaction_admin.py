@@ -29,7 +29,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
 
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import ZERO, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
@@ -72,11 +72,10 @@ class DescribedTransaction:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeTransactionsResponse:
+class DescribeTransactionsResponse(ThrottledAnswer):
     """Each id once, in the order of the request."""
 
     transaction_states: tuple[DescribedTransaction, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def describe_transactions(
@@ -162,13 +161,12 @@ class ListedTransaction:
 
 
 @dataclass(slots=True, kw_only=True)
-class ListTransactionsResponse:
+class ListTransactionsResponse(ThrottledAnswer):
     """The transactions. ``unknown_state_filters`` are names in the request that are not states."""
 
     error_code: ErrorCode
     unknown_state_filters: tuple[str, ...] = ()
     transaction_states: tuple[ListedTransaction, ...] = ()
-    throttle_time: timedelta = ZERO
 
 
 async def list_transactions(
@@ -287,11 +285,10 @@ class TopicResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeProducersResponse:
+class DescribeProducersResponse(ThrottledAnswer):
     """Results in the order of the request."""
 
     topics: tuple[TopicResponse, ...]
-    throttle_time: timedelta = ZERO
 
 
 async def describe_producers(
