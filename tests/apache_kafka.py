@@ -64,7 +64,7 @@ def start(folder: Path, wanted: KafkaOptions | None = None) -> KafkaNodes:
     Raises MavenMissing.
     """
     wanted = wanted or KafkaOptions()
-    layout = Layout.at(folder)
+    layout = Layout(folder)
     layout.create()
     nodes = KafkaNodes(layout)
     nodes.create(

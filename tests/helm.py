@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tidemark_devcluster.toolchain.build import GoProgram, checkout, ensure_program
+from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
 from tidemark_devcluster.toolchain.golang import GoVersion
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +31,7 @@ class HelmRefused(RuntimeError):
 
 def ensure_helm() -> Path:
     """Helm's binary. Raises ToolchainError."""
-    return ensure_program(HELM, checkout=checkout())
+    return ensure_program(HELM)
 
 
 @dataclass(frozen=True, slots=True)

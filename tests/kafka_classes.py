@@ -31,7 +31,7 @@ def keep(jars: Path) -> None:
     # Archives of other Java versions and jars are removed.
     prune(archive.parents[1])
     with TemporaryDirectory(prefix="tidemark-kafka-") as folder:
-        layout = Layout.at(Path(folder))
+        layout = Layout(Path(folder))
         layout.create()
         made = layout.root / "classes.jsa"
         nodes = KafkaNodes(layout)

@@ -81,7 +81,7 @@ def open_cluster(directory: Path, otherwise: str = "") -> "LocalCluster":
     from tidemark_devcluster.layout import Layout, LayoutError, nearest
     from tidemark_devcluster.processes import running
 
-    layout = Layout.at(nearest(directory))
+    layout = Layout(nearest(directory))
     try:
         settings = local_settings.load(layout)
         running(layout)  # fails early on a damaged process record, before anything is changed

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tidemark_devcluster import processes
 from tidemark_devcluster.layout import Layout
@@ -21,6 +21,9 @@ from tidemark_devcluster.processes import ProcessRecord
 from tidemark_devcluster.settings import KAFKA, LocalClusterSettings
 from tidemark_devcluster.toolchain.cache import numba_environment
 from tidemark_kube.client import LEASE_NAME, KubeClient, KubeRequestError
+
+if TYPE_CHECKING:
+    from tidemark_devcluster.kafka_nodes import KafkaNodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +100,6 @@ LEASE_DURATION_S = 15
 _STOPPED_LATE = {"operator": 1, "minio": 2, "control-plane": 3}
 
 
-class LocalBrokers(Protocol):
-    """Operations of a local cluster that depend on the engine."""
-
-    def ids(self) -> list[int]:
-        """Return the ids of all brokers that were ever added to the folder, ascending."""
-
-    def declare(self, node_id: int) -> None:
-        """Prepare a broker's first start."""
-
-    def start(self, node_id: int) -> ProcessRecord:
-        """Start a declared broker, or find it running, and wait until it serves."""
-
-
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """Addresses of a running cluster: files, listeners, endpoints and process ids."""
@@ -122,15 +112,7 @@ class Addresses:
 
     def as_json(self) -> str:
         """Return the JSON object that ``--output json`` prints."""
-        return json.dumps(
-            {
-                "kubeconfig": self.kubeconfig,
-                "bootstrap": self.bootstrap,
-                "metrics": self.metrics,
-                "processes": self.processes,
-                "listeners": [asdict(listener) for listener in self.listeners],
-            }
-        )
+        return json.dumps(asdict(self))
 
 
 class LocalCluster:
@@ -139,6 +121,9 @@ class LocalCluster:
     ``say`` receives a line for each step. ``entries`` are added to the configuration of each
     Tidemark broker that is created here.
     """
+
+    #: Brokers of the engine; which class it is depends on the settings.
+    brokers: "KafkaNodes | LocalOwnBrokers"
 
     def __init__(
         self,
@@ -153,12 +138,11 @@ class LocalCluster:
         self.layout = layout
         self.settings = settings
         self._say = say
-        self.brokers: LocalBrokers
         if settings.engine == KAFKA:
             # Imported only here: Kafka's client and schema take longer than most commands.
-            from tidemark_devcluster.kafka_nodes import KafkaBrokers
+            from tidemark_devcluster.kafka_nodes import KafkaNodes
 
-            self.brokers = KafkaBrokers(layout)
+            self.brokers = KafkaNodes(layout)
         else:
             self.brokers = LocalOwnBrokers(layout, settings, self.kubeconfig, entries or {})
 
@@ -183,7 +167,7 @@ class LocalCluster:
             self.ensure_cluster(spec)
         self.start_operator()
         # Brokers that were added later are started too, or their replicas would stay offline.
-        self.start_brokers(sorted({*range(1, brokers + 1), *self.brokers.ids()}))
+        self.start_brokers(sorted({*range(1, brokers + 1), *self.brokers.broker_ids()}))
         return self.addresses()
 
     def check_engine(self) -> None:
@@ -210,13 +194,12 @@ class LocalCluster:
         from tidemark_operator.resources.crdgen import custom_resource_definition
         from tidemark_operator.resources.kinds import KINDS
 
-        kube = self.kube()
         crds = [custom_resource_definition(kind) for kind in KINDS]
-        for crd in crds:
-            kube.apply_crd(crd)
-        for crd in crds:
-            kube.await_served(crd["spec"]["names"]["kind"])
-        kube.close()
+        with self.kube() as kube:
+            for crd in crds:
+                kube.apply_crd(crd)
+            for crd in crds:
+                kube.await_served(crd["spec"]["names"]["kind"])
         self._say(f"{len(crds)} resource definitions installed")
 
     def start_engine(self, brokers: int) -> dict[str, Any]:
@@ -229,12 +212,11 @@ class LocalCluster:
         # With Apache Kafka the operator manages existing brokers, so these must run before a
         # Cluster refers to their bootstrap address.
         if self.settings.engine == KAFKA:
-            from tidemark_devcluster.kafka_nodes import KafkaBrokers
+            from tidemark_devcluster.kafka_nodes import KafkaNodes
             from tidemark_devcluster.toolchain.maven import KAFKA as KAFKA_JARS
 
-            kafka = KafkaBrokers(self.layout)
-            kafka.prepare(brokers)
-            nodes = kafka.nodes
+            nodes = KafkaNodes(self.layout)
+            nodes.prepare(brokers)
             self._say(f"Apache Kafka {KAFKA_JARS.version} ready at {nodes.bootstrap}")
             return {
                 "config": {UNDER_REPLICATED_CREATION: "true"},
@@ -267,9 +249,8 @@ class LocalCluster:
         # Applied on every start: the Secret is missing if the control plane's data was removed.
         kept = MinioSettings.of(self.layout.minio)
         keys = {"accessKeyId": kept.access_key, "secretAccessKey": kept.secret_key}
-        kube = self.kube()
-        kube.apply_secret(SECRET, keys)
-        kube.close()
+        with self.kube() as kube:
+            kube.apply_secret(SECRET, keys)
         return {
             "s3": {
                 "endpoint": record.ready["endpoint"],
@@ -282,11 +263,10 @@ class LocalCluster:
 
     def ensure_cluster(self, spec: dict[str, Any]) -> None:
         """Create the ``Cluster`` object; an existing one keeps the settings of its owner."""
-        kube = self.kube()
-        if kube.get("Cluster", self.settings.cluster) is None:
-            kube.apply("Cluster", self.settings.cluster, spec)
-            self._say(f"clusters.tidemark.dev/{self.settings.cluster} created")
-        kube.close()
+        with self.kube() as kube:
+            if kube.get("Cluster", self.settings.cluster) is None:
+                kube.apply("Cluster", self.settings.cluster, spec)
+                self._say(f"clusters.tidemark.dev/{self.settings.cluster} created")
 
     def start_operator(self) -> None:
         """Start the operator unless it runs, and wait until it holds the leader-election Lease."""
@@ -294,9 +274,8 @@ class LocalCluster:
         former = processes.find(self.layout, "operator")
         if former is None and not self.settings.kubeconfig:
             # The only operator of this control plane is dead. It had no time to free its Lease.
-            kube = self.kube()
-            kube.free_lease(LEASE_NAME)
-            kube.close()
+            with self.kube() as kube:
+                kube.free_lease(LEASE_NAME)
         record = processes.ensure(
             self.layout,
             "operator",
@@ -326,11 +305,8 @@ class LocalCluster:
         """
         for node_id in node_ids:
             self.declare_broker(node_id)
-        with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
-            for record in pool.map(self.brokers.start, node_ids):
-                self._say(
-                    f"{record.name} ready at {record.ready['listener']} (process {record.pid})"
-                )
+        for record in self.brokers.start(node_ids):
+            self._say(f"{record.name} ready at {record.ready['listener']} (process {record.pid})")
 
     def start_broker(self, node_id: int) -> None:
         """Start one broker, see :meth:`start_brokers`."""
@@ -338,7 +314,7 @@ class LocalCluster:
 
     def declare_broker(self, node_id: int) -> None:
         """Prepare a broker's first start."""
-        self.brokers.declare(node_id)
+        self.brokers.declare_broker(node_id)
 
     def stop_broker(self, node_id: int) -> bool:
         """Shut a broker down cleanly; return False if it had to be killed or did not run."""
@@ -400,13 +376,12 @@ class LocalCluster:
         answer.
         """
         try:
-            kube = self.kube()
-            cluster = kube.get("Cluster", self.settings.cluster) or {"spec": {}}
-            kube.close()
+            with self.kube() as kube:
+                cluster = kube.get("Cluster", self.settings.cluster) or {"spec": {}}
         except KubeRequestError:
             return None
         return "authorization" in cluster["spec"]
 
     def next_broker_id(self) -> int:
         """Return the lowest id above all that were ever used in the folder."""
-        return max(self.brokers.ids(), default=0) + 1
+        return max(self.brokers.broker_ids(), default=0) + 1

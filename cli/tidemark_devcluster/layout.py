@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import stat
-from dataclasses import dataclass
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,44 +29,19 @@ class LayoutError(ValueError):
     """File or folder that is not as ``tidemark`` left it; the text says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths of one local cluster under ``root``."""
+    """Paths of one local cluster under ``root``; nothing is created."""
 
-    root: Path
-
-    @classmethod
-    def at(cls, root: Path) -> "Layout":
-        """Return the layout at an absolute path; nothing is created."""
-        return cls(root.expanduser().resolve())
-
-    @property
-    def control_plane(self) -> Path:
-        return self.root / "control-plane"
-
-    @property
-    def settings(self) -> Path:
-        return self.root / "cluster.json"
-
-    @property
-    def tier(self) -> Path:
-        return self.root / "tier"
-
-    @property
-    def minio(self) -> Path:
-        return self.root / "minio"
-
-    @property
-    def run(self) -> Path:
-        return self.root / "run"
-
-    @property
-    def certificates(self) -> Path:
-        return self.root / "certificates"
-
-    @property
-    def exports(self) -> Path:
-        return self.root / "exports"
+    def __init__(self, root: Path) -> None:
+        """Make the folder's path absolute."""
+        self.root = root.expanduser().resolve()
+        self.settings = self.root / "cluster.json"
+        self.control_plane = self.root / "control-plane"
+        self.tier = self.root / "tier"
+        self.minio = self.root / "minio"
+        self.run = self.root / "run"
+        self.certificates = self.root / "certificates"
+        self.exports = self.root / "exports"
 
     def broker_certificates(self, node_id: int) -> Path:
         """Return the folder with a broker's certificate, see ``certificates.leaf_name``."""
@@ -126,7 +101,7 @@ def nearest(folder: Path) -> Path:
     if folder.is_absolute() or folder.exists():
         return folder
     for parent in Path.cwd().parents:
-        if Layout.at(parent / folder).settings.exists():
+        if Layout(parent / folder).settings.exists():
             return parent / folder
     return folder
 
@@ -144,13 +119,24 @@ def _make_private(folder: Path) -> None:
         folder.chmod(0o700)
 
 
+def private_dir(path: Path) -> Path:
+    """Create a folder that only its owner can enter, and return its absolute path."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+    return path.resolve()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file atomically, readable only by its owner."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(temporary).replace(path)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Replace a file by ``value`` as JSON, readable only by its owner."""
-    temporary = path.with_name(path.name + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(value, stream, indent=2, sort_keys=True)
-    temporary.replace(path)
+    write_private(path, json.dumps(value, indent=2, sort_keys=True))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

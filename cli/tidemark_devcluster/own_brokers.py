@@ -6,7 +6,8 @@ with a settings file.
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +45,29 @@ class LocalOwnBrokers:
         self._kubeconfig = kubeconfig
         self._entries = dict(entries)
 
-    def ids(self) -> list[int]:
+    def broker_ids(self) -> list[int]:
         """Return the ids of all brokers that were ever added to the folder, ascending."""
         return self._layout.broker_ids()
 
-    def declare(self, node_id: int) -> None:
+    def declare_broker(self, node_id: int) -> None:
         """Prepare a broker's first start: apply its ``Broker`` object and write its settings file.
 
         An existing settings file stays, as it contains the broker's ports.
         """
-        kube = self._kube()
-        kube.apply(
-            "Broker",
-            f"broker-{node_id}",
-            {
-                "clusterRef": {"name": self._settings.cluster},
-                "nodeId": node_id,
-                "workload": "External",
-            },
-        )
-        kube.close()
+        cluster = {"name": self._settings.cluster}
+        spec = {"clusterRef": cluster, "nodeId": node_id, "workload": "External"}
+        with self._kube() as kube:
+            kube.apply("Broker", f"broker-{node_id}", spec)
         config = self._layout.broker_config(node_id)
         if not config.exists():
             write_json(config, self._broker_settings(node_id))
 
-    def start(self, node_id: int) -> ProcessRecord:
-        """Start a declared broker and wait until it is registered and unfenced."""
+    def start(self, node_ids: Iterable[int]) -> Iterator[ProcessRecord]:
+        """Start declared brokers in parallel, and yield each once it is registered and unfenced."""
+        with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
+            yield from pool.map(self._start, node_ids)
+
+    def _start(self, node_id: int) -> ProcessRecord:
         config = self._layout.broker_config(node_id)
         self._await_certificate(node_id)
         return processes.ensure(
@@ -122,9 +120,8 @@ class LocalOwnBrokers:
 
         The operator does so when it first reconciles the Cluster. Raises TimeoutError.
         """
-        kube = self._kube()
         deadline = time.monotonic() + READY_TIMEOUT_S
-        try:
+        with self._kube() as kube:
             # The Cluster may not exist yet, or have no status.
             while time.monotonic() < deadline:
                 cluster = kube.get("Cluster", self._settings.cluster) or {}
@@ -132,8 +129,6 @@ class LocalOwnBrokers:
                 if cluster_id:
                     return str(cluster_id)
                 time.sleep(0.05)
-        finally:
-            kube.close()
         raise TimeoutError(
             f"the operator has not reconciled clusters.tidemark.dev/{self._settings.cluster} in "
             f"{READY_TIMEOUT_S:.0f} s; see {self._layout.log('operator')}"

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,7 @@ class ProcessRecord:
     def alive(self) -> bool:
         """Return whether this very process still runs; a zombie does not."""
         state = _stat(self.pid)
-        return (
-            state is not None and state == ("run", self.start_ticks) and _belongs_to_user(self.pid)
-        )
+        return state == ("run", self.start_ticks) and _belongs_to_user(self.pid)
 
     def signal(self, number: int) -> None:
         """Send a signal if the process is still the one that was started."""
@@ -114,11 +112,7 @@ def spawn(
             env={**os.environ, **(environment or {})},
         )
     # Recorded before it is ready, so that another ``tidemark`` finds and can stop it.
-    _children[child.pid] = child
-    stat = _stat(child.pid)
-    record = ProcessRecord(name, child.pid, stat[1] if stat else 0)
-    _store(layout, record)
-    return _once_ready(layout, record, timeout_s, ready)
+    return _once_ready(layout, adopt(layout, name, child, {}), timeout_s, ready)
 
 
 def _once_ready(
@@ -130,7 +124,7 @@ def _once_ready(
     except BaseException:
         stop(layout, record, timeout_s=5)
         raise
-    ready = ProcessRecord(record.name, record.pid, record.start_ticks, line)
+    ready = replace(record, ready=line)
     _store(layout, ready)
     return ready
 
@@ -150,7 +144,7 @@ def adopt(
 
 def find(layout: Layout, name: str) -> ProcessRecord | None:
     """Return the record of a process if it is alive, else None."""
-    record = _read(layout.run / f"{name}.json")
+    record = _read(_path(layout, name))
     return record if record and record.alive() else None
 
 
@@ -196,7 +190,7 @@ def stop(layout: Layout, record: ProcessRecord, *, timeout_s: float) -> bool:
     if not clean:
         record.signal(signal.SIGKILL)
         record.wait_ended(5)
-    (layout.run / f"{record.name}.json").unlink(missing_ok=True)
+    _path(layout, record.name).unlink(missing_ok=True)
     return clean
 
 
@@ -204,11 +198,15 @@ def kill(layout: Layout, record: ProcessRecord) -> None:
     """Send SIGKILL, to simulate a power loss."""
     record.signal(signal.SIGKILL)
     record.wait_ended(10)
-    (layout.run / f"{record.name}.json").unlink(missing_ok=True)
+    _path(layout, record.name).unlink(missing_ok=True)
+
+
+def _path(layout: Layout, name: str) -> Path:
+    return layout.run / f"{name}.json"
 
 
 def _store(layout: Layout, record: ProcessRecord) -> None:
-    write_json(layout.run / f"{record.name}.json", asdict(record))
+    write_json(_path(layout, record.name), asdict(record))
 
 
 def _await_ready(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from tidemark_kube.kubeconfig import KubeconfigError, load_context
 from tidemark_kube.transport import ApiRequest, UnreachableError, connect
@@ -80,6 +80,12 @@ class KubeClient:
             self._transport = connect(str(kubeconfig), context)
         except KubeconfigError as error:
             raise KubeRequestError(0, str(error)) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Release the connections to the API server."""

@@ -54,7 +54,7 @@ def ensure_argocd() -> Path:
         package="./cmd",
         folder=sources(),
     )
-    return ensure_program(program, checkout=checkout())
+    return ensure_program(program)
 
 
 def find_redis() -> Path:

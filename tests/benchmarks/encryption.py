@@ -102,7 +102,7 @@ def _client_security(setting: EncryptionSetting, leaf: Leaf) -> dict[str, str]:
 
 def start_tidemark(setting: EncryptionSetting, folder: Path, leaf: Leaf) -> EncryptionSide:
     """A whole local cluster with the same topics, untiered as Kafka's are."""
-    layout = Layout.at(folder / "cluster")
+    layout = Layout(folder / "cluster")
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
     cluster = LocalCluster(layout, settings, lambda _: None, entries=_entries(setting, leaf))

@@ -85,7 +85,7 @@ def start_kafka(folder: Path, brokers: int) -> BenchmarkSide:
 class _Recorded(LocalOwnBrokers):
     """Brokers that record their stalls."""
 
-    def start(self, node_id: int) -> processes.ProcessRecord:
+    def _start(self, node_id: int) -> processes.ProcessRecord:
         config = self._layout.broker_config(node_id)
         self._await_certificate(node_id)
         command = [sys.executable, "-m", RECORDER, "--config", str(config)]
@@ -99,7 +99,7 @@ def start_tidemark(folder: Path, brokers: int, *, recorded: bool = False) -> Ben
 
     ``recorded``: brokers write their stalls beside their configuration files when they stop.
     """
-    layout = Layout.at(folder / "cluster")
+    layout = Layout(folder / "cluster")
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
     entries = _UNLIMITED | _INTERVALS

@@ -117,7 +117,7 @@ def run_cluster(
     folder: Path, *, brokers: int = 3, tier: str = "directory", engine: str = TIDEMARK
 ) -> Iterator[RunningCluster]:
     """Start a cluster in ``folder`` and stop it at the end."""
-    layout = Layout.at(folder)
+    layout = Layout(folder)
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier=tier, engine=engine)
     local = LocalCluster(layout, settings, lambda _: None)

@@ -151,7 +151,7 @@ def strimzi_kafka(folder: Path) -> Iterator[str]:
 @contextmanager
 def tidemark_brokers(folder: Path) -> Iterator[RunningCluster]:
     """Three brokers with SCRAM and ACLs, in the namespace ``tidemark``."""
-    layout = Layout.at(folder)
+    layout = Layout(folder)
     layout.create()
     settings = local_settings.choose(
         layout, cluster="tidemark", tier="directory", namespace="tidemark"

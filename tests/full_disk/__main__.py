@@ -200,7 +200,7 @@ class Seeds:
 
 @contextmanager
 def _on_small_disks(folder: Path) -> Iterator[tuple[RunningCluster, dict[int, Disk]]]:
-    layout = Layout.at(folder)
+    layout = Layout(folder)
     disks = {node: Disk(layout.broker_data(node)) for node in range(1, BROKERS + 1)}
     # Mounted before the cluster starts, and unmounted after it stopped.
     with ExitStack() as stack:

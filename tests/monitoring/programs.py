@@ -6,7 +6,7 @@ Without the discoveries of clouds, which are half of the build; Kubernetes' stay
 
 from pathlib import Path
 
-from tidemark_devcluster.toolchain.build import GoProgram, checkout, ensure_program
+from tidemark_devcluster.toolchain.build import GoProgram, ensure_program
 from tidemark_devcluster.toolchain.cache import read_sources
 from tidemark_devcluster.toolchain.golang import required_go, required_module
 
@@ -34,7 +34,7 @@ def program(name: str) -> GoProgram:
 
 def ensure_prometheus() -> Path:
     """The server's binary. Raises ToolchainError."""
-    return ensure_program(program("prometheus"), checkout=checkout())
+    return ensure_program(program("prometheus"))
 
 
 def ensure_promtool() -> Path:
@@ -42,4 +42,4 @@ def ensure_promtool() -> Path:
 
     Raises ToolchainError.
     """
-    return ensure_program(program("promtool"), checkout=checkout())
+    return ensure_program(program("promtool"))

@@ -104,7 +104,7 @@ class Tidemark:
 @contextmanager
 def tidemark(folder: Path, wants: Wants) -> Iterator[SuiteTarget]:
     """Start a cluster of ours in ``folder``, and stop it at the end."""
-    layout = Layout.at(folder)
+    layout = Layout(folder)
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
     local = LocalCluster(layout, settings, lambda _: None)

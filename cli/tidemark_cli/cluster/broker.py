@@ -29,7 +29,7 @@ def add(
     """Declare a new broker, start it and wait until it is registered."""
     cluster = open_cluster(directory)
     chosen = cluster.next_broker_id() if node_id is None else node_id
-    if chosen in cluster.brokers.ids():
+    if chosen in cluster.brokers.broker_ids():
         fail(f"broker {chosen} already exists; start it with: tidemark broker start {chosen}")
     _start(directory, chosen)
 
@@ -37,7 +37,7 @@ def add(
 @app.command()
 def start(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
     """Start a broker that was added before."""
-    if node_id not in open_cluster(directory).brokers.ids():
+    if node_id not in open_cluster(directory).brokers.broker_ids():
         fail(f"broker {node_id} does not exist; add it with: tidemark broker add {node_id}")
     _start(directory, node_id)
 
@@ -71,7 +71,7 @@ def remove(
     cluster = open_cluster(directory)
     if cluster.settings.engine == KAFKA:
         fail("brokers of Apache Kafka cannot be removed: stop one with tidemark broker stop")
-    if node_id not in cluster.brokers.ids():
+    if node_id not in cluster.brokers.broker_ids():
         fail(f"broker {node_id} does not exist")
     from tidemark_cli.inspection.topic_rows import (
         condition,  # slow: the operator's model of partitions
@@ -79,16 +79,15 @@ def remove(
 
     name = f"broker-{node_id}"
     try:
-        kube = cluster.kube()
-        kube.delete("Broker", name)
-        # The finalizer keeps the object until other brokers have all replicas.
-        deadline = time.monotonic() + timeout
-        while (found := kube.get("Broker", name)) is not None:
-            if time.monotonic() > deadline:
-                cause = condition(found, "Draining").get("message", "its drain has not begun")
-                fail(f"{name} was not drained in {timeout} s, and the drain continues: {cause}")
-            time.sleep(_POLL_S)
-        kube.close()
+        with cluster.kube() as kube:
+            kube.delete("Broker", name)
+            # The finalizer keeps the object until other brokers have all replicas.
+            deadline = time.monotonic() + timeout
+            while (found := kube.get("Broker", name)) is not None:
+                if time.monotonic() > deadline:
+                    cause = condition(found, "Draining").get("message", "its drain has not begun")
+                    fail(f"{name} was not drained in {timeout} s, and the drain continues: {cause}")
+                time.sleep(_POLL_S)
     except (KubeRequestError, OSError) as error:
         fail(error_text(error))
     # Without its settings the next `tidemark up` does not declare it again.

@@ -53,7 +53,7 @@ def up(
     from tidemark_devcluster.cluster import LocalCluster
     from tidemark_devcluster.layout import Layout, LayoutError, nearest
 
-    layout = Layout.at(nearest(directory))
+    layout = Layout(nearest(directory))
     try:
         layout.create()
         settings = local_settings.choose(

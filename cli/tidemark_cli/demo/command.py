@@ -47,7 +47,7 @@ def demo(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = DemoReport(console)
     root = Path(tempfile.mkdtemp(prefix="tidemark-demo-"))
-    layout = Layout.at(root)
+    layout = Layout(root)
     layout.create()
     try:
         settings = local_settings.choose(layout, cluster="tidemark", tier=tier, engine=engine)

@@ -79,7 +79,7 @@ def spark_log(log: Path | None, directory: Path) -> Path:
     Without an option it is one of the local cluster's logs, so that ``tidemark down --purge``
     removes it.
     """
-    layout = Layout.at(nearest(directory))
+    layout = Layout(nearest(directory))
     path = log or (layout.log("spark") if layout.settings.exists() else Path("spark.log"))
     path.parent.mkdir(parents=True, exist_ok=True)
     errors.print(f"Spark's own log: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -18,12 +18,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tidemark_devcluster.controlplane.process import POLL_S, private_dir, write_private
+from tidemark_devcluster.controlplane.process import POLL_S
 from tidemark_devcluster.controlplane.supervisor import Supervisor
+from tidemark_devcluster.layout import private_dir, write_private
 from tidemark_devcluster.ports import HOST, free_port
 
 ADMIN = "tidemark-admin"
@@ -34,31 +34,16 @@ REQUEST_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
 class Folder:
     """Data folder, with the same file names as the own binary's."""
 
-    root: Path
-
-    @property
-    def certificate(self) -> Path:
-        return self.root / "pki" / "apiserver.crt"
-
-    @property
-    def key(self) -> Path:
-        return self.root / "pki" / "apiserver.key"
-
-    @property
-    def tokens(self) -> Path:
-        return self.root / "pki" / "tokens.csv"
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.root / "kubeconfig"
-
-    @property
-    def ready(self) -> Path:
-        return self.root / "controlplane.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.certificate = root / "pki" / "apiserver.crt"
+        self.key = root / "pki" / "apiserver.key"
+        self.tokens = root / "pki" / "tokens.csv"
+        self.kubeconfig = root / "kubeconfig"
+        self.ready = root / "controlplane.json"
 
 
 def etcd_command(assets: Path, *, fsync: bool) -> list[str]:

@@ -18,9 +18,9 @@ from tidemark_devcluster.controlplane.process import (
     Server,
     ServerProcess,
     ServerStartError,
-    private_dir,
 )
 from tidemark_devcluster.controlplane.programs import find_programs
+from tidemark_devcluster.layout import private_dir
 
 READY_FILE = "controlplane.json"
 LOG_FOLDER = "log"

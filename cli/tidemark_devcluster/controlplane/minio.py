@@ -19,9 +19,8 @@ from tidemark_devcluster.controlplane.process import (
     Server,
     ServerProcess,
     ServerStartError,
-    private_dir,
-    write_private,
 )
+from tidemark_devcluster.layout import private_dir, write_private
 from tidemark_devcluster.ports import HOST, free_port
 
 START_TIMEOUT_S = 60.0

@@ -9,17 +9,16 @@ import contextlib
 import logging
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
+
+from tidemark_devcluster.layout import private_dir
 
 logger = logging.getLogger(__name__)
 
-PRIVATE_DIR = 0o700
 POLL_S = 0.02
 TAIL_BYTES = 4000
 KILL_WAIT_S = 5.0
@@ -32,13 +31,6 @@ _detached: list["subprocess.Popen[bytes]"] = []
 
 class ServerStartError(RuntimeError):
     """Server that did not become ready; the message quotes the end of its output."""
-
-
-def private_dir(path: Path) -> Path:
-    """Create a folder that only its owner can enter, and return its absolute path."""
-    path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
-    path.chmod(PRIVATE_DIR)
-    return path.resolve()
 
 
 @dataclass(slots=True)
@@ -154,18 +146,5 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file atomically, readable only by its owner."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(temporary).replace(path)

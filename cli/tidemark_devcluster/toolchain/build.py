@@ -8,11 +8,8 @@ MinIO is run as a server, never linked or shipped. Its pseudo-version names the 
 archived project.
 """
 
-import contextlib
 import logging
 import os
-import subprocess
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +17,10 @@ from pathlib import Path
 
 from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.cache import (
-    PRIVATE_DIR,
     build_key,
-    locked,
+    is_cached,
+    make_once,
     platform_tag,
-    prune,
     read_sources,
     user_cache,
 )
@@ -36,7 +32,7 @@ from tidemark_devcluster.toolchain.golang import (
     required_go,
     required_module,
 )
-from tidemark_devcluster.toolchain.progress import BuildProgress, default_progress
+from tidemark_devcluster.toolchain.progress import BuildProgress, run_reporting
 
 logger = logging.getLogger(__name__)
 
@@ -76,109 +72,66 @@ class GoProgram:
         return build_key(parts, self.sources)
 
 
-def ensure_program(
-    program: GoProgram,
-    *,
-    progress: BuildProgress | None = None,
-    cache: Path | None = None,
-    checkout: Path | None = None,
-) -> Path:
+def ensure_program(program: GoProgram, *, cache: Path | None = None) -> Path:
     """Return the path of a Go program; build it first if it is not in the cache.
 
-    ``checkout``: folder of this project that must not receive build caches. Raises ToolchainError.
+    Raises ToolchainError.
     """
     cache = cache or user_cache()
     key = program.key(platform_tag())
     versions = cache / "bin" / program.name
     target = versions / f"{program.version}-{key}" / program.name
-    if _used(target):
-        return target
-    display = progress or default_progress()
-    lock = cache / "locks" / f"{program.name}-{key}.lock"
-    with (
-        display,
-        locked(lock, lambda: display.step(f"waiting: another process builds {program.name}")),
-    ):
-        if _used(target):  # built by the process that held the lock
-            return target
+
+    # Go is searched, or installed, only if there is something to build.
+    def build(temporary: Path, display: BuildProgress) -> Path:
         go = find_go(program.needs_go, cache, display)
-        environ = build_environment(go, cache, os.environ, checkout)
+        environ = build_environment(go, cache, os.environ, checkout())
         display.note(
             f"{program.name} is built once from source. Go's build cache and modules are stored in "
             f"{environ['GOCACHE']} and {environ['GOMODCACHE']} (2 to 3 GB, safe to delete)"
         )
         display.step(f"building {program.name} {program.version} with Go {go.version}")
         logger.info("building %s with %s, cache %s", program.name, go.executable, cache)
-        _build(program, go, environ, target, display)
-        prune(versions)
+        return _build(program, go, environ, temporary, display)
+
+    # Without the display and the lock, which a cached program does not need.
+    if not is_cached(target):
+        make_once(
+            target,
+            build,
+            builds=versions,
+            lock=cache / "locks" / f"{program.name}-{key}.lock",
+            waiting=f"waiting: another process builds {program.name}",
+        )
     return target
 
 
-def _used(target: Path) -> bool:
-    """Return whether the program is cached; if so, mark it as used for :func:`prune`."""
-    if not target.exists():
-        return False
-    with contextlib.suppress(OSError):  # a cache in an image may be read-only
-        os.utime(target.parent)
-    return True
-
-
 def _build(
-    program: GoProgram, go: Go, environ: dict[str, str], target: Path, progress: BuildProgress
-) -> None:
-    """Build a Go program in a temporary folder and move it to ``target``.
+    program: GoProgram, go: Go, environ: dict[str, str], temporary: Path, progress: BuildProgress
+) -> Path:
+    """Build a Go program in a temporary folder and return its path there.
 
     Raises ToolchainError.
     """
-    target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
-    # Built in a temporary folder on the same file system, so that the final rename is atomic.
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as temporary:
-        if program.folder is not None:
-            built = Path(temporary) / program.name
-            command = ["build", "-v", *program.flags(), "-o", str(built), program.package]
-            folder = program.folder
-        else:
-            built = Path(temporary) / program.package.rpartition("/")[2]
-            command = ["install", "-v", *program.flags(), f"{program.package}@{program.version}"]
-            folder, environ = Path(temporary), {**environ, "GOBIN": temporary}
-        _run([str(go.executable), *command], folder, environ, program, progress)
-        built.replace(target)
-
-
-def _run(
-    command: list[str],
-    folder: Path,
-    environ: dict[str, str],
-    program: GoProgram,
-    progress: BuildProgress,
-) -> None:
-    """Run a go command and report its progress.
-
-    Raises ToolchainError with the end of its output if it fails.
-    """
-    # Standard output is not read: go prints progress and errors to standard error.
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            output = follow(process.stderr or (), program.packages, progress.advance)
-        # An interrupted command must not leave a compiler running.
-        except BaseException:
-            process.terminate()
-            raise
-    if process.returncode != 0:
-        raise ToolchainError(
-            f"building {program.name} failed (go exited with status {process.returncode}). If a "
-            f"module could not be downloaded, check GOPROXY and the network. Output:\n"
-            + "\n".join(output)
-        )
+    # A module of this project is built, a published one is installed.
+    if program.folder is not None:
+        built = temporary / program.name
+        command = ["build", "-v", *program.flags(), "-o", str(built), program.package]
+        folder = program.folder
+    else:
+        built = temporary / program.package.rpartition("/")[2]
+        command = ["install", "-v", *program.flags(), f"{program.package}@{program.version}"]
+        folder, environ = temporary, {**environ, "GOBIN": str(temporary)}
+    # Go names each package that it compiles.
+    run_reporting(
+        [str(go.executable), *command],
+        lambda lines: follow(lines, program.packages, progress.advance),
+        action=f"building {program.name}",
+        advice="If a module could not be downloaded, check GOPROXY and the network.",
+        environ=environ,
+        folder=folder,
+    )
+    return built
 
 
 def follow(
@@ -259,21 +212,19 @@ MINIO = GoProgram(
 )
 
 
-def ensure_controlplane(*, progress: BuildProgress | None = None) -> Path:
+def ensure_controlplane() -> Path:
     """Return the path of the control plane, built once. Raises ToolchainError."""
-    return ensure_program(controlplane_program(), progress=progress, checkout=checkout())
+    return ensure_program(controlplane_program())
 
 
-def ensure_minio(
-    *, progress: BuildProgress | None = None, environ: Mapping[str, str] = os.environ
-) -> Path:
+def ensure_minio(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the path of a MinIO server: that of ``TIDEMARK_MINIO``, else built once.
 
     Raises ToolchainError.
     """
     named = environ.get(MINIO_VARIABLE)
     if not named:
-        return ensure_program(MINIO, progress=progress, checkout=checkout())
+        return ensure_program(MINIO)
     path = Path(named)
     if not os.access(path, os.X_OK) or not path.is_file():
         raise ToolchainError(f"{MINIO_VARIABLE} is {named}, which is not an executable file")

@@ -12,8 +12,13 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemark_devcluster.toolchain.progress import BuildProgress
 
 APPLICATION = "tidemark"
 KEY_CHARS = 16
@@ -94,6 +99,43 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             on_wait()
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def is_cached(target: Path) -> bool:
+    """Return whether a build is cached; if so, mark it as used for :func:`prune`."""
+    if not target.exists():
+        return False
+    with contextlib.suppress(OSError):  # a cache in an image may be read-only
+        os.utime(target.parent)
+    return True
+
+
+def make_once(
+    target: Path,
+    make: "Callable[[Path, BuildProgress], Path]",
+    *,
+    builds: Path,
+    lock: Path,
+    waiting: str,
+    progress: "BuildProgress | None" = None,
+) -> None:
+    """Make a file or folder of the cache, unless another process that held the lock has made it.
+
+    ``make``: makes it in an empty folder and returns its path. ``builds``: folder of all its
+    versions, of which old ones are removed. ``waiting``: text while another process holds the lock.
+    """
+    # The display is imported only here: most commands find everything in the cache.
+    from tidemark_devcluster.toolchain.progress import default_progress
+
+    display = progress or default_progress()
+    with display, locked(lock, lambda: display.step(waiting)):
+        if is_cached(target):
+            return
+        target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
+        # A folder on the same file system, so that the final rename is atomic.
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as temporary:
+            make(Path(temporary), display).replace(target)
+        prune(builds)
 
 
 def prune(folder: Path, *, keep: int = BUILDS_KEPT) -> None:

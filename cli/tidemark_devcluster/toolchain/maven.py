@@ -7,16 +7,14 @@ others wait for it.
 
 import os
 import shutil
-import subprocess
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark_devcluster.toolchain import ToolchainError
-from tidemark_devcluster.toolchain.cache import PRIVATE_DIR, build_key, locked, prune, user_cache
-from tidemark_devcluster.toolchain.progress import BuildProgress, default_progress
+from tidemark_devcluster.toolchain.cache import build_key, is_cached, make_once, user_cache
+from tidemark_devcluster.toolchain.progress import BuildProgress, run_reporting
 from tidemark_pipeline.export.formats import PACKAGES, S3_PACKAGE, Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
@@ -85,22 +83,34 @@ def ensure_jars(
     cache = cache or user_cache()
     key = jar_set.key()
     target = cache / "jars" / jar_set.name / f"{jar_set.version}-{key}"
-    if target.is_dir():
+    if is_cached(target):
         return target
+    # Maven is searched before the lock is awaited: without it the command fails at once.
     maven = _maven()
-    display = progress or default_progress()
-    lock = cache / "locks" / f"{jar_set.name}-{key}.lock"
-    waiting = f"waiting: another process downloads {jar_set.name}"
-    with display, locked(lock, lambda: display.step(waiting)):
-        if target.is_dir():  # downloaded by the process that held the lock
-            return target
+
+    def download(temporary: Path, display: BuildProgress) -> Path:
         display.step(f"downloading the jars of {jar_set.name} {jar_set.version}")
-        target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as temporary:
-            fetched = Path(temporary) / "jars"
-            _run(_command(maven, jar_set, fetched), jar_set, display)
-            fetched.rename(target)
-        prune(target.parent)
+        fetched = temporary / "jars"
+        # Maven names each jar that it downloads.
+        run_reporting(
+            _command(maven, jar_set, fetched),
+            lambda lines: follow(lines, jar_set.jars, display.advance),
+            action=f"downloading the jars of {jar_set.name}",
+            advice="If Maven Central is unreachable, check the network and the mirrors in "
+            "~/.m2/settings.xml.",
+            environ={**os.environ, "MAVEN_OPTS": os.environ.get("MAVEN_OPTS", "-Xmx256m")},
+        )
+        return fetched
+
+    # One process downloads, others wait for it.
+    make_once(
+        target,
+        download,
+        builds=target.parent,
+        lock=cache / "locks" / f"{jar_set.name}-{key}.lock",
+        waiting=f"waiting: another process downloads {jar_set.name}",
+        progress=progress,
+    )
     return target
 
 
@@ -127,35 +137,6 @@ def _command(maven: str, jar_set: JarSet, folder: Path) -> list[str]:
         *("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
         f"-D{jar_set.version_property}={jar_set.version}",
     ]
-
-
-def _run(command: list[str], jar_set: JarSet, progress: BuildProgress) -> None:
-    """Run Maven and report its progress.
-
-    Raises ToolchainError with the end of its output if it fails.
-    """
-    # Both streams in one pipe: Maven mixes progress and errors.
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "MAVEN_OPTS": os.environ.get("MAVEN_OPTS", "-Xmx256m")},
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            output = follow(process.stdout or (), jar_set.jars, progress.advance)
-        # An interrupted command must not leave Maven running.
-        except BaseException:
-            process.terminate()
-            raise
-    if process.returncode != 0:
-        raise ToolchainError(
-            f"downloading the jars of {jar_set.name} failed (mvn exited with status "
-            f"{process.returncode}). If Maven Central is unreachable, check the network and the "
-            "mirrors in ~/.m2/settings.xml. Output:\n" + "\n".join(output)
-        )
 
 
 def follow(lines: Iterable[str], jars: int, advance: Callable[[str, float], None]) -> deque[str]:

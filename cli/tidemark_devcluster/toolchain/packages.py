@@ -36,7 +36,11 @@ def ensure_spark(say: Callable[[str], None]) -> None:
     with locked(Path(sys.prefix) / ".spark.lock", lambda: say(waiting)):
         if not _present():
             say("installing Spark (about 900 MB on disk, once)")
-            _install()
+            try:
+                pip_install(REQUIREMENTS)
+            except ToolchainError as error:
+                text = f"pip could not install Spark; retry with make spark:\n{error}"
+                raise ToolchainError(text) from error
 
 
 def _present() -> bool:
@@ -44,12 +48,15 @@ def _present() -> bool:
     return all(find_spec(name) for name in MODULES)
 
 
-def _install() -> None:
+def pip_install(requirements: Path, *options: str) -> None:
+    """Install pinned packages with hashes, without their dependencies.
+
+    Raises ToolchainError with the end of pip's output.
+    """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    command += ["--disable-pip-version-check", "--require-hashes", "--requirement"]
+    command += ["--disable-pip-version-check", "--require-hashes", *options]
     done = subprocess.run(
-        [*command, str(REQUIREMENTS)], capture_output=True, text=True, check=False
+        [*command, "--requirement", str(requirements)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        output = (done.stderr or done.stdout).strip()[-2000:]
-        raise ToolchainError(f"pip could not install Spark; retry with make spark:\n{output}")
+        raise ToolchainError((done.stderr or done.stdout).strip()[-2000:])

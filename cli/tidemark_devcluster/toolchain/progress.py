@@ -5,13 +5,17 @@ was pinned. Packages in Go's cache are not named, so such a build ends early.
 """
 
 import math
+import subprocess
 import sys
 import time
-from types import TracebackType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tidemark_devcluster.toolchain import ToolchainError
 
 PLAIN_INTERVAL_S = 15.0
 # A full bar while the linker still works would look stuck or done.
@@ -73,12 +77,7 @@ class BuildProgress(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
     def note(self, text: str) -> None:
         """Print a permanent line."""
@@ -102,12 +101,7 @@ class PlainProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._say(f"done in {time.monotonic() - self._started_s:.0f} s")
 
@@ -154,12 +148,7 @@ class LiveProgress:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._progress.update(self._task, completed=1.0, left="done")
         self._progress.stop()
@@ -183,3 +172,42 @@ def default_progress() -> BuildProgress:
     """Return the display that fits the standard error stream."""
     console = Console(stderr=True)
     return LiveProgress(console) if console.is_terminal else PlainProgress(sys.stderr)
+
+
+def run_reporting(
+    command: Sequence[str],
+    follow: Callable[[Iterable[str]], Iterable[str]],
+    *,
+    action: str,
+    advice: str,
+    environ: Mapping[str, str],
+    folder: Path | None = None,
+) -> None:
+    """Run a program whose output tells its progress.
+
+    ``follow`` reads the output, reports the progress, and returns the lines that explain an error.
+    ``action`` and ``advice`` are the message's text about a failure. Raises ToolchainError.
+    """
+    # Both streams in one pipe: progress and errors come in their order.
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            output = follow(process.stdout or ())
+        # An interrupted command must not leave a compiler or Maven running.
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        program = Path(command[0]).name
+        raise ToolchainError(
+            f"{action} failed ({program} exited with status {process.returncode}). {advice} "
+            "Output:\n" + "\n".join(output)
+        )

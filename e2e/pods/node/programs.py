@@ -6,7 +6,6 @@ from pathlib import Path
 from tidemark_devcluster.toolchain.build import (
     CONTROLPLANE_TAGS,
     GoProgram,
-    checkout,
     ensure_program,
     version_flags,
 )
@@ -40,12 +39,12 @@ def _program(name: str, package: str, packages: int) -> GoProgram:
 
 def ensure_node() -> Path:
     """Every program of a node and its control plane. Raises ToolchainError."""
-    return ensure_program(_program("tidemark-e2e-node", ".", NODE_PACKAGES), checkout=checkout())
+    return ensure_program(_program("tidemark-e2e-node", ".", NODE_PACKAGES))
 
 
 def ensure_pause() -> Path:
     """The first process of each pod. Raises ToolchainError."""
-    return ensure_program(_program("tidemark-e2e-pause", "./pause", 50), checkout=checkout())
+    return ensure_program(_program("tidemark-e2e-pause", "./pause", 50))
 
 
 def ensure_policies() -> Path:
@@ -63,4 +62,4 @@ def ensure_policies() -> Path:
         folder=POLICIES,
         sources=sources,
     )
-    return ensure_program(program, checkout=checkout())
+    return ensure_program(program)

@@ -48,7 +48,7 @@ def test_every_command_reports_an_unreachable_cluster_in_one_line(
 ) -> None:
     (port,) = free_ports(1)
     path = kubeconfig(tmp_path, port)
-    layout = Layout.at(tmp_path / "cluster")
+    layout = Layout(tmp_path / "cluster")
     layout.create()
     # Settings of an earlier session that lead to the unreachable API server.
     local_settings.choose(

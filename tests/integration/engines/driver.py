@@ -51,7 +51,7 @@ class DrivenEngine:
     @property
     def brokers(self) -> list[int]:
         """Return every broker's id."""
-        return self.cluster.local.brokers.ids()
+        return self.cluster.local.brokers.broker_ids()
 
     # ------------------------------------------------------------ objects
 

@@ -38,7 +38,7 @@ def _ports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def nodes(folder: Path, controllers: int = 0) -> KafkaNodes:
-    layout = Layout.at(folder)
+    layout = Layout(folder)
     layout.create()
     made = KafkaNodes(layout)
     made.create(controllers=controllers, replicas=1)

@@ -26,13 +26,13 @@ SETTINGS = {
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    made = Layout.at(tmp_path / "cluster")
+    made = Layout(tmp_path / "cluster")
     made.create()
     return made
 
 
 def test_existing_folders_become_private(tmp_path: Path) -> None:
-    layout = Layout.at(tmp_path / "cluster")
+    layout = Layout(tmp_path / "cluster")
     layout.root.mkdir(mode=0o755)
     layout.run.mkdir(mode=0o777)
     layout.create()

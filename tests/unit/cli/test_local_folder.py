@@ -20,7 +20,7 @@ DIRECTORY = Path(".tidemark")
 @pytest.fixture
 def cluster(tmp_path: Path) -> Layout:
     """Return the layout of a cluster that does not run."""
-    layout = Layout.at(tmp_path / "project" / DIRECTORY)
+    layout = Layout(tmp_path / "project" / DIRECTORY)
     layout.create()
     LocalClusterSettings("tidemark", "default", "directory", "", 1025, 1026).save(layout)
     return layout

@@ -37,7 +37,7 @@ STUBBORN = (
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Iterator[Layout]:
-    made = Layout.at(tmp_path / "cluster")
+    made = Layout(tmp_path / "cluster")
     made.create()
     yield made
     for record in processes.running(made):
@@ -123,7 +123,7 @@ from tidemark_cli.cluster.up import await_interrupt
 from tidemark_devcluster import processes
 from tidemark_devcluster.layout import Layout
 command = [sys.executable, "-c", sys.argv[2]]
-processes.spawn(Layout.at(pathlib.Path(sys.argv[1])), "one", command, timeout_s=60)
+processes.spawn(Layout(pathlib.Path(sys.argv[1])), "one", command, timeout_s=60)
 """
 
 

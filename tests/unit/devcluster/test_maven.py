@@ -80,7 +80,7 @@ def test_a_local_cluster_reports_missing_java_before_it_starts_anything(
     path: Path, tmp_path: Path
 ) -> None:
     """With jars in the cache, this would only be noticed once the control plane runs."""
-    layout = Layout.at(tmp_path / "cluster")
+    layout = Layout(tmp_path / "cluster")
     layout.create()
     settings = LocalClusterSettings("c", "default", "directory", "", 1, 2, KAFKA)
     cluster = LocalCluster(layout, settings, print)
