@@ -17,7 +17,7 @@ from tidemark_pipeline.read import columns
 from tidemark_pipeline.read.filters import NO_NARROWING, narrow
 from tidemark_pipeline.read.options import Options, parse
 from tidemark_pipeline.read.plan import plan_batch
-from tidemark_pipeline.read.streaming import TidemarkPartition, TidemarkStreamReader
+from tidemark_pipeline.read.streaming import TidemarkPartition, TidemarkStreamReader, read_partition
 from tidemark_pipeline.read.topic_survey import Survey
 from tidemark_pipeline.read.workers import freeze_loaded_objects
 
@@ -75,10 +75,5 @@ class TidemarkReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the Arrow batches of one task."""
-        if partition is None:  # Spark's stand-in where there is no task
-            return
-        if not isinstance(partition, TidemarkPartition):
-            raise TypeError(f"{partition!r} was not planned by this source")
-        from tidemark_pipeline.read.task_execution import read_planned  # on executors alone
-
-        yield from read_planned(self._options, partition.planned, partition.since_ms)
+        # Spark passes None where there is no task.
+        return iter(()) if partition is None else read_partition(self._options, partition)

@@ -145,7 +145,15 @@ def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditP
             head, live = _live(tier, topic.topic_id, partition)
         # A corrupt manifest is a finding of its partition; the others are still audited.
         except ManifestError as error:
-            findings.append(_of_manifest(topic, partition, str(error)))
+            findings.append(
+                Finding(
+                    kind=FindingKind.MANIFEST,
+                    topic=topic.name,
+                    topic_id=topic.topic_id,
+                    partition=partition,
+                    detail=str(error),
+                )
+            )
             continue
         versions.append(head.version)
         findings += itertools.islice(of_line(head, live), FINDINGS_MAX)
@@ -247,16 +255,6 @@ def _worst(finding: Finding) -> WorstFinding:
     )
 
 
-def _of_manifest(topic: TopicObject, partition: int, detail: str) -> Finding:
-    return Finding(
-        kind=FindingKind.MANIFEST,
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        partition=partition,
-        detail=detail,
-    )
-
-
 def _verify_segment(
     segments: RemoteStorageManager, entry: SegmentEntry, listed_bytes: tuple[int, int] | None
 ) -> None:
@@ -272,7 +270,10 @@ def _verify_segment(
     aux = segments.fetch_aux(entry)
     store = segments.describe(entry)
     line = BatchLine(entry, store)
-    parts = _parts(segments, entry)
+    parts = (
+        segments.fetch(entry, begin, begin + _PART_BYTES)
+        for begin in range(0, entry.size_bytes, _PART_BYTES)
+    )
     for position, data, headers in verified_batches(entry, parts, aux.pieces, store):
         for at, header in headers:
             line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
@@ -281,11 +282,6 @@ def _verify_segment(
             if header.last_offset >= entry.from_offset:
                 line.check_batch(data, at)
     line.finish()
-
-
-def _parts(segments: RemoteStorageManager, entry: SegmentEntry) -> Iterator[bytes]:
-    for begin in range(0, entry.size_bytes, _PART_BYTES):
-        yield segments.fetch(entry, begin, begin + _PART_BYTES)
 
 
 def _check_sizes(

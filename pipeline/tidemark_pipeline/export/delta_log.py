@@ -44,11 +44,6 @@ class DeltaCommit:
     user_metadata: str | None = None
 
     @property
-    def is_rollback(self) -> bool:
-        """Return whether the commit restores an older version."""
-        return self.operation == _RESTORE
-
-    @property
     def replaces_table(self) -> bool:
         """Return whether earlier progress does not count after this commit.
 
@@ -147,7 +142,7 @@ class _LogReader:
         # No rollback happened between the export's check and its write.
         if self._exported is not None and commit.version <= self._exported.base:
             return True
-        if commit.replaces_table or commit.is_rollback:
+        if commit.replaces_table or commit.operation == _RESTORE:
             self._reset_at(commit)
             return commit.replaces_table
         if self._exported is None:

@@ -164,7 +164,7 @@ class Branch:
                 return self._expired[snapshot_id]
         return None
 
-    def repeat_progress(self, write: Callable[[], None] | None = None) -> None:
+    def repeat_progress(self, write: Callable[[], object] | None = None) -> None:
         """Commit the table's progress again, so that the snapshot with it can expire.
 
         ``write``: makes another commit to the branch first, such as a deletion of rows. Raises

@@ -161,11 +161,8 @@ class IcebergPropagation:
         # Merge-on-read would leave the rows in the files and only mark them.
         if self._table.properties().get(_MODE) != _COPY:
             self._session.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{_MODE}'='{_COPY}')")
-        target = f"{self._name}.branch_{self._branch.name}"
-        self._branch.repeat_progress(lambda: self._delete(target, where))
-
-    def _delete(self, target: str, where: str) -> None:
-        self._session.sql(f"DELETE FROM {target} WHERE {where}")
+        delete = f"DELETE FROM {self._name}.branch_{self._branch.name} WHERE {where}"
+        self._branch.repeat_progress(lambda: self._session.sql(delete))
 
     def delete_history(self, say: Say) -> Propagated:
         """Rewrite files that still have deleted rows, then expire all older snapshots."""

@@ -224,12 +224,8 @@ class _Batches:
 
         ``claimed``: progress of the table. ``deleter``: None if the topic keeps its records.
         """
-        self._table, self._survey, self._on_commit, self._on_progress = (
-            table,
-            survey,
-            on_commit,
-            on_progress,
-        )
+        self._table, self._survey = table, survey
+        self._on_commit, self._on_progress = on_commit, on_progress
         # Offsets that this job has deleted from the topic.
         self._rules, self._deleter, self._deleted = rules, deleter, 0
         # Folder of the stream's checkpoint, set before the query starts.
@@ -346,7 +342,7 @@ class _Batches:
     def _progress_after(self, commits: int, written: Written, exported: Exported) -> ExportProgress:
         """Query the topic's current ends and return the progress, with lag and freshness."""
         parts = self._current_parts(exported)
-        ends = {part.partition: end for part, end in self._survey.ends_of(parts).items()}
+        ends = {part.partition: end for part, end in self._survey.ends(parts).items()}
         # A partition that the table does not contain counts as read up to its log start.
         new = [part for part in parts if part.partition not in exported.offsets]
         starts = {part.partition: e.log_start for part, e in self._survey.extents(new).items()}

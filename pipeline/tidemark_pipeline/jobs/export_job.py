@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status.end(phase, message)
     # The page stops with the process, so the operator reads the final state from this file.
     if given.report is not None:
-        status.write_report(given.report)
+        given.report.write_bytes(status.report.to_json())
     page.stop()
     logger.info("%s%s", phase, f": {message}" if message else "")
     return 0 if phase in (ExportJobPhase.DONE, ExportJobPhase.STOPPED) else 1

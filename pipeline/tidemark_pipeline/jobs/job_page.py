@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -75,10 +74,6 @@ class JobStatus(Collector):
 
     def _report_json(self) -> bytes:
         return self.report.to_json()
-
-    def write_report(self, path: Path) -> None:
-        """Write the report to a file, which is readable after the page has stopped."""
-        path.write_bytes(self.report.to_json())
 
     def collect(self) -> Iterator[Metric]:
         """Yield the Prometheus metrics whose value is known."""

@@ -128,15 +128,11 @@ def _bounds(kind: str, value: object, step: int) -> tuple[int | None, int | None
 
 def _number(value: object) -> int | None:
     """Return an offset, or a time in milliseconds; None for other types."""
-    if isinstance(value, datetime.datetime):
-        return _ms(value)
-    return value if isinstance(value, int) else None
-
-
-def _ms(value: datetime.datetime) -> int:
-    """Return milliseconds, rounded down, as records have whole milliseconds."""
+    if not isinstance(value, datetime.datetime):
+        return value if isinstance(value, int) else None
     if value.tzinfo is None:
         value = value.replace(tzinfo=datetime.UTC)
+    # Rounded down, as records have whole milliseconds.
     return (value - _EPOCH) // _MS
 
 

@@ -176,11 +176,6 @@ class Options:
     limits: BatchLimits
     timestamp_skew_ms: int | None = None
 
-    @property
-    def reads_tier(self) -> bool:
-        """Return whether anything is read from the object store."""
-        return self.storage is not None
-
 
 def parse(
     raw: Mapping[str, str], *, streaming: bool = False, names: tuple[str, ...] = columns.NAMES

@@ -6,6 +6,7 @@ requested offset, else at the brokers' last stable offset. Without brokers it en
 tier, and says so.
 """
 
+import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,9 +125,7 @@ def requested_range(survey: Survey, options: Options, part: Part, extent: Extent
     start = starting(survey, options, part, extent)
     position = None if options.ending is None else options.ending.of(part.topic, part.partition)
 
-    def find(timestamp_ms: int) -> int | None:
-        return survey.find(part, timestamp_ms)
-
+    find = functools.partial(survey.find, part)
     end = extent.end if position is None else offset_of(position, extent, find)
     # Only an explicit offset beyond the end is an error. A timestamp later than all records means
     # the end.
@@ -147,12 +146,9 @@ def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> in
     Raises OptionError if an explicit offset is outside the extent, or no record is as late as the
     starting time.
     """
-
-    def find(timestamp_ms: int) -> int | None:
-        return survey.find(part, timestamp_ms)
-
     position = options.starting.of(part.topic, part.partition)
     # ``find`` sends a request, so it is called only if the option is a timestamp.
+    find = functools.partial(survey.find, part)
     try:
         start = offset_of(position, extent, find, strict=options.strict_times)
     except NoSuchTime as error:
@@ -160,19 +156,16 @@ def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> in
             f"{part.topic}-{part.partition}: {error}; set startingOffsetsByTimestampStrategy=latest"
             " to begin at the end"
         ) from error
-    # An explicit offset that has expired is data loss, unless it is accepted.
-    if start < extent.log_start and options.fail_on_data_loss:
+    # An explicit offset that has expired is data loss, unless it is accepted. An offset beyond the
+    # end usually belongs to another topic, or to a log that lost records.
+    within = min(max(start, extent.log_start), extent.end)
+    if start != within and options.fail_on_data_loss:
         raise OptionError(
             f"startingOffsets begins partition {part.partition} of {part.topic} at {start}, but "
-            f"its log starts at {extent.log_start}: start there, or set failOnDataLoss=false"
+            f"its log {'starts' if start < within else 'ends'} at {within}: start there, or set "
+            "failOnDataLoss=false"
         )
-    # An offset beyond the end usually belongs to another topic, or to a log that lost records.
-    if start > extent.end and options.fail_on_data_loss:
-        raise OptionError(
-            f"startingOffsets begins partition {part.partition} of {part.topic} at {start}, but "
-            f"its log ends at {extent.end}: start there, or set failOnDataLoss=false"
-        )
-    return min(max(start, extent.log_start), extent.end)
+    return within
 
 
 def _narrowed(read_range: ReadRange, narrowing: Narrowing) -> ReadRange:
@@ -192,7 +185,7 @@ def _tasks(
     """
     # The manifest may have been read after the extent, and retention may have moved the log start
     # meanwhile.
-    version, start, ranges = survey.ranges(part, read_range.start, read_range.end)
+    start, ranges = survey.ranges(part, read_range.start, read_range.end)
     if start > read_range.start and options.fail_on_data_loss:
         raise DataLoss(
             f"{part.topic}-{part.partition}: the offsets from {read_range.start} to {start - 1} "
@@ -209,7 +202,6 @@ def _tasks(
         start,
         read_range.end,
         ranges,
-        head_version=version,
         brokers=survey.reads_brokers,
         task_bytes=options.task_bytes,
         since_ms=narrowing.since_ms,

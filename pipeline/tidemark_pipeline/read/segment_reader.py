@@ -23,13 +23,7 @@ from tidemark.tier.metadata.queries import SegmentRange
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.segments.auxiliary import Aux
-from tidemark.tier.segments.integrity import (
-    Batches,
-    BatchLine,
-    ObjectDamaged,
-    damaged,
-    verified_batches,
-)
+from tidemark.tier.segments.integrity import BatchLine, ObjectDamaged, damaged
 from tidemark.tier.stores.objects import ObjectNotFound
 from tidemark_pipeline.errors import CorruptData, DataLoss
 from tidemark_pipeline.read import columns
@@ -40,7 +34,13 @@ from tidemark_pipeline.read.decode import (
     decode_batches,
     is_requested,
 )
-from tidemark_pipeline.read.segment_window import Window, first_offset_since, full_window, window_of
+from tidemark_pipeline.read.segment_window import (
+    Window,
+    batches_in,
+    first_offset_since,
+    full_window,
+    window_of,
+)
 from tidemark_pipeline.read.tasks import RemoteTask
 
 PIECE_BYTES = 16 * 1024 * 1024
@@ -124,7 +124,8 @@ def _read_range(
     # last offset seen.
     line: BatchLine | None = None
     least = most = rows = reached = 0
-    for position, data, headers in _batches(tier, entry, aux, window):
+    pieces = _pieces(tier, entry, window)
+    for position, data, headers in batches_in(window, tier, entry, aux, pieces):
         # A transaction that was aborted before the first batch has no records in this read.
         if line is None and headers:
             base = headers[0][1].base_offset
@@ -210,18 +211,6 @@ def _rows_planned(header: BatchHeader, source: ByteSource) -> tuple[int, int]:
     requested = max(0, min(header.last_offset, source.to_offset_inclusive) - first + 1)
     not_requested = header.last_offset - header.base_offset + 1 - requested
     return max(0, header.count - not_requested), min(requested, header.count)
-
-
-def _batches(tier: Tier, entry: SegmentEntry, aux: Aux | None, window: Window) -> Iterator[Batches]:
-    return verified_batches(
-        entry,
-        _pieces(tier, entry, window),
-        () if aux is None else aux.pieces,
-        tier.segments.describe(entry),
-        begin=window.begin,
-        position=window.position,
-        end=window.end,
-    )
 
 
 def _pieces(tier: Tier, entry: SegmentEntry, window: Window) -> Iterator[bytes]:

@@ -4,13 +4,15 @@ This module does no I/O. The offset index and the time index that were copied wi
 the positions. Whole pieces are read, since digests cover pieces.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.open import Tier
 from tidemark.tier.segments.auxiliary import Aux
-from tidemark.tier.segments.integrity import PIECE_BYTES
+from tidemark.tier.segments.integrity import PIECE_BYTES, Batches, verified_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,21 @@ def window_of(entry: SegmentEntry, aux: Aux, from_offset: int, to_offset_inclusi
     begin = position - position % PIECE_BYTES
     end = min(entry.size_bytes, -(-behind // PIECE_BYTES) * PIECE_BYTES)
     return Window(begin, position, end)
+
+
+def batches_in(
+    window: Window, tier: Tier, entry: SegmentEntry, aux: Aux | None, parts: Iterable[bytes]
+) -> Iterator[Batches]:
+    """Yield the window's batches, verified. ``parts``: its bytes. ``aux``: None without digests."""
+    return verified_batches(
+        entry,
+        parts,
+        () if aux is None else aux.pieces,
+        tier.segments.describe(entry),
+        begin=window.begin,
+        position=window.position,
+        end=window.end,
+    )
 
 
 def first_offset_since(entry: SegmentEntry, aux: Aux, timestamp_ms: int) -> int:

@@ -98,6 +98,15 @@ class TidemarkPartition(InputPartition):
         self.since_ms = since_ms
 
 
+def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the Arrow batches of one task of a batch or a stream."""
+    if not isinstance(partition, TidemarkPartition):
+        raise TypeError(f"{partition!r} was not planned by this source")
+    from tidemark_pipeline.read.task_execution import read_planned  # on executors alone
+
+    yield from read_planned(options, partition.planned, partition.since_ms)
+
+
 class TidemarkStreamReader(DataSourceStreamReader):
     """Spark's reader of a topic as a stream: the driver plans micro-batches, executors read."""
 
@@ -195,11 +204,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the Arrow batches of one task."""
-        if not isinstance(partition, TidemarkPartition):
-            raise TypeError(f"{partition!r} was not planned by this source")
-        from tidemark_pipeline.read.task_execution import read_planned  # on executors alone
-
-        yield from read_planned(self._options, partition.planned)
+        return read_partition(self._options, partition)
 
     def stop(self) -> None:
         """Close the connections of a query that has ended."""
@@ -231,7 +236,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
     def _ends(self, survey: Survey, parts: Sequence[Part]) -> dict[Part, int]:
         """Return the current end of each partition, or the end of the query."""
         if self._options.ending is None:
-            return survey.ends_of(parts)
+            return survey.ends(parts)
         # Fixed when the query starts, so that it ends although producers continue.
         if self._last is None:
             self._last = {
@@ -244,7 +249,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         # Bytes come from manifests, which are read only if a limit needs them.
         if self._options.limits.bytes is None or end <= start:
             return PendingPartition(start, end)
-        _, _, ranges = survey.ranges(part, start, end)
+        _, ranges = survey.ranges(part, start, end)
         weights = [
             Weight(
                 planned.to_offset_inclusive + 1,

@@ -14,12 +14,10 @@ from tidemark.tier.metadata.queries import SegmentRange
 class RemoteTask:
     """Remote segments that one Spark task reads, in offset order.
 
-    ``head_version``: version of the manifest from which the task was planned. ``ranges``: each
-    segment with the offsets to read.
+    ``ranges``: each segment with the offsets to read.
     """
 
     partition: int
-    head_version: int
     ranges: tuple[SegmentRange, ...]
 
 
@@ -45,7 +43,6 @@ def cut(
     end: int,
     ranges: Sequence[SegmentRange],
     *,
-    head_version: int,
     brokers: bool,
     task_bytes: int,
     since_ms: int | None = None,
@@ -80,14 +77,14 @@ def cut(
         for part in ranges[:over]
         if since_ms is None or part.entry.max_timestamp_ms >= since_ms
     ]
-    yield from split_remote(partition, head_version, selected, task_bytes)
+    yield from split_remote(partition, selected, task_bytes)
     # Brokers have only later records than a segment that already exceeds over_ms.
     if behind < end and over is None:
         yield TailTask(partition, behind, end)
 
 
 def split_remote(
-    partition: int, head_version: int, ranges: Sequence[SegmentRange], task_bytes: int
+    partition: int, ranges: Sequence[SegmentRange], task_bytes: int
 ) -> Iterator[RemoteTask]:
     """Group consecutive ranges until a task has at least ``task_bytes`` to read."""
     group: list[SegmentRange] = []
@@ -96,10 +93,10 @@ def split_remote(
         group.append(part)
         size += bytes_of(part)
         if size >= task_bytes:
-            yield RemoteTask(partition, head_version, tuple(group))
+            yield RemoteTask(partition, tuple(group))
             group, size = [], 0
     if group:
-        yield RemoteTask(partition, head_version, tuple(group))
+        yield RemoteTask(partition, tuple(group))
 
 
 def bytes_of(part: SegmentRange) -> int:

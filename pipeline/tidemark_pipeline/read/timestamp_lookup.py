@@ -11,8 +11,12 @@ from tidemark.records.decode import decode_records
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
-from tidemark.tier.segments.integrity import verified_batches
-from tidemark_pipeline.read.segment_window import first_offset_since, full_window, window_of
+from tidemark_pipeline.read.segment_window import (
+    batches_in,
+    first_offset_since,
+    full_window,
+    window_of,
+)
 
 _READ_BYTES = 1024 * 1024
 
@@ -60,27 +64,17 @@ def _batches_from(
     ``first``: lowest offset of interest. The time index narrows the read.
     """
     # Without digests the whole segment is read, as a part could not be verified.
-    window = full_window(entry)
-    pieces: tuple[bytes, ...] = ()
+    window, aux = full_window(entry), None
     if entry.digests is not None:
         aux = tier.segments.fetch_aux(entry)
         begin = max(first, first_offset_since(entry, aux, timestamp_ms))
-        window, pieces = window_of(entry, aux, begin, entry.end_offset_inclusive), aux.pieces
+        window = window_of(entry, aux, begin, entry.end_offset_inclusive)
     # The pieces are small: usually the first of them contains the record.
     parts = (
         tier.segments.fetch(entry, begin, begin + _READ_BYTES)
         for begin in range(window.begin, window.end, _READ_BYTES)
     )
-    batches = verified_batches(
-        entry,
-        parts,
-        pieces,
-        tier.segments.describe(entry),
-        begin=window.begin,
-        position=window.position,
-        end=window.end,
-    )
     # Header by header, so that the caller stops the download at its record.
-    for _, data, headers in batches:
+    for _, data, headers in batches_in(window, tier, entry, aux, parts):
         for position, header in headers:
             yield data, position, header

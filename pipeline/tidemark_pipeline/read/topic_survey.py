@@ -16,7 +16,7 @@ from tidemark.log_lineage import LogLineage, ReadPosition, Restore, divergence
 from tidemark.tier.metadata.head import TopicDeleted
 from tidemark.tier.metadata.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.metadata.queries import SegmentRange
-from tidemark.tier.metadata.topics import TopicNotFound
+from tidemark.tier.metadata.topics import TopicNotFound, TopicObject
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.reader import Snapshot
 from tidemark_pipeline.errors import DataLoss
@@ -26,12 +26,7 @@ from tidemark_pipeline.read.options import Options
 from tidemark_pipeline.read.positions import Extent
 
 if TYPE_CHECKING:
-    from tidemark.kafka_client.blocking_client import (
-        BlockingKafkaClient,
-        EpochEndAnswer,
-        StableLogEnd,
-        TopicSummary,
-    )
+    from tidemark.kafka_client.blocking_client import BlockingKafkaClient, TopicSummary
 
 R = TypeVar("R")
 _HEADS_AT_ONCE = 8
@@ -84,18 +79,20 @@ class Survey:
         Raises TopicNotFound, TopicAmbiguous, StoreUnavailable, Unreachable, ClusterRefused
         and OptionError.
         """
-        topics = self._options.topics
-        partitions_of = self._named() if topics.names else self._matching()
+        selection = self._options.topics
+        topics = self._named() if selection.names else self._matching()
         return [
-            Part(name, partition, topic_id)
-            for name, (partitions, topic_id) in sorted(partitions_of.items())
-            for partition in topics.partitions_of(name, partitions)
+            Part(topic.name, partition, topic.topic_id)
+            for topic in sorted(topics, key=lambda topic: topic.name)
+            for partition in selection.partitions_of(topic.name, topic.partitions)
         ]
 
     def extents(self, parts: Sequence[Part]) -> dict[Part, Extent]:
         """Return the readable offsets of each partition: log start and exclusive end."""
-        # Ends first: records that are written from now on are not part of the read.
+        # Ends first: records that are written from now on are not part of the read. Heads are read
+        # after them, so that they include the expirations until then.
         latest = self.ends(parts)
+        self._load(parts)
         # With tier=local only offsets on the brokers' disks are readable (EARLIEST_LOCAL, KIP-405).
         brokers_starts = self._brokers_offsets(
             parts, EARLIEST_LOCAL if self._options.tier == names.ONLY_LOCAL else EARLIEST
@@ -119,20 +116,9 @@ class Survey:
         tier's end.
         """
         if self.reads_brokers:
-            ends = self._brokers_offsets(parts, LATEST)
-            if self._options.tier == names.AUTO:
-                self._load(
-                    parts
-                )  # after the ends, so that heads include the expirations until then
-            return ends
+            return self._brokers_offsets(parts, LATEST)
         self._load(parts)
         return {part: _tier_end(self._snapshot(part)) for part in parts}
-
-    def ends_of(self, parts: Sequence[Part]) -> dict[Part, int]:
-        """Return the same as :meth:`ends`, without reading heads if brokers are known."""
-        if self.reads_brokers:
-            return self._brokers_offsets(parts, LATEST)
-        return self.ends(parts)
 
     def log_starts(self, parts: Sequence[Part]) -> dict[Part, int]:
         """Return the log start of each partition, the later one of the manifest's and the brokers'.
@@ -169,7 +155,7 @@ class Survey:
         positions: dict[Part, ReadPosition] = {}
         # The leader's epoch is an upper bound for the epochs of all records below its last stable
         # offset.
-        for part, end in self._log_ends(offsets).items():
+        for part, end in _answers(offsets, self._brokers.log_ends).items():
             if end.offset < offsets[part]:
                 raise DataLoss(
                     f"{part.topic}-{part.partition}: the log ends at {end.offset}, below offset "
@@ -205,13 +191,17 @@ class Survey:
             }
         # With brokers the end of the recorded epoch (OffsetForLeaderEpoch, KIP-320) is the start of
         # the next one. Positions of older versions have no epoch.
-        log_ends = self._log_ends(positions)
-        known = {part: at for part, at in positions.items() if at.leader_epoch is not None}
-        epoch_ends: dict[Part, EpochEndAnswer] = {}
-        for topic, members in _by_topic(known).items():
-            epochs = {part.partition: known[part].leader_epoch or 0 for part in members}
-            ends = self._brokers.epoch_ends(topic, epochs)
-            epoch_ends.update({part: ends[part.partition] for part in members})
+        brokers = self._brokers
+        log_ends = _answers(positions, brokers.log_ends)
+        epochs = {
+            part: at.leader_epoch for part, at in positions.items() if at.leader_epoch is not None
+        }
+        epoch_ends = _answers(
+            epochs,
+            lambda topic, members: brokers.epoch_ends(
+                topic, {number: epochs[part] for number, part in members.items()}
+            ),
+        )
         return {
             part: LogLineage(
                 partition=part.partition,
@@ -222,15 +212,6 @@ class Survey:
             )
             for part in positions
         }
-
-    def _log_ends(self, parts: Iterable[Part]) -> "dict[Part, StableLogEnd]":
-        assert self._brokers is not None
-        log_ends: dict[Part, StableLogEnd] = {}
-        # Each topic needs one request per leader, not one per partition.
-        for topic, members in _by_topic(parts).items():
-            ends = self._brokers.log_ends(topic, [part.partition for part in members])
-            log_ends.update({part: ends[part.partition] for part in members})
-        return log_ends
 
     def _restores(self, part: Part) -> tuple[Restore, ...]:
         """Return the restores of the topic, none if it is not in the tier or no tier is read."""
@@ -276,17 +257,13 @@ class Survey:
             return None
         return timestamp_lookup.find(self._tier, snapshot, timestamp_ms)
 
-    def ranges(
-        self, part: Part, start: int, until: int
-    ) -> tuple[int, int, tuple[SegmentRange, ...]]:
-        """Return (manifest version, start, segment ranges) of the tier from the start to ``until``.
+    def ranges(self, part: Part, start: int, until: int) -> tuple[int, tuple[SegmentRange, ...]]:
+        """Return (start, segment ranges) of the tier from the start to ``until``.
 
         The start is later than requested if the requested offset has expired meanwhile.
         """
-        answer = self._with_pages(
-            part, lambda snapshot: (snapshot.head.version, *tier_ranges(snapshot, start, until))
-        )
-        return (0, start, ()) if answer is None else answer
+        answer = self._with_pages(part, lambda snapshot: tier_ranges(snapshot, start, until))
+        return (start, ()) if answer is None else answer
 
     def _with_pages(self, part: Part, look: Callable[[Snapshot], R | None]) -> R | None:
         """Return what ``look`` finds in the partition's manifest, None without a manifest."""
@@ -303,16 +280,12 @@ class Survey:
                 del self._snapshots[part]  # a newer head no longer names the page
         raise AssertionError("not reached")
 
-    def _named(self) -> dict[str, tuple[int, uuid.UUID | None]]:
-        """Return (partition count, topic ID) of each topic that the options name.
-
-        The ID is None if brokers have none. Raises TopicNotFound.
-        """
+    def _named(self) -> "Iterable[TopicObject | TopicSummary]":
+        """Return each topic that the options name. Raises TopicNotFound."""
         requested = self._options.topics.names
         if self._brokers is None:
             assert self._tier is not None
-            topics = [self._tier.reader.find_topic(name) for name in requested]
-            return {topic.name: (topic.partitions, topic.topic_id) for topic in topics}
+            return [self._tier.reader.find_topic(name) for name in requested]
         known = self._brokers.topics(requested)
         missing = [name for name in requested if name not in known]
         # The client leaves unknown topics out of its result.
@@ -320,41 +293,38 @@ class Survey:
             access = self._options.access
             where = f" at {','.join(access.bootstrap)}" if access else ""
             raise TopicNotFound(f"brokers{where} know no topic {', '.join(map(repr, missing))}")
-        return {name: (topic.partitions, topic.topic_id) for name, topic in known.items()}
+        return known.values()
 
-    def _matching(self) -> dict[str, tuple[int, uuid.UUID | None]]:
-        """Return (partition count, topic ID) of the topics that match the options' pattern.
+    def _matching(self) -> "Iterable[TopicObject | TopicSummary]":
+        """Return the topics that match the options' pattern.
 
         Internal topics are left out: brokers mark them, and in the tier their names start with two
         underscores.
         """
         pattern = re.compile(self._options.topics.pattern)
         if self._brokers is not None:
-            known: Iterable[TopicSummary] = self._brokers.topics().values()
-            return {
-                topic.name: (topic.partitions, topic.topic_id)
-                for topic in known
+            return [
+                topic
+                for topic in self._brokers.topics().values()
                 if not topic.internal and pattern.fullmatch(topic.name)
-            }
+            ]
         # Without brokers, the topics are those of the tier.
         assert self._tier is not None
         matching = {
             topic.name for topic in self._tier.topics.all() if pattern.fullmatch(topic.name)
         }
-        topics = [
+        return [
             self._tier.reader.find_topic(name) for name in matching if not name.startswith("__")
         ]
-        return {topic.name: (topic.partitions, topic.topic_id) for topic in topics}
 
     def _brokers_offsets(self, parts: Sequence[Part], timestamp: int) -> dict[Part, int]:
-        if self._brokers is None:
+        brokers = self._brokers
+        if brokers is None:
             return {}
-        offset_of: dict[Part, int] = {}
-        for topic, members in _by_topic(parts).items():
-            timestamps = dict.fromkeys((part.partition for part in members), timestamp)
-            offsets = self._brokers.list_offsets(topic, timestamps)
-            offset_of.update({part: offsets[part.partition] for part in members})
-        return offset_of
+        return _answers(
+            parts,
+            lambda topic, members: brokers.list_offsets(topic, dict.fromkeys(members, timestamp)),
+        )
 
     def _load(self, parts: Sequence[Part]) -> None:
         # A single head is read by the caller's thread when it is needed.
@@ -422,8 +392,19 @@ def _tier_end(snapshot: Snapshot | None) -> int:
     return 0 if snapshot is None else snapshot.head.next_copy_offset
 
 
-def _by_topic(parts: Iterable[Part]) -> Mapping[str, list[Part]]:
-    by_topic: dict[str, list[Part]] = {}
+def _answers(
+    parts: Iterable[Part], query: Callable[[str, Mapping[int, Part]], Mapping[int, R]]
+) -> dict[Part, R]:
+    """Return the brokers' answer about each partition.
+
+    ``query``: returns the answers about partitions of one topic by number. Each topic needs one
+    request per leader, not one per partition.
+    """
+    by_topic: dict[str, dict[int, Part]] = {}
     for part in parts:
-        by_topic.setdefault(part.topic, []).append(part)
-    return by_topic
+        by_topic.setdefault(part.topic, {})[part.partition] = part
+    answers: dict[Part, R] = {}
+    for topic, members in by_topic.items():
+        found = query(topic, members)
+        answers.update({part: found[number] for number, part in members.items()})
+    return answers

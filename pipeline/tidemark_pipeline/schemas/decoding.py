@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from tidemark_avro.column_rules import SchemaRefused
 from tidemark_avro.decoder_results import Bytes, Longs, reasons
@@ -28,14 +28,8 @@ _NO_MESSAGE = "the value does not say which message of its schema it is"
 
 def output_schema(given: StructType, columns: StructType) -> StructType:
     """Return the schema of the decoded frame for a frame of ``given``."""
-    return StructType(
-        [
-            *given.fields,
-            StructField(PARSED, columns),
-            StructField(ERROR, StringType()),
-            StructField(UNKNOWN, LongType()),
-        ]
-    )
+    schema = StructType([*given.fields])
+    return schema.add(PARSED, columns).add(ERROR, "string").add(UNKNOWN, "long")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,9 @@ class Schemas:
         missing: dict[int, SchemaSource | str] = {}
         for number in ids[:QUERIES_MAX]:
             try:
-                fetched[number] = self._fetch(number)
+                fetched[number] = self._source(self.registry.schema(number))
+            except SchemaRefused as error:
+                fetched[number] = str(error)
             except SchemaNotFound as error:  # Not cached, as the schema may be registered later.
                 missing[number] = self._unknown(number, error)
         for number in ids[QUERIES_MAX:]:
@@ -66,10 +68,15 @@ class Schemas:
             )
         # The limit is checked before the cache takes the schemas, as they are all sent with one
         # batch.
-        self._check_size(fetched.values())
+        size = _size_of(fetched.values())
+        if size > CACHED_BYTES_MAX:
+            raise ExportError(
+                f"the schemas of one batch have {size:,} bytes, and the limit is "
+                f"{CACHED_BYTES_MAX:,}. Lower maxOffsetsPerTrigger"
+            )
         self.known.update(fetched)
         # The oldest entries are removed first. They are queried again when a record needs them.
-        while len(self.known) > CACHED_MAX or self._size() > CACHED_BYTES_MAX:
+        while len(self.known) > CACHED_MAX or _size_of(self.known.values()) > CACHED_BYTES_MAX:
             self.known.popitem(last=False)
         return {**self.known, **fetched, **missing}
 
@@ -84,12 +91,6 @@ class Schemas:
             ) from error
         except SchemaRefused as error:
             raise ExportError(f"the latest schema of {subject}: {error}") from error
-
-    def _fetch(self, number: int) -> SchemaSource | str:
-        try:
-            return self._source(self.registry.schema(number))
-        except SchemaRefused as error:
-            return str(error)
 
     def _unknown(self, number: int, error: SchemaNotFound) -> str:
         if self.registry.access.unknown is UnknownSchemaPolicy.STOP:
@@ -148,16 +149,9 @@ class Schemas:
         visit(references)
         return schemas
 
-    def _check_size(self, schemas: Iterable[SchemaSource | str]) -> None:
-        size = sum(source.size_bytes for source in schemas if isinstance(source, SchemaSource))
-        if size > CACHED_BYTES_MAX:
-            raise ExportError(
-                f"the schemas of one batch have {size:,} bytes, and the limit is "
-                f"{CACHED_BYTES_MAX:,}. Lower maxOffsetsPerTrigger"
-            )
 
-    def _size(self) -> int:
-        return sum(s.size_bytes for s in self.known.values() if isinstance(s, SchemaSource))
+def _size_of(schemas: Iterable[SchemaSource | str]) -> int:
+    return sum(source.size_bytes for source in schemas if isinstance(source, SchemaSource))
 
 
 def _descriptors(text: str, used: Mapping[str, str]) -> Messages:

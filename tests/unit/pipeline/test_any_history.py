@@ -177,9 +177,7 @@ def read(
     start, ranges = tier_ranges(Snapshot(head, head.version, known), first, until)
     offsets: list[int] = []
     for task in (
-        cut(0, start, until, ranges, head_version=1, brokers=True, task_bytes=task_bytes)
-        if start < until
-        else ()
+        cut(0, start, until, ranges, brokers=True, task_bytes=task_bytes) if start < until else ()
     ):
         if isinstance(task, RemoteTask):
             for part in task.ranges:

@@ -51,7 +51,7 @@ def tasks_of(
     log: tuple[int, int, list[SegmentRange]], task_bytes: int = 1, *, brokers: bool = True
 ) -> list[Task]:
     start, end, ranges = log
-    made = cut(0, start, end, ranges, head_version=1, brokers=brokers, task_bytes=task_bytes)
+    made = cut(0, start, end, ranges, brokers=brokers, task_bytes=task_bytes)
     return list(made)
 
 
@@ -97,8 +97,8 @@ def test_a_hole_within_the_tier_is_read_from_no_replica(
 
 def test_segments_that_are_too_old_are_left_out() -> None:
     ranges = [segment(0, 9), segment(10, 19), segment(20, 29)]
-    made = list(cut(0, 0, 35, ranges, head_version=1, brokers=True, task_bytes=10**6, since_ms=15))
-    assert made == [RemoteTask(0, 1, (ranges[1], ranges[2])), TailTask(0, 30, 35)]
+    made = list(cut(0, 0, 35, ranges, brokers=True, task_bytes=10**6, since_ms=15))
+    assert made == [RemoteTask(0, (ranges[1], ranges[2])), TailTask(0, 30, 35)]
 
 
 @given(
@@ -127,7 +127,6 @@ def test_time_limit_keeps_every_record_within_the_skew(
             0,
             start + 2,
             ranges,
-            head_version=1,
             brokers=True,
             task_bytes=1,
             over_ms=until + skew,
@@ -142,8 +141,8 @@ def test_time_limit_keeps_every_record_within_the_skew(
 
 def test_behind_a_segment_that_is_too_late_nothing_is_read() -> None:
     ranges = [segment(0, 9), segment(10, 19), segment(20, 29)]
-    made = list(cut(0, 0, 35, ranges, head_version=1, brokers=True, task_bytes=10**6, over_ms=15))
-    assert made == [RemoteTask(0, 1, (ranges[0], ranges[1]))]
+    made = list(cut(0, 0, 35, ranges, brokers=True, task_bytes=10**6, over_ms=15))
+    assert made == [RemoteTask(0, (ranges[0], ranges[1]))]
 
 
 def test_a_part_of_a_segment_counts_by_its_share_of_the_bytes() -> None:

@@ -13,13 +13,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
-    BooleanType,
     DataType,
     DoubleType,
     FloatType,
     MapType,
     StringType,
-    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -249,13 +247,7 @@ def _beyond_double(where: str) -> RecordRefused:
 
 def checked_schema(given: StructType) -> StructType:
     """Return the schema of a frame of schema ``given`` after :class:`WorkerRecordCheck`."""
-    return StructType(
-        [
-            *given.fields,
-            StructField(CAUSE, StringType()),
-            StructField(HAS_NEW_FIELDS, BooleanType()),
-        ]
-    )
+    return StructType([*given.fields]).add(CAUSE, "string").add(HAS_NEW_FIELDS, "boolean")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql.pandas.types import to_arrow_type
@@ -170,7 +170,6 @@ def _struct(message: Descriptor, columns: StructType, path: str, arrow_type: pa.
         else:
             kind = arrow_type.field(column.name).type
             readers.append((_getter(field), _field(field, column.dataType, where, kind)))
-    types = [arrow_type.field(n).type for n in range(arrow_type.num_fields)]
 
     def read(messages: Sequence[Any], budget: _Budget) -> pa.Array:
         """Return the messages, None for a null row, as an Arrow struct array of the same length."""
@@ -180,9 +179,9 @@ def _struct(message: Descriptor, columns: StructType, path: str, arrow_type: pa.
         absent = [message is None for message in messages]
         some = any(absent)
         arrays = []
-        for (get, into), kind in zip(readers, types, strict=True):
+        for (get, into), field in zip(readers, arrow_type, strict=True):
             if get is None or into is None:
-                arrays.append(pa.nulls(len(messages), kind))
+                arrays.append(pa.nulls(len(messages), field.type))
                 continue
             # This loop runs for each value, so the test for None is omitted if no message is None.
             values = (
@@ -192,8 +191,7 @@ def _struct(message: Descriptor, columns: StructType, path: str, arrow_type: pa.
             )
             arrays.append(into(values, budget))
         mask = pa.array(absent) if some else None
-        names = [arrow_type.field(n) for n in range(arrow_type.num_fields)]
-        return pa.StructArray.from_arrays(arrays, fields=names, mask=mask)
+        return pa.StructArray.from_arrays(arrays, fields=list(arrow_type), mask=mask)
 
     return read
 
@@ -278,14 +276,10 @@ def _scalar(
             f"{column_type.simpleString()}"
         )
     if field.enum_type is not None:
-        names = _names(field.enum_type)
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         # An open enum (proto3) may have a number without a name, which is kept as text.
         return _mapped(lambda number: names.get(number, str(number)), arrow_type)
     return lambda values, _: pa.array(values, arrow_type)
-
-
-def _names(enum: EnumDescriptor) -> dict[int, str]:
-    return {number: value.name for number, value in enum.values_by_number.items()}
 
 
 def _mapped(change: Callable[[Any], Any], arrow_type: pa.DataType) -> _Read:

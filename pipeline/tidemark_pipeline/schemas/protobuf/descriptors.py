@@ -167,7 +167,7 @@ def _protoc(folder: Path, name: str) -> Messages:
         output = Path(scratch) / "set"
         command = [
             *(sys.executable, "-m", "grpc_tools.protoc", "--include_imports"),
-            *(f"--proto_path={folder}", f"--proto_path={_includes()}"),
+            *(f"--proto_path={folder}", f"--proto_path={files('grpc_tools') / '_proto'}"),
             *(f"--descriptor_set_out={output}", name),
         ]
         try:
@@ -181,7 +181,3 @@ def _protoc(folder: Path, name: str) -> Messages:
             why = " ".join(done.stderr.split())[:500]
             raise SchemaRefused(f"protoc refuses it: {why}")
         return Messages(output.read_bytes())
-
-
-def _includes() -> str:
-    return str(files("grpc_tools") / "_proto")
