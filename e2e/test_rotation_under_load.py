@@ -67,11 +67,9 @@ def condition(cluster: RunningCluster, kind: str, name: str) -> str:
 
 
 def ask_for_renewal(cluster: RunningCluster) -> None:
-    cluster.kube._call(
-        "PATCH",
+    cluster.kube.merge_patch(
         cluster.kube._path("Cluster", "tidemark"),
-        body={"metadata": {"annotations": {RENEWAL_ANNOTATION: "now"}}},
-        content_type="application/merge-patch+json",
+        {"metadata": {"annotations": {RENEWAL_ANNOTATION: "now"}}},
     )
 
 

@@ -31,8 +31,8 @@ class Secrets:
 
     @classmethod
     def of(cls, cluster: RunningCluster) -> "Secrets":
-        made = cluster.kube._call(
-            "GET", f"/api/v1/namespaces/{cluster.kube.namespace}/secrets/{SECRET}"
+        made = cluster.kube.read_json(
+            f"/api/v1/namespaces/{cluster.kube.namespace}/secrets/{SECRET}"
         )
         found = [base64.b64decode(text) for text in made["data"].values()]
         folder = cluster.local.layout.certificates
@@ -94,7 +94,7 @@ def test_no_argument_or_environment_contains_a_secret(used: RunningCluster) -> N
 @pytest.mark.slow
 def test_no_object_or_event_contains_a_secret(used: RunningCluster) -> None:
     secrets, kube = Secrets.of(used), used.kube
-    shown = [kube._call("GET", kube._path(kind.kind)) for kind in KINDS]
+    shown = [kube.read_json(kube._path(kind.kind)) for kind in KINDS]
     assert sum(len(item["items"]) for item in shown) > 60  # slices, brokers, topic, cluster
     shown.append({"items": kube.events()})
     assert not any(secrets.are_in(json.dumps(item).encode()) for item in shown)

@@ -23,6 +23,7 @@ from tidemark_cli.top.ranges import RangePlace
 from tidemark_cli.top.reader import ObjectReader
 from tidemark_devcluster.controlplane.programs import run_kubectl
 from tidemark_kube.client import GONE, KubeClient, KubeRequestError
+from tidemark_kube.transport import ApiRequest
 
 pytestmark = pytest.mark.full
 
@@ -115,10 +116,9 @@ class Counted(KubeClient):
 
     calls: ClassVar[Counter[str]] = Counter()
 
-    def _text(self, method: str, path: str, **how: object) -> bytes:
-        query = dict(how.get("query") or ())  # type: ignore[call-overload]
-        self.calls["watch" if "watch" in query else "list"] += 1
-        return super()._text(method, path, **how)  # type: ignore[arg-type]
+    def _send(self, request: ApiRequest) -> bytes:
+        self.calls["watch" if "watch" in dict(request.query) else "list"] += 1
+        return super()._send(request)
 
 
 @pytest.mark.slow

@@ -8,19 +8,18 @@ import contextlib
 import datetime as dt
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tidemark_kube.kubeconfig import KubeconfigError, load_context
-from tidemark_kube.transport import ApiRequest, UnreachableError, connect
+from tidemark_kube.transport import CALL_TIMEOUT_S, ApiRequest, UnreachableError, connect
 from tidemark_operator.resources.names import GROUP, OFFERED_ANNOTATION, PLURALS, VERSION
 
 FIELD_MANAGER = "tidemark-cli"
 #: Name of the operator's Lease, unless the operator was started with another ``--lease-name``.
 LEASE_NAME = "tidemark-operator"
-CALL_TIMEOUT_S = 10
 #: Objects per page of a list.
 PAGE = 500
 #: HTTP status for a resource version that the API server has already compacted.
@@ -108,16 +107,13 @@ class KubeClient:
 
     def pages(self, kind: str, limit: int = PAGE) -> Iterator[ListPage]:
         """Yield the objects of a kind, ``limit`` at a time, as one consistent snapshot."""
-        query, continue_token = [("limit", str(limit))], ""
-        while True:
-            answer = self._call(
-                "GET", self._path(kind), query=[*query, *_continued(continue_token)]
-            )
+        query = [("limit", str(limit))]
+        while query:
+            answer = self.read_json(self._path(kind), query)
             metadata = answer["metadata"]
             yield ListPage(answer["items"], str(metadata["resourceVersion"]))
-            continue_token = metadata.get("continue", "")
-            if not continue_token:
-                return
+            token = metadata.get("continue")
+            query = [("limit", str(limit)), ("continue", token)] if token else []
 
     def changes(self, kind: str, resource_version: str, wait_s: int) -> Changes:
         """Return the changes of a kind since a resource version, from one watch request.
@@ -132,10 +128,8 @@ class KubeClient:
             ("allowWatchBookmarks", "true"),
         ]
         events = []
-        timeout_s = wait_s + CALL_TIMEOUT_S
-        for line in self._text(
-            "GET", self._path(kind), query=query, timeout_s=timeout_s
-        ).splitlines():
+        watch = ApiRequest("GET", self._path(kind), query, timeout_s=wait_s + CALL_TIMEOUT_S)
+        for line in self._send(watch).splitlines():
             event = json.loads(line)
             body = event["object"]
             if event["type"] == "ERROR":
@@ -149,12 +143,7 @@ class KubeClient:
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """Return one object, or None if it does not exist."""
-        try:
-            return self._call("GET", self._path(kind, name))
-        except KubeRequestError as error:
-            if error.status == 404:
-                return None
-            raise
+        return self._found(self._path(kind, name))
 
     def apply(
         self,
@@ -179,7 +168,7 @@ class KubeClient:
     def delete(self, kind: str, name: str) -> None:
         """Request deletion; a missing object is no error."""
         try:
-            self._call("DELETE", self._path(kind, name))
+            self._send(ApiRequest("DELETE", self._path(kind, name)))
         except KubeRequestError as error:
             if error.status != 404:
                 raise
@@ -198,7 +187,7 @@ class KubeClient:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                self._call("GET", self._path(kind), query=[("limit", "1")])
+                self.read_json(self._path(kind), [("limit", "1")])
             except KubeRequestError as error:
                 if error.status not in {404, 429} or time.monotonic() > deadline:
                     raise
@@ -222,18 +211,12 @@ class KubeClient:
 
     def events(self) -> list[dict[str, Any]]:
         """Return the namespace's Events, oldest first."""
-        items = self._call("GET", f"/api/v1/namespaces/{self.namespace}/events")["items"]
+        items = self.read_json(f"/api/v1/namespaces/{self.namespace}/events")["items"]
         return sorted(items, key=lambda e: str(e["metadata"]["creationTimestamp"]))
 
     def lease(self, name: str) -> dict[str, Any] | None:
         """Return a Lease of the namespace, or None if it does not exist."""
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{name}"
-        try:
-            return self._call("GET", path)
-        except KubeRequestError as error:
-            if error.status == 404:
-                return None
-            raise
+        return self._found(self._lease_path(name))
 
     def free_lease(self, name: str) -> None:
         """Remove the holder of a Lease, so that the next operator leads without waiting.
@@ -245,60 +228,55 @@ class KubeClient:
             return
         # The version makes the write fail if another operator has taken the Lease meanwhile.
         version = lease["metadata"]["resourceVersion"]
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{name}"
         body = {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}}
         try:
-            self._call("PATCH", path, body=body, content_type="application/merge-patch+json")
+            self.merge_patch(self._lease_path(name), body)
         except KubeRequestError as error:
             if error.status != CONFLICT:
                 raise
 
-    def read_json(self, path: str, query: list[tuple[str, str]] | None = None) -> dict[str, Any]:
-        """Return the JSON object at a path of the API server."""
-        return self._call("GET", path, query=query)
+    def merge_patch(self, path: str, body: Mapping[str, Any]) -> None:
+        """Change the fields of the object at a path that ``body`` has (JSON Merge Patch)."""
+        content_type = "application/merge-patch+json"
+        self._send(ApiRequest("PATCH", path, body=body, content_type=content_type))
 
-    def read_text(self, path: str, query: list[tuple[str, str]] | None = None) -> str:
+    def read_json(self, path: str, query: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+        """Return the JSON object at a path of the API server."""
+        value: dict[str, Any] = json.loads(self._send(ApiRequest("GET", path, query)))
+        return value
+
+    def read_text(self, path: str, query: Sequence[tuple[str, str]] = ()) -> str:
         """Return the text at a path, such as a pod's log."""
-        return self._text("GET", path, query=query).decode(errors="replace")
+        return self._send(ApiRequest("GET", path, query)).decode(errors="replace")
 
     def _path(self, kind: str, name: str = "") -> str:
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURALS[kind]}"
         return f"{path}/{name}" if name else path
 
+    def _lease_path(self, name: str) -> str:
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{name}"
+
+    def _found(self, path: str) -> dict[str, Any] | None:
+        """Return the object at a path, or None if it does not exist."""
+        try:
+            return self.read_json(path)
+        except KubeRequestError as error:
+            if error.status == 404:
+                return None
+            raise
+
     def _apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
-        return self._call(
-            "PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml"
-        )
+        content_type = "application/apply-patch+yaml"
+        answer = self._send(ApiRequest("PATCH", path, query, body, content_type))
+        applied: dict[str, Any] = json.loads(answer)
+        return applied
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: list[tuple[str, str]] | None = None,
-        body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
-    ) -> dict[str, Any]:
-        text = self._text(method, path, query=query, body=body, content_type=content_type)
-        value: dict[str, Any] = json.loads(text)
-        return value
-
-    def _text(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: list[tuple[str, str]] | None = None,
-        body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> bytes:
+    def _send(self, request: ApiRequest) -> bytes:
         """Send one HTTP request and return the response's body.
 
         Raises :class:`KubeRequestError` for a refusal, and with status 0 without a response.
         """
-        request = ApiRequest(method, path, query or [], body, content_type, timeout_s)
         try:
             answer = self._transport.send(request)
         except UnreachableError as error:
@@ -306,7 +284,7 @@ class KubeClient:
                 0, f"the API server {self._transport.server} is unreachable: {error}"
             ) from error
         # The header of a watch is as old as the watch.
-        if timeout_s == CALL_TIMEOUT_S:
+        if request.timeout_s == CALL_TIMEOUT_S:
             self._set_clock(answer.date)
         # The API server explains refusals in a Status object. Redirections are not followed.
         if answer.status >= 300:
@@ -319,10 +297,6 @@ class KubeClient:
             # HTTP dates are always GMT.
             at = parsedate_to_datetime(date).replace(tzinfo=dt.UTC)
             self._clock = at, time.monotonic()
-
-
-def _continued(continue_token: str) -> list[tuple[str, str]]:
-    return [("continue", continue_token)] if continue_token else []
 
 
 def _message_of(body: bytes) -> str:

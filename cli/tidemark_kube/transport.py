@@ -11,8 +11,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from tidemark_kube.kubeconfig import (
@@ -27,6 +27,7 @@ from tidemark_kube.kubeconfig import (
 if TYPE_CHECKING:
     import ssl
 
+CALL_TIMEOUT_S = 10
 _EXEC_VERSIONS = tuple(f"client.authentication.k8s.io/{name}" for name in ("v1", "v1beta1"))
 #: Longest run of a credential plugin, which may wait for a login in a browser.
 _EXEC_TIMEOUT_S = 300
@@ -45,10 +46,10 @@ class ApiRequest(NamedTuple):
 
     method: str
     path: str
-    query: list[tuple[str, str]]
-    body: Mapping[str, Any] | None
-    content_type: str
-    timeout_s: float
+    query: Sequence[tuple[str, str]] = ()
+    body: Mapping[str, Any] | None = None
+    content_type: str = "application/json"
+    timeout_s: float = CALL_TIMEOUT_S
 
 
 class ApiResponse(NamedTuple):
@@ -59,25 +60,11 @@ class ApiResponse(NamedTuple):
     date: str
 
 
-class ApiTransport(Protocol):
-    """Connection to one API server, used by several threads at once."""
-
-    @property
-    def server(self) -> str:
-        """Return the server's URL, for messages."""
-        ...
-
-    def send(self, request: ApiRequest) -> ApiResponse:
-        """Return the response. Raises :class:`UnreachableError` without one."""
-        ...
-
-    def close(self) -> None: ...
-
-
-def connect(files: str, context: str = "") -> ApiTransport:
+def connect(files: str, context: str = "") -> "DirectTransport | LibraryTransport":
     """Return a transport for a context, "" for the current one; nothing is sent yet.
 
-    ``files``: as in ``KUBECONFIG``. Raises :class:`KubeconfigError` and OSError.
+    Several threads may use it at once. ``files``: as in ``KUBECONFIG``. Raises
+    :class:`KubeconfigError` and OSError.
     """
     entry = load_context(files, context)
     try:
@@ -112,27 +99,25 @@ class ApiCredential(NamedTuple):
 
 
 class DirectTransport:
-    """Transport over urllib3, for the usual features of kubeconfigs."""
+    """Transport over urllib3, for the usual features of kubeconfigs; ``server`` is the URL."""
 
     def __init__(self, entry: ContextEntry) -> None:
         """Check the server's URL; raises :class:`KubeconfigError`."""
         self._entry = entry
-        self._server = str(entry.cluster.fields["server"]).rstrip("/")
-        if not self._server.startswith(("http://", "https://")):
-            raise KubeconfigError(f"the server {self._server} has no http:// or https://")
+        self.server = str(entry.cluster.fields["server"]).rstrip("/")
+        if not self.server.startswith(("http://", "https://")):
+            raise KubeconfigError(f"the server {self.server} has no http:// or https://")
         # The pool and the credential that it was made with; other threads wait for both.
         self._lock = threading.Lock()
         self._credential: ApiCredential | None = None
         self._pool: Any = None
         self._pool_certificate = b""
 
-    @property
-    def server(self) -> str:
-        """Return the server's URL."""
-        return self._server
-
     def send(self, request: ApiRequest) -> ApiResponse:
-        """Send a request; a credential that the server refuses is renewed once."""
+        """Return the response; a credential that the server refuses is renewed once.
+
+        Raises :class:`UnreachableError` without a response.
+        """
         pool, credential = self._ready(refused=None)
         response = self._send(pool, credential, request)
         if response.status == _UNAUTHORIZED and self._entry.user.fields.get("exec"):
@@ -153,7 +138,7 @@ class DirectTransport:
                     credential = self._credential = credential_of(self._entry)
                 # A certificate belongs to the connections, so a new one needs new connections.
                 if self._pool is None or credential.certificate != self._pool_certificate:
-                    self._pool = _pool(self._entry.cluster, self._server, credential)
+                    self._pool = _pool(self._entry.cluster, self.server, credential)
                     self._pool_certificate = credential.certificate
             except (KubeconfigError, OSError) as error:
                 raise UnreachableError(str(error)) from error
@@ -173,7 +158,7 @@ class DirectTransport:
         if request.body is not None:
             headers["Content-Type"] = request.content_type
             body = json.dumps(request.body).encode()
-        url = self._server + request.path
+        url = self.server + request.path
         if request.query:
             url += "?" + urlencode(request.query)
         try:
@@ -363,7 +348,7 @@ def _credential_in(output: bytes, command: str, pem: bytes) -> ApiCredential:
 
 
 class LibraryTransport:
-    """Transport over the ``kubernetes`` package."""
+    """Transport over the ``kubernetes`` package, with the interface of :class:`DirectTransport`."""
 
     def __init__(self, files: str, context: str) -> None:
         """Load a kubeconfig; raises :class:`KubeconfigError`."""
@@ -375,11 +360,7 @@ class LibraryTransport:
             )
         except config.ConfigException as error:
             raise KubeconfigError(f"{files} cannot be used: {error}") from error
-
-    @property
-    def server(self) -> str:
-        """Return the server's URL."""
-        return str(self._api.configuration.host)
+        self.server = str(self._api.configuration.host)
 
     def send(self, request: ApiRequest) -> ApiResponse:
         from kubernetes.client import ApiException

@@ -111,7 +111,7 @@ def _remove(cluster: RunningCluster, kind: str, body: dict[str, Any]) -> None:
     path = cluster.kube._path(kind, name)
     patch = {"metadata": {"finalizers": None}}
     # A merge patch removes the finalizers, so the operator has no chance to clean up.
-    cluster.kube._call("PATCH", path, body=patch, content_type="application/merge-patch+json")
+    cluster.kube.merge_patch(path, patch)
     cluster.kube.delete(kind, name)
 
 

@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tidemark.ids import id_text
 from tidemark.log_lineage import ReadPosition
 from tidemark_cli.common import ApiOptions, fail, open_cluster
-from tidemark_kube.client import KubeRequestError
+from tidemark_kube.client import KubeClient, KubeRequestError
 from tidemark_operator.resources.names import GROUP
 from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 from tidemark_pipeline.export.record_deletion import BrokerDeletions, Deleter
@@ -36,29 +36,6 @@ _POLL_S = 0.5
 _NAME_CHARS = 200
 
 
-class Objects(Protocol):
-    """Subset of :class:`~tidemark_kube.client.KubeClient` that is used."""
-
-    def objects(self, kind: str) -> list[dict[str, Any]]:
-        """Return all objects of a kind."""
-
-    def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        """Return one object, or None."""
-
-    def apply(
-        self,
-        kind: str,
-        name: str,
-        spec: Mapping[str, Any],
-        *,
-        annotations: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
-        """Create or update an object."""
-
-    def delete(self, kind: str, name: str) -> None:
-        """Request deletion of an object."""
-
-
 @dataclass(frozen=True, slots=True)
 class DeletionOutcome:
     """Outcome of a deletion; ``succeeded`` is None while it is in progress."""
@@ -70,7 +47,7 @@ class DeletionOutcome:
 class RecordDeletions:
     """Deleter of the export to ``table``."""
 
-    def __init__(self, kube: Objects, table: str, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, kube: KubeClient, table: str, timeout_s: float = _TIMEOUT_S) -> None:
         self._kube, self._table, self._timeout_s = kube, table, timeout_s
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:

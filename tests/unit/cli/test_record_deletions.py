@@ -14,6 +14,7 @@ from tidemark_cli.tier.record_deletions import (
     RecordDeletions,
     name_of,
 )
+from tidemark_kube.client import KubeClient
 from tidemark_operator.resources.record_deletion import RecordDeletion
 from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 
@@ -25,7 +26,7 @@ ORDERS = {
 }
 
 
-class FakeNamespace:
+class FakeNamespace(KubeClient):
     """Objects of one namespace, whose operator reports ``status`` for each deletion."""
 
     def __init__(self, status: str = "True") -> None:
