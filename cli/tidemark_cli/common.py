@@ -1,6 +1,8 @@
 """Options, consoles and cluster lookups that several commands share."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -95,41 +97,50 @@ def open_cluster(directory: Path, otherwise: str = "") -> "LocalCluster":
     return LocalCluster(layout, settings, lambda line: console.print(line, highlight=False))
 
 
-def is_local(called: typer.Context, api: ApiOptions) -> bool:
-    """Return whether a command without further options means the local cluster."""
-    return api.kubeconfig is None and called.obj != OF_KUBECTL
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions(ApiOptions):
+    """Options that select the cluster to look at: that of a kubeconfig, or the local one."""
 
+    called: typer.Context
+    directory: DirOption = DEFAULT_DIR
 
-def local_brokers(called: typer.Context, directory: Path, api: ApiOptions) -> dict[int, str] | None:
-    """Return what is known about each broker's process by node id, None for another cluster."""
-    if not is_local(called, api):
-        return None
-    layout = open_cluster(directory).layout
-    from tidemark_devcluster.processes import find
+    @property
+    def is_local(self) -> bool:
+        """Return whether the local cluster is selected."""
+        return self.kubeconfig is None and self.called.obj != OF_KUBECTL
 
-    texts = {}
-    for node_id in layout.broker_ids():
-        record = find(layout, f"broker-{node_id}")
-        texts[node_id] = "its process has ended"
-        if record is not None:
-            texts[node_id] = f"its process {record.pid} is alive, but does not answer"
-    return texts
+    def local_brokers(self) -> dict[int, str] | None:
+        """Return what is known about each broker's process by node id, None for another cluster."""
+        if not self.is_local:
+            return None
+        layout = open_cluster(self.directory).layout
+        from tidemark_devcluster.processes import find
 
+        texts = {}
+        for node_id in layout.broker_ids():
+            record = find(layout, f"broker-{node_id}")
+            texts[node_id] = "its process has ended"
+            if record is not None:
+                texts[node_id] = f"its process {record.pid} is alive, but does not answer"
+        return texts
 
-def open_kube(called: typer.Context, directory: Path, api: ApiOptions) -> KubeClient:
-    """Return a client for the API server that the options select; exit with a hint on failure.
+    @contextmanager
+    def kube(self) -> Iterator[KubeClient]:
+        """Yield a client for the API server of the cluster; exit with a hint if it fails.
 
-    With a kubeconfig, or as a plugin of kubectl, that is the server that kubectl would use.
-    Otherwise it is the local cluster's.
-    """
-    if not is_local(called, api):
-        return api.connect()
-    api.require_kubeconfig()
-    cluster = open_cluster(directory)
-    try:
-        return cluster.kube()
-    except (KubeRequestError, OSError) as error:
-        fail(f"{error}; if the local cluster is down, start it with: tidemark up")
+        With a kubeconfig, or as a plugin of kubectl, that is the server that kubectl would use.
+        Otherwise it is the local cluster's.
+        """
+        try:
+            if self.is_local:
+                self.require_kubeconfig()
+                kube = open_cluster(self.directory).kube()
+            else:
+                kube = self.connect()
+            with kube:
+                yield kube
+        except (KubeRequestError, OSError) as error:
+            fail(f"{error}; if the local cluster is down, start it with: tidemark up")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

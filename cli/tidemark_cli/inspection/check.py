@@ -7,15 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark_cli.common import (
-    DEFAULT_DIR,
-    ApiOptions,
-    DirOption,
-    console,
-    fail,
-    local_brokers,
-    open_kube,
-)
+from tidemark_cli.common import ClusterOptions, console, fail
 from tidemark_cli.inspection.causes import UnknownReference, resolve
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.inspection.status import NOT_HEALTHY
@@ -30,7 +22,6 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 @option_groups
 def check(
     *,
-    called: typer.Context,
     references: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KIND/NAME]...", help="Only these objects, such as topic/orders."),
@@ -38,22 +29,16 @@ def check(
     wait: Annotated[
         str, typer.Option(help="Time to wait until everything is well, such as 90s or 2m.")
     ] = "0s",
-    directory: DirOption = DEFAULT_DIR,
-    api: ApiOptions,
+    cluster: ClusterOptions,
 ) -> None:
     """Exit with status 0 if the cluster, or the named objects, are healthy; otherwise with 3."""
     # The wait includes the time until the API server responds.
     deadline = time.monotonic() + _seconds(wait)
-    kube = open_kube(called, directory, api)
-    try:
+    with cluster.kube() as kube:
         # A process may end while the command waits.
         healthy = _wait(
-            lambda: read_snapshot(kube, local_brokers(called, directory, api)),
-            references or [],
-            deadline,
+            lambda: read_snapshot(kube, cluster.local_brokers()), references or [], deadline
         )
-    finally:
-        kube.close()
     if not healthy:
         raise typer.Exit(NOT_HEALTHY)
 

@@ -3,29 +3,21 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from tidemark.message_text import count
-from tidemark_cli.common import (
-    DEFAULT_DIR,
-    ApiOptions,
-    DirOption,
-    console,
-    fail,
-    local_brokers,
-    open_kube,
-)
+from tidemark_cli.common import ClusterOptions, console, fail
 from tidemark_cli.inspection.causes import of_topics
 from tidemark_cli.inspection.screens import ordered, print_screen
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.inspection.topic_rows import TopicRows, is_named
 from tidemark_cli.inspection.verdict import HealthFinding, Severity, findings, verdict
 from tidemark_cli.option_groups import option_groups
-from tidemark_kube.client import KubeClient, KubeRequestError
+from tidemark_kube.client import KubeClient
 
 TOPICS_SHOWN = 20
 #: Exit status of ``--exit-code`` and of ``tidemark check`` for a cluster that is not healthy. 1 is
@@ -34,24 +26,15 @@ NOT_HEALTHY = 3
 WATCH_S = 2.0
 
 
-class _Choice(NamedTuple):
-    """Topics to show: names or patterns, and a maximum (0: all)."""
-
-    names: Sequence[str]
-    limit: int
-
-
 @option_groups
 def status(
     *,
-    called: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[NAME]...", help="Only these topics, such as orders or 'orders-*'."
         ),
     ] = None,
-    directory: DirOption = DEFAULT_DIR,
     limit: Annotated[
         int, typer.Option(min=0, help="Maximum number of topics as text. 0: all.")
     ] = TOPICS_SHOWN,
@@ -67,31 +50,26 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")
     ] = False,
-    api: ApiOptions,
+    cluster: ClusterOptions,
 ) -> None:
     """Show the health of the cluster, its objects and their problems."""
     if watch and output in ("json", "yaml"):
         fail(f"--watch shows text: leave out --output {output}")
-    kube = open_kube(called, directory, api)
-    choice = _Choice(names or [], limit)
     # Everything is read before anything is printed, so that a failure prints no partial status.
     try:
-        while True:
-            # A process may end while the screen is watched.
-            snapshot = read_snapshot(kube, local_brokers(called, directory, api))
-            found = chosen_findings(snapshot, choice.names)
-            if watch:
-                console.clear()
-            _FORMATS[output](snapshot, found, choice)
-            if not watch:
-                break
-            time.sleep(WATCH_S)
+        with cluster.kube() as kube:
+            while True:
+                # A process may end while the screen is watched.
+                snapshot = read_snapshot(kube, cluster.local_brokers())
+                found = chosen_findings(snapshot, names or [])
+                if watch:
+                    console.clear()
+                _print(snapshot, found, output, names or [], limit)
+                if not watch:
+                    break
+                time.sleep(WATCH_S)
     except KeyboardInterrupt:
         return
-    except (KubeRequestError, OSError) as error:
-        fail(f"{error}; if the local cluster is down, start it with: tidemark up")
-    finally:
-        kube.close()
     if exit_code and not is_healthy(found):
         raise typer.Exit(NOT_HEALTHY)
 
@@ -204,27 +182,18 @@ def _as_json(topic: TopicRows) -> dict[str, Any]:
     return {**names, "status": topic.status, "partitions": partitions}
 
 
-def _text(snapshot: ClusterSnapshot, found: Sequence[HealthFinding], choice: _Choice) -> None:
-    print_text(console, snapshot, found, choice.names, choice.limit)
+def _print(
+    snapshot: ClusterSnapshot,
+    found: Sequence[HealthFinding],
+    output: str,
+    names: Sequence[str],
+    limit: int,
+) -> None:
+    if output in ("text", "wide"):
+        print_text(console, snapshot, found, names, limit, wide=output == "wide")
+    elif output == "json":
+        print(json.dumps(document(snapshot, found, names), indent=2))
+    else:
+        import yaml  # costs a tenth of a second, which the other formats do not pay
 
-
-def _wide(snapshot: ClusterSnapshot, found: Sequence[HealthFinding], choice: _Choice) -> None:
-    print_text(console, snapshot, found, choice.names, choice.limit, wide=True)
-
-
-def _json(snapshot: ClusterSnapshot, found: Sequence[HealthFinding], choice: _Choice) -> None:
-    print(json.dumps(document(snapshot, found, choice.names), indent=2))
-
-
-def _yaml(snapshot: ClusterSnapshot, found: Sequence[HealthFinding], choice: _Choice) -> None:
-    import yaml  # costs a tenth of a second, which the other formats do not pay
-
-    print(yaml.safe_dump(document(snapshot, found, choice.names), sort_keys=False), end="")
-
-
-_FORMATS: dict[str, Callable[[ClusterSnapshot, Sequence[HealthFinding], _Choice], None]] = {
-    "text": _text,
-    "wide": _wide,
-    "json": _json,
-    "yaml": _yaml,
-}
+        print(yaml.safe_dump(document(snapshot, found, names), sort_keys=False), end="")

@@ -8,16 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tidemark_cli.common import (
-    DEFAULT_DIR,
-    ApiOptions,
-    DirOption,
-    console,
-    fail,
-    is_local,
-    local_brokers,
-    open_kube,
-)
+from tidemark_cli.common import ClusterOptions, console, fail
 from tidemark_cli.inspection.causes import (
     UnknownReference,
     chain,
@@ -30,7 +21,6 @@ from tidemark_cli.inspection.screens import print_findings
 from tidemark_cli.inspection.snapshot import ClusterSnapshot, read_snapshot
 from tidemark_cli.inspection.verdict import HealthFinding, findings, verdict
 from tidemark_cli.option_groups import option_groups
-from tidemark_kube.client import KubeRequestError
 
 EVENTS_SHOWN = 10
 
@@ -38,25 +28,18 @@ EVENTS_SHOWN = 10
 @option_groups
 def why(
     *,
-    called: typer.Context,
     reference: Annotated[
         str,
         typer.Argument(
             metavar="[KIND/NAME]", help="Object, such as topic/orders. Default: the first problem."
         ),
     ] = "",
-    directory: DirOption = DEFAULT_DIR,
-    api: ApiOptions,
+    cluster: ClusterOptions,
 ) -> None:
     """Explain a problem: the conditions, their cause, the remedy and the latest Events."""
-    kube = open_kube(called, directory, api)
-    try:
-        snapshot = read_snapshot(kube, local_brokers(called, directory, api))
+    with cluster.kube() as kube:
+        snapshot = read_snapshot(kube, cluster.local_brokers())
         events = kube.events()
-    except (KubeRequestError, OSError) as error:
-        fail(f"{error}; if the local cluster is down, start it with: tidemark up")
-    finally:
-        kube.close()
     # Without a reference the first finding is explained, which is the cause of the others.
     found = findings(snapshot)
     if not reference:
@@ -76,7 +59,7 @@ def why(
         name,
         events=events_of(events, kind, name),
         namespace=kube.namespace,
-        local=is_local(called, api),
+        local=cluster.is_local,
     )
 
 

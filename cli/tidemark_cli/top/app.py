@@ -8,7 +8,7 @@ one page, regardless of the number of topics.
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Protocol
 
@@ -19,13 +19,18 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from tidemark_cli.inspection.screens import verdict_style
 from tidemark_cli.top import pages
-from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, addresses, queries_for
+from tidemark_cli.top.broker_offsets import (
+    BrokerOffsets,
+    PartitionQuery,
+    QueryOffsets,
+    addresses,
+    queries_for,
+)
 from tidemark_cli.top.object_index import BROKER, CLUSTER, TOPIC, ObjectIndex
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.reader import LeaseBatch, ObjectBatch
 from tidemark_cli.top.text import BAR_WIDTH, BAR_WIDTH_MIN, LEGEND, cell_text
 
-QueryOffsets = Callable[[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]], BrokerOffsets]
 #: Result of a thread.
 Update = ObjectBatch | LeaseBatch | BrokerOffsets
 _TICK_S = 0.1
@@ -103,13 +108,9 @@ class TopApp(App[None]):
         self._selected = ""
         # Shared with the threads: the partitions to query with the brokers' addresses, the queue of
         # results, and events that end the threads and wake the one that queries brokers.
-        self._broker_query: tuple[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]] = (
-            (),
-            {},
-        )
-        self._results: queue.Queue[ObjectBatch | LeaseBatch | BrokerOffsets] = queue.Queue(
-            _RESULTS_MAX
-        )
+        self._broker_query: tuple[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]]
+        self._broker_query = (), {}
+        self._results: queue.Queue[Update] = queue.Queue(_RESULTS_MAX)
         self._stopped, self._wake = threading.Event(), threading.Event()
 
     def compose(self) -> ComposeResult:

@@ -6,7 +6,7 @@ If a broker does not answer, the result has a line of text for it, and its offse
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,10 @@ class BrokerOffsets:
 
     offsets: Mapping[Partition, PartitionOffsets]
     problems: Mapping[int, str] = field(default_factory=dict)
+
+
+#: Function with the first two parameters of :func:`query_offsets`.
+QueryOffsets = Callable[[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]], BrokerOffsets]
 
 
 def queries_for(topics: Iterable[TopicRows]) -> list[PartitionQuery]:

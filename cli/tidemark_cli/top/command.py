@@ -4,24 +4,17 @@ wrong.
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from tidemark_cli.common import (
-    DEFAULT_DIR,
-    ApiOptions,
-    DirOption,
-    console,
-    fail,
-    open_kube,
-)
+from tidemark_cli.common import ClusterOptions, console, fail
 from tidemark_cli.kafka_access import ClientConfigOption, open_access
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.top import broker_offsets, pages
+from tidemark_cli.top.broker_offsets import QueryOffsets
 from tidemark_cli.top.object_index import BROKER, CLUSTER, KINDS, TOPIC, ObjectIndex
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import PAGE_SIZE, Query, select_page
@@ -29,17 +22,12 @@ from tidemark_cli.top.reader import LeaseReader, ObjectReader
 from tidemark_cli.top.text import print_frame
 from tidemark_kube.client import KubeClient
 
-QueryOffsets = Callable[
-    [Sequence[broker_offsets.PartitionQuery], Mapping[int, tuple[str, int]]],
-    broker_offsets.BrokerOffsets,
-]
 Sort = Literal["trouble", "name", "remote", "partitions", "placeholders", "behind"]
 
 
 @option_groups
 def top(
     *,
-    called: typer.Context,
     name: Annotated[
         str,
         typer.Argument(
@@ -60,23 +48,23 @@ def top(
         str, typer.Option(help="Listener of the brokers for offsets. Default: the first.")
     ] = "",
     client_config: ClientConfigOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    api: ApiOptions,
+    cluster: ClusterOptions,
 ) -> None:
     """Show the offsets, lags and problems of each partition."""
     query_offsets = offsets_query(client_config)
-    kube = open_kube(called, directory, api)
     # Options become one query, which the interactive view can change later.
     query = Query(sort=sort, pattern=name, only_unwell=not_well, page_size=limit)
-    try:
+    # Watches of the API server end with the connection.
+    with cluster.kube() as kube:
         # Without a terminal on both sides the view cannot be interactive.
         if once or html is not None or not (sys.stdin.isatty() and sys.stdout.isatty()):
             _once(kube, query, html, listener, query_offsets)
-        else:
-            _follow(kube, query, interval, listener, query_offsets)
-    # Watches of the API server end with the connection.
-    finally:
-        kube.close()
+            return
+        from tidemark_cli.top.app import TopApp  # textual is 0.2 s of start-up
+
+        TopApp(
+            _readers(kube), query_offsets, interval_s=interval, query=query, listener=listener
+        ).run()
 
 
 def offsets_query(client_config: Path | None) -> QueryOffsets:
@@ -140,13 +128,3 @@ def look(
 def _readers(kube: KubeClient) -> list[ObjectReader | LeaseReader]:
     # The Lease comes first: a new object's age is compared with the time at which it was read.
     return [LeaseReader(kube), *(ObjectReader(kube, kind) for kind in KINDS)]
-
-
-def _follow(
-    kube: KubeClient, query: Query, interval_s: int, listener: str, query_offsets: QueryOffsets
-) -> None:
-    from tidemark_cli.top.app import TopApp  # textual is 0.2 s of start-up
-
-    TopApp(
-        _readers(kube), query_offsets, interval_s=interval_s, query=query, listener=listener
-    ).run()
