@@ -9,6 +9,11 @@ def utc_now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+def micro_time(now: dt.datetime) -> str:
+    """Return Kubernetes' ``MicroTime`` of a time."""
+    return now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def wall_ms() -> int:
     """Return milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from tidemark.lru import Lru
 from tidemark.message_text import count
+from tidemark_operator.clock import micro_time, utc_now
 from tidemark_operator.controller.state.events import Event, EventType
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
@@ -117,7 +118,7 @@ def event_body(
             "name": f"{meta['name'][:200]}.{uuid.uuid4().hex[:16]}",
             "namespace": meta["namespace"],
         },
-        "eventTime": now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "eventTime": micro_time(now),
         "reportingController": CONTROLLER,
         "reportingInstance": instance[:128],
         "action": event.reason,
@@ -157,11 +158,7 @@ class EventWriter:
         if suppressed is None:
             return
         body = event_body(
-            event,
-            regarding,
-            instance=self._instance,
-            suppressed=suppressed,
-            now=dt.datetime.now(dt.UTC),
+            event, regarding, instance=self._instance, suppressed=suppressed, now=utc_now()
         )
         # The queue is bounded, so a slow API server costs Events and no memory.
         try:

@@ -31,7 +31,8 @@ from tidemark_operator.kube.access import AccessError, KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.kube.watcher import Watcher
-from tidemark_operator.leadership.elector import Elector, LeaseName
+from tidemark_operator.leadership.elector import Elector
+from tidemark_operator.leadership.lease import LeaseName
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.settings import BadSettings, BindAddress, OperatorSettings, parse_arguments

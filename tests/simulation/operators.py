@@ -23,7 +23,8 @@ from tidemark_operator.certificates.rotation import Authorities, RotationPhase
 from tidemark_operator.certificates.stored_authority import authority_data, leaf_data
 from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.kube.kinds import MANY, WATCHED, Json, key_of
-from tidemark_operator.leadership.elector import Elector, LeaseName
+from tidemark_operator.leadership.elector import Elector
+from tidemark_operator.leadership.lease import LeaseName
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Attached
 from tidemark_operator.listener.server import ControlServer, _Peer

@@ -89,16 +89,20 @@ def _check(authorities: Authorities) -> None:
     split(authorities.trusted)
 
 
-def leaf_data(leaf: KeyPair, trusted: bytes) -> dict[str, bytes]:
+def leaf_data(
+    leaf: KeyPair, trusted: bytes, certificate: str = CERTIFICATE, key: str = KEY
+) -> dict[str, bytes]:
     """Return the data of a broker's Secret or folder."""
-    return {CERTIFICATE: leaf.certificate, KEY: leaf.key, TRUSTED: trusted}
+    return {certificate: leaf.certificate, key: leaf.key, TRUSTED: trusted}
 
 
-def read_leaf(data: Mapping[str, bytes]) -> KeyPair | None:
+def read_leaf(
+    data: Mapping[str, bytes], certificate: str = CERTIFICATE, key: str = KEY
+) -> KeyPair | None:
     """Return the leaf; None if it is missing or incomplete."""
-    if not data.get(CERTIFICATE) or not data.get(KEY):
+    if not data.get(certificate) or not data.get(key):
         return None
-    return KeyPair(data[CERTIFICATE], data[KEY])
+    return KeyPair(data[certificate], data[key])
 
 
 def digest(data: Mapping[str, bytes]) -> str:

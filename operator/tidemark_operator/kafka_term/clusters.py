@@ -26,7 +26,7 @@ from tidemark_operator.reconcile.failures import take_refusals
 from tidemark_operator.reconcile.object_conditions import report_foreign, write_conditions
 from tidemark_operator.reconcile.shared_steps import (
     leave_cluster,
-    report_second_cluster,
+    managed_cluster,
     write_cluster_status,
 )
 from tidemark_operator.resources.names import CLUSTER_FINALIZER, Workload
@@ -48,12 +48,8 @@ class KafkaClusterReconciler:
         object.
         """
         services = self._services
-        body = services.objects.get(key)
+        body = await managed_cluster(services, key)
         if body is None:
-            return None
-        # A second Cluster of the namespace is refused, not served.
-        if key != services.cluster_key:
-            await report_second_cluster(services, key, body)
             return None
         generation = int(body["metadata"]["generation"])
         if is_leaving(body):

@@ -121,7 +121,9 @@ class Disabler:
         if not state.is_live(node_id):
             return {topic.id: [_done(part) for part in partitions[topic.id]] for topic in topics}
         names = [topic.name for topic in topics]
-        values = await self._services.kafka.in_force(node_id, names, desired_configs.SWITCHES)
+        values = await self._services.kafka.topic_values(
+            names, desired_configs.SWITCHES, in_force_on=node_id
+        )
         answers = {}
         for topic in topics:
             if desired_configs.in_force(topic.tiering, values.get(topic.name, {})):

@@ -117,7 +117,7 @@ class Observer:
             return
         spec = body["spec"]["engine"]["kafka"]
         namespace = services.cluster_key.namespace
-        await services.kafka.use(await read_access(services.client.api, namespace, spec))
+        await services.kafka.client.use(await read_access(services.client.api, namespace, spec))
 
     # ------------------------------------------------------------ brokers
 
@@ -189,7 +189,7 @@ class Observer:
         views = await services.kafka.topics(names) if names else {}
         own: dict[str, dict[str, str]] | None = None
         if with_configs and views:
-            own = await services.kafka.own_configs(sorted(views), self._keys())
+            own = await services.kafka.topic_values(sorted(views), self._keys())
         first = seen.cluster is None
         self._take_cluster(found)
         seen.moves = moves

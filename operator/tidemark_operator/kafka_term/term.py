@@ -6,28 +6,22 @@ by the Lease alone, whose time is checked before each (docs/explanation/engines.
 """
 
 import asyncio
-import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from tidemark.kafka_client.access import KafkaAccess
 from tidemark.reasons import Reason
-from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.controller.state.acknowledgements import AlwaysAcknowledged
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import EngineNotes
 from tidemark_operator.controller.status.conditions import summary
-from tidemark_operator.engines.kafka.cluster import KafkaCluster
-from tidemark_operator.engines.kafka.records import ApacheKafka
-from tidemark_operator.events import EventWriter
 from tidemark_operator.kafka_term.clusters import KafkaBrokerReconciler, KafkaClusterReconciler
 from tidemark_operator.kafka_term.disablement import NOTE, Disabler
 from tidemark_operator.kafka_term.observer import Observer
 from tidemark_operator.kafka_term.reassignments import Mover
 from tidemark_operator.kafka_term.reflector import KafkaReflector, cluster_of_any
-from tidemark_operator.kafka_term.services import KafkaServices, ObservedCluster
+from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kafka_term.topics import KafkaTopicReconciler
 from tidemark_operator.kube.kinds import (
     BROKER,
@@ -43,13 +37,9 @@ from tidemark_operator.kube.kinds import (
 )
 from tidemark_operator.leadership.epoch import stored_epoch
 from tidemark_operator.leadership.terms import TermEnded
-from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.client import ObjectClient, StatusWriter
 from tidemark_operator.objects.conversions import cluster_info
-from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.engine_term import EngineTakeover, EngineTerm
 from tidemark_operator.reconcile.object_conditions import write_conditions
-from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.record_deletion_reconciler import RecordDeletionReconciler
 from tidemark_operator.reconcile.workers import LastPass
 
@@ -71,19 +61,11 @@ _NO_EXPORTS = (
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KafkaTakeoverResult:
-    """Start of a term."""
-
-    cluster_key: Key
-    state: ControllerState
-
-
 class KafkaTakeover(EngineTakeover):
     """Takeover with an Apache Kafka; ``run`` performs it."""
 
-    async def run(self, body: Json) -> KafkaTakeoverResult:
-        """Become the controller of a Cluster with an existing Kafka; return the start of the term.
+    async def run(self, body: Json) -> ControllerState:
+        """Become the controller of a Cluster with an existing Kafka; return the state.
 
         ``body`` is the Cluster as it was just read.
         """
@@ -104,42 +86,10 @@ class KafkaTakeover(EngineTakeover):
         await self.list_objects()
         self.objects.put(body)
         logger.info("Cluster %s: epoch %d", key_of(body), state.controller_epoch)
-        return KafkaTakeoverResult(key_of(body), state)
+        return state
 
 
 # ------------------------------------------------------------ term
-
-
-def kafka_term(
-    taken: KafkaTakeoverResult,
-    client: ObjectClient,
-    objects: ObjectCache,
-    queue: KeyQueue,
-    events: EventWriter,
-    metrics: Metrics,
-    *,
-    resync_s: float,
-    leads: Callable[[], bool],
-    last_pass: LastPass,
-) -> "KafkaTerm":
-    """Create the term that follows a takeover. It reads the access to Kafka when it starts."""
-    # The access is empty at first: the observer reads it from the spec and its Secrets.
-    cluster = KafkaCluster(KafkaAccess(()), leads=leads)
-    services = KafkaServices(
-        cluster_key=taken.cluster_key,
-        state=taken.state,
-        engine=ApacheKafka(cluster, taken.state),
-        objects=objects,
-        client=client,
-        statuses=StatusWriter(client),
-        queue=queue,
-        background=BackgroundTasks(),
-        events=events,
-        metrics=metrics,
-        leads=leads,
-        seen=ObservedCluster(),
-    )
-    return KafkaTerm(services, resync_s=resync_s, last_pass=last_pass)
 
 
 class KafkaTerm(EngineTerm):

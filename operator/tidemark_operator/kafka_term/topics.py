@@ -37,15 +37,12 @@ from tidemark_operator.kafka_term.topic_steps import (
     unchanged_decision,
     write_status,
 )
-from tidemark_operator.kube.kinds import TOPIC, Json, Key
-from tidemark_operator.reconcile.object_conditions import report_foreign
+from tidemark_operator.kube.kinds import Json, Key
 from tidemark_operator.reconcile.shared_steps import (
-    hold,
-    managed_topic,
+    hold_topic,
     record_orphan,
     release_topic,
 )
-from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 
 class KafkaTopicReconciler:
@@ -84,11 +81,8 @@ class KafkaTopicReconciler:
         if body is None:
             self._backoff.forget(text)
             return None
-        topic = managed_topic(services, body)
-        if topic is None:
-            return await report_foreign(services, TOPIC, key, body)
         # Hold it: the finalizer is set before Kafka has anything of the Topic.
-        if not await hold(services, TOPIC, body, TOPIC_FINALIZER, add=not topic.paused):
+        if await hold_topic(services, key, body) is None:
             return None
         # The Topic may have changed during the call of the API server.
         topic = services.state.topics.get(text)

@@ -13,16 +13,15 @@ Lease that is being deleted can still be taken and renewed.
 
 import asyncio
 import contextlib
-import datetime as dt
 import logging
 import math
 import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tidemark.error_text import error_text
+from tidemark_operator.clock import utc_now
 from tidemark_operator.kube.access import AccessError, KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
@@ -30,6 +29,7 @@ from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of, remo
 from tidemark_operator.kube.kinds import CLUSTER, LEASE, Json
 from tidemark_operator.leadership.lease import (
     Create,
+    LeaseName,
     LeaseTimes,
     Observation,
     Renew,
@@ -45,15 +45,6 @@ logger = logging.getLogger(__name__)
 
 #: A record may be taken after a full duration has passed, not at the instant it ends.
 _JUST_AFTER_S = 0.001
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseName:
-    """Name of the Lease, and the candidate's identity, which is unique per process start."""
-
-    namespace: str
-    name: str
-    identity: str
 
 
 class Elector:
@@ -220,7 +211,9 @@ class Elector:
         self._logged_holder = ""
         # The write has the resourceVersion that was read, so of two candidates one gets a conflict.
         transitions = 0 if isinstance(action, Create) else action.transitions
-        body = self._body(transitions, lease)
+        body = lease_body(
+            self._lease, self._times, utc_now(), transitions=transitions, stored=lease
+        )
         if self._reads_cluster:
             await self._know_cluster(api)
         if isinstance(action, Create):
@@ -249,17 +242,6 @@ class Elector:
             logger.info("standing by: %s holds the Lease", holder)
             self._logged_holder = holder
 
-    def _body(self, transitions: int, stored: Json | None) -> Json:
-        return lease_body(
-            self._lease.name,
-            self._lease.namespace,
-            self._lease.identity,
-            transitions=transitions,
-            times=self._times,
-            now=dt.datetime.now(dt.UTC),
-            stored=stored,
-        )
-
     async def _read(self, api: KubeApi) -> Json | None:
         try:
             return await api.get(LEASE, self._lease.namespace, self._lease.name)
@@ -270,7 +252,7 @@ class Elector:
         lease = await self._read(api)
         if lease is None or lease.get("spec", {}).get("holderIdentity") != self._lease.identity:
             return
-        await api.replace(LEASE, released(lease, dt.datetime.now(dt.UTC)))
+        await api.replace(LEASE, released(lease, utc_now()))
         logger.info("released the Lease")
 
     def _won(self, started_s: float) -> None:

@@ -9,7 +9,17 @@ a whole lease duration *on the candidate's own monotonic clock*. Every takeover 
 import datetime as dt
 from dataclasses import dataclass
 
+from tidemark_operator.clock import micro_time
 from tidemark_operator.kube.kinds import LEASE, Json
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseName:
+    """Name of the Lease, and the candidate's identity, which is unique per process start."""
+
+    namespace: str
+    name: str
+    identity: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,43 +146,30 @@ def decide(lease: Json | None, identity: str, former: Observation | None, now_s:
 
 
 def lease_body(
-    name: str,
-    namespace: str,
-    identity: str,
-    *,
-    transitions: int,
-    times: LeaseTimes,
-    now: dt.datetime,
-    stored: Json | None,
+    lease: LeaseName, times: LeaseTimes, now: dt.datetime, *, transitions: int, stored: Json | None
 ) -> Json:
     """Return the Lease to write: a new one, or ``stored`` with a new record of its holder.
 
     ``transitions``: number of changes of the holder so far.
     """
     spec = dict((stored or {}).get("spec") or {})
-    stamp = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    stamp = micro_time(now)
     # The time of acquisition changes only with the holder.
-    if spec.get("holderIdentity") != identity:
+    if spec.get("holderIdentity") != lease.identity:
         spec["acquireTime"] = stamp
     spec |= {
-        "holderIdentity": identity,
+        "holderIdentity": lease.identity,
         # The API takes whole seconds only. Rounded up: a candidate never counts fewer than we do.
         "leaseDurationSeconds": max(1, int(-(-times.duration_s // 1))),
         "renewTime": stamp,
         "leaseTransitions": transitions,
     }
-    metadata = dict(stored["metadata"]) if stored else {"name": name, "namespace": namespace}
-    return {
-        "apiVersion": LEASE.api_version,
-        "kind": LEASE.kind,
-        "metadata": metadata,
-        "spec": spec,
-    }
+    metadata = stored["metadata"] if stored else {"name": lease.name, "namespace": lease.namespace}
+    head = {"apiVersion": LEASE.api_version, "kind": LEASE.kind}
+    return {**head, "metadata": dict(metadata), "spec": spec}
 
 
 def released(lease: Json, now: dt.datetime) -> Json:
     """Return the Lease without a holder, so that the next leader need not wait for it to expire."""
-    spec = dict(lease["spec"])
-    stamp = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    spec |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": stamp}
-    return {**lease, "spec": spec}
+    free = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": micro_time(now)}
+    return {**lease, "spec": {**lease["spec"], **free}}

@@ -28,6 +28,7 @@ from tidemark_operator.reconcile.object_conditions import report_foreign, write_
 from tidemark_operator.reconcile.pods import PodKeeper
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.services import ReconcilerServices
+from tidemark_operator.reconcile.workers import earliest
 from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.names import BROKER_FINALIZER
 
@@ -82,7 +83,7 @@ class BrokerReconciler:
         pod_s = await self._pods.keep(body)
         external_s = await self._external.keep_broker(body)
         status_s = await self._write(key, broker.node_id, generation)
-        return _sooner(external_s, pod_s, status_s)
+        return earliest(external_s, pod_s, status_s)
 
     async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:
         """Report that another Broker has this node id; retried until that one is deleted."""
@@ -120,7 +121,7 @@ class BrokerReconciler:
             pod_s = await self._pods.keep(body)  # the broker serves until it may be removed
             external_s = await self._external.keep_broker(body)
             status_s = await self._write(key, node_id, broker.generation)
-            return _sooner(external_s, pod_s, status_s)
+            return earliest(external_s, pod_s, status_s)
         services.events.emit(accepted_losses.removal_event(services.state, broker, given_up))
         await services.client.release(BROKER, body, BROKER_FINALIZER)
         return None
@@ -162,10 +163,6 @@ class BrokerReconciler:
             kind = normal if reason == Reason.DRAINED else warning
             text = str(present.get("message", ""))
             self._services.events.emit(kind("Broker", broker.key, reason, text))
-
-
-def _sooner(*delays_s: float | None) -> float | None:
-    return min((delay_s for delay_s in delays_s if delay_s is not None), default=None)
 
 
 def _removed(draft: Draft, node_id: int) -> list[RowKey] | None:

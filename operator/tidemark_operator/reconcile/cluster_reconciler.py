@@ -31,9 +31,10 @@ from tidemark_operator.reconcile.made_brokers import MadeBrokers
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.shared_steps import (
     leave_cluster,
-    report_second_cluster,
+    managed_cluster,
     write_cluster_status,
 )
+from tidemark_operator.reconcile.workers import earliest
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
 logger = logging.getLogger(__name__)
@@ -87,12 +88,8 @@ class ClusterReconciler:
         object.
         """
         services = self._services
-        body = services.objects.get(key)
+        body = await managed_cluster(services, key)
         if body is None:
-            return None
-        # One controller per namespace: a second Cluster is only reported.
-        if key != services.cluster_key:
-            await report_second_cluster(services, key, body)
             return None
         generation = int(body["metadata"]["generation"])
         # A Cluster that is being deleted waits for its Topics and Brokers.
@@ -117,8 +114,7 @@ class ClusterReconciler:
         check_s = STORAGE_CHECK_S if configured else None
         retry_s = STORAGE_RETRY_S if self._known.problem else None
         # The most urgent of all checks decides when to look again.
-        delays_s = (brokers_s, later_s, check_s, retry_s, refused_s)
-        return min((delay_s for delay_s in delays_s if delay_s is not None), default=None)
+        return earliest(brokers_s, later_s, check_s, retry_s, refused_s)
 
     async def _settle_unserved(self) -> None:
         """Rebuild topics without a Topic object: no other reconciler does."""

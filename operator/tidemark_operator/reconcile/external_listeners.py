@@ -21,6 +21,7 @@ from tidemark_operator.pods.external_services import DesiredService
 from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.rollout import belongs_to_broker, owner_text
 from tidemark_operator.reconcile.services import ReconcilerServices
+from tidemark_operator.reconcile.workers import earliest
 from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.names import BROKER_LABEL
 
@@ -100,7 +101,7 @@ class ExternalServices:
             self._services.engine.publish()
         if addresses != (before or {}):
             self._services.queue.add(self._services.cluster_key)  # its status has the addresses
-        return min((delay_s for delay_s in (later_s, nodes_s) if delay_s is not None), default=None)
+        return earliest(later_s, nodes_s)
 
     def _published(self, node_id: int) -> tuple[Endpoint, ...]:
         """Return the endpoints of a broker that clients receive."""

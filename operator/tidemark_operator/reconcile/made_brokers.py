@@ -34,6 +34,7 @@ from tidemark_operator.pods.manifests import (
 from tidemark_operator.pods.rollout import belongs_to_cluster, owner_text
 from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.services import ReconcilerServices
+from tidemark_operator.reconcile.workers import earliest
 from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.broker_pod import BrokerPod
 
@@ -77,7 +78,7 @@ class MadeBrokers:
                 self._services.events.emit(event)
             return REFUSED_S
         common_s = CHECK_S if has_pods else None
-        return min((s for s in (later_s, common_s, outside_s) if s is not None), default=None)
+        return earliest(later_s, common_s, outside_s)
 
     async def remove(self, key: Key) -> None:
         """Delete the Brokers that were created for a Cluster that is being deleted.

@@ -132,7 +132,8 @@ class Reflector(ObjectReflector):
             elif key.kind == BROKER.kind and cluster_of(body) == cluster_key.name:
                 self._broker_changed(body)
             elif key.kind == USER.kind and body["metadata"].get("deletionTimestamp"):
-                self._user_gone(key)
+                # Its rights end at once, whatever finalizers hold it.
+                self._services.drop_user(key)
             elif key.kind == EXPORT.kind:
                 self._services.state.exports.put(export_info(body)[0])
         except InvalidResource as error:
@@ -155,7 +156,7 @@ class Reflector(ObjectReflector):
                     self._broker_gone(broker.node_id)
 
         if key.kind == USER.kind:
-            self._user_gone(key)
+            services.drop_user(key)
         if key.kind == EXPORT.kind:
             self._wake_exports(services.state.exports.drop(name))  # the table may be free now
         self._wake_cluster(key)
@@ -227,12 +228,6 @@ class Reflector(ObjectReflector):
             lambda draft: elections.broker_gone(draft, node_id),
             f"the partitions that the deleted broker {node_id} led",
         )
-
-    def _user_gone(self, key: Key) -> None:
-        """Withdraw a User's rights as soon as it is being deleted, whatever finalizers hold it."""
-        self._services.state.users.drop(key.namespaced_name)
-        self._services.client_certificates.forget(key.name)
-        self._services.engine.publish_users()
 
     def _cluster_changed(self, body: Json) -> None:
         """Update the Cluster in the state from its object, and notify what depends on it."""

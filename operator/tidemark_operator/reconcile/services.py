@@ -77,6 +77,12 @@ class ReconcilerServices(TermServices):
         found = await self.client.api.list_all(kind, self.cluster_key.namespace, name=name)
         return found[0] if found else None
 
+    def drop_user(self, key: Key) -> None:
+        """Withdraw a User's rights from brokers."""
+        self.state.users.drop(key.namespaced_name)
+        self.client_certificates.forget(key.name)
+        self.engine.publish_users()
+
     def wake_rebuilding(self) -> None:
         """Queue the objects that wait for brokers' reports, or that may no longer need them."""
         self.queue.add(self.cluster_key)

@@ -23,10 +23,10 @@ from tidemark_operator.controller.status.write_pacing import (
 )
 from tidemark_operator.controller.topics import TopicDecision
 from tidemark_operator.kube.finalizers import finalizers_of
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key, Kind
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_of, topic_info
-from tidemark_operator.reconcile.object_conditions import write_conditions
+from tidemark_operator.reconcile.object_conditions import report_foreign, write_conditions
 from tidemark_operator.reconcile.services import TermServices
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
@@ -36,33 +36,27 @@ logger = logging.getLogger(__name__)
 LEAVING_CHECK_S = 5.0
 
 
-async def hold(
-    services: TermServices, kind: Kind, body: Json, finalizer: str, *, add: bool
-) -> bool:
-    """Add our finalizer before anything exists outside; return False if nothing is left to do.
-
-    An object that is being deleted gets no finalizer. Without ours, the operator has released it.
-    ``add`` False: nothing is created for the object at present.
-    """
-    if body["metadata"].get("deletionTimestamp"):
-        return finalizer in finalizers_of(body)
-    if add:
-        await services.client.ensure_finalizer(kind, body, finalizer)
-    return True
-
-
 # ------------------------------------------------------------ Topics
 
 
-def managed_topic(services: TermServices, body: Json) -> TopicInfo | None:
-    """Return the Topic of an object, None if it belongs to another Cluster.
+async def hold_topic(services: TermServices, key: Key, body: Json) -> TopicInfo | None:
+    """Return a Topic that has our finalizer, None if nothing is to be done for the object.
 
-    Raises ``InvalidResource`` if it is of this Cluster and the state could not take it in.
+    A Topic of another Cluster gets a condition. Raises ``InvalidResource`` if a Topic is of this
+    Cluster and the state could not take it in.
     """
-    meta = body["metadata"]
-    topic = services.state.topics.get(f"{meta['namespace']}/{meta['name']}")
-    if topic is None and cluster_of(body) == services.cluster_key.name:
-        topic_info(body, {})  # raises the reason
+    topic = services.state.topics.get(key.namespaced_name)
+    if topic is None:
+        if cluster_of(body) == services.cluster_key.name:
+            topic_info(body, {})  # raises the reason
+        await report_foreign(services, TOPIC, key, body)
+        return None
+    # One that is being deleted gets no finalizer. Without ours, the operator has released it.
+    if body["metadata"].get("deletionTimestamp"):
+        return topic if TOPIC_FINALIZER in finalizers_of(body) else None
+    # Nothing is created for a paused Topic.
+    if not topic.paused:
+        await services.client.ensure_finalizer(TOPIC, body, TOPIC_FINALIZER)
     return topic
 
 
@@ -134,14 +128,21 @@ async def release_topic(
 # ------------------------------------------------------------ the Cluster
 
 
-async def report_second_cluster(services: TermServices, key: Key, body: Json) -> None:
-    """Refuse a second Cluster of the namespace: an operator manages one."""
+async def managed_cluster(services: TermServices, key: Key) -> Json | None:
+    """Return the Cluster of this operator, None if nothing is to be done for the object.
+
+    An operator manages one Cluster: a second one of the namespace is refused by a condition.
+    """
+    body = services.objects.get(key)
+    if body is None or key == services.cluster_key:
+        return body
     text = (
         f"this operator manages Cluster {services.cluster_key.name} of this namespace. Each "
         "Cluster needs its own namespace. Delete one of the two"
     )
     conditions = summary(ready=False, reason=Reason.SECOND_CLUSTER, message=text, stalled=True)
     await write_conditions(services, CLUSTER, key, body, conditions)
+    return None
 
 
 async def leave_cluster(

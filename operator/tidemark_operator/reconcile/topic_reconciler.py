@@ -31,17 +31,15 @@ from tidemark_operator.controller.topics import (
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import TOPIC, Json, Key
 from tidemark_operator.reconcile import remote_storage, replication_factor
-from tidemark_operator.reconcile.object_conditions import report_foreign
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.shared_steps import (
-    hold,
-    managed_topic,
+    hold_topic,
     quiet_deletion_s,
     record_orphan,
     release_topic,
     write_topic_status,
 )
-from tidemark_operator.resources.names import TOPIC_FINALIZER
+from tidemark_operator.reconcile.workers import earliest
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +83,8 @@ class TopicReconciler:
         if body is None:
             self._forget(text)
             return None
-        topic = managed_topic(services, body)
-        if topic is None:
-            return await report_foreign(services, TOPIC, key, body)
         # Hold it: the finalizer is added before any partition or remote data exists.
-        if not await hold(services, TOPIC, body, TOPIC_FINALIZER, add=not topic.paused):
+        if await hold_topic(services, key, body) is None:
             return None
         # After a takeover, nothing is decided until the brokers have reported the states that they
         # received: the PartitionSlices may be older.
@@ -290,7 +285,7 @@ class TopicReconciler:
             services, key, topic, decision, former=topic.status, news=self._news
         )
         recheck_s = None if decision.recheck_ms is None else decision.recheck_ms / 1000
-        return min((at_s for at_s in (recheck_s, figures_s) if at_s is not None), default=None)
+        return earliest(recheck_s, figures_s)
 
     def _news(self, topic: TopicInfo, status: Json) -> tuple[Event, ...]:
         """Return the Events about outages, damage and waiting that a written status shows."""

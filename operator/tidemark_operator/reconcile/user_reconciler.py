@@ -55,7 +55,7 @@ class UserReconciler:
             self._services.client_certificates.forget(key.name)
             if body is None:
                 try:
-                    await self._secrets.forget(key.name)
+                    await self._secrets.remove(key.name, only_if_orphaned=True)
                 except BundleNameTaken:
                     return CONTENDED_RETRY_S
             return None  # the reflector has already notified the brokers
@@ -65,7 +65,7 @@ class UserReconciler:
         try:
             user = user_info(body)
         except InvalidResource:
-            self._forget(key)
+            services.drop_user(key)
             raise
         try:
             proof = await self._provide(user, key, body)
@@ -114,11 +114,6 @@ class UserReconciler:
         published = self._services.state.users.get(user.key)
         credentials = () if published is None else published.scram
         return tuple(known for known in credentials if known.mechanism == user.mechanism)
-
-    def _forget(self, key: Key) -> None:
-        self._services.state.users.drop(key.namespaced_name)
-        self._services.client_certificates.forget(key.name)
-        self._services.engine.publish_users()
 
     # ------------------------------------------------------------ status
 

@@ -19,6 +19,7 @@ from tidemark_operator.certificates.certificate_stores import (
     SecretStore,
     StoredBundle,
 )
+from tidemark_operator.certificates.stored_authority import leaf_data, read_leaf
 from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.controller.status.user import UserProblem
 from tidemark_operator.kube.errors import Forbidden, Invalid
@@ -26,14 +27,14 @@ from tidemark_operator.kube.kinds import Json
 from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.users.scram import ITERATIONS, SALT_KEY_BYTES, Mechanism, credential, salt_of
 from tidemark_operator.users.user_secret import (
+    CERTIFICATE,
+    KEY,
     USER_SECRETS,
     BadPassword,
     StoredPassword,
-    certificate_data,
     make_password,
     offered_password,
     password_data,
-    read_certificate,
     read_password,
 )
 
@@ -84,7 +85,7 @@ class UserSecrets:
             if user.mechanism:
                 return await self._password(user, name, body)
             # Neither: an earlier spec may have left a Secret.
-            await self._remove(name)
+            await self.remove(name)
         # A missing right concerns all Users, and is reported with the remedy.
         except (Forbidden, Invalid) as error:
             text = (
@@ -159,7 +160,7 @@ class UserSecrets:
         own, taken = await self._own_secret(user, name)
         if taken is not None:
             return Proof(problem=taken)
-        present = None if own is None else read_certificate(own.data)
+        present = None if own is None else read_leaf(own.data, CERTIFICATE, KEY)
         # An overtaken rotation is retried by the queue; other problems go into the status.
         try:
             leaf, trusted = await self._services.client_certificates.leaf(name, present)
@@ -167,7 +168,7 @@ class UserSecrets:
             raise
         except (BadCertificate, BundleNameTaken, OSError) as error:
             return Proof(problem=UserProblem(Reason.CERTIFICATES_UNUSABLE, error_text(error)))
-        await self._write(name, certificate_data(leaf, trusted), own, body)
+        await self._write(name, leaf_data(leaf, trusted, CERTIFICATE, KEY), own, body)
         return Proof(name)
 
     # ------------------------------------------------------------ the Secret
@@ -198,8 +199,8 @@ class UserSecrets:
         deleted = self._services.objects.deleted_at(kept.owner)
         return bool(kept.owner) and int(kept.version) < deleted
 
-    async def forget(self, name: str) -> None:
-        """Delete the Secret of a deleted User.
+    async def remove(self, name: str, *, only_if_orphaned: bool = False) -> None:
+        """Delete our Secret of a User that was deleted, or whose credentials another system issues.
 
         Raises ``KubeError``, and :class:`BundleNameTaken` if another writer changes it at the same
         time.
@@ -208,7 +209,7 @@ class UserSecrets:
             kept = await self._keeper.read(name)
         except BundleNameTaken:
             return
-        if kept is not None and self._is_orphaned(kept):
+        if kept is not None and (self._is_orphaned(kept) or not only_if_orphaned):
             await self._keeper.remove(name, kept)
 
     async def _write(
@@ -217,12 +218,3 @@ class UserSecrets:
         is_own = former is not None and former.owner == owner["metadata"]["uid"]
         if not is_own or former is None or former.is_collected or dict(former.data) != data:
             await self._keeper.write(name, data, former, owner)
-
-    async def _remove(self, name: str) -> None:
-        """Delete our Secret of a user whose credentials another system issues."""
-        try:
-            kept = await self._keeper.read(name)
-        except BundleNameTaken:
-            return
-        if kept is not None:
-            await self._keeper.remove(name, kept)

@@ -24,6 +24,11 @@ CHANGED_S = 1.0
 Reconcile = Callable[[Key], Awaitable[float | None]]
 
 
+def earliest(*delays_s: float | None) -> float | None:
+    """Return the shortest of the delays until an object is reconciled again, None if none is."""
+    return min((delay_s for delay_s in delays_s if delay_s is not None), default=None)
+
+
 class LastPass:
     """Time of the last reconciliation (monotonic seconds), for /healthz."""
 

@@ -20,14 +20,14 @@ from tidemark_operator.certificates.certificates import (
     authority_name,
 )
 from tidemark_operator.certificates.rotation import Authorities
-from tidemark_operator.certificates.stored_authority import read_authority
+from tidemark_operator.certificates.stored_authority import read_authority, read_leaf
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import USER
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.term.cluster_discovery import ClusterDiscovery
-from tidemark_operator.users.user_secret import USER_SECRETS, read_certificate
+from tidemark_operator.users.user_secret import CERTIFICATE, KEY, USER_SECRETS
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +138,6 @@ async def _user_certificates(
     for key in sorted(objects.keys(USER), key=str)[:LEAVES_LOOKED_AT]:
         with contextlib.suppress(BundleNameTaken):
             stored = await store.read(key.name)
-            leaf = None if stored is None else read_certificate(stored.data)
+            leaf = None if stored is None else read_leaf(stored.data, CERTIFICATE, KEY)
             if leaf is not None:
                 yield key.name, leaf

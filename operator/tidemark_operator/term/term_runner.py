@@ -13,20 +13,24 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tidemark.backoff import Backoff
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.reasons import Reason
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificate_stores import BundleStore
 from tidemark_operator.certificates.certificates import Certificates, ClientCertificates, OwnLeaf
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.state.events import normal
+from tidemark_operator.engines.kafka.cluster import KafkaCluster
+from tidemark_operator.engines.kafka.records import ApacheKafka
 from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Pulse
 from tidemark_operator.jobs.runner import JobRunner
-from tidemark_operator.kafka_term.term import KafkaTakeover, kafka_term
+from tidemark_operator.kafka_term.services import KafkaServices, ObservedCluster
+from tidemark_operator.kafka_term.term import KafkaTakeover, KafkaTerm
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError
-from tidemark_operator.kube.kinds import CLUSTER, Json, Key
+from tidemark_operator.kube.kinds import CLUSTER, Json, Key, key_of
 from tidemark_operator.leadership.elector import protect_lease
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
@@ -297,24 +301,31 @@ class TermRunner:
         It has no PartitionSlices, broker sessions or certificates. Raises the reason of its end.
         """
         began_s, self._behind = self.follower.echoes.begins(), False
-        taken = await self._takeover(KafkaTakeover, api).run(body)
+        state = await self._takeover(KafkaTakeover, api).run(body)
         # The write of the epoch must appear in the watch; otherwise the watch never started.
         self.follower.echoes.wrote(CLUSTER.kind, began_s)
         await protect_lease(api, self._settings.namespace, self._settings.lease_name)
         self._queue = KeyQueue(time.monotonic)
         client = ObjectClient(api, self.follower.objects, self._metrics, self.follower.echoes)
-        self._term = kafka_term(
-            taken,
-            client,
-            self.follower.objects,
-            self._queue,
-            events,
-            self._metrics,
-            resync_s=self._settings.resync_s,
+        services = KafkaServices(
+            cluster_key=key_of(body),
+            state=state,
+            # The access is empty at first: the observer reads it from the spec and its Secrets.
+            engine=ApacheKafka(KafkaCluster(KafkaAccess(()), leads=self._leads), state),
+            objects=self.follower.objects,
+            client=client,
+            statuses=StatusWriter(client),
+            queue=self._queue,
+            background=BackgroundTasks(),
+            events=events,
+            metrics=self._metrics,
             leads=self._leads,
-            last_pass=self._last_pass,
+            seen=ObservedCluster(),
         )
-        await self._run(self._term, taken.state.controller_epoch)
+        self._term = KafkaTerm(
+            services, resync_s=self._settings.resync_s, last_pass=self._last_pass
+        )
+        await self._run(self._term, state.controller_epoch)
 
     def _takeover(self, kind: type[T], api: KubeApi) -> T:
         """Return a takeover with the given engine, to be run."""

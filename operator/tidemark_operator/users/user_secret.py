@@ -14,7 +14,6 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidemark_operator.certificates.authority import KeyPair
 from tidemark_operator.certificates.certificate_stores import SecretForm
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.secrets import OfferedTo, SecretProblem, offered_secret
@@ -73,7 +72,8 @@ def checked(raw: bytes, where: str) -> str:
 USER_SECRETS = SecretForm(f"{GROUP}/user", "Opaque", USER_UID_ANNOTATION)
 
 USERNAME, PASSWORD, JAAS, SALT_KEY = "username", "password", "sasl.jaas.config", "salt.key"
-CERTIFICATE, KEY, TRUSTED = "user.crt", "user.key", "ca.crt"
+#: Keys of a certificate that the operator issues.
+CERTIFICATE, KEY = "user.crt", "user.key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +108,6 @@ def read_password(data: Mapping[str, bytes]) -> StoredPassword | None:
     if len(salt_key) != SALT_KEY_BYTES:
         salt_key = secrets.token_bytes(SALT_KEY_BYTES)
     return StoredPassword(password, salt_key)
-
-
-def certificate_data(leaf: KeyPair, trusted: bytes) -> dict[str, bytes]:
-    """Return the data for a user whose certificate the operator issues."""
-    return {CERTIFICATE: leaf.certificate, KEY: leaf.key, TRUSTED: trusted}
-
-
-def read_certificate(data: Mapping[str, bytes]) -> KeyPair | None:
-    """Return the certificate and key; None if one of them is missing."""
-    if not data.get(CERTIFICATE) or not data.get(KEY):
-        return None
-    return KeyPair(data[CERTIFICATE], data[KEY])
 
 
 def jaas(username: str, password: str) -> str:

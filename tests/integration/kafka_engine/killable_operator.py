@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.client import KafkaClient
+from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.engines.kafka.cluster import KafkaCluster
+from tidemark_operator.engines.kafka.records import ApacheKafka
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes
 from tidemark_operator.kafka_term import (
@@ -25,12 +29,13 @@ from tidemark_operator.kafka_term import (
     topic_steps,
     topics,
 )
-from tidemark_operator.kafka_term.term import KafkaTakeover, kafka_term
+from tidemark_operator.kafka_term.services import KafkaServices, ObservedCluster
+from tidemark_operator.kafka_term.term import KafkaTakeover, KafkaTerm
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.kinds import CLUSTER
+from tidemark_operator.kube.kinds import CLUSTER, key_of
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.client import ObjectClient, StatusWriter
 from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.workers import LastPass
@@ -132,7 +137,7 @@ async def _lead(world: KafkaWorld, api: KubeApi) -> None:
     objects, metrics = ObjectCache(), Metrics()
     body = await api.get(CLUSTER, world.namespace, "demo")
     # The Lease is left out: the test has one operator at a time.
-    taken = await KafkaTakeover(
+    state = await KafkaTakeover(
         api=api,
         namespace=world.namespace,
         identity=f"mortal-{time.monotonic_ns()}",
@@ -140,14 +145,18 @@ async def _lead(world: KafkaWorld, api: KubeApi) -> None:
         objects=objects,
     ).run(body)
     # No watches here: what is new is listed.
-    await kafka_term(
-        taken,
-        ObjectClient(api, objects, metrics, Echoes(time.monotonic)),
-        objects,
-        KeyQueue(time.monotonic),
-        EventWriter(api, objects, "mortal", metrics),
-        metrics,
-        resync_s=0.2,
-        leads=lambda: True,
-        last_pass=LastPass(),
-    ).run()
+    client = ObjectClient(api, objects, metrics, Echoes(time.monotonic))
+    services = KafkaServices(
+        cluster_key=key_of(body),
+        state=state,
+        engine=ApacheKafka(KafkaCluster(KafkaAccess(()), leads=lambda: True), state),
+        objects=objects,
+        client=client,
+        statuses=StatusWriter(client),
+        queue=KeyQueue(time.monotonic),
+        background=BackgroundTasks(),
+        events=EventWriter(api, objects, "mortal", metrics),
+        metrics=metrics,
+        seen=ObservedCluster(),
+    )
+    await KafkaTerm(services, resync_s=0.2, last_pass=LastPass()).run()

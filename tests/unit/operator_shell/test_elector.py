@@ -9,8 +9,8 @@ from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import LEASE, Json
 from tidemark_operator.leadership import elector as elector_module
-from tidemark_operator.leadership.elector import Elector, LeaseName
-from tidemark_operator.leadership.lease import LeaseTimes
+from tidemark_operator.leadership.elector import Elector
+from tidemark_operator.leadership.lease import LeaseName, LeaseTimes
 
 TIMES = LeaseTimes.of_duration(15.0)
 

@@ -7,6 +7,7 @@ import pytest
 
 from tidemark_operator.leadership.lease import (
     Create,
+    LeaseName,
     LeaseTimes,
     Observation,
     Renew,
@@ -18,6 +19,7 @@ from tidemark_operator.leadership.lease import (
     released,
 )
 
+NAME = LeaseName("n", "l", "me")
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
@@ -63,15 +65,13 @@ def test_a_renewal_restarts_the_wait_whatever_its_timestamp() -> None:
 
 def test_written_lease_keeps_resource_version_and_counts_transitions() -> None:
     times = LeaseTimes.of_duration(4.2)
-    body = lease_body("l", "n", "me", transitions=4, times=times, now=NOW, stored=lease("other"))
+    body = lease_body(NAME, times, NOW, transitions=4, stored=lease("other"))
     assert body["metadata"]["resourceVersion"] == "7"
     assert body["spec"]["leaseTransitions"] == 4
     assert body["spec"]["leaseDurationSeconds"] == 5, "never less than we count ourselves"
     assert body["spec"]["acquireTime"] == body["spec"]["renewTime"]
     # A renewal keeps acquireTime and moves renewTime.
-    later = lease_body(
-        "l", "n", "me", transitions=4, times=times, now=NOW + dt.timedelta(seconds=9), stored=body
-    )
+    later = lease_body(NAME, times, NOW + dt.timedelta(seconds=9), transitions=4, stored=body)
     assert later["spec"]["acquireTime"] == body["spec"]["acquireTime"]
     assert later["spec"]["renewTime"] != body["spec"]["renewTime"]
 

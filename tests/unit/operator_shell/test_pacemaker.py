@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.controller.controller_world import row
 from tests.unit.operator_shell.shell_world import ShellWorld
+from tidemark.tls.files import TRUSTED
 from tidemark_operator.certificates.authority import split
 from tidemark_operator.certificates.certificates import ANNOUNCED_PAUSE
 from tidemark_operator.clock import utc_now
@@ -25,7 +26,6 @@ from tidemark_operator.term.pacemaker import (
     UNREACHED_TURNS,
     Pacemaker,
 )
-from tidemark_operator.users.user_secret import TRUSTED
 
 ALICE = ShellWorld.key(USER, "alice")
 CLIENTS = "tidemark.dev/renew-clients-certificates"

@@ -194,10 +194,6 @@ class KafkaCluster:
             self._alter, at_most=TOPICS_AT_ONCE
         )
 
-    async def use(self, access: KafkaAccess) -> None:
-        """Use another access from now on, if it differs."""
-        await self.client.use(access)
-
     async def close(self) -> None:
         """End waiting requests, and the connections."""
         for batches in (
@@ -231,26 +227,21 @@ class KafkaCluster:
         with answers():
             return await self._admin.reassignments()
 
-    async def own_configs(
-        self, names: Sequence[str], keys: Sequence[str] | None
+    async def topic_values(
+        self, names: Sequence[str], keys: Sequence[str] | None, *, in_force_on: int | None = None
     ) -> dict[str, dict[str, str]]:
-        """Return topics' own values; missing topics are left out."""
-        with answers():
-            found = await configs.topic_configs(self.client, names, keys=keys)
-        return {
-            name: {key: entry.value or "" for key, entry in entries.items() if entry.own}
-            for name, entries in found.items()
-            if not isinstance(entries, RequestFailure)
-        }
+        """Return topics' own values of configuration keys; missing topics are left out.
 
-    async def in_force(
-        self, node_id: int, names: Sequence[str], keys: Sequence[str]
-    ) -> dict[str, dict[str, str]]:
-        """Return topics' values in force on one broker, defaults included."""
+        ``in_force_on``: all values in force on that broker instead, defaults included.
+        """
         with answers():
-            found = await configs.topic_configs(self.client, names, keys=keys, node_id=node_id)
+            found = await configs.topic_configs(self.client, names, keys=keys, node_id=in_force_on)
         return {
-            name: {key: entry.value or "" for key, entry in entries.items()}
+            name: {
+                key: entry.value or ""
+                for key, entry in entries.items()
+                if entry.own or in_force_on is not None
+            }
             for name, entries in found.items()
             if not isinstance(entries, RequestFailure)
         }
@@ -277,19 +268,17 @@ class KafkaCluster:
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, RequestFailure | None]:
         """Start reassignments, or cancel them with None; return the failures."""
-        self._check_leads()
-        with answers():
+        with self._changes():
             return await self._admin.reassign(targets)
 
     async def alter_broker(self, change: ConfigChange) -> RequestFailure | None:
         """Change one live broker's configuration."""
-        self._check_leads()
-        with answers():
+        with self._changes():
             return await configs.alter_broker(self.client, change)
 
     async def _look(self, names: Mapping[str, None]) -> dict[str, FoundTopic | None]:
         views = await self.topics(list(names))
-        own = await self.own_configs(list(views), None)
+        own = await self.topic_values(list(views), None)
         return {
             name: FoundTopic(views[name], own.get(name, {})) if name in views else None
             for name in names
@@ -302,37 +291,37 @@ class KafkaCluster:
     async def _create(
         self, topics: Mapping[str, NewTopic]
     ) -> Mapping[str, uuid.UUID | RequestFailure]:
-        self._check_leads()
-        with answers():
+        with self._changes():
             return await self._admin.create_topics(list(topics.values()))
 
     async def _grow(
         self, growths: Mapping[str, tuple[int, Sequence[Sequence[int]]]]
     ) -> Mapping[str, RequestFailure | None]:
-        self._check_leads()
-        with answers():
+        with self._changes():
             return await self._admin.add_partitions(growths)
 
     async def _delete(
         self, ids: Mapping[uuid.UUID, None]
     ) -> Mapping[uuid.UUID, RequestFailure | None]:
-        self._check_leads()
-        with answers():
+        with self._changes():
             return await self._admin.delete_topics(list(ids))
 
     async def _alter(
         self, changes: Mapping[str, ConfigChange]
     ) -> Mapping[str, RequestFailure | None]:
-        self._check_leads()
-        with answers():
+        with self._changes():
             found = await configs.alter_configs(self.client, list(changes.values()))
         return {name: failure for (_, name), failure in found.items()}
 
-    def _check_leads(self) -> None:
+    @contextlib.contextmanager
+    def _changes(self) -> Iterator[None]:
+        """Send a request that changes the cluster."""
         # Kafka has no epoch to fence an old operator with, so the check is right before the
         # request.
         if not self._leads():
             raise EngineUnavailable("the Lease expired, so nothing more is changed")
+        with answers():
+            yield
 
 
 def change(topic: str, values: Mapping[str, str], unset: Sequence[str]) -> ConfigChange:

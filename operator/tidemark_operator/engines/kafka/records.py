@@ -50,7 +50,7 @@ class ApacheKafka(Engine):
         """
         name = await self._name_of(topic_id)
         # DeleteRecords refuses a topic without the policy delete, so a dry run has to as well.
-        policies = await self.cluster.in_force(node_id, [name], [CLEANUP_POLICY])
+        policies = await self.cluster.topic_values([name], [CLEANUP_POLICY], in_force_on=node_id)
         if "delete" not in policies.get(name, {}).get(CLEANUP_POLICY, "delete"):
             code = ErrorCode.policy_violation.value
             return [DeletionPoint(partition=query.partition, error_code=code) for query in queries]
