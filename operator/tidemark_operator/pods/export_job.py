@@ -7,18 +7,25 @@ the API server.
 """
 
 import dataclasses
-from typing import Any
 
 from tidemark.export_job import ORDER_VARIABLE
 from tidemark_operator.controller.state.export_values import DesiredJob, SecretFile
-from tidemark_operator.pods.identity import Json, manifest_head, owner_reference
-from tidemark_operator.pods.template import CONTAINER_SECURITY, POD_SECURITY, SECRET_MODE
+from tidemark_operator.pods.identity import (
+    EXPORT,
+    Json,
+    cluster_labels,
+    manifest_head,
+    owner_reference,
+)
+from tidemark_operator.pods.template import (
+    container_head,
+    pod_spec,
+    read_only_mount,
+    secret_volume,
+)
 from tidemark_operator.resources.export_pod import ExportJob
 from tidemark_operator.resources.names import (
-    CLUSTER_LABEL,
     EXPORT_LABEL,
-    MANAGED_BY_LABEL,
-    OPERATOR,
     RUN_LABEL,
 )
 
@@ -58,19 +65,10 @@ class ExportRunIdentity:
     def labels(self) -> dict[str, str]:
         """Labels of the Job and its pod."""
         return {
-            **export_selector(self.cluster),
-            "app.kubernetes.io/component": "export",
-            "app.kubernetes.io/part-of": "tidemark",
-            MANAGED_BY_LABEL: OPERATOR,
-            CLUSTER_LABEL: self.cluster,
+            **cluster_labels(self.cluster, EXPORT),
             EXPORT_LABEL: self.name,
             RUN_LABEL: str(self.number),
         }
-
-
-def export_selector(cluster: str) -> dict[str, str]:
-    """Return the labels of the pods of all exports of a cluster."""
-    return {"app.kubernetes.io/name": "tidemark-export", "app.kubernetes.io/instance": cluster}
 
 
 def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
@@ -97,54 +95,32 @@ def _pod(job: ExportJob, desired: DesiredJob) -> Json:
     # Secrets that the job reads as files are mounted, one volume for each Secret.
     paths = {file: f"{SECRETS_FOLDER}/{file.secret}/{file.key}" for file in desired.files}
     secrets = sorted({file.secret for file in desired.files})
-    found: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        # See the template of a broker's pod.
-        "shareProcessNamespace": True,
-        "imagePullSecrets": [{"name": ref.name} for ref in job.image_pull_secrets],
-        "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": POD_SECURITY,
-        "containers": [_container(job, desired, paths, secrets)],
-        "volumes": [
+    claims = [
+        {"name": _claim_volume(number), "persistentVolumeClaim": {"claimName": volume.claim_name}}
+        for number, volume in enumerate(job.volumes)
+    ]
+    return pod_spec(
+        job,
+        _container(job, desired, paths, secrets),
+        [
             {"name": TMP, "emptyDir": {}},
-            *(
-                {
-                    "name": _secret_volume(number),
-                    "secret": {"secretName": secret, "defaultMode": SECRET_MODE},
-                }
-                for number, secret in enumerate(secrets)
-            ),
-            *(
-                {
-                    "name": _claim_volume(number),
-                    "persistentVolumeClaim": {"claimName": volume.claim_name},
-                }
-                for number, volume in enumerate(job.volumes)
-            ),
+            *(secret_volume(_secret_volume(n), secret) for n, secret in enumerate(secrets)),
+            *claims,
         ],
-    }
-    # Optional fields are left out when empty: a null is not the same as a default.
-    where: dict[str, Any] = {
-        "serviceAccountName": job.service_account_name,
-        "nodeSelector": dict(job.node_selector),
-        "tolerations": [toleration.dump() for toleration in job.tolerations],
-        "affinity": job.affinity,
-        "priorityClassName": job.priority_class_name,
-    }
-    return found | {name: value for name, value in where.items() if value}
+        {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": GRACE_S,
+            "serviceAccountName": job.service_account_name,
+        },
+    )
 
 
 def _container(
     job: ExportJob, desired: DesiredJob, paths: dict[SecretFile, str], secrets: list[str]
 ) -> Json:
     """Return the job's container; ``paths`` are those of Secret keys that are mounted as files."""
-    pull = {"imagePullPolicy": str(job.image_pull_policy)} if job.image_pull_policy else {}
     return {
-        "name": CONTAINER,
-        "image": job.image,
-        **pull,
+        **container_head(job, CONTAINER),
         "args": ["-m", PROGRAM, "--listen", f"0.0.0.0:{PAGE_PORT}", "--report", LAST_WORDS],
         "env": [
             {"name": ORDER_VARIABLE, "value": _literal(desired.ordered(paths).to_json())},
@@ -157,19 +133,13 @@ def _container(
             ),
         ],
         "ports": [{"name": "metrics", "containerPort": PAGE_PORT, "protocol": "TCP"}],
-        "securityContext": CONTAINER_SECURITY,
         "terminationMessagePath": LAST_WORDS,
         # The last log lines of a killed process, which has left no report.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "resources": job.resources.dump() if job.resources is not None else {},
         "volumeMounts": [
             {"name": TMP, "mountPath": "/tmp"},
             *(
-                {
-                    "name": _secret_volume(number),
-                    "mountPath": f"{SECRETS_FOLDER}/{secret}",
-                    "readOnly": True,
-                }
+                read_only_mount(_secret_volume(number), f"{SECRETS_FOLDER}/{secret}")
                 for number, secret in enumerate(secrets)
             ),
             *(

@@ -22,6 +22,8 @@ Json = dict[str, Any]
 
 #: Field manager of the operator's own fields in server-side apply.
 MANAGER = "tidemark-operator-pods"
+#: Components in the labels of objects.
+BROKER, EXPORT = "broker", "export"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +107,17 @@ def owner_reference(kind: str, name: str, uid: str) -> Json:
     }
 
 
-def cluster_selector(cluster: str) -> dict[str, str]:
-    """Return the labels of the pods of all brokers of a cluster."""
-    return {"app.kubernetes.io/name": "tidemark-broker", "app.kubernetes.io/instance": cluster}
+def cluster_selector(cluster: str, component: str = BROKER) -> dict[str, str]:
+    """Return the labels of the pods of all brokers, or of all exports, of a cluster."""
+    name = f"tidemark-{component}"
+    return {"app.kubernetes.io/name": name, "app.kubernetes.io/instance": cluster}
 
 
-def cluster_labels(cluster: str) -> dict[str, str]:
-    """Return the labels of objects that are kept for the brokers of a cluster."""
+def cluster_labels(cluster: str, component: str = BROKER) -> dict[str, str]:
+    """Return the labels of objects that are kept for the brokers, or the exports, of a cluster."""
     return {
-        **cluster_selector(cluster),
-        "app.kubernetes.io/component": "broker",
+        **cluster_selector(cluster, component),
+        "app.kubernetes.io/component": component,
         "app.kubernetes.io/part-of": "tidemark",
         MANAGED_BY_LABEL: OPERATOR,
         CLUSTER_LABEL: cluster,

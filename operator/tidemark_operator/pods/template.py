@@ -1,8 +1,11 @@
 """Pod template of a broker, which the Pod Security Standard ``restricted`` admits."""
 
+from collections.abc import Mapping
+
 from tidemark_operator.pods import configuration
 from tidemark_operator.pods.identity import Json, PodBroker, cluster_selector
 from tidemark_operator.resources.broker_pod import BrokerPod, PodListener
+from tidemark_operator.resources.export_pod import ExportJob
 from tidemark_operator.resources.names import CONFIG_DIGEST_ANNOTATION
 
 #: User id of the image's user.
@@ -47,19 +50,51 @@ def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
                 CONFIG_DIGEST_ANNOTATION: configuration.digest(content),
             },
         },
-        "spec": {
-            # A broker does not use the Kubernetes API.
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            # Process 1 would ignore a signal that arrives before it has a handler.
-            "shareProcessNamespace": True,
-            "imagePullSecrets": [{"name": ref.name} for ref in pod.image_pull_secrets],
-            "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
-            "securityContext": POD_SECURITY,
-            "containers": [_container(pod, broker)],
-            "volumes": _volumes(pod, broker),
-            **_where(pod, broker),
-        },
+        "spec": pod_spec(
+            pod,
+            _container(pod, broker),
+            _volumes(pod, broker),
+            {
+                "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
+                "nodeSelector": _node_selector(pod, broker),
+                "affinity": _apart(broker) if pod.affinity is None else pod.affinity,
+            },
+        ),
+    }
+
+
+def pod_spec(pod: BrokerPod | ExportJob, container: Json, volumes: list[Json], own: Json) -> Json:
+    """Return the spec of a pod with one container; ``own`` are fields that differ among pods."""
+    # Optional fields are left out when empty: a null is not the same as a default.
+    optional: Json = {
+        "nodeSelector": dict(pod.node_selector),
+        "tolerations": [toleration.dump() for toleration in pod.tolerations],
+        "affinity": pod.affinity,
+        "priorityClassName": pod.priority_class_name,
+        **own,
+    }
+    return {
+        # Neither brokers nor jobs use the Kubernetes API.
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        # Process 1 would ignore a signal that arrives before it has a handler.
+        "shareProcessNamespace": True,
+        "imagePullSecrets": [{"name": ref.name} for ref in pod.image_pull_secrets],
+        "securityContext": POD_SECURITY,
+        "containers": [container],
+        "volumes": volumes,
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def container_head(pod: BrokerPod | ExportJob, name: str) -> Json:
+    """Return the fields that follow from a pod's manifest, and the security context."""
+    return {
+        "name": name,
+        "image": pod.image,
+        **({"imagePullPolicy": str(pod.image_pull_policy)} if pod.image_pull_policy else {}),
+        "securityContext": CONTAINER_SECURITY,
+        "resources": pod.resources.dump() if pod.resources is not None else {},
     }
 
 
@@ -67,19 +102,15 @@ def _container(pod: BrokerPod, broker: PodBroker) -> Json:
     """Return the broker's container."""
     # Any client listener shows readiness; the first by name keeps the template stable.
     first = min(pod.listeners, key=lambda listener: listener.name)
-    pull = {"imagePullPolicy": str(pod.image_pull_policy)} if pod.image_pull_policy else {}
     healthy = {"httpGet": {"path": "/healthz", "port": "metrics"}}
     return {
-        "name": CONTAINER,
-        "image": pod.image,
-        **pull,
+        **container_head(pod, CONTAINER),
         **_environment(pod, broker),
         "args": ["--config", f"{configuration.CONFIG_FOLDER}/{configuration.FILE}"],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"}
             for name, port in ports_of(pod).items()
         ],
-        "securityContext": CONTAINER_SECURITY,
         "startupProbe": {
             **healthy,
             "periodSeconds": STARTUP_PERIOD_S,
@@ -97,14 +128,13 @@ def _container(pod: BrokerPod, broker: PodBroker) -> Json:
             "tcpSocket": {"port": port_name(first)},
             "periodSeconds": READINESS_PERIOD_S,
         },
-        "resources": pod.resources.dump() if pod.resources is not None else {},
         "volumeMounts": [
             {"name": "data", "mountPath": configuration.DATA_FOLDER},
             {"name": "tmp", "mountPath": "/tmp"},
-            _read_only("config", configuration.CONFIG_FOLDER),
-            _read_only("certificate", configuration.CERTIFICATE_FOLDER),
+            read_only_mount("config", configuration.CONFIG_FOLDER),
+            read_only_mount("certificate", configuration.CERTIFICATE_FOLDER),
             *(
-                _read_only(port_name(listener), configuration.listener_folder(listener))
+                read_only_mount(port_name(listener), configuration.listener_folder(listener))
                 for listener in _with_tls(pod)
             ),
         ],
@@ -132,7 +162,7 @@ def ports_of(pod: BrokerPod) -> dict[str, int]:
     }
 
 
-def _read_only(name: str, folder: str) -> Json:
+def read_only_mount(name: str, folder: str) -> Json:
     return {"name": name, "mountPath": folder, "readOnly": True}
 
 
@@ -146,36 +176,24 @@ def _volumes(pod: BrokerPod, broker: PodBroker) -> list[Json]:
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         {"name": "config", "configMap": {"name": broker.name}},
         # The operator creates it for the Broker of this name; the pod waits for it.
-        _secret("certificate", broker.certificate),
+        secret_volume("certificate", broker.certificate),
         *(
-            _secret(port_name(listener), listener.tls_secret_ref.name)
+            secret_volume(port_name(listener), listener.tls_secret_ref.name)
             for listener in _with_tls(pod)
             if listener.tls_secret_ref is not None
         ),
     ]
 
 
-def _secret(name: str, secret: str) -> Json:
+def secret_volume(name: str, secret: str) -> Json:
     return {"name": name, "secret": {"secretName": secret, "defaultMode": SECRET_MODE}}
 
 
-def _where(pod: BrokerPod, broker: PodBroker) -> Json:
-    """Return the pod's scheduling fields: node selector, tolerations, affinity, priority.
-
-    With a rack, the node selector requires a node in that zone, because replicas are spread by the
-    Broker's rack.
-    """
-    selector = dict(pod.node_selector)
-    if pod.rack_topology_key is not None and broker.rack is not None:
-        selector[pod.rack_topology_key] = broker.rack
-    found: Json = {
-        "nodeSelector": selector,
-        "tolerations": [toleration.dump() for toleration in pod.tolerations],
-        "affinity": _apart(broker) if pod.affinity is None else pod.affinity,
-    }
-    if pod.priority_class_name is not None:
-        found["priorityClassName"] = pod.priority_class_name
-    return {name: value for name, value in found.items() if value}
+def _node_selector(pod: BrokerPod, broker: PodBroker) -> Mapping[str, str]:
+    """Return the labels that the node must have, with the Broker's rack if the pod names a key."""
+    if pod.rack_topology_key is None or broker.rack is None:
+        return pod.node_selector
+    return {**pod.node_selector, pod.rack_topology_key: broker.rack}
 
 
 def _apart(broker: PodBroker) -> Json:
