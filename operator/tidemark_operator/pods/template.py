@@ -44,12 +44,15 @@ def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
     content = configuration.text(pod, broker)
     return {
         "metadata": {
+            # The operator's labels take precedence: they select the pod.
             "labels": {**pod.pod_labels, **broker.labels},
             "annotations": {
                 **pod.pod_annotations,
+                # A changed configuration replaces the pod, which reads it at its start.
                 CONFIG_DIGEST_ANNOTATION: configuration.digest(content),
             },
         },
+        # Only what differs from the pod of an export is passed on.
         "spec": pod_spec(
             pod,
             _container(pod, broker),
