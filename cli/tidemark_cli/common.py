@@ -45,11 +45,9 @@ class ApiOptions:
         path = self.kubeconfig or Path(
             os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config"
         )
-        try:
+        with fail_on(KubeRequestError, ValueError, OSError):
             namespace = self.namespace or namespace_of(path, self.context)
             return KubeClient(path, namespace, self.context)
-        except (KubeRequestError, ValueError, OSError) as error:
-            fail(str(error))
 
     def require_kubeconfig(self) -> None:
         """Exit if an option is given that would be ignored without a kubeconfig."""
@@ -65,6 +63,15 @@ def fail(message: str) -> NoReturn:
     """Print a message on standard error and exit with status 1."""
     errors.print(f"[red]error:[/red] {escape(message)}", highlight=False)
     raise typer.Exit(1)
+
+
+@contextmanager
+def fail_on(*explained: type[Exception]) -> Iterator[None]:
+    """Exit with the text of an ``explained`` error, which says what to do, if one is raised."""
+    try:
+        yield
+    except explained as error:
+        fail(str(error))
 
 
 def shown_text(text: str) -> str:
@@ -84,11 +91,9 @@ def open_cluster(directory: Path, otherwise: str = "") -> "LocalCluster":
     from tidemark_devcluster.processes import running
 
     layout = Layout(nearest(directory))
-    try:
+    with fail_on(LayoutError):
         settings = local_settings.load(layout)
         running(layout)  # fails early on a damaged process record, before anything is changed
-    except LayoutError as error:
-        fail(str(error))
     if settings is None:
         missing = (
             f"there is no cluster in {layout.root}; start one with: tidemark up --dir {directory}"

@@ -14,7 +14,7 @@ import typer
 
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.security_options import SecurityError, parse_bootstrap, parse_security
-from tidemark_cli.common import fail
+from tidemark_cli.common import fail_on
 
 _NAMES = "ssl.endpoint.identification.algorithm"
 _KNOWN = frozenset(
@@ -97,7 +97,5 @@ ClientConfigOption = Annotated[
 
 def open_access(bootstrap: str, client_config: Path | None) -> KafkaAccess:
     """Return the access that the two options describe; exit with a hint if they cannot be used."""
-    try:
+    with fail_on(BadProperties):
         return read_access(client_config, bootstrap)
-    except BadProperties as error:
-        fail(str(error))

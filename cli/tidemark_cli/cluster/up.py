@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tidemark.error_text import error_text
-from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail, open_cluster
+from tidemark_cli.common import DEFAULT_DIR, DirOption, console, errors, fail, fail_on, open_cluster
 from tidemark_cli.sizes import bytes_of, size_text
 from tidemark_kube.client import KubeRequestError, namespace_of
 
@@ -54,7 +54,7 @@ def up(
     from tidemark_devcluster.layout import Layout, LayoutError, nearest
 
     layout = Layout(nearest(directory))
-    try:
+    with fail_on(ValueError):
         layout.create()
         settings = local_settings.choose(
             layout,
@@ -63,18 +63,15 @@ def up(
             engine=engine,
             **({} if kubeconfig is None else _existing(kubeconfig)),
         )
-    except ValueError as error:
-        fail(str(error))
     # Standard output has only the JSON object, so progress goes to standard error.
     out = errors if output == "json" else console
     cluster = LocalCluster(layout, settings, lambda line: out.print(line, highlight=False))
     # Installed before the start, so that Ctrl-C during it stops the new processes too.
     stop = _catch_signals()
-    try:
+    # Without readable records nothing can be stopped safely.
+    with fail_on(LayoutError):
         addresses = _start(cluster, brokers)
         started = cluster.running()
-    except LayoutError as error:  # without readable records nothing can be stopped safely
-        fail(str(error))
     _print(addresses, output, authorize=cluster.authorizes())
     if not detach:
         out.print("Press Ctrl-C to stop everything.", highlight=False)

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from tidemark.kafka_client.errors import KafkaError
 from tidemark.message_text import count
-from tidemark_cli.common import errors, fail, write_atomically
+from tidemark_cli.common import errors, fail, fail_on, write_atomically
 from tidemark_cli.imports import kafka_topics, strimzi
 from tidemark_cli.imports.documents import Document, DocumentError, read
 from tidemark_cli.imports.kafka_topics import ExistingTopic
@@ -249,10 +249,8 @@ def _strimzi_objects(
 
     Exits with an error if there is none, or if they are of several Strimzi clusters.
     """
-    try:
+    with fail_on(DocumentError):
         documents = read(paths)
-    except DocumentError as error:
-        fail(str(error))
     objects: dict[str, list[Document]] = {kind: [] for kind in _KINDS}
     # Strimzi's other kinds are reported, foreign ones are ignored.
     for document in documents:

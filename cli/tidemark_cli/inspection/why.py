@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tidemark_cli.common import ClusterOptions, console, fail
+from tidemark_cli.common import ClusterOptions, console, fail_on
 from tidemark_cli.inspection.causes import (
     UnknownReference,
     chain,
@@ -47,10 +47,8 @@ def why(
             console.print(verdict(snapshot, found), highlight=False, markup=False)
             return
         reference = found[0].reference
-    try:
+    with fail_on(UnknownReference):
         kind, name = resolve(snapshot, reference)
-    except UnknownReference as error:
-        fail(str(error))
     print_explanation(
         console,
         snapshot,

@@ -1,6 +1,6 @@
 """``tidemark consume``: print the records of a topic."""
 
-import asyncio
+import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,7 +14,6 @@ from tidemark_cli.records.session import BrokerOptions, run
 from tidemark_cli.records.text import DIRECTIVES, BadTemplate, RecordFormat, json_record
 
 if TYPE_CHECKING:
-    from tidemark.kafka_client.client import KafkaClient
     from tidemark.records.decode import DecodedRecord
 
 _DIRECTIVES = ", ".join(f"%{name} {meaning}" for name, meaning in DIRECTIVES.items())
@@ -116,8 +115,4 @@ def consume(
     consuming = Consuming(plan, shows[output], say)
     # Records on a terminal are progress enough.
     quiet = output != "none" and sys.stdout.isatty()
-
-    async def work(client: "KafkaClient", stop: asyncio.Event) -> None:
-        await reported(consuming, client, stop, quiet=quiet)
-
-    run(where, work)
+    run(where, functools.partial(reported, consuming, quiet=quiet))

@@ -1,19 +1,16 @@
 """``tidemark produce``: write records from standard input or options to a topic."""
 
-import asyncio
+import functools
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from tidemark_cli.common import fail
+from tidemark_cli.common import fail, fail_on
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.records.inputs import BadInput, RecordFields, parse_headers
 from tidemark_cli.records.positions import TIME_FORMS, BadPosition, parse_time_ms
 from tidemark_cli.records.session import BrokerOptions, run
-
-if TYPE_CHECKING:
-    from tidemark.kafka_client.client import KafkaClient
 
 #: Kafka's numbers of the codecs.
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -97,15 +94,13 @@ def produce(
         fail("--key and --key-separator exclude each other")
     if flights and (key is not None or headers or timestamp or tombstone):
         fail("--flights has keys and timestamps of its own: omit --key, --header and --timestamp")
-    try:
+    with fail_on(BadInput, BadPosition):
         fields = RecordFields(
             None if key is None else key.encode(),
             parse_headers(headers or ()),
             parse_time_ms(timestamp) if timestamp else None,
             tombstone,
         )
-    except (BadInput, BadPosition) as error:
-        fail(str(error))
     where = brokers.target()
     if not sources and sys.stdin.isatty():
         typer.echo("Type one record per line. Ctrl-D ends the input.", err=True)
@@ -130,13 +125,8 @@ def produce(
         )
     )
 
-    async def work(client: "KafkaClient", stop: asyncio.Event) -> None:
-        await reported(producing, client, stop)
-
-    try:
-        run(where, work)
-    except BadInput as error:
-        fail(str(error))
+    with fail_on(BadInput):
+        run(where, functools.partial(reported, producing))
 
 
 def _sources(value: str | None, size: int, *, flights: bool) -> list[tuple[str, bool]]:

@@ -13,24 +13,18 @@ from tidemark.message_text import count
 from tidemark.tier.maintenance.audit_record import TopicAudit, write_record
 from tidemark.tier.maintenance.findings import FindingKind
 from tidemark.tier.maintenance.sweeper import Sweeper, SweepReport
-from tidemark.tier.metadata.head import ManifestError
-from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound, TopicObject
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.stores.objects import StoreError
 from tidemark_cli.common import console, errors, fail, write_atomically
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions
-from tidemark_cli.tier.tables import SparkOptions, spark_log
-from tidemark_devcluster.toolchain import ToolchainError
-from tidemark_devcluster.toolchain.packages import ensure_spark
-from tidemark_pipeline.java import JavaMissing, find_java
+from tidemark_cli.tier.tables import EXPLAINED, SparkOptions
 
 if TYPE_CHECKING:
     from tidemark_pipeline.audit.segments import AuditReport
 
 SHOWN_MAX = 100
 _DAY_MS = 24 * 3600 * 1000
-#: Errors that leave the outcome unknown; they differ from findings.
-_UNKNOWN = (StoreError, ManifestError, TopicNotFound, TopicAmbiguous)
 
 
 @option_groups
@@ -59,19 +53,13 @@ def audit(
     reports: list[AuditReport] = []
     outcomes: list[TopicAudit] = []
     leftovers, problem = None, ""
-    # Java and Spark are checked first: downloading Spark takes minutes, and an audit without Java
-    # cannot start.
     try:
-        find_java()
-        ensure_spark(console.print)
-        spark_log_path = spark_log(spark.log, tier.directory)
-        for report, outcome in _audited(
-            opened, _chosen(opened, topics or []), spark.cores, spark_log_path
-        ):
+        log = spark.prepare(tier.directory)
+        for report, outcome in _audited(opened, opened.chosen_topics(topics), spark, log):
             reports.append(report)
             outcomes.append(outcome)
         leftovers = None if topics else _leftovers(opened)
-    except (JavaMissing, ToolchainError, *_UNKNOWN) as error:
+    except EXPLAINED as error:
         problem = str(error)
     # A partial run still records the topics that it finished, but not as an audit of the whole
     # tier.
@@ -88,21 +76,16 @@ def audit(
         raise typer.Exit(3)
 
 
-def _chosen(opened: OpenTier, names: Sequence[str]) -> list[TopicObject]:
-    catalog = opened.tier.topics
-    return [catalog.find(name) for name in names] if names else list(catalog.all())
-
-
 def _audited(
-    opened: OpenTier, topics: Sequence[TopicObject], cores: int, log: Path
+    opened: OpenTier, topics: Sequence[TopicObject], spark: SparkOptions, log: Path
 ) -> "Iterator[tuple[AuditReport, TopicAudit]]":
     """Audit the topics in one Spark session; yield each topic's report and its stored summary."""
     from tidemark_pipeline.audit.segments import audit as run
-    from tidemark_pipeline.session import local_session, reporting_stages
+    from tidemark_pipeline.session import reporting_stages
 
     # The record names the program version that made the audit.
     program = f"tidemark-{importlib.metadata.version('tidemark')}"
-    with local_session("tidemark audit", cores=cores, log=log) as session:
+    with spark.session("tidemark audit", log) as session:
         for topic in topics:
 
             def say(done: int, tasks: int, name: str = topic.name) -> None:

@@ -7,33 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.kafka_client.errors import KafkaError
 from tidemark.message_text import count
-from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound
-from tidemark.tier.stores.objects import StoreError
-from tidemark_cli.common import ApiOptions, console, errors, fail
+from tidemark_cli.common import ApiOptions, console, errors, fail_on
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.record_deletions import deleter_of
 from tidemark_cli.tier.spark_topic import SourceOptions, check_source
-from tidemark_cli.tier.tables import PAIR, CatalogOptions, SparkOptions, pairs, spark_log, with_jars
+from tidemark_cli.tier.tables import EXPLAINED, PAIR, CatalogOptions, SparkOptions, pairs, with_jars
 from tidemark_devcluster.tier import kafka_jars
-from tidemark_devcluster.toolchain import ToolchainError
-from tidemark_devcluster.toolchain.packages import ensure_spark
-from tidemark_pipeline.errors import DataLoss, project_error
-from tidemark_pipeline.export.export_progress import ExportError, WriteMode
+from tidemark_pipeline.export.export_progress import WriteMode
 from tidemark_pipeline.export.table import Evolution, PartitionPeriod
 from tidemark_pipeline.export.table_options import TableOptions
-from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.read.options import OptionError
 
 if TYPE_CHECKING:
     from tidemark_pipeline.jobs.export import ExportProgress
-
-#: Errors whose text already says what to do.
-_EXPLAINED = (
-    *(JavaMissing, ToolchainError, ExportError, DataLoss, OptionError, LookupError),
-    *(StoreError, TopicNotFound, TopicAmbiguous, KafkaError),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,48 +125,34 @@ def export(
     # Options are parsed and checked before Java and Spark, which take ten seconds to start.
     tables.check()
     source.extra()
-    try:
+    with fail_on(*EXPLAINED):
         table_options = rows.table_options(table, tables, deletes=delete_after_commit)
         from_topic = {"topic": topic, **source.options()}
         # The deleter is opened early: an unreachable API fails the command before any record is
         # written.
+        directory = source.directory if source.is_local() else None
         deleter = (
-            deleter_of(from_topic, table_options, source.local_directory(), api)
-            if delete_after_commit
-            else None
+            deleter_of(from_topic, table_options, directory, api) if delete_after_commit else None
         )
         check_source(from_topic)
-        find_java()
-        ensure_spark(console.print)
-        spark_log_path = spark_log(spark.log, source.directory)
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
-        from tidemark_pipeline.jobs.export import export as run
-        from tidemark_pipeline.session import local_session
-
+        log = spark.prepare(source.directory)
         settings = with_jars(tables.settings(table_options), kafka_jars(from_topic))
-        try:
-            with local_session(
-                "tidemark export", cores=spark.cores, log=spark_log_path, settings=settings
-            ) as session:
-                stop = threading.Event()
-                if not once:
-                    _stop_on_signals(stop)
-                done = run(
-                    session,
-                    from_topic,
-                    table_options.tables(session, from_topic, _print_line),
-                    every_s=None if once else interval,
-                    stop=stop,
-                    deleter=deleter,
-                    on_commit=_print_progress,
-                    on_progress=_StartNotice(table),
-                )
-        except (PySparkException, Py4JJavaError) as error:
-            fail(f"{project_error(str(error))[1]}; Spark's own log: {spark_log_path}")
-    except _EXPLAINED as error:
-        fail(str(error))
+        with spark.session("tidemark export", log, settings) as session:
+            from tidemark_pipeline.jobs.export import export as run
+
+            stop = threading.Event()
+            if not once:
+                _stop_on_signals(stop)
+            done = run(
+                session,
+                from_topic,
+                table_options.tables(session, from_topic, _print_line),
+                every_s=None if once else interval,
+                stop=stop,
+                deleter=deleter,
+                on_commit=_print_progress,
+                on_progress=_StartNotice(table),
+            )
     console.print(f"{table}: {_summary(done)}", highlight=False, markup=False)
 
 

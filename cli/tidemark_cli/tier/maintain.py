@@ -7,35 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.kafka_client.errors import KafkaError
 from tidemark.message_text import count
-from tidemark.tier.metadata.head import ManifestError
-from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound
-from tidemark.tier.stores.objects import StoreError
-from tidemark_cli.common import console, errors, fail
+from tidemark_cli.common import console, errors, fail, fail_on
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.spark_topic import SourceOptions
-from tidemark_cli.tier.tables import CatalogOptions, SparkOptions, spark_log
-from tidemark_devcluster.toolchain import ToolchainError
-from tidemark_devcluster.toolchain.packages import ensure_spark
+from tidemark_cli.tier.tables import EXPLAINED, CatalogOptions, SparkOptions
 from tidemark_operator.resources.scalars import duration_ms
-from tidemark_pipeline.errors import project_error
-from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.maintenance import Maintained, Propagated, TableMaintenance
 from tidemark_pipeline.export.table_options import TableOptions
-from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.read.options import OptionError
 from tidemark_pipeline.read.topic_source import topic_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NEVER = "never"
-#: Errors whose text already says what to do.
-_EXPLAINED = (
-    *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError, ManifestError),
-    *(StoreError, TopicNotFound, TopicAmbiguous, KafkaError),
-)
 
 
 @option_groups
@@ -91,7 +76,7 @@ def maintain(
     )
     if from_history and not propagate_deletes:
         fail("--from-history needs --propagate-deletes")
-    try:
+    with fail_on(*EXPLAINED):
         table_options = TableOptions(
             table=tables[0], format=catalog.table_format, catalog=catalog.properties()
         )
@@ -101,29 +86,15 @@ def maintain(
             # Checks the source before Spark starts; each table names its own topic, so "-" is a
             # placeholder.
             topic_options({**topics, "topic": "-"})
-        find_java()
-        ensure_spark(console.print)
-        spark_log_path = spark_log(spark.log, source.directory)
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
-        from tidemark_pipeline.session import local_session
-
+        log = spark.prepare(source.directory)
         settings = catalog.settings(table_options)
-        try:
-            with local_session(
-                "tidemark maintain", cores=spark.cores, log=spark_log_path, settings=settings
-            ) as session:
-                for table in tables:
-                    if topics is not None:
-                        # Before the compaction, which then does not rewrite rows that are about to
-                        # be deleted.
-                        _propagate(session, table_options, table, topics, history=from_history)
-                    _maintain(session, table_options, table, upkeep)
-        except (PySparkException, Py4JJavaError) as error:
-            fail(f"{project_error(str(error))[1]}; Spark's own log: {spark_log_path}")
-    except _EXPLAINED as error:
-        fail(str(error))
+        with spark.session("tidemark maintain", log, settings) as session:
+            for table in tables:
+                if topics is not None:
+                    # Before the compaction, which then does not rewrite rows that are about to be
+                    # deleted.
+                    _propagate(session, table_options, table, topics, history=from_history)
+                _maintain(session, table_options, table, upkeep)
 
 
 def _propagate(

@@ -17,7 +17,7 @@ from typing import Any
 
 from tidemark.ids import id_text
 from tidemark.log_lineage import ReadPosition
-from tidemark_cli.common import ApiOptions, fail, open_cluster
+from tidemark_cli.common import ApiOptions, fail, fail_on, open_cluster
 from tidemark_kube.client import KubeClient, KubeRequestError
 from tidemark_operator.resources.names import GROUP
 from tidemark_pipeline.errors import DependencyUnavailable, ExportError
@@ -178,10 +178,8 @@ def deleter_of(
     if api.kubeconfig is not None:
         return RecordDeletions(api.connect(), table)
     if directory is not None:
-        try:
+        with fail_on(KubeRequestError, OSError):
             return RecordDeletions(open_cluster(directory).kube(), table)
-        except (KubeRequestError, OSError) as error:
-            fail(str(error))
     # Without an API, brokers delete the records directly.
     access = topic_options(source).access
     if access is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.message_text import count
-from tidemark_cli.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
+from tidemark_cli.common import DEFAULT_DIR, DirOption, console, fail, fail_on, open_cluster
 from tidemark_cli.tier.audit import audit
 from tidemark_cli.tier.export import export
 from tidemark_cli.tier.maintain import maintain
@@ -38,7 +38,7 @@ def _reading(
     Exits if Java, Spark or the topic is missing.
     """
     cluster = open_cluster(directory)
-    try:
+    with fail_on(JavaMissing, ToolchainError):
         find_java()
         ensure_spark(console.print)
         from tidemark_pipeline.session import local_session
@@ -48,8 +48,6 @@ def _reading(
         log, settings = cluster.layout.log("spark"), session_settings(options)
         with local_session(f"tidemark {job}", log=log, settings=settings) as session:
             yield session, options
-    except (JavaMissing, ToolchainError) as error:
-        fail(str(error))
 
 
 @app.command()

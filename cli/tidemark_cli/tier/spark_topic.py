@@ -5,23 +5,17 @@ Spark needs ten seconds to start, and reports a missing topic in forty lines.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
-from tidemark.tier.metadata.head import ManifestError
-from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound
 from tidemark.tier.open import open_tier
-from tidemark.tier.stores.objects import StoreError
-from tidemark_cli.common import fail, open_cluster
+from tidemark_cli.common import fail_on, open_cluster
 from tidemark_cli.tier.stores import TierOptions
-from tidemark_cli.tier.tables import PAIR, pairs
+from tidemark_cli.tier.tables import EXPLAINED, PAIR, pairs
 from tidemark_devcluster.tier import read_options
-from tidemark_pipeline.read.options import OptionError, is_kafka_topic, names_brokers
+from tidemark_pipeline.read.options import is_kafka_topic, names_brokers
 
-#: Errors that leave unknown what there is to read.
-UNREADABLE = (OptionError, TopicNotFound, TopicAmbiguous, ManifestError, StoreError)
 _NO_TIER = "; or name a tier; or, for a topic of Apache Kafka, add --option engine=kafka"
 
 
@@ -40,44 +34,30 @@ class SourceOptions(TierOptions):
         """Return further options of the data source; exit if one is not a pair."""
         return pairs(self.option, "--option")
 
-    def given(self) -> dict[str, str]:
-        """Return what names a tier or brokers."""
-        return {**self.named(), "bootstrap": self.bootstrap}
+    NAMING: ClassVar[tuple[str, ...]] = (*TierOptions.NAMING, "bootstrap")
 
     def options(self) -> dict[str, str]:
-        """Return the data source's options except for the topic. Raises LookupError."""
-        return source_options(self.given(), self.extra(), self.directory)
+        """Return the data source's options except for the topic.
 
-    def local_directory(self) -> Path | None:
-        """Return the folder of the local cluster, None if another source is named."""
-        return self.directory if is_local(self.given(), self.extra()) else None
+        They are those of the tier that is named, of the Apache Kafka whose brokers are named, or of
+        the local cluster. Raises LookupError, OptionError.
+        """
+        named = self.named()
+        if self.is_local():
+            cluster = open_cluster(self.directory, _NO_TIER if "bootstrap" in named else "")
+            named = {**read_options(cluster, "-"), **named}
+            del named["topic"]
+        return {**named, **self.extra()}
 
+    def is_local(self) -> bool:
+        """Return whether neither a tier nor an Apache Kafka is named. Raises OptionError.
 
-def source_options(
-    given: Mapping[str, str], extra: Mapping[str, str], directory: Path
-) -> dict[str, str]:
-    """Return the data source's options except for the topic.
-
-    They are those of the tier that ``given`` names (empty values are not given), of the Apache
-    Kafka whose brokers are named, or of the local cluster; ``extra`` is added. Raises LookupError.
-    """
-    named = {name: value for name, value in given.items() if value}
-    if is_local(given, extra):
-        cluster = open_cluster(directory, _NO_TIER if "bootstrap" in named else "")
-        named = {**read_options(cluster, "-"), **named}
-        del named["topic"]
-    return {**named, **extra}
-
-
-def is_local(given: Mapping[str, str], extra: Mapping[str, str]) -> bool:
-    """Return whether neither a tier nor an Apache Kafka is named.
-
-    Brokers of ours may be: they replace those of the local cluster.
-    """
-    named = {name for name, value in given.items() if value}
-    if named - {"bootstrap"}:
-        return False
-    return not (is_kafka_topic(extra) and (named or names_brokers(extra)))
+        Brokers of ours may be: they replace those of the local cluster.
+        """
+        named, extra = self.named(), self.extra()
+        if named.keys() - {"bootstrap"}:
+            return False
+        return not (is_kafka_topic(extra) and (named or names_brokers(extra)))
 
 
 def list_topic_names(options: Mapping[str, str]) -> set[str]:
@@ -86,11 +66,10 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
     ``options``: of the data source, without a topic.
     """
     from tidemark.kafka_client.blocking_client import BlockingKafkaClient
-    from tidemark.kafka_client.errors import KafkaError
     from tidemark_pipeline.read.topic_source import topic_options
 
     all_topics = {**options, "subscribePattern": ".*"}
-    try:
+    with fail_on(*EXPLAINED):
         parsed = topic_options(all_topics)
         # Without brokers, the topics are those of the tier.
         if parsed.access is None:
@@ -99,8 +78,6 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
             return {name for name in names if not name.startswith("__")}
         with BlockingKafkaClient(parsed.access) as brokers:
             return {known.name for known in brokers.topics().values() if not known.internal}
-    except (*UNREADABLE, KafkaError) as error:
-        fail(str(error))
 
 
 def mentioned_topics(names: Iterable[str], statement: str) -> list[str]:
@@ -111,13 +88,9 @@ def mentioned_topics(names: Iterable[str], statement: str) -> list[str]:
 
 def check_source(options: Mapping[str, str]) -> Mapping[str, str]:
     """Return the options unchanged; exit if the topic that they name cannot be read."""
-    from tidemark.kafka_client.errors import KafkaError
     from tidemark_pipeline.read.topic_source import topic_options
     from tidemark_pipeline.read.topic_survey import Survey
 
-    try:
-        with Survey(topic_options(options)) as survey:
-            survey.extents(survey.parts())
-    except (*UNREADABLE, KafkaError) as error:
-        fail(str(error))
+    with fail_on(*EXPLAINED), Survey(topic_options(options)) as survey:
+        survey.extents(survey.parts())
     return options

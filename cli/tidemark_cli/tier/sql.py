@@ -10,12 +10,7 @@ import typer
 from rich.table import Table
 
 from tidemark.message_text import count
-from tidemark_cli.common import (
-    console,
-    errors,
-    fail,
-    shown_text,
-)
+from tidemark_cli.common import console, errors, fail, fail_on, shown_text
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.spark_topic import (
     SourceOptions,
@@ -24,26 +19,22 @@ from tidemark_cli.tier.spark_topic import (
     mentioned_topics,
 )
 from tidemark_cli.tier.tables import (
+    EXPLAINED,
     CatalogOptions,
     SparkOptions,
     check_jars,
     pairs,
-    spark_log,
     with_jars,
 )
 from tidemark_devcluster.tier import kafka_jars
-from tidemark_devcluster.toolchain import ToolchainError
-from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_pipeline.errors import project_error
-from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table_options import CATALOG, TableOptions
-from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.sql_text import DuplicateColumns, cell, csv_text, json_text
-from tidemark_pipeline.read.options import OptionError
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
     from tidemark_pipeline.jobs.sql import StatementResult
 
@@ -93,27 +84,17 @@ def sql(
     tables.check()
     source.extra()
     of_tables = bool(tables.warehouse or tables.catalog)
-    try:
+    with fail_on(*EXPLAINED, DuplicateColumns):
         catalog = tables.properties() if of_tables else {}
-        find_java()
         # On standard error, so that standard output contains only the answer.
-        ensure_spark(errors.print)
+        log = spark.prepare(source.directory, errors.print)
         views = Views({}, (), ())
         if topic or not of_tables:
             views = _views(source.options(), topic or (), statement)
         settings = _settings(views, catalog, tables)
-        log = spark_log(spark.log, source.directory)
-        result = _query(statement, views, settings, limit=limit, cores=spark.cores, log=log)
+        with spark.session("tidemark sql", log, settings) as session:
+            result = _query(session, statement, views, limit, log)
         _write_result(result, output, limit)
-    except (
-        JavaMissing,
-        ToolchainError,
-        ExportError,
-        OptionError,
-        DuplicateColumns,
-        LookupError,
-    ) as error:
-        fail(str(error))
 
 
 def _views(options: Mapping[str, str], named: Sequence[str], statement: str) -> Views:
@@ -158,27 +139,23 @@ def _settings(views: Views, catalog: Mapping[str, str], tables: CatalogOptions) 
 
 
 def _query(
-    statement: str, views: Views, settings: Mapping[str, str], *, limit: int, cores: int, log: Path
+    session: "SparkSession", statement: str, views: Views, limit: int, log: Path
 ) -> "StatementResult":
-    """Run the statement in a new Spark session, with a view for each topic.
+    """Run the statement with a view for each topic; exit if it fails.
 
-    ``limit``: maximum number of rows. ``log``: file for Spark's log. Exits if it fails.
+    ``limit``: maximum number of rows. ``log``: file of Spark's log, for the message.
     """
-    # Imported here, as loading Spark takes a second that other commands need not wait for.
     from pyspark.errors import PySparkException
 
     from tidemark_pipeline.jobs.sql import make_view, run_statement
-    from tidemark_pipeline.session import local_session, reporting_stages
+    from tidemark_pipeline.session import reporting_stages
 
     # Progress goes to standard error, so that standard output has only the result.
     def say(done: int, tasks: int) -> None:
         errors.print(f"{done:,} of {count(tasks, 'task')}", highlight=False)
 
     try:
-        with (
-            local_session("tidemark sql", cores=cores, log=log, settings=settings) as session,
-            reporting_stages(session.sparkContext, say),
-        ):
+        with reporting_stages(session.sparkContext, say):
             # All views exist before the statement runs, as it may join topics.
             for topic in views.topics:
                 make_view(session, topic, views.options)

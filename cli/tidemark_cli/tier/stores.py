@@ -1,17 +1,19 @@
 """Options that name the tier a command works on; the default is the local cluster's."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import typer
 
 from tidemark.tier.identity import read_identity
+from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.stores.config import RemoteStorage, from_options
 from tidemark.tier.stores.config_fields import InvalidConfig
 from tidemark.tier.stores.objects import ObjectNotFound, StoreError
-from tidemark_cli.common import DEFAULT_DIR, DirOption, fail, open_cluster
+from tidemark_cli.common import DEFAULT_DIR, DirOption, fail, fail_on, open_cluster
 from tidemark_devcluster.tier import storage
 
 
@@ -22,6 +24,16 @@ class OpenTier(NamedTuple):
     config: RemoteStorage
     store_id: str
     cluster_id: str
+
+    def chosen_topics(self, names: Sequence[str] | None) -> list[TopicObject]:
+        """Return the named topics, each once; without names all. Raises TopicNotFound and others.
+
+        Errors: TopicNotFound, TopicAmbiguous, ManifestError, StoreError.
+        """
+        catalog = self.tier.topics
+        if not names:
+            return list(catalog.all())
+        return [catalog.find(name) for name in dict.fromkeys(names)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +52,12 @@ class TierOptions:
     prefix: Annotated[str, typer.Option("--prefix", help="Prefix of the keys.")] = ""
     region: Annotated[str, typer.Option("--region", help="Region of the S3 store.")] = ""
 
+    #: Options that name the tier, as the data source calls them.
+    NAMING: ClassVar[tuple[str, ...]] = ("path", "endpoint", "buckets", "prefix", "region")
+
     def named(self) -> dict[str, str]:
-        """Return the options that were given, under the names that the data source uses."""
-        names = ("path", "endpoint", "buckets", "prefix", "region")
-        return {name: getattr(self, name) for name in names if getattr(self, name)}
+        """Return the naming options that were given."""
+        return {name: getattr(self, name) for name in self.NAMING if getattr(self, name)}
 
     def open(self) -> OpenTier:
         """Open the tier that is named, or that of the local cluster.
@@ -53,17 +67,15 @@ class TierOptions:
         """
         # Without a named tier it is that of the local cluster.
         given = self.named()
-        try:
+        with fail_on(InvalidConfig, LookupError, StoreError):
             config = (
                 from_options(given, os.environ) if given else storage(open_cluster(self.directory))
             )
             tier = open_tier(config)
             # The identity object is in every tier that a broker has used.
-            store_id, cluster_id = read_identity(tier.store)
-        except (InvalidConfig, LookupError) as error:
-            fail(str(error))
-        except ObjectNotFound as error:
-            fail(f"{error}: no tier is there; check --path, or --endpoint, --buckets and --prefix")
-        except StoreError as error:
-            fail(str(error))
+            try:
+                store_id, cluster_id = read_identity(tier.store)
+            except ObjectNotFound as error:
+                hint = "no tier is there; check --path, or --endpoint, --buckets and --prefix"
+                fail(f"{error}: {hint}")
         return OpenTier(tier, config, store_id, cluster_id)

@@ -12,7 +12,7 @@ from tidemark.message_text import count
 from tidemark.tier.maintenance.sweep_lease import SweepLease, SweepLeaseTaken
 from tidemark.tier.maintenance.sweeper import Sweeper, SweepReport
 from tidemark.tier.stores.objects import StoreError
-from tidemark_cli.common import console, errors, fail
+from tidemark_cli.common import console, errors, fail_on
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions
 
@@ -40,10 +40,8 @@ def sweep(
     opened = tier.open()
     console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
     # The minimum age protects recent uploads.
-    try:
+    with fail_on(StoreError, SweepLeaseTaken):
         report = _swept(opened, delete=delete, delay_ms=int(older_than * _HOUR_MS))
-    except (StoreError, SweepLeaseTaken) as error:
-        fail(str(error))
     print_report(report, deleted=delete)
 
 

@@ -1,14 +1,20 @@
 """Options of the commands that work on tables: their location, and the jars of their format."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark_cli.common import errors, fail
+from tidemark.kafka_client.errors import KafkaError
+from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound
+from tidemark.tier.stores.objects import StoreError
+from tidemark_cli.common import console, errors, fail
 from tidemark_devcluster.layout import Layout, nearest
+from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.maven import (
     JarSet,
     MavenMissing,
@@ -16,10 +22,24 @@ from tidemark_devcluster.toolchain.maven import (
     iceberg_aws,
     table_format,
 )
+from tidemark_devcluster.toolchain.packages import ensure_spark
+from tidemark_pipeline.errors import DataLoss, ExportError, project_error
 from tidemark_pipeline.export.formats import S3_PACKAGE, Format, packages
 from tidemark_pipeline.export.table_options import TableOptions, catalog_of
+from tidemark_pipeline.java import JavaMissing, find_java
+from tidemark_pipeline.read.options import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PAIR = "as NAME=VALUE."
+
+
+#: Errors of commands over topics and tables whose text already says what to do.
+EXPLAINED = (
+    *(JavaMissing, ToolchainError, ExportError, DataLoss, OptionError, LookupError),
+    *(StoreError, ManifestError, TopicNotFound, TopicAmbiguous, KafkaError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +54,33 @@ class SparkOptions:
             "spark.log."
         ),
     ] = None
+
+    def prepare(self, directory: Path, say: Callable[[str], None] = console.print) -> Path:
+        """Install Spark if it is missing, and return the file for its log.
+
+        Java is checked first: downloading Spark takes minutes. ``directory``: folder of the local
+        cluster. ``say`` receives the progress. Raises JavaMissing, ToolchainError.
+        """
+        find_java()
+        ensure_spark(say)
+        return spark_log(self.log, directory)
+
+    @contextmanager
+    def session(
+        self, name: str, log: Path, settings: Mapping[str, str] | None = None
+    ) -> "Iterator[SparkSession]":
+        """Yield a Spark session; if Spark fails, exit with its error and the place of its log."""
+        # Imported here, as loading Spark takes a second that other commands need not wait for.
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        from tidemark_pipeline.session import local_session
+
+        try:
+            with local_session(name, cores=self.cores, log=log, settings=settings) as session:
+                yield session
+        except (PySparkException, Py4JJavaError) as error:
+            fail(f"{project_error(str(error))[1]}; Spark's own log: {log}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from rich.table import Column, Table
 
 from tidemark.message_text import count
 from tidemark.tier.metadata.head import ManifestError
-from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound, TopicObject
+from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound
 from tidemark.tier.stores.objects import StoreError
-from tidemark_cli.common import console, errors, fail, shown_text, write_atomically
+from tidemark_cli.common import console, errors, fail, fail_on, shown_text, write_atomically
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.stores import OpenTier, TierOptions
 from tidemark_pipeline.usage.figures import (
@@ -69,17 +69,15 @@ def usage(
     opened = tier.open()
     # One time for all topics, so that their figures are comparable.
     now_ms = time.time_ns() // 1_000_000
-    try:
+    with fail_on(StoreError, ManifestError, TopicNotFound, TopicAmbiguous):
         usage = measure(
             opened.tier,
-            _chosen(opened, topics or []),
+            opened.chosen_topics(topics),
             all_topics=not topics,
             by=dimensions,
             policies=_policies(retention_ms, retention_bytes),
             now_ms=now_ms,
         )
-    except (StoreError, ManifestError, TopicNotFound, TopicAmbiguous) as error:
-        fail(str(error))
     # Figures are printed even if they are incomplete; the exit status tells scripts.
     _tell(usage, opened, json, prometheus, now_ms=now_ms)
     if usage.passed_over:
@@ -122,13 +120,6 @@ def _policies(retention_ms: int | None, retention_bytes: int | None) -> tuple[Po
     is_given = retention_ms is not None or retention_bytes is not None
     changed = [Policy("retention", retention_ms, retention_bytes)] if is_given else []
     return (*changed, DISABLE_DELETE, DISABLE_RETAIN)
-
-
-def _chosen(opened: OpenTier, names: Sequence[str]) -> list[TopicObject]:
-    catalog = opened.tier.topics
-    if not names:
-        return list(catalog.all())
-    return [catalog.find(name) for name in dict.fromkeys(names)]
 
 
 # ---------------------------------------------------------------- tables

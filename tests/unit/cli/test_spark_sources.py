@@ -7,7 +7,7 @@ import pytest
 from typer import Exit
 
 from tidemark_cli.tier import spark_topic
-from tidemark_cli.tier.spark_topic import is_local, source_options
+from tidemark_cli.tier.spark_topic import SourceOptions
 from tidemark_cli.tier.tables import with_jars
 from tidemark_pipeline.read.options import OptionError
 
@@ -21,6 +21,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(spark_topic, "open_cluster", lambda *_: None)
     monkeypatch.setattr(spark_topic, "read_options", lambda *_: OF_CLUSTER)
     return tmp_path
+
+
+def source_of(given: Mapping[str, str], extra: Mapping[str, str], folder: Path) -> SourceOptions:
+    pairs = [f"{name}={value}" for name, value in extra.items()]
+    return SourceOptions(folder, option=pairs, **given)
 
 
 @pytest.mark.parametrize(
@@ -38,19 +43,20 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_where_the_topic_is(
     cluster: Path, given: Mapping[str, str], extra: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:
-    assert source_options(given, extra, cluster) == {**expected, **extra}
-    assert is_local(given, extra) is ("/tier" in expected.values())
+    source = source_of(given, extra, cluster)
+    assert source.options() == {**expected, **extra}
+    assert source.is_local() is ("/tier" in expected.values())
 
 
 def test_brokers_alone_are_no_tier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exit):
-        source_options({"bootstrap": "b:1"}, {}, tmp_path)
+        source_of({"bootstrap": "b:1"}, {}, tmp_path).options()
     assert "add --option engine=kafka" in " ".join(capsys.readouterr().err.split())
 
 
-def test_unknown_engine_is_refused() -> None:
+def test_unknown_engine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="engine is 'apache'; write tidemark or kafka"):
-        is_local({}, {"engine": "apache"})
+        source_of({}, {"engine": "apache"}, tmp_path).is_local()
 
 
 def test_given_jars_keep_their_order() -> None:
