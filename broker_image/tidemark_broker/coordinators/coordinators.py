@@ -46,7 +46,6 @@ _SLEEP_MAX_S = 3600.0
 _NO_ROOM_S = 0.05
 
 
-# X
 # ------------------------------------------------------------ replay of a partition
 
 # A partition is replayed from its first record to the start of the epoch. This runs in a thread,

@@ -463,10 +463,12 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.shared.metrics.bytes_out.inc(request.memory.reserved_bytes)
                 transport.writelines(request.pieces)
                 self.unsent.add(request.memory)
-        # More room for requests of others, and of this connection if any waits for room.
+        # More room for requests of others, and of this connection if any waits for room. Reading
+        # pauses if the response started a mute, or if memory has become short meanwhile.
         if freed:
-            self.shared.budgets.requests.give(freed)
-            if self._arrived or not self._is_read:
+            requests = self.shared.budgets.requests
+            requests.give(freed)
+            if self._arrived or not (self._is_read and self._may_begin()) or requests.is_exhausted:
                 self._advance()
 
 

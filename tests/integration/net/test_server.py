@@ -586,6 +586,59 @@ async def test_muted_client_is_not_read_and_continues_afterwards() -> None:
     await server.stop()
 
 
+async def test_request_that_is_sent_during_a_mute_is_not_read() -> None:
+    """It would occupy memory for as long as the mute, in a connection that pipelines nothing."""
+    connections: list[ServerConnection] = []
+
+    async def serve(frame: Frame, memory: ResponseMemory) -> Sequence[bytes]:
+        if bytes(frame) == b"much request":
+            connections[0].mute(0.5)
+        return [_framed(bytes(frame))]
+
+    def open_session(connection: ServerConnection) -> Serve:
+        connections.append(connection)
+        return serve
+
+    server = KafkaServer(open_session, Connections(ConnectionLimits()), "TEST")
+    await (await server.bind("127.0.0.1", 0)).listen()
+    budgets = server.connections.budgets
+    async with _client(server) as (reader, writer):
+        writer.write(_framed(b"much request"))
+        assert await _read(reader) == b"much request"
+        # The client ignores its throttle time.
+        large = bytes(1_000_000)
+        writer.write(_framed(large))
+        await asyncio.sleep(0.2)
+        assert (budgets.requests.used_bytes, budgets.partial_requests.used_bytes) == (0, 0)
+        assert await asyncio.wait_for(_read(reader), 5) == large
+    await server.stop()
+
+
+async def test_no_request_is_read_on_after_a_response_while_memory_is_exhausted() -> None:
+    answers = {9: asyncio.Event(), 5000: asyncio.Event()}
+
+    async def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
+        if len(frame) in answers:
+            await answers[len(frame)].wait()
+        return [_framed(b"answered")]
+
+    async with _serving(serve, queued_request_bytes_max=4000) as server:
+        budgets = server.connections.budgets
+        async with _client(server) as (reader, writer), _client(server) as (_, other):
+            writer.write(_framed(bytes(9)))
+            await _until(lambda: budgets.requests.used_bytes > 0)
+            # The request of another client exhausts the memory before the first one is answered.
+            other.write(_framed(bytes(5000)))
+            await _until(lambda: budgets.requests.is_exhausted)
+            answers[9].set()
+            assert await _read(reader) == b"answered"
+            writer.write(_framed(bytes(1_000_000)))
+            await asyncio.sleep(0.2)
+            assert budgets.partial_requests.used_bytes == 0
+            answers[5000].set()
+            assert await asyncio.wait_for(_read(reader), 5) == b"answered"
+
+
 async def test_throttle_time_below_the_clock_resolution() -> None:
     """uvloop then calls at once, with a handle that has no time."""
     server = KafkaServer(
