@@ -16,7 +16,6 @@ from tidemark_broker.log import (
     NotCached,
     OffsetOutOfRange,
     PartitionLog,
-    ReadResult,
     StorageError,
     TimestampOffset,
     reading,
@@ -138,6 +137,7 @@ def fetch(
         return FetchResult(error=ErrorCode.kafka_storage_error)
     answer = empty_answer(partition)
     try:
+        searched = _aborted_count(log, offset) if read_committed else 0
         found = reading.read_cached(
             log,
             offset,
@@ -145,11 +145,10 @@ def fetch(
             up_to_offset=readable_end(log, read_committed=read_committed),
             min_one=min_one,
         )
-        aborted = _aborted_now(log, offset, found) if read_committed else ()
+        aborted = reading.aborted_transactions(log, offset, found.next_offset) if searched else ()
         return answer._replace(data=found.data, aborted=aborted)
     except NotCached:
-        need = DiskReadNeed(offset, max_bytes, min_one, read_committed)
-        return answer._replace(from_disk=need)
+        return answer._replace(from_disk=DiskReadNeed(offset, max_bytes, min_one, read_committed))
     except OffsetOutOfRange:  # retention, in a thread, has just deleted the segment
         return _not_here(partition, offset, max_bytes)
     except StorageError as failure:
@@ -192,15 +191,15 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     return empty_answer(partition)._replace(remote=need)
 
 
-def _aborted_now(log: PartitionLog, offset: int, found: ReadResult) -> Sequence[AbortedTxn]:
-    """Return the aborted transactions that records read from ``offset`` may be part of.
+def _aborted_count(log: PartitionLog, offset: int) -> int:
+    """Return how many aborted transactions a read from ``offset`` searches.
 
     Raises :class:`NotCached` for a long search, which would block the loop.
     """
-    aborted = reading.aborted_count(log, offset) if found.data else 0
-    if aborted > _ABORTED_MAX:
+    count = reading.aborted_count(log, offset)
+    if count > _ABORTED_MAX:
         raise NotCached
-    return reading.aborted_transactions(log, offset, found.next_offset) if aborted else ()
+    return count
 
 
 def _read_blocking(log: PartitionLog, need: DiskReadNeed) -> tuple[bytes, Sequence[AbortedTxn]]:
