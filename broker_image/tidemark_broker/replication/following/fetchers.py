@@ -62,8 +62,9 @@ class Fetchers:
 
     async def close(self) -> None:
         """End all tasks and wait for them."""
-        tasks = [*self._ending, *(task for _, task in self._fetchers.values())]
-        self._fetchers.clear()
+        fetchers, self._fetchers = self._fetchers, {}
         self._leader_of.clear()
-        await cancel(tasks)
+        # Tasks that are ending are not cancelled again, which would end their wait for a thread.
+        await cancel(task for _, task in fetchers.values())
+        await asyncio.gather(*self._ending, return_exceptions=True)
         await self.context.from_tier.close()
