@@ -587,7 +587,7 @@ async def test_muted_client_is_not_read_and_continues_afterwards() -> None:
 
 
 async def test_request_that_is_sent_during_a_mute_is_not_read() -> None:
-    """It would occupy memory for as long as the mute, in a connection that pipelines nothing."""
+    """Muted clients that send on would occupy memory for as long as their mutes."""
     connections: list[ServerConnection] = []
 
     async def serve(frame: Frame, memory: ResponseMemory) -> Sequence[bytes]:
