@@ -204,6 +204,6 @@ def group_metrics(groups: GroupCoordinator) -> Iterator[Metric]:
 def transaction_metrics(coordinator: TransactionCoordinator) -> Iterator[Metric]:
     """Yield sums over the partitions of ``__transaction_state`` that this broker leads."""
     shards = list(coordinator.coordinators.active())
-    yield single(broker_table.TRANSACTIONAL_IDS, sum(shard.count for shard in shards))
-    yield single(broker_table.TRANSACTIONS_BYTES, sum(shard.weight_bytes for shard in shards))
+    yield single(broker_table.TRANSACTIONAL_IDS, sum(len(shard.table) for shard in shards))
+    yield single(broker_table.TRANSACTIONS_BYTES, sum(shard.table.weight_bytes for shard in shards))
     yield single(broker_table.WITHOUT_MARKERS, coordinator.markers.queue.unfinished)

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
@@ -281,7 +281,7 @@ class ControlClient:
             self._isr_changes.run(requests, session),
             allocate_blocks(self._producer_ids, requests, session),
             reporter.run(requests, session),
-            _wait(ended),
+            ended,
         )
 
     async def _register(self, connection: KafkaConnection) -> float:
@@ -490,16 +490,12 @@ class ControlClient:
             self._ended.set_exception(error)
 
 
-async def _wait(future: "asyncio.Future[None]") -> None:
-    await future
-
-
-async def first_of(*coroutines: Coroutine[None, None, None]) -> None:
-    """Run coroutines concurrently until one ends, then cancel and await the others.
+async def first_of(*works: Awaitable[None]) -> None:
+    """Run coroutines and futures concurrently until one ends, then cancel and await the others.
 
     Raises the error of the one that ended first.
     """
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -8,11 +8,11 @@ not have.
 """
 
 import asyncio
-import enum
 import logging
 import struct
 import time
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -143,21 +143,18 @@ class Shard(Replayed, Protocol):
 S = TypeVar("S", bound=Shard)
 
 
-class State(enum.Enum):
-    """State of a coordinator on one partition."""
-
-    LOADING = enum.auto()
-    ACTIVE = enum.auto()
-
-
+@dataclass(slots=True, eq=False)
 class _PartitionCoordinator(Generic[S]):
-    """Coordinator of one partition in one leader epoch."""
+    """Coordinator of one partition in one leader epoch. It is loading until it is active."""
 
-    def __init__(self, log: CoordinatorLog, shard: S, deadlines: Deadlines[Hashable]) -> None:
-        self.log = log
-        self.shard = shard
-        self.deadlines = deadlines
-        self.state = State.LOADING
+    log: CoordinatorLog
+    shard: S
+    deadlines: Deadlines[Hashable]
+    is_active: bool = False
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.is_active and not self.log.ended
 
 
 class Coordinators(Generic[S]):
@@ -223,7 +220,7 @@ class Coordinators(Generic[S]):
                 ErrorCode.coordinator_load_in_progress if in_doubt else ErrorCode.not_coordinator
             )
         coordinator.log.check()
-        if coordinator.state is State.LOADING:
+        if not coordinator.is_active:
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         return coordinator.shard
 
@@ -234,20 +231,18 @@ class Coordinators(Generic[S]):
         None if this broker does not coordinate the partition, or is still loading it.
         """
         coordinator = self._coordinators.get(number)
-        return coordinator.shard if coordinator is not None and _is_in_use(coordinator) else None
+        return coordinator.shard if coordinator is not None and coordinator.is_in_use else None
 
     def active(self) -> Iterator[S]:
         """Yield all active states."""
         for coordinator in tuple(self._coordinators.values()):
-            if _is_in_use(coordinator):
+            if coordinator.is_in_use:
                 yield coordinator.shard
 
     @property
     def loading(self) -> bool:
         """True while any partition is loading."""
-        return any(
-            coordinator.state is State.LOADING for coordinator in self._coordinators.values()
-        )
+        return not all(coordinator.is_active for coordinator in self._coordinators.values())
 
     # ------------------------------------------------------------ roles
 
@@ -273,16 +268,13 @@ class Coordinators(Generic[S]):
             self._begin(partition)
 
     def _begin(self, partition: Partition) -> None:
-        coordinator = self._new_coordinator(partition)
+        log, deadlines = CoordinatorLog(partition), Deadlines[Hashable](self._earlier.set)
+        coordinator = _PartitionCoordinator(log, self._make(log, deadlines), deadlines)
         self._coordinators[partition.partition] = coordinator
         # Watched before loading, because the load waits for commits of its own partition.
         key = (PartitionChange.HIGH_WATERMARK, partition.tp)
         self._purgatory.watch(self._watch, key, partition.partition)
         start_in(self._loads, self._load(coordinator))
-
-    def _new_coordinator(self, partition: Partition) -> _PartitionCoordinator[S]:
-        log, deadlines = CoordinatorLog(partition), Deadlines[Hashable](self._earlier.set)
-        return _PartitionCoordinator(log, self._make(log, deadlines), deadlines)
 
     def _resign(self, coordinator: _PartitionCoordinator[S]) -> None:
         partition = coordinator.log.partition
@@ -290,7 +282,7 @@ class Coordinators(Generic[S]):
         self._purgatory.unwatch(self._watch, (PartitionChange.HIGH_WATERMARK, partition.tp))
         coordinator.log.end()
         # A state that never became active has no waiters.
-        if coordinator.state is State.ACTIVE:
+        if coordinator.is_active:
             coordinator.shard.resigned()
         logger.info(
             "%s: stopped coordinating in epoch %d", partition.tp, coordinator.log.leader_epoch
@@ -308,7 +300,7 @@ class Coordinators(Generic[S]):
         if loaded is None or coordinator.log.ended:
             return
         # No await from the check to here, so the leadership cannot change in between.
-        coordinator.state = State.ACTIVE
+        coordinator.is_active = True
         coordinator.shard.loaded(self._now())
         logger.info(
             "%s: coordinates in epoch %d; %d records (%d bytes) in %.3f s",
@@ -392,7 +384,7 @@ class Coordinators(Generic[S]):
         self._first_due += 1
         for number in range(len(coordinators)):
             coordinator = coordinators[(self._first_due + number) % len(coordinators)]
-            if coordinator.state is not State.ACTIVE:
+            if not coordinator.is_active:
                 continue
             # One deadline at a time, because its handler may remove others.
             while time.perf_counter() < until_s and (keys := coordinator.deadlines.due(now_s, 1)):
@@ -417,7 +409,3 @@ class Coordinators(Generic[S]):
         for coordinator in tuple(self._coordinators.values()):
             self._resign(coordinator)
         await cancel(self._loads)
-
-
-def _is_in_use(coordinator: _PartitionCoordinator[S]) -> bool:
-    return coordinator.state is State.ACTIVE and not coordinator.log.ended

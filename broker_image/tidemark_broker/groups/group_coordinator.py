@@ -207,7 +207,8 @@ class GroupCoordinator:
         ``denied`` returns the topics that the member may not describe; the group's expressions do
         not match them. ``pause`` yields the loop.
         """
-        topics_version, shard = self._cluster.topics_version, self._shard_of(request)
+        topics_version = self._cluster.topics_version
+        shard = self.coordinators.shard_of(request.group_id)
         unresolved = shard.consumers.unresolved(
             request.group_id, request.regex, topics_version, self._clock()
         )
@@ -217,15 +218,12 @@ class GroupCoordinator:
             resolved = await self._resolve(unresolved, request.regex, denied, pause)
             request = replace(request, resolved=resolved)
             # The partition may have moved while the expressions were resolved.
-            shard = self._shard_of(request)
+            shard = self.coordinators.shard_of(request.group_id)
         request = replace(request, topics_version=topics_version)
         async with shard.turn(request.group_id):
             answer = await _driven(shard.heartbeat(request, self._clock()))
         await self._committed(shard, answer.recorded_below)
         return answer
-
-    def _shard_of(self, request: HeartbeatRequest) -> GroupShard:
-        return self.coordinators.shard_of(request.group_id)
 
     async def _resolve(
         self, regexes: Sequence[str], requested: str | None, denied: Denied, pause: Pause

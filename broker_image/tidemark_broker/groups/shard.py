@@ -322,7 +322,7 @@ class GroupShard:
             return end_offset
         # Conversion may run in a thread, and changes nothing until its records are appended.
         migration.check_upgrade(classic, self._context.settings)
-        made = yield from off_loop(_size_of(classic), partial(self._upgraded, classic))
+        made = yield from off_loop(100 * len(classic.members), partial(self._upgraded, classic))
         # Tombstone and new records are one batch, so that no reader sees the group twice.
         end_offset = self._context.journal.append([tombstone, *made.records])
         made.group.recorded_below = end_offset
@@ -373,10 +373,6 @@ class GroupShard:
 class _Upgraded(NamedTuple):
     group: ConsumerGroup
     records: list[CoordinatorRecord]
-
-
-def _size_of(classic: ClassicGroup) -> int:
-    return 100 * len(classic.members)
 
 
 class _Journal:

@@ -98,50 +98,38 @@ class LeaderTasks:
         """Claim the manifest, then copy and expire until the term ends."""
         try:
             # Nothing is copied or expired before the claim: another leader might still write.
-            await self._settle()
+            await self._repeat(SETTLE, self._settle_once, until_done=True)
+            self.settled.set()
+            self._changed.set()
             # A fenced task ends the other one too: both work under the same claim.
             async with asyncio.TaskGroup() as group:
                 if self.term.tiering.copies:
-                    group.create_task(self._copy())
-                group.create_task(self._expire())
+                    group.create_task(self._repeat(COPY, self._copy_once))
+                group.create_task(self._repeat(EXPIRE, self._expire_once))
         except* (ManifestFenced, TopicDeleted) as errors:
             self._failed(SETTLE, _first_of(errors))
         finally:
             self._end()
 
-    async def _settle(self) -> None:
-        await self._repeat(SETTLE, self._settle_once, until_true=True)
-        self.settled.set()
-        self._changed.set()
-
-    async def _settle_once(self) -> bool:
+    async def _settle_once(self) -> None:
         await self.writer.open()
         if self.term.tiering.deletes:
             await delete_remote_part(self.writer)
         else:
             await self.writer.claim()
-        return True
 
-    async def _copy(self) -> None:
-        await self._repeat(COPY, self._copy_once)
+    async def _copy_once(self) -> None:
+        if not await self._copier.copy_next():
+            await self._wait_for_segment()
 
-    async def _copy_once(self) -> bool:
-        if await self._copier.copy_next():
-            return True
-        await self._wait_for_segment()
-        return True
-
-    async def _expire(self) -> None:
-        await self._repeat(EXPIRE, self._expire_once)
-
-    async def _expire_once(self) -> bool:
+    async def _expire_once(self) -> None:
         """Do one expiry run, and wait for the next interval if nothing is left to delete.
 
         A deletion of records, or a high watermark that the manifest's log start waits for, ends the
-        wait early. Return True always, so that :meth:`_repeat` continues.
+        wait early.
         """
         if await self._expirer.run_once():
-            return True
+            return
         self._clear(EXPIRE)
         tp, writer = self.partition.tp, self.writer
         # A head's log start above the high watermark must be applied as soon as that rises.
@@ -151,7 +139,6 @@ class LeaderTasks:
             lambda: self._expirer.log_start_moved or (behind and not writer.awaits_commit),
             self.shared.settings.interval_s,
         )
-        return True
 
     async def _wait_for_segment(self) -> None:
         """Wait until a segment may be eligible for a copy, at most one task interval.
@@ -190,18 +177,18 @@ class LeaderTasks:
         return row is not None and row.manifest
 
     async def _repeat(
-        self, name: str, work: Callable[[], Awaitable[bool]], *, until_true: bool = False
+        self, name: str, work: Callable[[], Awaitable[None]], *, until_done: bool = False
     ) -> None:
-        """Repeat ``work`` with backoff after failures: forever, or until it returns True.
+        """Repeat ``work`` with backoff after failures: forever, or until it succeeds.
 
-        ``name`` is the key of its failure in ``failures``. With ``until_true`` the first True ends
-        the loop. Being fenced, a deleted topic and CustomMetadataTooLarge end it in any case. The
-        first two are raised.
+        ``name`` is the key of its failure in ``failures``. With ``until_done`` the first success
+        ends the loop. Being fenced, a deleted topic and CustomMetadataTooLarge end it in any case.
+        The first two are raised.
         """
         backoff = self._fresh_backoff()
         while True:
             try:
-                done = await work()
+                await work()
             except (ManifestFenced, TopicDeleted):
                 raise
             # A retry would fail the same way until the configuration changes (KIP-917).
@@ -220,7 +207,7 @@ class LeaderTasks:
                 continue
             self._clear(name)
             backoff = self._fresh_backoff()
-            if done and until_true:
+            if until_done:
                 return
 
     def _fresh_backoff(self) -> Backoff:

@@ -101,7 +101,15 @@ class RemoteLogManager:
 
     def on_leader(self, partition: Partition) -> None:
         """Start the tasks of the current term; those of another one end."""
-        self._start(partition)
+        key, term = _key(partition), leader_term(partition)
+        present = self._tasks.get(key)
+        if present is not None and present.term == term and not present.ended:
+            return
+        self._stop(key)
+        if not term.tiering.ever_tiered:
+            return
+        tasks = self._tasks[key] = LeaderTasks(self._shared, partition, term)
+        tasks.start()
 
     def on_follower(self, partition: Partition) -> None:
         """End all tasks, because a follower runs none."""
@@ -119,20 +127,9 @@ class RemoteLogManager:
     def on_tiering_change(self, partition: Partition) -> None:
         """Start a new term, if this replica leads."""
         if partition.is_leader:
-            self._start(partition)
+            self.on_leader(partition)
         else:
-            self._stop(_key(partition))
-
-    def _start(self, partition: Partition) -> None:
-        key, term = _key(partition), leader_term(partition)
-        present = self._tasks.get(key)
-        if present is not None and present.term == term and not present.ended:
-            return
-        self._stop(key)
-        if not term.tiering.ever_tiered:
-            return
-        tasks = self._tasks[key] = LeaderTasks(self._shared, partition, term)
-        tasks.start()
+            self.on_follower(partition)
 
     def _stop(self, key: TopicIdPartition) -> None:
         tasks = self._tasks.pop(key, None)
@@ -198,7 +195,7 @@ class RemoteLogManager:
         if not partition.is_leader:
             raise RemoteUnavailable(f"{partition.tp}: this replica has no role yet")
         # A request may arrive before the role change has started the tasks.
-        self._start(partition)
+        self.on_leader(partition)
         tasks = self._tasks.get(_key(partition))
         if tasks is None:
             raise RemoteUnavailable(f"{partition.tp}: it has nothing in the tier")

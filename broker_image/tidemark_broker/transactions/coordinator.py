@@ -19,9 +19,7 @@ from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog
-from tidemark_broker.producer_ids import (
-    ProducerIds,
-)
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.replication.partition import ReplicaContext
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.tasks import cancel
@@ -118,7 +116,7 @@ class TransactionCoordinator:
         :class:`CoordinatorError`.
         """
         shard = self.coordinators.shard_of(transactional_id)
-        known = shard.describe(transactional_id)
+        known = shard.table.get(transactional_id)
         if known is None or known.state not in PREPARED:
             return known
         left = self.markers.queue.left((shard.partition, transactional_id))

@@ -6,6 +6,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import asdict
 
 from kio.schema.errors import ErrorCode
 
@@ -152,13 +153,5 @@ class MarkerSender:
 
 
 def _on_wire(write: MarkerWrite) -> WireMarker:
-    marker = write.marker
-    return WireMarker(
-        topic=write.tp.topic,
-        partition=write.tp.partition,
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-        coordinator_epoch=marker.coordinator_epoch,
-        commit=marker.commit,
-        version=marker.version,
-    )
+    topic, partition = write.tp
+    return WireMarker(topic=topic, partition=partition, **asdict(write.marker))

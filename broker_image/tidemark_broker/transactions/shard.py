@@ -7,7 +7,7 @@ client still waits.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -92,7 +92,7 @@ class ShardContext:
 
 
 class TransactionShard:
-    """Coordinator of one partition. Used from the loop only.
+    """Coordinator of one partition. Used from the loop only. ``table``: its ids, for readers.
 
     Changing methods raise :class:`CoordinatorError` if this broker is no longer the coordinator, or
     cannot append at the moment.
@@ -105,19 +105,9 @@ class TransactionShard:
         self.partition = log.partition.partition
         self._deadlines = deadlines
         self._context = context
-        self._table = Transactions()
+        self.table = Transactions()
         self._settling: dict[str, asyncio.Future[None]] = {}
         self._retries: dict[str, Backoff] = {}
-
-    @property
-    def weight_bytes(self) -> int:
-        """Approximate memory of the ids."""
-        return self._table.weight_bytes
-
-    @property
-    def count(self) -> int:
-        """Number of ids in the table."""
-        return len(self._table)
 
     # ------------------------------------------------------------ interface of Coordinators
 
@@ -125,14 +115,14 @@ class TransactionShard:
         self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int
     ) -> None:
         """Apply a record of the log (in a thread)."""
-        self._table.replay(record.key, record.value)
+        self.table.replay(record.key, record.value)
 
     def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
         """Ignore a marker (in a thread): nothing here is written in a transaction."""
 
     def loaded(self, now_s: float) -> None:
         """Become active, and complete the decisions of the previous coordinator."""
-        self._context.room.used_bytes += self._table.weight_bytes
+        self._context.room.used_bytes += self.table.weight_bytes
         self._deadlines.schedule(_EXPIRY, now_s + _EXPIRY_INTERVAL_S)
         # In the background, since a partition may have a hundred thousand ids.
         start_in(self._context.tasks, self._take_over())
@@ -144,10 +134,10 @@ class TransactionShard:
         written again, since they could arrive after the next transaction has started in a
         partition.
         """
-        for number, (transactional_id, metadata) in enumerate(self._table.all()):
+        for number, (transactional_id, metadata) in enumerate(self.table.all()):
             if self.log.ended:
                 return
-            if not self._table.is_changing(transactional_id):
+            if not self.table.is_changing(transactional_id):
                 self._follow_up(transactional_id, metadata)
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -166,8 +156,8 @@ class TransactionShard:
 
     def resigned(self) -> None:
         """Give up the partition. The next coordinator continues from the committed state."""
-        self._context.room.used_bytes -= self._table.weight_bytes
-        for transactional_id in self._table.ids():
+        self._context.room.used_bytes -= self.table.weight_bytes
+        for transactional_id in self.table.ids():
             self._context.room.forget_owner(transactional_id)
         self._context.markers.queue.drop(self.partition)
         # The waiting requests then fail with NOT_COORDINATOR.
@@ -224,7 +214,7 @@ class TransactionShard:
         self, transactional_id: str, *, producer: Producer, partitions: AbstractSet[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         """Verify partitions. See :func:`rules.verify_partitions`."""
-        known = self._table.get(transactional_id)
+        known = self.table.get(transactional_id)
         return dict(decisions.verify_partitions(known, producer=producer, partitions=partitions))
 
     async def end(
@@ -247,14 +237,6 @@ class TransactionShard:
             ),
         )
 
-    def describe(self, transactional_id: str) -> TransactionMetadata | None:
-        """Return the committed state."""
-        return self._table.get(transactional_id)
-
-    def all(self) -> Iterator[tuple[str, TransactionMetadata]]:
-        """Yield all ids with their committed state."""
-        return self._table.all()
-
     # ------------------------------------------------------------ changes
 
     async def _change(self, transactional_id: str, rule: Rule) -> Decision:
@@ -266,7 +248,7 @@ class TransactionShard:
         """
         # Decide without a new producer id first, since nearly no change needs one.
         self.log.check()
-        decision = self._table.decide(transactional_id, lambda known: rule(known, None))
+        decision = self.table.decide(transactional_id, lambda known: rule(known, None))
         if decision.needs_producer_id:
             fresh = await self._context.producer_ids.next_id(_FRESH_ID_WAIT_S)
             # Kafka's code while ids are not available; clients retry.
@@ -274,7 +256,7 @@ class TransactionShard:
                 raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
             # The leadership or the id's state may have changed during the wait for the id.
             self.log.check()
-            decision = self._table.decide(transactional_id, lambda known: rule(known, fresh))
+            decision = self.table.decide(transactional_id, lambda known: rule(known, fresh))
         if decision.change is None:
             return decision
         # Limits are checked before the append, because an appended change cannot be taken back.
@@ -298,7 +280,7 @@ class TransactionShard:
         self, transactional_id: str, change: TransactionMetadata, value_bytes: int
     ) -> bool:
         """Return whether the change fits. A change that ends something always fits."""
-        known = self._table.get(transactional_id)
+        known = self.table.get(transactional_id)
         if known is not None and len(change.partitions) <= len(known.partitions):
             return True
         size = len(transactional_id.encode()) + value_bytes + _MARGIN_BYTES
@@ -313,9 +295,9 @@ class TransactionShard:
         ``value`` is the encoded change, None for a tombstone.
         """
         end_offset = self.log.append([CoordinatorRecord(key_of(transactional_id), value)])
-        before = self._table.weight_bytes
-        self._table.appended(transactional_id, change)
-        self._context.room.add(transactional_id, self._table.weight_bytes - before)
+        before = self.table.weight_bytes
+        self.table.appended(transactional_id, change)
+        self._context.room.add(transactional_id, self.table.weight_bytes - before)
         committed = self.log.committed(end_offset)
         committed.add_done_callback(partial(self._committed, transactional_id))
         return committed
@@ -329,9 +311,9 @@ class TransactionShard:
         if self.log.ended or committed.cancelled() or committed.exception() is not None:
             return
         # Memory is accounted by the difference, since the new state replaces the old one.
-        before = self._table.weight_bytes
-        metadata = self._table.committed(transactional_id)
-        self._context.room.add(transactional_id, self._table.weight_bytes - before)
+        before = self.table.weight_bytes
+        metadata = self.table.committed(transactional_id)
+        self._context.room.add(transactional_id, self.table.weight_bytes - before)
         self._deadlines.cancel(transactional_id)
         # Markers of a prepared transaction, or the timeout of an open one.
         if metadata is not None:
@@ -355,7 +337,7 @@ class TransactionShard:
 
     def has_prepared(self, transactional_id: str) -> bool:
         """Return whether markers of a transaction are being written."""
-        known = self._table.get(transactional_id)
+        known = self.table.get(transactional_id)
         return known is not None and known.state in PREPARED
 
     async def settled(self, transactional_id: str) -> None:
@@ -370,7 +352,7 @@ class TransactionShard:
         self.log.check()
 
     def _is_unsettled(self, transactional_id: str) -> bool:
-        return self.has_prepared(transactional_id) or self._table.is_changing(transactional_id)
+        return self.has_prepared(transactional_id) or self.table.is_changing(transactional_id)
 
     # ------------------------------------------------------------ markers
 
@@ -386,7 +368,7 @@ class TransactionShard:
 
     def markers_written(self, transactional_id: str, marker: Marker) -> None:
         """Complete the transaction, because all partitions have its marker."""
-        known = self._table.get(transactional_id)
+        known = self.table.get(transactional_id)
         # Markers of an earlier epoch must not complete the current transaction.
         if known is not None and known.producer_epoch == marker.producer_epoch:
             self._complete(transactional_id)
@@ -396,13 +378,9 @@ class TransactionShard:
 
         If the append fails it is repeated after a pause.
         """
-        known = self._table.get(transactional_id)
+        known = self.table.get(transactional_id)
         # Nothing to complete, or another change is in progress, which follows up after its commit.
-        if (
-            known is None
-            or known.state not in PREPARED
-            or self._table.is_changing(transactional_id)
-        ):
+        if known is None or known.state not in PREPARED or self.table.is_changing(transactional_id):
             return
         try:
             completed = known.completed(self._context.replicas.wall_ms())
@@ -431,7 +409,7 @@ class TransactionShard:
 
         with contextlib.suppress(CoordinatorError):
             await self._change(transactional_id, rule)
-        known = self._table.get(transactional_id)
+        known = self.table.get(transactional_id)
         is_open = known is not None and known.state is TransactionState.ONGOING
         if is_open and not self.log.ended:  # another change came first, or the append failed
             self._deadlines.schedule(transactional_id, self._context.replicas.monotonic() + 1.0)
@@ -440,8 +418,8 @@ class TransactionShard:
         expiration_ms, now_ms = self._context.limits.expiration_ms, self._context.replicas.wall_ms()
         forgotten = 0
         try:
-            for number, (transactional_id, _) in enumerate(self._table.all()):
-                if self._table.has_expired(transactional_id, now_ms, expiration_ms):
+            for number, (transactional_id, _) in enumerate(self.table.all()):
+                if self.table.has_expired(transactional_id, now_ms, expiration_ms):
                     self._append(transactional_id, None, None)
                     forgotten += 1
                 if forgotten == _FORGOTTEN_AT_ONCE or number % _AT_ONCE == 0:

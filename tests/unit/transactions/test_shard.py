@@ -123,7 +123,7 @@ async def opened(shard: TransactionShard) -> Producer:
 
 
 def state(shard: TransactionShard) -> TransactionState | None:
-    known = shard.describe(ID)
+    known = shard.table.get(ID)
     return None if known is None else known.state
 
 
@@ -492,13 +492,13 @@ async def test_unused_ids_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         # One millisecond is missing to the expiration of 10 s.
         made.wall_ms += 9_999
         await shard._forget_unused()
-        assert shard.count == 1
+        assert len(shard.table) == 1
         made.wall_ms += 1
         await shard._forget_unused()
-        await until(lambda: shard.count == 0)
+        await until(lambda: not len(shard.table))
         # The deletion is recorded: the next coordinator does not load the id.
         await made.leads(4)
-        assert (await made.shard()).count == 0
+        assert len((await made.shard()).table) == 0
 
 
 async def test_failed_markers_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ Behaviour:
 import uuid
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v10 import request as v10
@@ -165,21 +165,19 @@ async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse
             # Let other requests run between groups.
             await call.time_slice.renew_if_over()
         return OffsetFetchResponse(groups=tuple(groups))
-    requested = _requested_by_name(request.topics)
+    requested = _requested(request.topics)
     one = await _group(request.group_id, requested, call, _NOBODY, require_stable=stable)
     return OffsetFetchResponse(topics=one.topics, error_code=one.error_code)
 
 
-def _requested(topics: Sequence[OffsetFetchRequestTopics] | None) -> list[_Requested] | None:
+def _requested(topics: Sequence[Any] | None) -> list[_Requested] | None:
+    """Return the topics of a request or of one of its groups; only the latter have ids."""
     if topics is None:
         return None
-    return [_Requested(topic.name, topic.topic_id, topic.partition_indexes) for topic in topics]
-
-
-def _requested_by_name(topics: Sequence[OffsetFetchRequestTopic] | None) -> list[_Requested] | None:
-    if topics is None:
-        return None
-    return [_Requested(topic.name, None, topic.partition_indexes) for topic in topics]
+    return [
+        _Requested(topic.name, getattr(topic, "topic_id", None), topic.partition_indexes)
+        for topic in topics
+    ]
 
 
 async def _group(

@@ -178,7 +178,7 @@ async def list_transactions(
     if coordinators.loading:
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     # Reserved for all transactions, because the number of matches is not known yet.
-    if not call.has_room(sum(shard.count for shard in coordinators.active()) * _ID_BYTES):
+    if not call.has_room(sum(len(shard.table) for shard in coordinators.active()) * _ID_BYTES):
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     try:
         matches = await _matcher(request.transactional_id_pattern)
@@ -227,7 +227,7 @@ def _looked_at(
         return request.duration_filter < 0 or open_ms > request.duration_filter
 
     for shard in transactions.coordinators.active():
-        for transactional_id, known in shard.all():
+        for transactional_id, known in shard.table.all():
             # The cheap filters run first, since an ACL check for each id is the slowest part.
             may = (
                 is_match(known)

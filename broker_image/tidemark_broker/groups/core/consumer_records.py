@@ -203,3 +203,13 @@ Value: TypeAlias = (
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
 )
+
+#: Types of records: number of the key, its class, and the class of the value.
+TYPES: tuple[tuple[int, type[Key], type[Value]], ...] = (
+    (3, ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+    (5, ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
+    (6, ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue),
+    (7, ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
+    (8, ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
+    (16, ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+)

@@ -96,56 +96,17 @@ Value: TypeAlias = (
     GroupMetadataValue | OffsetCommitValue | ExpiringOffsetCommitValue | consumer.Value
 )
 
-#: Types of records: number of the key, its class, and the class of each version of the value.
-_TYPES: tuple[tuple[int, type[Key], dict[int, type[Value]]], ...] = (
-    (
-        1,
-        OffsetCommitKey,
-        {
-            OFFSET_COMMIT_VERSION: OffsetCommitValue,
-            EXPIRING_OFFSET_COMMIT_VERSION: ExpiringOffsetCommitValue,
-        },
-    ),
-    (2, GroupMetadataKey, {GROUP_METADATA_VERSION: GroupMetadataValue}),
-    (
-        3,
-        consumer.ConsumerGroupMetadataKey,
-        {consumer.VALUE_VERSION: consumer.ConsumerGroupMetadataValue},
-    ),
-    (
-        5,
-        consumer.ConsumerGroupMemberMetadataKey,
-        {consumer.VALUE_VERSION: consumer.ConsumerGroupMemberMetadataValue},
-    ),
-    (
-        6,
-        consumer.ConsumerGroupTargetAssignmentMetadataKey,
-        {consumer.VALUE_VERSION: consumer.ConsumerGroupTargetAssignmentMetadataValue},
-    ),
-    (
-        7,
-        consumer.ConsumerGroupTargetAssignmentMemberKey,
-        {consumer.VALUE_VERSION: consumer.ConsumerGroupTargetAssignmentMemberValue},
-    ),
-    (
-        8,
-        consumer.ConsumerGroupCurrentMemberAssignmentKey,
-        {consumer.VALUE_VERSION: consumer.ConsumerGroupCurrentMemberAssignmentValue},
-    ),
-    (
-        16,
-        consumer.ConsumerGroupRegularExpressionKey,
-        {consumer.VALUE_VERSION: consumer.ConsumerGroupRegularExpressionValue},
-    ),
+#: Types of records: number of the key, its class, version of the value, and its class.
+_TYPES: tuple[tuple[int, type[Key], int, type[Value]], ...] = (
+    (1, OffsetCommitKey, OFFSET_COMMIT_VERSION, OffsetCommitValue),
+    (1, OffsetCommitKey, EXPIRING_OFFSET_COMMIT_VERSION, ExpiringOffsetCommitValue),
+    (2, GroupMetadataKey, GROUP_METADATA_VERSION, GroupMetadataValue),
+    *((number, key, consumer.VALUE_VERSION, value) for number, key, value in consumer.TYPES),
 )
-_TYPE_OF = {key_type: kind for kind, key_type, _ in _TYPES}
+_TYPE_OF = {key_type: kind for kind, key_type, _, _ in _TYPES}
 #: Type 0 is an OffsetCommit key as Kafka's first versions wrote it.
 _KEYS: dict[int, type[Key]] = {0: OffsetCommitKey, **{kind: key for key, kind in _TYPE_OF.items()}}
-_VALUES = {
-    (key_type, version): value_type
-    for _, key_type, values in _TYPES
-    for version, value_type in values.items()
-}
+_VALUES = {(key_type, version): value_type for _, key_type, version, value_type in _TYPES}
 _VERSION_OF: dict[type[Value], int] = {kind: version for (_, version), kind in _VALUES.items()}
 
 

@@ -45,7 +45,6 @@ class TransactionState(enum.IntEnum):
         return self.name.title().replace("_", "")
 
 
-_COMPLETE_COMMIT = TransactionState.COMPLETE_COMMIT
 #: Decided, with markers still missing.
 PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 #: No transaction in progress: the next one may start, and the id may expire.
