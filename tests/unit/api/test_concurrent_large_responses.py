@@ -27,7 +27,9 @@ class GatedMetadata:
         self.making: list[str] = []
         self.may_end = asyncio.Event()
 
-    async def _made(self, request: Any, call: Any) -> Any:
+    async def _made(
+        self, request: metadata.MetadataRequest, call: Any
+    ) -> metadata.MetadataResponse:
         self.making.append(call.client.peer)
         await self.may_end.wait()
         return metadata.MetadataResponse(topics=())
