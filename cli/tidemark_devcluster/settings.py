@@ -87,16 +87,13 @@ def choose(
         )
         settings.save(layout)
         return settings
-    if engine is not None and engine != before.engine:
-        raise ValueError(
-            f"{layout.root} contains a cluster whose engine is {before.engine!r}: "
-            f"use --engine {before.engine}, or another --dir"
-        )
-    if tier is not None and tier != before.tier:
-        raise ValueError(
-            f"{layout.root} contains a cluster whose tier is {before.tier!r}: "
-            f"use --tier {before.tier}, or another --dir"
-        )
+    for name, given in (("engine", engine), ("tier", tier)):
+        stored = getattr(before, name)
+        if given not in (None, stored):
+            raise ValueError(
+                f"{layout.root} contains a cluster whose {name} is {stored!r}: "
+                f"use --{name} {stored}, or another --dir"
+            )
     # The API server may change: the brokers' data does not depend on it.
     changed = replace(before, kubeconfig=kubeconfig or before.kubeconfig)
     changed.save(layout)

@@ -28,8 +28,8 @@ from tidemark_cli.demo.stage import (
     TOPIC,
     WAITS,
     KubectlError,
-    PartitionPlacement,
     Stage,
+    StagePartition,
     apply_manifest,
     load_manifests,
     topic_manifest,
@@ -367,7 +367,7 @@ class Scenario:
     def _wait_isr(self) -> None:
         _wait(lambda: all(len(partition.isr) == 3 for partition in self.stage.partitions()), 60)
 
-    def _has_new_leader(self, before: PartitionPlacement) -> bool:
+    def _has_new_leader(self, before: StagePartition) -> bool:
         now = self.stage.partitions()[0]
         return now.leader not in {before.leader, -1} and now.leader_epoch > before.leader_epoch
 

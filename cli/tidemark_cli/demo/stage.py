@@ -8,8 +8,7 @@ import functools
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ import yaml
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark.kafka_client.values import TopicView
+from tidemark.kafka_client.values import PartitionView, TopicView
 from tidemark.tier.metadata.layout import topic_data_prefix
 from tidemark.tier.metadata.queries import SegmentRange
 from tidemark.tier.open import Tier, open_tier
@@ -27,6 +26,7 @@ from tidemark_devcluster.cluster import LocalCluster
 from tidemark_devcluster.controlplane.programs import run_kubectl
 from tidemark_devcluster.tier import read_options, session_settings, storage
 from tidemark_kube.client import KubeClient
+from tidemark_operator.controller.state.rows import PartitionRow
 
 TOPIC = "flights"
 PARTITIONS = 3
@@ -35,15 +35,8 @@ WAITS = "disablement is in progress and names the stopped broker"
 NO_GAPS = "no gap and no overlap in the tier"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionPlacement:
-    """Partition and its replicas; ``leader`` is -1 without a leader."""
-
-    partition: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    leader: int
-    leader_epoch: int
+#: Partition with ``replicas``, ``isr``, ``leader`` and ``leader_epoch``, as the engine shows it.
+StagePartition = PartitionRow | PartitionView
 
 
 class Stage(ABC):
@@ -74,7 +67,7 @@ class Stage(ABC):
         return session_settings(self.read_options())
 
     @abstractmethod
-    def partitions(self) -> list[PartitionPlacement]:
+    def partitions(self) -> Sequence[StagePartition]:
         """Return the partitions in order; empty before the topic exists."""
 
     @abstractmethod
@@ -162,11 +155,8 @@ class OwnStage(Stage):
         cluster.start_operator()
         cluster.start_brokers((1, 2))
 
-    def partitions(self) -> list[PartitionPlacement]:
-        return [
-            PartitionPlacement(row.partition, row.replicas, row.isr, row.leader, row.leader_epoch)
-            for row in self._topic().rows
-        ]
+    def partitions(self) -> Sequence[StagePartition]:
+        return self._topic().rows
 
     def placeholders(self) -> int:
         return self._topic().placeholders()
@@ -232,18 +222,9 @@ class KafkaStage(Stage):
         say(apply_manifest(cluster, kafka_cluster_manifest(cluster.start_engine(2))))
         cluster.start_operator()
 
-    def partitions(self) -> list[PartitionPlacement]:
-        view = asyncio.run(_look(self._access()))
-        return [
-            PartitionPlacement(
-                partition.partition,
-                partition.replicas,
-                partition.isr,
-                partition.leader,
-                partition.leader_epoch,
-            )
-            for partition in (view.partitions if view else ())
-        ]
+    def partitions(self) -> Sequence[StagePartition]:
+        view = asyncio.run(self._look())
+        return view.partitions if view else ()
 
     def placeholders(self) -> int:
         replicas = topic_rows.topic(self._kube, TOPIC).status.get("replicas") or {}
@@ -278,10 +259,7 @@ class KafkaStage(Stage):
             first_offsets[int(match[1])].append(int(match[2]))
         return {partition: sorted(firsts) for partition, firsts in first_offsets.items()}
 
-    def _access(self) -> KafkaAccess:
-        return KafkaAccess(tuple(self._cluster.addresses().bootstrap.split(",")))
-
-
-async def _look(access: KafkaAccess) -> TopicView | None:
-    async with KafkaClient(access) as client:
-        return (await Admin(client).topics([TOPIC])).get(TOPIC)
+    async def _look(self) -> TopicView | None:
+        access = KafkaAccess(tuple(self._cluster.addresses().bootstrap.split(",")))
+        async with KafkaClient(access) as client:
+            return (await Admin(client).topics([TOPIC])).get(TOPIC)

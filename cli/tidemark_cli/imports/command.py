@@ -4,6 +4,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -166,6 +167,19 @@ class _Run:
             soft_wrap=True,
         )
 
+    @contextmanager
+    def of_source(self, source: str) -> Iterator[None]:
+        """Report the object of a source as a trouble if it cannot be imported."""
+        try:
+            yield
+        except NotImported as error:
+            self.trouble(source, str(error))
+
+    def note(self, source: str, remarks: Iterable[str]) -> None:
+        """Print remarks on an object that is imported."""
+        for remark in remarks:
+            self.say(f"{source}: {remark}")
+
     def skip_internal(self, source: str, name: str) -> None:
         """Report a topic that is left out because its records are a program's state."""
         self.say(f"{source}: skipped, since {name} is an internal topic")
@@ -192,8 +206,7 @@ class _Run:
                 self.trouble(topic.source, f"{sources[twice]} also is {' '.join(twice)}")
                 continue
             sources.update(dict.fromkeys(names, topic.source))
-            for remark in result.remarks:
-                self.say(f"{topic.source}: {remark}")
+            self.note(topic.source, result.remarks)
             manifests.append(result)
         return manifests
 
@@ -213,8 +226,7 @@ class _Run:
                 self.trouble(user.source, f"{manifests[user.name].source} also is {user.name}")
                 continue
             manifests[user.name] = user
-            for remark in user.remarks:
-                self.say(f"{user.source}: {remark}")
+            self.note(user.source, user.remarks)
             for command in user.commands:
                 self.say(f"  {command}")
         return list(manifests.values())
@@ -291,14 +303,10 @@ def _listeners(run: _Run, documents: Sequence[Document]) -> str:
     """Return a comment with the values of the chart that have a Kafka object's listeners."""
     text = ""
     for document in documents:
-        try:
+        with run.of_source(document.source):
             values = equivalent_values(document)
-        except NotImported as error:
-            run.trouble(document.source, str(error))
-            continue
-        for remark in values.remarks:
-            run.say(f"{document.source}: {remark}")
-        text += values_comment(values)
+            run.note(document.source, values.remarks)
+            text += values_comment(values)
     return text
 
 
@@ -322,10 +330,8 @@ def _of_strimzi(
 ) -> Iterator[ImportedTopic]:
     """Yield the KafkaTopics as topics to import; report those that cannot be imported."""
     for document in documents:
-        try:
+        with run.of_source(document.source):
             yield strimzi.imported_topic(document, defaults, metadata)
-        except NotImported as error:
-            run.trouble(document.source, str(error))
 
 
 def _chosen_cluster(objects: Sequence[Document], only: str) -> str:
@@ -374,10 +380,8 @@ def _of_cluster(run: _Run, existing: Iterable[ExistingTopic], name: str) -> Iter
         if kafka_topics.is_own(topic.view):
             run.skip_internal(f"{name}, topic {topic.view.name}", topic.view.name)
             continue
-        try:
+        with run.of_source(f"topic {topic.view.name}"):
             yield kafka_topics.imported_topic(topic, name)
-        except NotImported as error:
-            run.trouble(f"topic {topic.view.name}", str(error))
 
 
 def _identified(
@@ -385,10 +389,8 @@ def _identified(
 ) -> Iterator[ImportedTopic]:
     known = {topic.view.name: topic for topic in existing}
     for topic in topics:
-        try:
+        with run.of_source(topic.source):
             yield kafka_topics.with_topic_id(topic, known)
-        except NotImported as error:
-            run.trouble(topic.source, str(error))
 
 
 def _write(path: Path | None, text: str) -> None:

@@ -23,7 +23,7 @@ from tidemark_cli.imports.strimzi import (
 )
 from tidemark_cli.imports.topics import ImportedManifest, ImportTarget, NotImported
 from tidemark_operator.resources.metadata import InvalidResource
-from tidemark_operator.resources.names import API_VERSION, OFFERED_ANNOTATION
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
 from tidemark_operator.resources.user import (
     ACLS_MAX,
     COMMON_NAME_MAX,
@@ -81,19 +81,9 @@ def user_manifest(
         user_spec["authorization"] = {"acls": acls}
     if quotas:
         user_spec["quotas"] = quotas
-    user_meta: dict[str, Any] = {"name": name}
-    if target.namespace:
-        user_meta["namespace"] = target.namespace
-    for noun in ("labels", "annotations"):
-        copied = metadata.copied(text_map(document.body, noun))
-        if copied:
-            user_meta[noun] = dict(sorted(copied.items()))
-    manifest = {
-        "apiVersion": API_VERSION,
-        "kind": "User",
-        "metadata": user_meta,
-        "spec": user_spec,
-    }
+    labels = metadata.copied(text_map(document.body, "labels"))
+    annotations = metadata.copied(text_map(document.body, "annotations"))
+    manifest = target.manifest("User", name, labels, dict(sorted(annotations.items())), user_spec)
     try:
         User.parse(manifest)
     except InvalidResource as error:

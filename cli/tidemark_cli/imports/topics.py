@@ -102,6 +102,24 @@ class ImportTarget:
     deletion_policy: DeletionPolicyName
     creates_topics: bool = False
 
+    def manifest(
+        self,
+        kind: str,
+        name: str,
+        labels: Mapping[str, str],
+        annotations: Mapping[str, str],
+        spec: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Return a manifest with its keys in the conventional order, as the YAML keeps it."""
+        meta: dict[str, Any] = {"name": name}
+        if self.namespace:
+            meta["namespace"] = self.namespace
+        if labels:
+            meta["labels"] = dict(sorted(labels.items()))
+        if annotations:
+            meta["annotations"] = dict(annotations)
+        return {"apiVersion": API_VERSION, "kind": kind, "metadata": meta, "spec": spec}
+
 
 def to_manifest(
     topic: ImportedTopic, target: ImportTarget, is_taken: Callable[[str], bool]
@@ -128,11 +146,6 @@ def to_manifest(
     if described.tiering is not None:
         spec["tiering"] = _readable(described.tiering)
     spec["deletionPolicy"] = str(target.deletion_policy)
-    meta: dict[str, Any] = {"name": name}
-    if target.namespace:
-        meta["namespace"] = target.namespace
-    if topic.labels:
-        meta["labels"] = dict(sorted(topic.labels.items()))
     annotations = dict(sorted(topic.annotations.items()))
     # The id makes the operator adopt the existing topic instead of refusing the name.
     if topic.topic_id and not target.creates_topics:
@@ -140,9 +153,7 @@ def to_manifest(
     if topic.is_paused and not target.creates_topics:
         annotations[PAUSED_ANNOTATION] = "true"
         remarks.append("Strimzi does not reconcile it, so the Topic has tidemark.dev/paused")
-    if annotations:
-        meta["annotations"] = annotations
-    manifest = {"apiVersion": API_VERSION, "kind": "Topic", "metadata": meta, "spec": spec}
+    manifest = target.manifest("Topic", name, topic.labels, annotations, spec)
     _check(manifest)
     return ImportedManifest(topic.source, manifest, (*topic.remarks, *remarks))
 

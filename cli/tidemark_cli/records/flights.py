@@ -15,24 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-_NUMBERS = frozenset(
-    {
-        "year",
-        "month",
-        "day",
-        "dep_time",
-        "sched_dep_time",
-        "dep_delay",
-        "arr_time",
-        "sched_arr_time",
-        "arr_delay",
-        "flight",
-        "air_time",
-        "distance",
-        "hour",
-        "minute",
-    }
-)
+#: Columns with text; all others have numbers.
+_TEXTS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 FLIGHTS_TOTAL = 336_776
 #: Reused, as ``json.dumps`` with separators creates an encoder for each call.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -108,7 +92,7 @@ def _flight(row: dict[str, str]) -> Flight:
 def _value(name: str, text: str) -> int | str | None:
     if text in {"", "NA"}:
         return None
-    return int(float(text)) if name in _NUMBERS else text
+    return text if name in _TEXTS else int(float(text))
 
 
 def _time_ms(text: str) -> int:
