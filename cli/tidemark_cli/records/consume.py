@@ -9,7 +9,7 @@ import typer
 
 from tidemark_cli.common import fail
 from tidemark_cli.option_groups import option_groups
-from tidemark_cli.records.positions import FORMS, TIME_FORMS, BadPosition, parse_choice
+from tidemark_cli.records.positions import BadPosition, ConsumeOptions, parse_choice
 from tidemark_cli.records.session import BrokerOptions, run
 from tidemark_cli.records.text import DIRECTIVES, BadTemplate, RecordFormat, json_record
 
@@ -23,32 +23,7 @@ _DIRECTIVES = ", ".join(f"%{name} {meaning}" for name, meaning in DIRECTIVES.ite
 def consume(
     *,
     topic: Annotated[str, typer.Argument(help="Topic to read.")],
-    offset: Annotated[
-        str,
-        typer.Option("--offset", "-o", help=f"First offset: {FORMS}; {TIME_FORMS}."),
-    ] = "start",
-    partitions: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Partition. Default: all."),
-    ] = None,
-    group: Annotated[
-        str,
-        typer.Option(
-            "--group",
-            "-g",
-            help="Consumer group: read the partitions that it assigns from its committed offsets "
-            "on, and commit. --offset is for partitions without one.",
-        ),
-    ] = "",
-    count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="End after this many records.")
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow/--exit", "-f/-e", help="Wait for new records, or exit at the present end."
-        ),
-    ] = False,
+    options: ConsumeOptions,
     format_: Annotated[
         str,
         typer.Option(
@@ -66,12 +41,6 @@ def consume(
         Literal["text", "json", "none"],
         typer.Option(help="Output: text, one JSON object per line, or only the last line."),
     ] = "text",
-    read_uncommitted: Annotated[
-        bool,
-        typer.Option(
-            "--read-uncommitted", help="Read records of open and aborted transactions too."
-        ),
-    ] = False,
     brokers: BrokerOptions,
 ) -> None:
     """Print the records of a topic, up to its present end.
@@ -82,10 +51,10 @@ def consume(
     gets a last line with the number of records, the time, the rate and the next offsets. Ctrl-C
     ends the run.
     """
-    if group and partitions:
+    if options.group and options.partitions:
         fail("--group and --partition exclude each other: a group assigns the partitions itself")
     try:
-        choice = parse_choice(offset)
+        choice = parse_choice(options.offset)
         record_format = RecordFormat(format_, raw=raw)
     except (BadPosition, BadTemplate) as error:
         fail(f"--offset: {error}" if isinstance(error, BadPosition) else f"--format: {error}")
@@ -100,19 +69,10 @@ def consume(
     shows = {"text": as_text, "json": as_json, "none": None}
     where = brokers.target()
     # kio and the client are imported only now, so that --help is fast.
-    from tidemark_cli.records.consuming import ConsumePlan, Consuming
+    from tidemark_cli.records.consuming import Consuming
     from tidemark_cli.records.session import reported, say
 
-    plan = ConsumePlan(
-        topic=topic,
-        choice=choice,
-        partitions=tuple(partitions or ()),
-        group=group,
-        count=count,
-        follow=follow,
-        committed=not read_uncommitted,
-    )
-    consuming = Consuming(plan, shows[output], say)
+    consuming = Consuming(topic, options, choice, shows[output], say)
     # Records on a terminal are progress enough.
     quiet = output != "none" and sys.stdout.isatty()
     run(where, functools.partial(reported, consuming, quiet=quiet))

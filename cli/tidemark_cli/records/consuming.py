@@ -3,8 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.consumer import RecordReader
@@ -14,7 +13,7 @@ from tidemark.kafka_client.topic_leaders import TopicLeaders
 from tidemark.kafka_client.values import LATEST
 from tidemark.message_text import count
 from tidemark.records.decode import DecodedRecord
-from tidemark_cli.records.positions import OffsetChoice, resolve
+from tidemark_cli.records.positions import ConsumeOptions, OffsetChoice, resolve
 from tidemark_cli.records.text import partitions_text, rate_text
 from tidemark_cli.sizes import size_text
 
@@ -27,28 +26,19 @@ _WRITE_BYTES = 64 * 1024
 Show = Callable[[int, DecodedRecord], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumePlan:
-    """Records to read.
-
-    ``partitions`` empty: all. ``group`` "": without a group. ``count`` None: no limit. ``follow``:
-    continue behind the present end.
-    """
-
-    topic: str
-    choice: OffsetChoice
-    partitions: tuple[int, ...] = ()
-    group: str = ""
-    count: int | None = None
-    follow: bool = False
-    committed: bool = True
-
-
 class Consuming:
     """One run; ``show`` formats a record, None to count records only."""
 
-    def __init__(self, plan: ConsumePlan, show: Show | None, note: Callable[[str], None]) -> None:
-        self._plan = plan
+    def __init__(
+        self,
+        topic: str,
+        options: ConsumeOptions,
+        choice: OffsetChoice,
+        show: Show | None,
+        note: Callable[[str], None],
+    ) -> None:
+        self._topic, self._options, self._choice = topic, options, choice
+        self._committed = not options.read_uncommitted
         self._show = show
         self._note = note
         self._records = 0
@@ -70,7 +60,7 @@ class Consuming:
         """Return one line for a run that has ended."""
         seconds = time.monotonic() - self._began
         line = f"read {count(self._records, 'record')} ({size_text(self._bytes)})"
-        line += f" of {self._plan.topic} in {rate_text(self._records, seconds)}"
+        line += f" of {self._topic} in {rate_text(self._records, seconds)}"
         following = partitions_text({p: str(offset) for p, offset in self._next.items()})
         return f"{line}; next offset by partition: {following}" if following else line
 
@@ -79,19 +69,19 @@ class Consuming:
 
         Raises ``KafkaError``, and BrokenPipeError if standard output is closed.
         """
-        plan = self._plan
+        partitions = self._options.partitions or []
         # A topic or partition that does not exist is an error at once.
-        leaders = TopicLeaders(client, plan.topic)
+        leaders = TopicLeaders(client, self._topic)
         await leaders.refresh()
-        leaders.check([*plan.partitions])
-        reader = RecordReader(leaders, committed=plan.committed)
+        leaders.check(partitions)
+        reader = RecordReader(leaders, committed=self._committed)
         self._began = time.monotonic()
         try:
-            if plan.group:
+            if self._options.group:
                 await self._read_as_member(client, leaders, reader, stop)
             else:
                 # Without a group the partitions never change.
-                await self._start(leaders, reader, plan.partitions or tuple(leaders.of), {})
+                await self._start(leaders, reader, partitions or [*leaders.of], {})
                 while not stop.is_set() and not self._has_all() and reader.unfinished:
                     await self._read(reader)
         finally:
@@ -101,24 +91,23 @@ class Consuming:
         self,
         leaders: TopicLeaders,
         reader: RecordReader,
-        partitions: tuple[int, ...],
+        partitions: Sequence[int],
         known: dict[int, int],
     ) -> None:
         """Assign partitions to the reader. ``known``: the positions of some of them."""
-        plan = self._plan
         unknown = [partition for partition in partitions if partition not in known]
-        positions = await resolve(plan.choice, leaders, unknown, committed=plan.committed)
+        positions = await resolve(self._choice, leaders, unknown, committed=self._committed)
         # The end of this run is the present end: writers may be faster than this reader.
         ends = (
             {}
-            if plan.follow
-            else await leaders.offsets(dict.fromkeys(partitions, LATEST), committed=plan.committed)
+            if self._options.follow
+            else await leaders.offsets(dict.fromkeys(partitions, LATEST), committed=self._committed)
         )
         reader.assign({**positions, **known}, ends)
         self._next.update(reader.positions)
 
     def _has_all(self) -> bool:
-        return self._records == self._plan.count
+        return self._records == self._options.count
 
     async def _read(self, reader: RecordReader) -> None:
         """Write the records of one answer."""
@@ -151,7 +140,7 @@ class Consuming:
     ) -> None:
         """Read the partitions that the group's coordinator assigns, and commit their offsets."""
         groups = Groups(client)
-        member = GroupMember(groups, self._plan.group, leaders)
+        member = GroupMember(groups, self._options.group, leaders)
         await member.join()
         committed_at = time.monotonic()
         unassigned_since = time.monotonic()
@@ -163,10 +152,11 @@ class Consuming:
                 if reader.positions:
                     unassigned_since = now
                     # All that is assigned now is read to its end.
-                    if not reader.unfinished and not self._plan.follow:
+                    if not reader.unfinished and not self._options.follow:
                         break
-                elif not self._plan.follow and now - unassigned_since > _UNASSIGNED_S:
-                    self._note(f"group {self._plan.group} has assigned no partition to this member")
+                elif not self._options.follow and now - unassigned_since > _UNASSIGNED_S:
+                    group = self._options.group
+                    self._note(f"group {group} has assigned no partition to this member")
                     break
                 await self._read(reader)
                 if now - committed_at > _COMMIT_S:
@@ -192,13 +182,13 @@ class Consuming:
         # Partitions that no member has read yet start at the chosen offset.
         added = member.assigned - reader.positions.keys()
         if added:
-            committed = await groups.committed(self._plan.group)
+            committed = await groups.committed(self._options.group)
             known = {
                 partition: committed[leaders.topic, partition]
                 for partition in added
                 if (leaders.topic, partition) in committed
             }
-            await self._start(leaders, reader, tuple(added), known)
+            await self._start(leaders, reader, list(added), known)
         # Only now may the coordinator assign revoked partitions to another member.
         member.own(reader.positions)
 

@@ -8,7 +8,11 @@ import string
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tidemark_cli.records.positions import TIME_FORMS, parse_time_ms
 
 if TYPE_CHECKING:
     from tidemark.records.builder import Record
@@ -45,6 +49,89 @@ class RecordFields:
         null = self.empty_is_null and not value
         own = self.key if key is None else key
         return Record(own, None if null else value, self.headers, stamp)
+
+
+#: Kafka's numbers of the codecs.
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+ACKS = {"all": -1, "1": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceOptions:
+    """Options about the records to send, their partition and their rate."""
+
+    value: Annotated[str | None, typer.Option("--value", "-v", help="Value of the records.")] = None
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of the records.")] = None
+    key_separator: Annotated[
+        str,
+        typer.Option(
+            "--key-separator", "-K", help="Text between key and value of a line, such as ':'."
+        ),
+    ] = ""
+    headers: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of the records."),
+    ] = None
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="Partition. Default: by the key's hash."),
+    ] = None
+    timestamp: Annotated[
+        str, typer.Option(metavar="TIME", help=f"Timestamp of the records; {TIME_FORMS}.")
+    ] = ""
+    tombstone: Annotated[
+        bool, typer.Option("--tombstone", "-Z", help="Write null for an empty value.")
+    ] = False
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count",
+            "-c",
+            min=1,
+            help="Number of records. Default: all lines or flights; with --value or --size one, "
+            "or no limit with --rate.",
+        ),
+    ] = None
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Records per second. Default: no limit.")
+    ] = None
+    size: Annotated[
+        int, typer.Option(min=0, max=2**30, help="Generate values of this many bytes.")
+    ] = 0
+    flights: Annotated[
+        bool,
+        typer.Option("--flights", help="Write the demo's records, real flights of 2013 as JSON."),
+    ] = False
+    compression: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"],
+        typer.Option("--compression", "-z", help="Compression of batches."),
+    ] = "none"
+    acks: Annotated[
+        Literal["all", "1"],
+        typer.Option(
+            help="Replicas that acknowledge a record: all in sync, with repetitions that write no "
+            "duplicates, or the leader (1)."
+        ),
+    ] = "all"
+
+    def sources(self) -> list[str]:
+        """Return the options that name a source of records; without one it is standard input."""
+        sources = {"--value": self.value is not None, "--size": self.size > 0}
+        return [name for name, given in {**sources, "--flights": self.flights}.items() if given]
+
+    def records_max(self) -> int | None:
+        """Return the number of records, None if the source or a signal ends the run."""
+        one = self.rate is None and bool(self.sources()) and not self.flights
+        return 1 if self.count is None and one else self.count
+
+    def fields(self) -> RecordFields:
+        """Return the fields that all records share. Raises :class:`BadInput`, BadPosition."""
+        return RecordFields(
+            None if self.key is None else self.key.encode(),
+            parse_headers(self.headers or ()),
+            parse_time_ms(self.timestamp) if self.timestamp else None,
+            self.tombstone,
+        )
 
 
 def parse_headers(texts: Sequence[str]) -> tuple[tuple[str, bytes], ...]:

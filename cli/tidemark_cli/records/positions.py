@@ -3,8 +3,11 @@
 import enum
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
 
 if TYPE_CHECKING:
     from tidemark.kafka_client.topic_leaders import TopicLeaders
@@ -18,6 +21,44 @@ _NUMBER = re.compile(r"-?\d{1,18}")
 
 class BadPosition(ValueError):
     """Text that is no offset or time; the message says what to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """Options about the records to read."""
+
+    offset: Annotated[
+        str,
+        typer.Option("--offset", "-o", help=f"First offset: {FORMS}; {TIME_FORMS}."),
+    ] = "start"
+    partitions: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Partition. Default: all."),
+    ] = None
+    group: Annotated[
+        str,
+        typer.Option(
+            "--group",
+            "-g",
+            help="Consumer group: read the partitions that it assigns from its committed offsets "
+            "on, and commit. --offset is for partitions without one.",
+        ),
+    ] = ""
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", min=1, help="End after this many records.")
+    ] = None
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow/--exit", "-f/-e", help="Wait for new records, or exit at the present end."
+        ),
+    ] = False
+    read_uncommitted: Annotated[
+        bool,
+        typer.Option(
+            "--read-uncommitted", help="Read records of open and aborted transactions too."
+        ),
+    ] = False
 
 
 class OffsetKind(enum.Enum):

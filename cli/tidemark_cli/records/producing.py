@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
 
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.producer import Acknowledged, RecordProducer
@@ -17,32 +16,13 @@ from tidemark_cli.records.text import partitions_text, rate_text
 from tidemark_cli.sizes import size_text
 
 
-@dataclass(frozen=True, slots=True)
-class ProducePlan:
-    """Records to send, their partition and their rate.
-
-    ``count`` None: until the source ends. ``partition`` None: by key. ``value`` None, ``size`` 0
-    and ``of_flights`` False: lines of standard input, split at ``separator`` if it is not empty.
-    """
-
-    topic: str
-    fields: inputs.RecordFields
-    partition: int | None = None
-    count: int | None = None
-    rate: float | None = None
-    codec: int = 0
-    acks: int = -1
-    value: bytes | None = None
-    size: int = 0
-    of_flights: bool = False
-    separator: bytes = b""
-
-
 class Producing:
-    """Run of a plan, with its figures."""
+    """Run of the command, with its figures."""
 
-    def __init__(self, plan: ProducePlan) -> None:
-        self._plan = plan
+    def __init__(
+        self, topic: str, options: inputs.ProduceOptions, fields: inputs.RecordFields
+    ) -> None:
+        self._topic, self._options, self._fields = topic, options, fields
         self._sent = 0
         self._bytes = 0
         self._acknowledged: dict[int, Acknowledged] = {}
@@ -73,7 +53,7 @@ class Producing:
         seconds = time.monotonic() - self._began
         # The bytes count what was sent, so they are for a complete run only.
         size = f" ({size_text(self._bytes)})" if self.records == self._sent else ""
-        line = f"sent {count(self.records, 'record')}{size} to {self._plan.topic}"
+        line = f"sent {count(self.records, 'record')}{size} to {self._topic}"
         line += f" in {rate_text(self.records, seconds)}"
         if self.records < self._sent:
             line += f"; {count(self._sent - self.records, 'record')} not acknowledged"
@@ -85,40 +65,36 @@ class Producing:
         Raises ``KafkaError``, :class:`~tidemark_cli.records.inputs.BadInput`. What was acknowledged
         before an error is in the summary.
         """
-        plan = self._plan
-        leaders = TopicLeaders(client, plan.topic)
+        options = self._options
+        leaders = TopicLeaders(client, self._topic)
         await leaders.refresh()
-        if plan.partition is not None:
-            leaders.check([plan.partition])
-        producer = RecordProducer(leaders, codec=plan.codec, acks=plan.acks)
+        if options.partition is not None:
+            leaders.check([options.partition])
+        codec, acks = inputs.CODECS[options.compression], inputs.ACKS[options.acks]
+        producer = RecordProducer(leaders, codec=codec, acks=acks)
         self._acknowledged = producer.acknowledged
         await producer.start()
         # Made before the clock starts: the flights are read from a large file.
-        records = self._paced(self._lines(stop) if self._reads_lines else self._made(), stop)
+        records = self._paced(self._made() if options.sources() else self._lines(stop), stop)
         self._began = time.monotonic()
         try:
             async for record in records:
-                await producer.send(record, plan.partition)
+                await producer.send(record, options.partition)
                 self._sent += 1
                 self._bytes += len(record.key or b"") + len(record.value or b"")
             await producer.flush()
         finally:
             await producer.close()
 
-    @property
-    def _reads_lines(self) -> bool:
-        plan = self._plan
-        return plan.value is None and not plan.size and not plan.of_flights
-
     async def _paced(
         self, source: AsyncIterator[Record], stop: asyncio.Event
     ) -> AsyncIterator[Record]:
         """Yield the records of a source at their rate, until the count or ``stop``."""
-        plan = self._plan
+        rate, records_max = self._options.rate, self._options.records_max()
         number = 0
         async for record in source:
             # The start of the whole run counts, so pauses that were too long are made up for.
-            early = self._began + number / plan.rate - time.monotonic() if plan.rate else 0.0
+            early = self._began + number / rate - time.monotonic() if rate else 0.0
             if early > 0:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(early):
@@ -127,28 +103,28 @@ class Producing:
                 return
             yield record
             number += 1
-            if number == plan.count:
+            if number == records_max:
                 return
 
     async def _lines(self, stop: asyncio.Event) -> AsyncIterator[Record]:
         """Yield the lines of standard input as records."""
-        number = 0
+        separator, number = self._options.key_separator.encode(), 0
         async for line in inputs.lines(inputs.read_standard_input, stop):
             number += 1
-            key, value = inputs.split_key(line, number, self._plan.separator)
-            yield self._plan.fields.record(value, _now_ms(), key=key)
+            key, value = inputs.split_key(line, number, separator)
+            yield self._fields.record(value, _now_ms(), key=key)
 
     def _made(self) -> AsyncIterator[Record]:
         """Return the records of a source other than standard input."""
-        plan = self._plan
-        if plan.of_flights:
-            return _asynchronous(inputs.flights(plan.count))
+        options = self._options
+        if options.flights:
+            return _asynchronous(inputs.flights(options.count))
         values: Iterator[bytes] = (
-            inputs.generated_values(plan.size)
-            if plan.value is None
-            else itertools.repeat(plan.value)
+            inputs.generated_values(options.size)
+            if options.value is None
+            else itertools.repeat(options.value.encode())
         )
-        return _asynchronous(plan.fields.record(value, _now_ms()) for value in values)
+        return _asynchronous(self._fields.record(value, _now_ms()) for value in values)
 
 
 async def _asynchronous(records: Iterable[Record]) -> AsyncIterator[Record]:

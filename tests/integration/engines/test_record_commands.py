@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from tests.conformance.local_cluster import wait
 from tests.integration.engines.driver import LONG_S, DrivenEngine
-from tidemark_cli.records.produce import CODECS
+from tidemark_cli.records.inputs import CODECS
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 
