@@ -197,9 +197,11 @@ export-kills: $(ALL)
 pipeline-proof: $(ALL) $(SPARK)
 	@$(BIN)/python -m tests.pipeline_proof $(if $(RECORDS),--records $(RECORDS)) $(if $(TIER),--tier $(TIER)) $(if $(ONLY),--only '$(ONLY)')
 
-# KILLS: number of times that the leader is killed (100).
+# KILLS, PAUSES: number of times that the leader is killed (100) and paused (50). PARTITIONS: of the cluster (1000).
+# SESSION: session timeout of its brokers in seconds (9).
 bench-failover: $(ALL)
-	@$(BIN)/python -m tests.benchmarks.failover $(if $(KILLS),--kills $(KILLS))
+	@$(BIN)/python -m tests.benchmarks.failover $(if $(KILLS),--kills $(KILLS)) $(if $(PAUSES),--pauses $(PAUSES)) \
+	  $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(SESSION),--session-s $(SESSION))
 
 # RESTARTS: number of times that the leader is restarted (50).
 bench-restarts: $(ALL)

@@ -119,7 +119,7 @@ class LocalCluster:
     """Local cluster of ``tidemark up``, with all its files in one folder.
 
     ``say`` receives a line for each step. ``entries`` are added to the configuration of each
-    Tidemark broker that is created here.
+    Tidemark broker that is created here, ``operator_options`` to the operator's command line.
     """
 
     #: Brokers of the engine; which class it is depends on the settings.
@@ -132,12 +132,14 @@ class LocalCluster:
         say: Say,
         *,
         entries: Mapping[str, str] | None = None,
+        operator_options: Sequence[str] = (),
     ) -> None:
         """Choose the implementation of the brokers; nothing is started."""
         # Paths in the cluster's folder, and the settings that were stored at its creation.
         self.layout = layout
         self.settings = settings
         self._say = say
+        self._operator_options = operator_options
         if settings.engine == KAFKA:
             # Imported only here: Kafka's client and schema take longer than most commands.
             from tidemark_devcluster.kafka_nodes import KafkaNodes
@@ -291,6 +293,7 @@ class LocalCluster:
                 *("--lease-duration-s", str(LEASE_DURATION_S)),
                 *("--certificates", str(self.layout.certificates)),
                 *("--exports", str(self.layout.exports)),
+                *self._operator_options,
             ],
             timeout_s=READY_TIMEOUT_S,
             # For the jobs of Exports, which the operator starts.

@@ -16,16 +16,16 @@ from itertools import groupby
 from pathlib import Path
 
 from tests import apache_kafka as kafka
-from tests.benchmarks.figures import Table, one_line
 from tests.benchmarks.measures import MEASURES, RECORDS, Measure, MeasureSetting, throughput
-from tests.benchmarks.sides import KAFKA, OURS, STARTS
+from tests.benchmarks.results import Results, one_line, sides_of
+from tests.benchmarks.sides import STARTS
 
 #: Errors of one measure: its client failed, or no broker answered.
 FAILURES = (subprocess.CalledProcessError, OSError)
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 
 
-def one_round(number: int, name: str, measures: Sequence[Measure], table: Table) -> None:
+def one_round(number: int, name: str, measures: Sequence[Measure], results: Results) -> None:
     """Run the measures of one side once, on one cluster for each number of brokers.
 
     A warm-up run precedes them: a JVM has to compile hot code, and both sides create their
@@ -42,12 +42,12 @@ def one_round(number: int, name: str, measures: Sequence[Measure], table: Table)
                     try:
                         figures = item.take(side)
                     except FAILURES as error:
-                        table.failures.append(f"{item.name}, {name}: {error}")
+                        results.failures.append(f"{item.name}, {name}: {error}")
                         print(
                             f"round {number}  {name:12}  {item.name}: failed: {error}", flush=True
                         )
                         continue
-                    table.add(item.name, name, figures)
+                    results.add(item.name, name, number, figures)
                     print(
                         f"round {number}  {name:12}  {item.name}: {one_line(figures)}  "
                         f"(load before {load:.1f})",
@@ -65,23 +65,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [measure for measure in MEASURES if re.search(asked.only, measure.name)]
     if not chosen:
         parser.error(f"no measure has {asked.only!r}: {', '.join(m.name for m in MEASURES)}")
+    # Downloads are made before the first round.
     try:
         kafka.jars()
     except kafka.MavenMissing as error:
         raise SystemExit(str(error)) from error
     _let_open_many_files()
-    table = Table()
+    # One cluster serves all measures of the same number of brokers.
     ordered = sorted(chosen, key=lambda item: item.brokers)
-    print(f"{ROUNDS} rounds, {RECORDS:,} records in each throughput")
+    results = Results(benchmark="brokers", rounds=ROUNDS, setting={"records": RECORDS})
+    print(
+        f"{ROUNDS} rounds, {RECORDS:,} records in each throughput; results in {results.path()}",
+        flush=True,
+    )
+    # Results so far are kept if the run is interrupted.
     for number in range(1, ROUNDS + 1):
-        # The order alternates, so that a machine that slows down affects both sides.
-        for name in (KAFKA, OURS) if number % 2 else (OURS, KAFKA):
-            one_round(number, name, ordered, table)
-    print(f"\nmedians{'':19} {OURS:>12} {KAFKA:>12}    ratio")
-    for line in table.lines():
+        for name in sides_of(number):
+            one_round(number, name, ordered, results)
+            results.write()
+    print()
+    for line in results.lines():
         print(line)
-    if table.failures:
-        raise SystemExit("\n".join(("failed:", *table.failures)))
+    if results.failures:
+        raise SystemExit("\n".join(("failed:", *results.failures)))
 
 
 def _let_open_many_files() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tests.benchmarks import many_connections
-from tests.benchmarks.figures import Figures
 from tests.benchmarks.load import RECORD_BYTES, Answer, ClientLoad
 from tests.benchmarks.load_process import run
 from tests.benchmarks.processes import cpu_seconds, peak_resident_mb, resident_mb
+from tests.benchmarks.results import Figures
 from tests.benchmarks.sides import BenchmarkSide
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "400000"))

@@ -8,11 +8,13 @@ from the partition's slice.
 
 import bisect
 import itertools
+import os
+import signal
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
+from tidemark_devcluster import processes
 from tidemark_operator.controller.state.model import PartitionRow
 from tidemark_operator.controller.state.rows import decode_row
 
@@ -53,6 +56,9 @@ class SteadyWriter:
                 # and doubles its pause with each (10 s by default). Here the same broker is killed
                 # again sooner than that, which is not a realistic operation.
                 "reconnect.backoff.max.ms": 500,
+                # A paused broker keeps its connections. By default the client would wait a minute
+                # for the answers on them, although it knows the new leader.
+                "socket.timeout.ms": 1000,
             }
         )
         self._thread = threading.Thread(target=self._run, name="writer")
@@ -141,14 +147,40 @@ class Outages:
 
     def kill(self, node: int) -> float:
         """kill -9 of the leader; seconds until another one is elected."""
-        began_s = time.monotonic()
         self.cluster.local.kill_broker(node)
+        return self._elected(node)
+
+    def _elected(self, node: int) -> float:
+        """Wait for another leader than ``node``; return the seconds."""
+        began_s = time.monotonic()
         # -1 is a partition without a leader.
         while self.row().leader in (node, -1):
             if time.monotonic() - began_s > TIMEOUT_S:
                 raise TimeoutError(f"no leader was elected for broker {node}")
             time.sleep(_POLL_S)
         return time.monotonic() - began_s
+
+    def pause(self, node: int) -> float:
+        """SIGSTOP of the leader, as a stalled machine; seconds until another one is elected."""
+        self._signal(node, signal.SIGSTOP)
+        try:
+            return self._elected(node)
+        except TimeoutError:
+            self.resume(node)
+            raise
+
+    def resume(self, node: int) -> float:
+        """SIGCONT; seconds until the broker is back, in sync."""
+        began_s = time.monotonic()
+        self._signal(node, signal.SIGCONT)
+        self.settle()
+        return time.monotonic() - began_s
+
+    def _signal(self, node: int, number: signal.Signals) -> None:
+        record = processes.find(self.cluster.local.layout, f"broker-{node}")
+        if record is None:
+            raise LookupError(f"broker {node} does not run")
+        os.kill(record.pid, number)
 
     def start(self, node: int) -> float:
         """Seconds until a stopped broker is back, in sync."""
@@ -159,9 +191,16 @@ class Outages:
 
 
 @contextmanager
-def written_to(cluster: RunningCluster) -> Iterator[Outages]:
-    """A topic with a replica on each of three brokers, a writer; the writer is stopped at the end,
-    and the records that it failed to write are in ``writer.errors``."""
+def written_to(cluster: RunningCluster, partitions: int = 1) -> Iterator[Outages]:
+    """Write to a topic with a replica on each of three brokers until the block ends.
+
+    The records that failed are in ``writer.errors``. With more ``partitions`` the cluster has a
+    second topic with the others, to which nothing is written.
+    """
+    if partitions > 1:
+        cluster.new_topic(
+            partitions=partitions - 1, replicationFactor=BROKERS, tiering={"enabled": False}
+        )
     topic = cluster.new_topic(config={"min.insync.replicas": "2"})
     writer = SteadyWriter(cluster.bootstrap, topic)
     try:
@@ -186,15 +225,25 @@ def distribution(seconds: list[float]) -> str:
 _POINTS = {"p50": 50, "p90": 90, "p99": 99}
 
 
-def measure(work: Callable[[Outages], str], what: str) -> None:
+def measure(
+    work: Callable[[Outages], str],
+    what: str,
+    *,
+    partitions: int = 1,
+    operator_options: Sequence[str] = (),
+) -> None:
     """Run it on a cluster of its own, then print its line of figures; fails if a record did."""
+    # The cluster's processes end with the block.
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
         print(f"starting a control plane, the operator and {BROKERS} brokers", flush=True)
         with (
-            run_cluster(Path(folder) / "cluster", brokers=BROKERS) as cluster,
-            written_to(cluster) as outages,
+            run_cluster(
+                Path(folder) / "cluster", brokers=BROKERS, operator_options=operator_options
+            ) as cluster,
+            written_to(cluster, partitions) as outages,
         ):
             figures = work(outages)
+    # The writer has stopped, so every record is acknowledged or failed.
     failed = len(outages.writer.errors)
     print(f"{what}  {figures}  acknowledged {len(outages.writer.acknowledged)}  failed {failed}")
     if failed:

@@ -3,7 +3,7 @@ processes."""
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,13 +114,18 @@ def _unnamed(cluster: RunningCluster) -> list[str]:
 
 @contextmanager
 def run_cluster(
-    folder: Path, *, brokers: int = 3, tier: str = "directory", engine: str = TIDEMARK
+    folder: Path,
+    *,
+    brokers: int = 3,
+    tier: str = "directory",
+    engine: str = TIDEMARK,
+    operator_options: Sequence[str] = (),
 ) -> Iterator[RunningCluster]:
     """Start a cluster in ``folder`` and stop it at the end."""
     layout = Layout(folder)
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier=tier, engine=engine)
-    local = LocalCluster(layout, settings, lambda _: None)
+    local = LocalCluster(layout, settings, lambda _: None, operator_options=operator_options)
     # A cluster that failed to start has processes as well, so stop covers the start.
     try:
         local.start(brokers=brokers)

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 
 from tidemark_operator.listener.standby_discovery import BrokerSearches
 
-#: Seconds in which a broker without any connection may reconnect.
-GRACE_S = 1.5
+#: Seconds in which a broker without any connection may reconnect. It tries after 0.1 and 0.2 s.
+GRACE_S = 0.75
 #: A broker that was silent before the term has at least this long after the first one reaches it:
 #: more than a broker needs that retries every second.
 RETURN_S = 2.0

@@ -8,26 +8,23 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from tests import apache_kafka as kafka
-from tests.benchmarks.figures import Figures, one_line
 from tests.benchmarks.latency.requests import MODULE, OpenLoop, Requests, run
 from tests.benchmarks.latency.rounds import (
     LATENCY_MEASURES,
     LOAD,
     LatencyMeasure,
-    LatencyResults,
-    results_path,
     rotated,
-    sides_of,
+    summary,
 )
 from tests.benchmarks.latency.stalls import read_events, report
 from tests.benchmarks.load import ClientLoad
 from tests.benchmarks.load_process import run as run_load
 from tests.benchmarks.processes import cpu_seconds
+from tests.benchmarks.results import SUSTAINED, Figures, Results, one_line, sides_of
 from tests.benchmarks.sides import STARTS, BenchmarkSide, start_tidemark
 from tests.suites.packages import Missing, go_program
 
@@ -79,7 +76,7 @@ def take(
         side.delete(name)
     return requests, {
         **requests.figures(),
-        "sustained": float(requests.is_sustained(measure.rate)),
+        SUSTAINED: float(requests.is_sustained(measure.rate)),
         **client,
         "broker CPU-s": broker_cpu_s,
     }
@@ -116,7 +113,7 @@ def one_round(
     name: str,
     measures: Sequence[LatencyMeasure],
     sizes: LatencySizes,
-    results: LatencyResults,
+    results: Results,
 ) -> None:
     """Run the measures of one side once, on one cluster for each replication factor."""
     for replicas, chosen in _by_replicas(measures):
@@ -135,17 +132,19 @@ def one_round(
                         results.failures.append(f"{measure}, {name}: {error}")
                         print(f"{prefix}: failed: {error}", flush=True)
                         continue
-                    results.add(measure, name, number, figures)
+                    results.add(str(measure), name, number, figures)
                     # One line of progress for each measure.
-                    kept_up = "" if figures["sustained"] else "  RATE NOT SUSTAINED"
-                    line = one_line({k: v for k, v in figures.items() if k != "sustained"})
-                    print(f"{prefix}: {line}{kept_up}  (load before {load:.1f})", flush=True)
+                    kept_up = "" if figures[SUSTAINED] else "  RATE NOT SUSTAINED"
+                    print(
+                        f"{prefix}: {one_line(figures)}{kept_up}  (load before {load:.1f})",
+                        flush=True,
+                    )
             finally:
                 side.stop()
 
 
 def record_stalls(
-    measures: Sequence[LatencyMeasure], sizes: LatencySizes, results: LatencyResults
+    measures: Sequence[LatencyMeasure], sizes: LatencySizes, results: Results
 ) -> None:
     """Run the measures on brokers of ours that record their stalls, and print the largest ones."""
     for replicas, chosen in _by_replicas(measures):
@@ -188,20 +187,21 @@ def _by_replicas(
 
 
 def measure_all(
-    measures: Sequence[LatencyMeasure], sizes: LatencySizes, path: Path, *, stalls: bool = True
-) -> LatencyResults:
-    """Alternate the two sides, then record the stalls of ours. Results so far are in ``path``."""
-    results = LatencyResults(sizes.rounds)
-    write = partial(results.write, path, asdict(sizes))
+    measures: Sequence[LatencyMeasure],
+    sizes: LatencySizes,
+    results: Results,
+    *,
+    stalls: bool = True,
+) -> None:
+    """Alternate the two sides, then record the stalls of ours. Results are written meanwhile."""
     for number in range(1, sizes.rounds + 1):
         for name in sides_of(number):
             one_round(number, name, measures, sizes, results)
-            write()
+            results.write()
     if stalls:
         print("\nwhat the slowest requests of Tidemark coincide with", flush=True)
         record_stalls(measures, sizes, results)
-    write()
-    return results
+    results.write()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -225,15 +225,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         go_program(MODULE)
     except (kafka.MavenMissing, Missing) as error:
         raise SystemExit(str(error)) from error
-    path = results_path()
+    results = Results(benchmark="latency", rounds=sizes.rounds, setting=asdict(sizes))
     print(
-        f"{len(measures)} measures, {sizes.rounds} rounds of {sizes.seconds:g} s; results in {path}"
+        f"{len(measures)} measures, {sizes.rounds} rounds of {sizes.seconds:g} s; "
+        f"results in {results.path()}"
     )
-    results = measure_all(measures, sizes, path, stalls=not asked.without_stalls)
+    measure_all(measures, sizes, results, stalls=not asked.without_stalls)
     print()
     for line in results.lines():
         print(line)
-    print(results.summary())
+    print(summary(results))
     if results.failures:
         raise SystemExit("\n".join(("failed:", *results.failures)))
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.figures import Figures
 from tests.benchmarks.load import RECORD_BYTES
+from tests.benchmarks.results import Figures
 from tests.suites.packages import go_program
 
 MODULE = Path(__file__).with_name("go")

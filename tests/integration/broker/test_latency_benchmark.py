@@ -1,13 +1,16 @@
 """``make bench-latency`` at its smallest: figures of both sides, recorded stalls, and the file."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import results as results_module
 from tests.benchmarks.latency.__main__ import LatencySizes, measure_all
 from tests.benchmarks.latency.requests import MODULE
 from tests.benchmarks.latency.rounds import LATENCY_MEASURES
+from tests.benchmarks.results import Results
 from tests.benchmarks.sides import KAFKA, OURS
 from tests.kafka_programs import kafka_jars
 from tests.suites.packages import Missing, go_program
@@ -15,7 +18,9 @@ from tests.suites.packages import Missing, go_program
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.java]
 
 
-def test_latency_benchmark_measures_both_sides(tmp_path: Path) -> None:
+def test_latency_benchmark_measures_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kafka_jars()
     try:
         go_program(MODULE)
@@ -29,8 +34,9 @@ def test_latency_benchmark_measures_both_sides(tmp_path: Path) -> None:
         if (item.rate, item.replicas, item.partitions, item.linger_ms) == (1_000, 1, 1, 0)
         and item.after == "rest"
     )
-    path = tmp_path / "latency.json"
-    results = measure_all([measure], sizes, path)
+    results = Results(benchmark="latency", rounds=1, setting=asdict(sizes))
+    monkeypatch.setattr(results_module, "FOLDER", tmp_path)
+    measure_all([measure], sizes, results)
     assert results.failures == []
     assert set(results.figures[str(measure)]) == {OURS, KAFKA}
     for side in (OURS, KAFKA):
@@ -44,6 +50,6 @@ def test_latency_benchmark_measures_both_sides(tmp_path: Path) -> None:
         assert figures["broker CPU-s"] > 0
     # The last line counts the slow requests that no event explains.
     assert results.stalls[str(measure)][-1].endswith("of 10 slow requests")
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = json.loads(results.path().read_text(encoding="utf-8"))
     assert stored["setting"]["rounds"] == 1
     assert set(stored["stalls"]) == {str(measure)}

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import gc
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -14,14 +13,9 @@ import numpy as np
 import pytest
 import uvloop
 
-from tests.benchmarks.latency import rounds, stall_recorder
+from tests.benchmarks.latency import stall_recorder
 from tests.benchmarks.latency.requests import OpenLoop, Requests, percentile
-from tests.benchmarks.latency.rounds import (
-    LATENCY_MEASURES,
-    LatencyResults,
-    rotated,
-    sides_of,
-)
+from tests.benchmarks.latency.rounds import LATENCY_MEASURES, rotated, summary
 from tests.benchmarks.latency.stall_recorder import StallRecorder, label_of
 from tests.benchmarks.latency.stalls import (
     StallEvent,
@@ -31,6 +25,7 @@ from tests.benchmarks.latency.stalls import (
     report,
     write_events,
 )
+from tests.benchmarks.results import SUSTAINED, Results, sides_of
 from tests.benchmarks.sides import KAFKA, OURS
 
 MS = 1_000_000
@@ -206,42 +201,13 @@ def test_rounds_alternate_the_sides_and_rotate_the_measures() -> None:
     assert len(set(map(str, LATENCY_MEASURES))) == len(LATENCY_MEASURES) == 64
 
 
-def results() -> LatencyResults:
-    """Three rounds of one measure. Ours does not sustain the rate in the last two."""
-    found = LatencyResults(3)
+def test_last_line_has_the_ratios_and_the_rates_that_were_not_sustained() -> None:
+    results = Results(benchmark="latency", rounds=3)
     for number, (ours, theirs) in enumerate(((2.0, 4.0), (9.0, 3.0), (6.0, 6.0)), 1):
         for side, value in ((OURS, ours), (KAFKA, theirs)):
-            figures = {"p99 ms": value, "failed": 0.0}
-            figures["sustained"] = float(side == KAFKA or number == 1)
-            found.add(LATENCY_MEASURES[0], side, number, figures)
-    return found
-
-
-def test_ratios_are_of_rounds_with_their_range() -> None:
-    name = "1,000/s, RF 1, 1 partition, linger 0 ms, after a throughput load"
-    header, measure, p99, failed, unsustained = results().lines()
-    assert header.split()[:3] == ["Tidemark", "Apache", "Kafka"]
-    assert measure == name
-    # Medians of 2, 9, 6 and of 4, 3, 6; ratios 0.5, 3 and 1.
-    assert p99.split(maxsplit=5) == ["p99", "ms", "6.00", "4.00", "1.00", "(0.50 to 3.00)"]
-    assert failed.split() == ["failed", "0.00", "0.00", "-"]
-    assert unsustained == "  Tidemark did not sustain the rate in 2 rounds"
-    assert results().summary() == (
+            figures = {"p99 ms": value, SUSTAINED: float(side == KAFKA or number == 1)}
+            results.add(str(LATENCY_MEASURES[0]), side, number, figures)
+    assert summary(results) == (
         "ratios of latency: 1 measures, 3 rounds; p99 1.00 (1.00 to 1.00); "
         "Tidemark did not sustain 1; Apache Kafka did not sustain 0"
     )
-
-
-def test_results_are_bound_to_commit_machine_and_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Java is not needed for this.
-    monkeypatch.setattr(rounds, "_output", lambda *command: f"{command[0]} said this")
-    results().write(tmp_path / "folder" / "file.json", {"seconds": 1})
-    stored = json.loads((tmp_path / "folder" / "file.json").read_text(encoding="utf-8"))
-    assert stored["commit"] == "git said this"
-    assert stored["cores"] == os.cpu_count()
-    assert {"kafka", "java", "franz-go", "python", "uvloop", "tidemark"} == set(stored["versions"])
-    assert stored["versions"]["franz-go"].startswith("v1.")
-    (measure,) = stored["figures"].values()
-    assert [figures["p99 ms"] for figures in measure[OURS].values()] == [2.0, 9.0, 6.0]
