@@ -21,7 +21,7 @@ NO_LEADER = LeaderIdAndEpoch()
 
 @dataclass(slots=True, kw_only=True)
 class NodeEndpoint:
-    """Endpoint of such a leader (KIP-951)."""
+    """Endpoint of a broker in Metadata, or of a leader that LeaderIdAndEpoch names (KIP-951)."""
 
     node_id: int
     host: str

@@ -150,16 +150,14 @@ async def _altered(
         else:
             changes[key] = _change(*key, settings_of(resource), replaces_all=replaces_all)
         # Let other requests run: a request may contain thousands of resources.
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
     # One call for all changes, so that the operator can apply them together.
     results = await forward(
         call, tuple(changes.values()), wait_s=_ASK_S, validate_only=validate_only
     )
     for key, result in zip(changes, results, strict=True):
         outcomes[key] = error_of(result.error_code), result.error_message
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
     # A client that describes the resource next on this connection must find the new values.
     if not validate_only:
         await _follow(changes, outcomes, call)

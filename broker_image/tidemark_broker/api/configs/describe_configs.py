@@ -57,27 +57,6 @@ _BARE_BYTES, _KEY_BYTES = 200, 400
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeConfigsSynonym:
-    """A fallback key. ``source`` is Kafka's ``ConfigSource``."""
-
-    name: str
-    value: str | None
-    source: int
-
-
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsResourceResult:
-    name: str
-    value: str | None
-    read_only: bool
-    config_source: int
-    config_type: int
-    documentation: str | None
-    synonyms: tuple[DescribeConfigsSynonym, ...] = ()
-    is_sensitive: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
 class DescribeConfigsResult:
     """Result of one topic, group or broker."""
 
@@ -85,7 +64,7 @@ class DescribeConfigsResult:
     error_message: str | None
     resource_type: int
     resource_name: str
-    configs: tuple[DescribeConfigsResourceResult, ...] = ()
+    configs: tuple[DescribedConfig, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,7 +144,7 @@ def _result(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=tuple(
-            _key(key, request) for key in found if selected is None or key.name in selected
+            _shown(key, request) for key in found if selected is None or key.name in selected
         ),
     )
 
@@ -217,20 +196,13 @@ def _described(kind: int, name: str, call: Call) -> Iterable[DescribedConfig]:
     return broker_configs(cluster.cluster_config, services.entries)
 
 
-def _key(key: DescribedConfig, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
-    synonyms = key.synonyms if request.include_synonyms else ()
-    return DescribeConfigsResourceResult(
-        name=key.name,
-        value=key.value,
-        read_only=key.read_only,
-        config_source=key.source,
-        config_type=key.type,
-        documentation=key.documentation if request.include_documentation else None,
-        synonyms=tuple(
-            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
-            for synonym in synonyms
-        ),
-    )
+def _shown(key: DescribedConfig, request: DescribeConfigsRequest) -> DescribedConfig:
+    """Remove the parts of a key that the request does not include."""
+    if not request.include_synonyms:
+        key.synonyms = ()
+    if not request.include_documentation:
+        key.documentation = None
+    return key
 
 
 DESCRIBE = Api(describe_configs, versions=(1, 4), open_ended=True)

@@ -38,26 +38,30 @@ _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7
 _ENABLE = "remote.storage.enable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ConfigSynonym:
-    """A key from which a value may be taken."""
+    """A key from which a value may be taken, as an answer contains it."""
 
     name: str
     value: str | None
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DescribedConfig:
-    """One key. ``synonyms`` are in descending precedence. ``read_only``: no client can set it."""
+    """One key, as an answer contains it.
+
+    ``synonyms`` are in descending precedence. ``read_only``: no client can set it.
+    """
 
     name: str
     value: str | None
-    source: ConfigSource
-    type: int
-    documentation: str
+    config_source: ConfigSource
+    config_type: int
+    documentation: str | None
     synonyms: tuple[ConfigSynonym, ...]
     read_only: bool = False
+    is_sensitive: bool = False
 
 
 def topic_configs(
@@ -130,8 +134,8 @@ def logger_configs(levels: Iterable[tuple[str, str]]) -> Iterator[DescribedConfi
         yield DescribedConfig(
             name=name,
             value=level,
-            source=ConfigSource.LOGGER,
-            type=_TYPES["string"],
+            config_source=ConfigSource.LOGGER,
+            config_type=_TYPES["string"],
             documentation="",
             synonyms=(),
         )
@@ -154,8 +158,8 @@ def _described(key: ConfigKey, synonyms: tuple[ConfigSynonym, ...]) -> Described
     return DescribedConfig(
         name=key.name,
         value=first.value,
-        source=first.source,
-        type=_TYPES.get(key.type.name, _TYPES["string"]),
+        config_source=first.source,
+        config_type=_TYPES.get(key.type.name, _TYPES["string"]),
         documentation=key.meaning or f"{key.name} {key.reason}",
         synonyms=synonyms,
     )

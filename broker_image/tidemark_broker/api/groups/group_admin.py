@@ -178,8 +178,7 @@ async def describe_groups(request: DescribeGroupsRequest, call: Call) -> Describ
             described.authorized_operations = call.client.operations(ResourceType.GROUP, group_id)
         groups.append(described)
         # Let other requests run, since a group may have thousands of members.
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
     return DescribeGroupsResponse(groups=tuple(groups))
 
 

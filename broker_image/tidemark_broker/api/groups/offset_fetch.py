@@ -284,8 +284,7 @@ async def _all(known: _Known, call: Call) -> list[OffsetFetchResponseTopic]:
     # Pending offsets are listed as well, since the client must know that they are unstable.
     for of in (*known.offsets, *known.unstable):
         by_topic.setdefault(of.topic, []).append(of.partition)
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
     denied = await call.denied(Operation.DESCRIBE, by_topic)
     topics = []
     for name, numbers in sorted(by_topic.items()):

@@ -160,8 +160,7 @@ async def describe(request: DescribeAclsRequest, call: Call) -> DescribeAclsResp
     for user in users_by_name.values():
         _add(acl_filter, user, grouped)
         # A cluster may have thousands of users, so the loop yields.
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
     return DescribeAclsResponse(resources=tuple(await call.time_slice.collect(_resources(grouped))))
 
 

@@ -267,7 +267,7 @@ def _configs(topic: CreatableTopic, call: Call) -> tuple[CreatableTopicConfigs, 
     given = {config.name: config.value for config in topic.configs if config.value is not None}
     described = topic_configs(given, call.services.cluster.cluster_config, call.services.entries)
     return tuple(
-        CreatableTopicConfigs(name=key.name, value=key.value, config_source=key.source)
+        CreatableTopicConfigs(name=key.name, value=key.value, config_source=key.config_source)
         for key in described
     )
 

@@ -90,10 +90,8 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
         refused = refused or _over_quota(identity, names[identity], call)
         if refused is not None:
             answers[identity] = refused
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
-    if call.time_slice.is_over:
-        await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
+    await call.time_slice.renew_if_over()
     # Topics without an error are deleted together and share the rest of the time-out.
     left = {identity: name for identity, name in names.items() if identity not in answers}
     wait_s = milliseconds(request.timeout) / 1000

@@ -25,23 +25,17 @@ from tidemark.wire import control
 from tidemark_broker.api.endpoints import reachable
 from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
+from tidemark_broker.api.topics.metadata import MetadataResponsePartition
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.security.acls import Operation, ResourceType
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsResponsePartition:
-    """One partition, as broker ids; -1 for no leader."""
+class DescribeTopicPartitionsResponsePartition(MetadataResponsePartition):
+    """One partition as in Metadata, with the replicas of KIP-966."""
 
-    error_code: ErrorCode
-    partition_index: int
-    leader_id: int
-    leader_epoch: int
-    replica_nodes: tuple[int, ...]
-    isr_nodes: tuple[int, ...]
     eligible_leader_replicas: tuple[int, ...]
     last_known_elr: tuple[int, ...]
-    offline_replicas: tuple[int, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,8 +93,7 @@ async def handle(
         if not page.take(name, starts_at if name == first else 0, is_named=bool(requested)):
             break
         # Let other requests run between topics.
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
     # Hidden topics are appended to each page; they have no partitions and need no cursor.
     failed = ErrorCode.topic_authorization_failed
     hidden = sorted(denied) if requested else []

@@ -40,7 +40,7 @@ from kio.schema.metadata.v13 import request as v13
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
 from tidemark.wire.entity import wire
-from tidemark_broker.api.endpoints import reachable, registered_at
+from tidemark_broker.api.endpoints import NodeEndpoint, reachable, registered_at
 from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
@@ -55,21 +55,6 @@ _BY_ID_SINCE = 12
 _LISTENER_NOT_FOUND_SINCE = 6
 #: Longest wait for the logs of a new topic to open.
 _OPEN_S = 1.0
-
-
-@dataclass(slots=True, kw_only=True)
-class MetadataResponseBroker:
-    """A registered, unfenced broker.
-
-    If all brokers are fenced, as during a restart of the whole cluster, each registered broker is
-    listed. A client that receives no broker forgets those it knew, and may not query any for
-    minutes (librdkafka, issue 5301).
-    """
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,10 +92,14 @@ class MetadataResponseTopic:
 class MetadataResponse(ThrottledAnswer):
     """Answer. ``controller_id`` is the broker to name as controller, -1 for none.
 
+    ``brokers`` are registered and unfenced. If all are fenced, as during a restart of the whole
+    cluster, each registered broker is listed. A client that receives no broker forgets those it
+    knew, and may not query any for minutes (librdkafka, issue 5301).
+
     ``error_code`` is for Kafka's REBOOTSTRAP_REQUIRED (KIP-1102) and is never set here.
     """
 
-    brokers: tuple[MetadataResponseBroker, ...] = ()
+    brokers: tuple[NodeEndpoint, ...] = ()
     cluster_id: str | None = None
     controller_id: int = -1
     topics: tuple[MetadataResponseTopic, ...]
@@ -149,7 +138,7 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         # If all brokers are fenced, the registered ones, since a client without any broker is
         # stuck.
         brokers=tuple(
-            MetadataResponseBroker(
+            NodeEndpoint(
                 node_id=node, host=end.host, port=end.port, rack=cluster.brokers[node].rack
             )
             for node, end in (live or registered_at(cluster, listener)).items()
@@ -256,8 +245,7 @@ async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
             else:
                 denied.add(name)
         # Let other requests run, since a request may name thousands of topics.
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
     return denied
 
 

@@ -269,11 +269,9 @@ async def add_partitions(
     if call.version < _BROKERS_SINCE:
         transaction = _of_producer(request)
         # A request may name thousands of partitions, so long loops hand the event loop back.
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
         await _of_client(transaction, call)
-        if call.time_slice.is_over:
-            await call.time_slice.renew()
+        await call.time_slice.renew_if_over()
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=transaction.results())
     if not call.client.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.cluster_authorization_failed)
@@ -288,8 +286,7 @@ async def add_partitions(
                     transactional_id=entry.transactional_id, topic_results=transaction.results()
                 )
             )
-            if call.time_slice.is_over:
-                await call.time_slice.renew()
+            await call.time_slice.renew_if_over()
     return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
 
 

@@ -322,8 +322,7 @@ async def _partition(
     ``returned`` is the number of producers that are already in the response.
     """
     # Let other requests run between partitions.
-    if call.time_slice.is_over:
-        await call.time_slice.renew()
+    await call.time_slice.renew_if_over()
     if refused is not ErrorCode.none:
         return PartitionResponse(partition_index=index, error_code=refused)
     # The answer must fit in memory; admin clients can split their request.
