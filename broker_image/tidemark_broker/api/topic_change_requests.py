@@ -5,7 +5,7 @@ least on this broker. The handler therefore waits until this broker's metadata h
 the client allows, and answers REQUEST_TIMED_OUT otherwise, as Kafka does.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -79,10 +79,3 @@ def is_led(topic: TopicMetadata | None, partitions: int, call: Call) -> bool:
         return False
     replicas = call.services.replicas
     return all(replicas.is_led(topic.topic_id, row) for row in topic.partitions.values())
-
-
-def with_each(
-    names: Sequence[str], results: Sequence[TopicChangeResult]
-) -> Mapping[str, TopicChangeResult]:
-    """Return the results by name."""
-    return dict(zip(names, results, strict=True))

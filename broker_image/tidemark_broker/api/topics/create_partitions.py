@@ -29,7 +29,6 @@ from tidemark_broker.api.topic_change_requests import (
     forward,
     is_led,
     wait_until_known,
-    with_each,
 )
 from tidemark_broker.security.acls import Operation
 
@@ -108,11 +107,12 @@ async def _grown(
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s
-    names = [topic.name for topic in topics]
     # One call for all topics, so that the operator can apply them together.
     changes = await call.time_slice.collect(_change(topic) for topic in topics)
     outcomes = await forward(call, changes, wait_s=wait_s, validate_only=validate_only)
-    results = dict(with_each(names, outcomes))
+    results: dict[str, TopicChangeResult] = {
+        topic.name: result for topic, result in zip(topics, outcomes, strict=True)
+    }
     # Partitions without leaders would fail the client's next Produce, so the answer waits for them.
     if not validate_only:
         made = [name for name, result in results.items() if not result.error_code]

@@ -48,7 +48,6 @@ from tidemark_broker.api.topic_change_requests import (
     forward,
     is_led,
     wait_until_known,
-    with_each,
 )
 from tidemark_broker.security.acls import Operation, ResourceType
 
@@ -185,7 +184,7 @@ async def _created(
         outcomes = await forward(
             call, [changes[name] for name in pending], wait_s=left_s, validate_only=validate_only
         )
-        results.update(with_each(pending, outcomes))
+        results.update(zip(pending, outcomes, strict=True))
         pending = [name for name in pending if _is_being_deleted(results[name], name, call)]
         again = again.failed(loop.time())
         if not pending or until_s < again.until_s:

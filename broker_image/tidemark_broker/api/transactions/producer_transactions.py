@@ -84,10 +84,8 @@ class InitProducerIdResponse(ThrottledAnswer):
 async def init_producer_id(request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
     """Assign or confirm the identity of a producer."""
     decision = await _init(request, call)
-    error = decision.error
     # KIP-588: older clients only know INVALID_PRODUCER_EPOCH, which is fatal for them too.
-    if error is ErrorCode.producer_fenced and call.version < _INIT_FENCED_SINCE:
-        error = ErrorCode.invalid_producer_epoch
+    error = _as_known(decision.error, call, since=_INIT_FENCED_SINCE)
     if error is not ErrorCode.none or decision.producer is None:
         return InitProducerIdResponse(error_code=error)
     return InitProducerIdResponse(
