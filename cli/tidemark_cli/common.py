@@ -55,13 +55,13 @@ class ApiOptions:
             fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
 
 
-console = Console()
-errors = Console(stderr=True)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
 
 
 def fail(message: str) -> NoReturn:
     """Print a message on standard error and exit with status 1."""
-    errors.print(f"[red]error:[/red] {escape(message)}", highlight=False)
+    errors.print(f"[red]error:[/red] {escape(message)}")
     raise typer.Exit(1)
 
 
@@ -99,7 +99,7 @@ def open_cluster(directory: Path, otherwise: str = "") -> "LocalCluster":
             f"there is no cluster in {layout.root}; start one with: tidemark up --dir {directory}"
         )
         fail(missing + otherwise)
-    return LocalCluster(layout, settings, lambda line: console.print(line, highlight=False))
+    return LocalCluster(layout, settings, console.print)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

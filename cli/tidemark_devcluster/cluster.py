@@ -307,17 +307,13 @@ class LocalCluster:
         unfenced.
         """
         for node_id in node_ids:
-            self.declare_broker(node_id)
+            self.brokers.declare_broker(node_id)
         for record in self.brokers.start(node_ids):
             self._say(f"{record.name} ready at {record.ready['listener']} (process {record.pid})")
 
     def start_broker(self, node_id: int) -> None:
         """Start one broker, see :meth:`start_brokers`."""
         self.start_brokers([node_id])
-
-    def declare_broker(self, node_id: int) -> None:
-        """Prepare a broker's first start."""
-        self.brokers.declare_broker(node_id)
 
     def stop_broker(self, node_id: int) -> bool:
         """Shut a broker down cleanly; return False if it had to be killed or did not run."""

@@ -71,35 +71,22 @@ def ensure(
     environment: Mapping[str, str] | None = None,
     ready: Ready | None = None,
 ) -> ProcessRecord:
-    """Return the process of this name; start it if it does not run.
-
-    The arguments are those of :func:`spawn`. If another ``tidemark`` started the process and did
-    not see it ready, because it was killed or still waits, this call waits for it.
-    """
-    running = find(layout, name)
-    # A process that runs but was never seen ready is waited for, not started twice.
-    if running is None:
-        return spawn(
-            layout, name, command, timeout_s=timeout_s, environment=environment, ready=ready
-        )
-    return running if running.ready else _once_ready(layout, running, timeout_s, ready)
-
-
-def spawn(
-    layout: Layout,
-    name: str,
-    command: Sequence[str],
-    *,
-    timeout_s: float,
-    environment: Mapping[str, str] | None = None,
-    ready: Ready | None = None,
-) -> ProcessRecord:
-    """Start a process in its own session and wait until it is ready.
+    """Return the process of this name; if it does not run, start it and wait until it is ready.
 
     It is ready when it prints the JSON line ``{"ready": true, …}``, or for a program without one,
     when ``ready`` returns a value. Raises :class:`ProcessStartError` if it ends or is not ready
     after ``timeout_s`` seconds. It is then stopped, as it is if the wait is interrupted.
     """
+    # Another ``tidemark`` may have started it and not have seen it ready, because that was killed
+    # or still waits: it is waited for, not started twice.
+    record = find(layout, name) or _spawn(layout, name, command, environment or {})
+    return record if record.ready else _once_ready(layout, record, timeout_s, ready)
+
+
+def _spawn(
+    layout: Layout, name: str, command: Sequence[str], environment: Mapping[str, str]
+) -> ProcessRecord:
+    """Start a process in its own session, and record it."""
     ready_path = layout.ready(name)
     ready_path.unlink(missing_ok=True)
     with ready_path.open("wb") as out, layout.log(name).open("ab") as err:
@@ -109,10 +96,10 @@ def spawn(
             stdout=out,
             stderr=err,
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **environment},
         )
     # Recorded before it is ready, so that another ``tidemark`` finds and can stop it.
-    return _once_ready(layout, adopt(layout, name, child, {}), timeout_s, ready)
+    return adopt(layout, name, child, {})
 
 
 def _once_ready(

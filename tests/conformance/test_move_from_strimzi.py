@@ -170,7 +170,7 @@ def tidemark_brokers(folder: Path) -> Iterator[RunningCluster]:
         )
         # The listener replaces the one without authentication before a broker starts.
         for node, port in zip((1, 2, 3), free_ports(3), strict=True):
-            local.declare_broker(node)
+            local.brokers.declare_broker(node)
             path = layout.broker_config(node)
             listener = {
                 "listeners": f"CLIENTS://127.0.0.1:{port}",

@@ -145,7 +145,7 @@ def _configure(local: LocalCluster, entries: Mapping[str, str]) -> None:
 
 def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str, str]) -> str:
     """A broker that is not started yet, on the port that the suite needs; where it will listen."""
-    local.declare_broker(node)
+    local.brokers.declare_broker(node)
     path = local.layout.broker_config(node)
     settings = read_json(path) or {}
     # Suites expect Kafka's own setting: records dated 1970 would otherwise expire at once.

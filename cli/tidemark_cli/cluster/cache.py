@@ -31,14 +31,14 @@ def cache(
             _print(folder, "  (Go's, shared with other projects: go clean -cache -modcache)")
     if not clear:
         if folders:
-            console.print("remove the first ones with: tidemark cache --clear", highlight=False)
+            console.print("remove the first ones with: tidemark cache --clear")
         return
     locks = root / "locks"
     # A build holds a lock below this folder, and would fail if its files disappeared.
     if locks.exists() and _is_building(locks):
         fail("a build is running: wait for it, then repeat the command")
     shutil.rmtree(root, ignore_errors=True)
-    console.print(f"removed {root}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"removed {root}", markup=False, soft_wrap=True)
 
 
 def _is_building(locks: Path) -> bool:
@@ -54,7 +54,7 @@ def _is_building(locks: Path) -> bool:
 
 def _print(folder: Path, note: str = "") -> None:
     line = f"{size_text(bytes_of(folder)):>10}  {folder}{note}"
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(line, markup=False, soft_wrap=True)
 
 
 def _go_caches() -> list[Path]:

@@ -65,7 +65,7 @@ def up(
         )
     # Standard output has only the JSON object, so progress goes to standard error.
     out = errors if output == "json" else console
-    cluster = LocalCluster(layout, settings, lambda line: out.print(line, highlight=False))
+    cluster = LocalCluster(layout, settings, out.print)
     # Installed before the start, so that Ctrl-C during it stops the new processes too.
     stop = _catch_signals()
     # Without readable records nothing can be stopped safely.
@@ -74,12 +74,12 @@ def up(
         started = cluster.running()
     _print(addresses, output, authorize=cluster.authorizes())
     if not detach:
-        out.print("Press Ctrl-C to stop everything.", highlight=False)
+        out.print("Press Ctrl-C to stop everything.")
         if await_interrupt(stop, started):
             cluster.stop()
         else:
             line = f"The cluster in {layout.root} was stopped by another command."
-            out.print(line, highlight=False, markup=False, soft_wrap=True)
+            out.print(line, markup=False, soft_wrap=True)
 
 
 #: Interval at which a waiting ``tidemark up`` looks whether its processes still run.
@@ -135,12 +135,11 @@ def down(
     if purge:
         rest = "" if cluster.layout.remove() else "; the folder stays, as other files are in it"
         line = f"removed the cluster in {root} ({size}){rest}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=True)
         return
     console.print(
         f"{root} keeps {size} of data; remove it with: tidemark down --purge\n"
         "Built programs stay in the cache: tidemark cache",
-        highlight=False,
         markup=False,
         soft_wrap=True,
     )
@@ -189,13 +188,13 @@ def _print(addresses: "Addresses", output: str, *, authorize: bool | None) -> No
         return
     from tidemark_devcluster.cluster import described
 
-    console.print(f"kubeconfig  {addresses.kubeconfig}", highlight=False, soft_wrap=True)
-    console.print(f"bootstrap   {addresses.bootstrap}", highlight=False, soft_wrap=True)
-    console.print(f"metrics     {addresses.metrics}", highlight=False, soft_wrap=True)
+    console.print(f"kubeconfig  {addresses.kubeconfig}", soft_wrap=True)
+    console.print(f"bootstrap   {addresses.bootstrap}", soft_wrap=True)
+    console.print(f"metrics     {addresses.metrics}", soft_wrap=True)
     for line in described(addresses.listeners, authorize=authorize):
-        console.print(f"clients     {line}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"clients     {line}", soft_wrap=True, markup=False)
     for name, pid in addresses.processes.items():
-        console.print(f"process     {name} {pid}", highlight=False)
+        console.print(f"process     {name} {pid}")
     console.print("\nNext, in another terminal:")
     for command, purpose in _NEXT:
-        console.print(f"  {command:<36}  {purpose}", highlight=False, markup=False)
+        console.print(f"  {command:<36}  {purpose}", markup=False)

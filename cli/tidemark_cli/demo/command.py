@@ -57,7 +57,7 @@ def demo(
     cluster = LocalCluster(layout, settings, report.say)
     stage = KafkaStage(cluster) if engine == local_settings.KAFKA else OwnStage(cluster)
     scenario = Scenario(cluster, stage, report, root, flights)
-    console.print(f"cluster folder: {root}", highlight=False)
+    console.print(f"cluster folder: {root}")
     try:
         scenario.run()
         if scenario.kube is not None:
@@ -71,7 +71,7 @@ def demo(
     failed = report.failed()
     # After a failure the folder stays, as its logs are needed to find the cause.
     if failed or keep:
-        console.print(f"logs: {root / 'logs'}", highlight=False)
+        console.print(f"logs: {root / 'logs'}")
     else:
         shutil.rmtree(root, ignore_errors=True)
     raise typer.Exit(1 if failed else 0)

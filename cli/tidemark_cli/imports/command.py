@@ -156,14 +156,13 @@ class _Run:
 
     def say(self, line: str) -> None:
         """Print a remark on standard error."""
-        errors.print(escape(line), highlight=False, soft_wrap=True)
+        errors.print(escape(line), soft_wrap=True)
 
     def trouble(self, source: str, why: str) -> None:
         """Report and count an object that could not be imported."""
         self.troubles += 1
         errors.print(
             f"[red]not imported:[/red] {escape(source)}: {escape(why)}",
-            highlight=False,
             soft_wrap=True,
         )
 

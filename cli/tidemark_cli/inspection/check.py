@@ -59,7 +59,7 @@ def _wait(read: Callable[[], ClusterSnapshot], references: Sequence[str], deadli
         is_last = is_well or time.monotonic() >= deadline
         if line != printed:
             prefix = "" if is_last else "waiting: "
-            console.print(prefix + line, highlight=False, markup=False, soft_wrap=True)
+            console.print(prefix + line, markup=False, soft_wrap=True)
             printed = line
         if is_last:
             return is_well

@@ -33,10 +33,10 @@ def report(
             index = write_bundle(path, kube, logs=logs, metrics=metrics, processes=processes)
         except FileExistsError:
             fail(f"{path} exists: choose another file with --output")
-    console.print(f"{path}: {path.stat().st_size:,} bytes", highlight=False, markup=False)
+    console.print(f"{path}: {path.stat().st_size:,} bytes", markup=False)
     for name, note in index.items():
         if "left out" in note or name == "secrets":
-            console.print(f"{name}: {note}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{name}: {note}", markup=False, soft_wrap=True)
     console.print("Read it before you share it: it names your topics, users and hosts.")
 
 

@@ -44,7 +44,7 @@ def why(
     found = findings(snapshot)
     if not reference:
         if not found:
-            console.print(verdict(snapshot, found), highlight=False, markup=False)
+            console.print(verdict(snapshot, found), markup=False)
             return
         reference = found[0].reference
     with fail_on(UnknownReference):

@@ -49,7 +49,7 @@ def audit(
     failed.
     """
     opened = tier.open()
-    console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
+    console.print(f"tier: {opened.tier.store.describe()}", markup=False)
     reports: list[AuditReport] = []
     outcomes: list[TopicAudit] = []
     leftovers, problem = None, ""
@@ -89,7 +89,7 @@ def _audited(
         for topic in topics:
 
             def say(done: int, tasks: int, name: str = topic.name) -> None:
-                errors.print(f"{name}: {done:,} of {tasks:,} shares read", highlight=False)
+                errors.print(f"{name}: {done:,} of {tasks:,} shares read")
 
             # The summary has the start of the audit, as later changes of the topic are not covered.
             at_ms = _now_ms()
@@ -115,7 +115,7 @@ def _record(opened: OpenTier, outcomes: Sequence[TopicAudit], *, covers_tier: bo
 
 
 def _warn(text: str) -> None:
-    errors.print(text, highlight=False, markup=False)
+    errors.print(text, markup=False)
 
 
 def _leftovers(opened: OpenTier) -> dict[FindingKind, int]:
@@ -158,7 +158,7 @@ def print_reports(
 
 
 def _say(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def _now_ms() -> int:

@@ -153,7 +153,7 @@ def export(
                 on_commit=_print_progress,
                 on_progress=_StartNotice(table),
             )
-    console.print(f"{table}: {_summary(done)}", highlight=False, markup=False)
+    console.print(f"{table}: {_summary(done)}", markup=False)
 
 
 class _StartNotice:
@@ -175,11 +175,11 @@ def _stop_on_signals(stop: threading.Event) -> None:
 
 
 def _print_line(text: str) -> None:
-    errors.print(text, highlight=False, markup=False)
+    errors.print(text, markup=False)
 
 
 def _print_progress(progress: "ExportProgress") -> None:
-    errors.print(_summary(progress), highlight=False, markup=False)
+    errors.print(_summary(progress), markup=False)
 
 
 def _summary(progress: "ExportProgress") -> str:

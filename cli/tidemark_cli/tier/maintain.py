@@ -113,13 +113,13 @@ def _propagate(
     from tidemark_pipeline.jobs.maintain import propagate
 
     def say(line: str) -> None:
-        errors.print(f"{table}: {line}", highlight=False, markup=False)
+        errors.print(f"{table}: {line}", markup=False)
 
     # Spark addresses the table by its catalog or path, and the output by the name that the user
     # gave.
     name = table_options.name_of(table)
     done = propagate(session, table_options.format, name, source, history=history, say=say)
-    console.print(f"{table}: {propagated(done)}", highlight=False, markup=False)
+    console.print(f"{table}: {propagated(done)}", markup=False)
 
 
 def propagated(done: Propagated) -> str:
@@ -142,7 +142,7 @@ def _maintain(
     from tidemark_pipeline.session import reporting_stages
 
     def say(line: str) -> None:
-        errors.print(f"{table}: {line}", highlight=False, markup=False)
+        errors.print(f"{table}: {line}", markup=False)
 
     started = time.monotonic()
     with reporting_stages(
@@ -150,7 +150,7 @@ def _maintain(
     ):
         done = run(session, table_options.format, table_options.name_of(table), upkeep, say)
     took_s = time.monotonic() - started
-    console.print(f"{table}: {text(done)}; {took_s:.0f} s", highlight=False, markup=False)
+    console.print(f"{table}: {text(done)}; {took_s:.0f} s", markup=False)
 
 
 def text(done: Maintained) -> str:

@@ -261,4 +261,4 @@ def _restore(
 
 
 def _say(line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(line, markup=False, soft_wrap=True)

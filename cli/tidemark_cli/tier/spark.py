@@ -67,9 +67,7 @@ def report(
         output.write_text(page(report_figures, when), "utf-8")
     except OSError as error:
         fail(f"the page cannot be written: {error}")
-    console.print(
-        f"{count(report_figures.rows, 'record')}: {output}", highlight=False, markup=False
-    )
+    console.print(f"{count(report_figures.rows, 'record')}: {output}", markup=False)
 
 
 app.command()(sql)
@@ -88,4 +86,4 @@ def aggregate(
         from tidemark_pipeline.jobs.aggregate import aggregate as run
 
         run(session, options, by=by, value=value, output=output).show(truncate=False)
-    console.print(f"written to {output}", highlight=False, markup=False)
+    console.print(f"written to {output}", markup=False)

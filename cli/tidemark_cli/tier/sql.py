@@ -2,9 +2,8 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 from rich.table import Table
@@ -45,14 +44,6 @@ _NAMED_MAX = 20
 _UNKNOWN_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
 
 
-class Output(StrEnum):
-    """Format of an answer."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-
-
 class Views(NamedTuple):
     """Topics as views: ``topics`` are the views, ``all_topics`` are all topics that could be."""
 
@@ -69,7 +60,9 @@ def sql(
         list[str] | None,
         typer.Option(help="Topic to use as a view. Default: every topic."),
     ] = None,
-    output: Annotated[Output, typer.Option(help="Format of the output.")] = Output.TABLE,
+    output: Annotated[
+        Literal["table", "json", "csv"], typer.Option(help="Format of the output.")
+    ] = "table",
     limit: Annotated[int, typer.Option(min=1, max=LIMIT_MAX, help="Maximum number of rows.")] = 100,
     tables: CatalogOptions,
     spark: SparkOptions,
@@ -152,7 +145,7 @@ def _query(
 
     # Progress goes to standard error, so that standard output has only the result.
     def say(done: int, tasks: int) -> None:
-        errors.print(f"{done:,} of {count(tasks, 'task')}", highlight=False)
+        errors.print(f"{done:,} of {count(tasks, 'task')}")
 
     try:
         with reporting_stages(session.sparkContext, say):
@@ -177,16 +170,16 @@ def failure(error: "PySparkException", views: Views, log: Path) -> str:
     return f"{text}; topics: {named}" + (f" and {more:,} more" if more > 0 else "")
 
 
-def _write_result(result: "StatementResult", output: Output, limit: int) -> None:
-    if output is Output.TABLE:
+def _write_result(result: "StatementResult", output: str, limit: int) -> None:
+    if output == "table":
         _print(result)
     else:
-        write = {Output.JSON: json_text, Output.CSV: csv_text}[output]
+        write = json_text if output == "json" else csv_text
         sys.stdout.buffer.write(write(result.columns, result.rows).encode("utf-8", "replace"))
         sys.stdout.flush()
     if result.is_truncated:
         text = f"only the first {count(limit, 'row', 'is')} shown; show more with --limit, at most "
-        errors.print(f"{text}{LIMIT_MAX:,}", highlight=False)
+        errors.print(f"{text}{LIMIT_MAX:,}")
 
 
 def _print(result: "StatementResult") -> None:
@@ -197,7 +190,7 @@ def _print(result: "StatementResult") -> None:
         table.add_column(shown_text(name), overflow="fold")
     for row in result.rows:
         table.add_row(*(shown_text(_short(cell(value))) for value in row))
-    console.print(table, crop=False, highlight=False)
+    console.print(table, crop=False)
 
 
 def _short(text: str) -> str:

@@ -38,7 +38,7 @@ def sweep(
     """
     # Without a store in the options, the local cluster's tier is swept.
     opened = tier.open()
-    console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
+    console.print(f"tier: {opened.tier.store.describe()}", markup=False)
     # The minimum age protects recent uploads.
     with fail_on(StoreError, SweepLeaseTaken):
         report = _swept(opened, delete=delete, delay_ms=int(older_than * _HOUR_MS))
@@ -72,7 +72,6 @@ def _swept(opened: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
 def _progress(report: SweepReport) -> None:
     errors.print(
         f"{count(report.looked_at, 'object')} examined, {count(report.orphans.count, 'orphan')}",
-        highlight=False,
     )
 
 
@@ -110,7 +109,7 @@ def print_report(report: SweepReport, *, deleted: bool) -> None:
     if (orphans.count or uploads.count) and not deleted:
         lines.append("remove objects that are old enough with: tidemark sweep --delete")
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _now_ms() -> int:

@@ -129,7 +129,7 @@ def spark_log(log: Path | None, directory: Path) -> Path:
     layout = Layout(nearest(directory))
     path = log or (layout.log("spark") if layout.settings.exists() else Path("spark.log"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    errors.print(f"Spark's own log: {path}", highlight=False, markup=False, soft_wrap=True)
+    errors.print(f"Spark's own log: {path}", markup=False, soft_wrap=True)
     return path
 
 

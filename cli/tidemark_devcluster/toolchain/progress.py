@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, Self, TextIO
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -72,23 +72,6 @@ class TimeLeft:
         return f"about {left_s:.0f} s left" if left_s < 90 else f"about {left_s / 60:.0f} min left"
 
 
-class BuildProgress(Protocol):
-    """Display of one build, used as a context manager."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
-
-    def note(self, text: str) -> None:
-        """Print a permanent line."""
-
-    def step(self, text: str) -> None:
-        """Announce the next step."""
-
-    def advance(self, detail: str, fraction: float) -> None:
-        """Report the progress of the step; ``fraction`` is from 0 to 1."""
-
-
 class PlainProgress:
     """Plain lines for logs and pipes: each step, and its progress every fifteen seconds."""
 
@@ -106,14 +89,17 @@ class PlainProgress:
             self._say(f"done in {time.monotonic() - self._started_s:.0f} s")
 
     def note(self, text: str) -> None:
+        """Print a permanent line."""
         self._say(text)
 
     def step(self, text: str) -> None:
+        """Announce the next step."""
         self._step, self._step_s = text, time.monotonic()
         self._printed_s, self._left = self._step_s, TimeLeft()
         self._say(text)
 
     def advance(self, detail: str, fraction: float) -> None:
+        """Report the progress of the step; ``fraction`` is from 0 to 1."""
         now_s = time.monotonic()
         left = self._left.text(now_s, fraction)
         if now_s - self._printed_s < PLAIN_INTERVAL_S:
@@ -128,7 +114,10 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """Live line on a terminal: step, bar, elapsed time, time left."""
+    """Live line on a terminal: step, bar, elapsed time, time left.
+
+    Its methods are those of :class:`PlainProgress`.
+    """
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -166,6 +155,10 @@ class LiveProgress:
         self._progress.update(
             self._task, description=description, completed=min(fraction, FRACTION_MAX), left=left
         )
+
+
+#: Display of one build, used as a context manager.
+BuildProgress = PlainProgress | LiveProgress
 
 
 def default_progress() -> BuildProgress:

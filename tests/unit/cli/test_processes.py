@@ -45,7 +45,7 @@ def layout(tmp_path: Path) -> Iterator[Layout]:
 
 
 def start(layout: Layout, code: str, *, timeout_s: float = 20) -> processes.ProcessRecord:
-    return processes.spawn(layout, "one", [sys.executable, "-c", code], timeout_s=timeout_s)
+    return processes.ensure(layout, "one", [sys.executable, "-c", code], timeout_s=timeout_s)
 
 
 def exists(pid: int) -> bool:
@@ -123,7 +123,7 @@ from tidemark_cli.cluster.up import await_interrupt
 from tidemark_devcluster import processes
 from tidemark_devcluster.layout import Layout
 command = [sys.executable, "-c", sys.argv[2]]
-processes.spawn(Layout(pathlib.Path(sys.argv[1])), "one", command, timeout_s=60)
+processes.ensure(Layout(pathlib.Path(sys.argv[1])), "one", command, timeout_s=60)
 """
 
 
@@ -204,7 +204,7 @@ def test_a_failed_start_stops_only_processes_that_it_started(
     layout: Layout, not_ready: processes.ProcessRecord
 ) -> None:
     """Another command may start the same cluster at the same time."""
-    own = processes.spawn(layout, "two", [sys.executable, "-c", SLEEPS], timeout_s=20)
+    own = processes.ensure(layout, "two", [sys.executable, "-c", SLEEPS], timeout_s=20)
     assert LocalCluster(layout, SETTINGS, print).stop(only_own=True) == ["two"]
     assert not_ready.alive()
     assert not own.alive()
