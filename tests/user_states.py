@@ -4,8 +4,17 @@ import hashlib
 import hmac
 import secrets
 
-from tidemark.wire.users import Acl, ClientQuota, ScramCredential, UserState, UserStatesRequest
-from tidemark_broker.security.acls import Operation, PatternType, Permission, ResourceType
+from tidemark.wire.users import (
+    Acl,
+    ClientQuota,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    ScramCredential,
+    UserState,
+    UserStatesRequest,
+)
 
 _HASHES = {1: "sha256", 2: "sha512"}
 

@@ -8,6 +8,8 @@ one. Numbers are Kafka's: ``ScramMechanism`` (KIP-554), ``ResourceType``, ``Patt
 5802 lets a server store.
 """
 
+import enum
+
 from kio.static.constants import EntityType
 from kio.static.primitive import i64
 
@@ -16,6 +18,89 @@ from tidemark.wire.entity import entity, wire
 USER_STATES = 10006
 
 _nested = EntityType.nested
+
+
+#: Name of the only resource of type CLUSTER.
+CLUSTER_NAME = "kafka-cluster"
+
+
+class Operation(enum.IntEnum):
+    """Operation on a resource."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+
+
+class Permission(enum.IntEnum):
+    """Effect of an ACL."""
+
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+class PatternType(enum.IntEnum):
+    """Interpretation of a resource's name. ANY and MATCH are for filters only."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class ResourceType(enum.IntEnum):
+    """Type of a resource."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    USER = 7
+
+
+#: Operations on a resource besides ALL, as ``*_authorized_operations`` counts them (KIP-430).
+OPERATIONS_OF = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.IDEMPOTENT_WRITE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE),
+}
 
 
 @entity(_nested, USER_STATES)

@@ -9,16 +9,10 @@ from typing import Self
 
 from tidemark.wire.framing import PRODUCE_KEY, peek_client_id, peek_key
 from tidemark.wire.receiver import Frame
+from tidemark.wire.users import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
 from tidemark_broker.admission.arrival_order import ArrivalOrder
 from tidemark_broker.admission.client_quotas import QuotaKind, RequestQuotas
-from tidemark_broker.security.acls import (
-    ANONYMOUS,
-    CLUSTER_NAME,
-    OPERATIONS_OF,
-    Operation,
-    ResourceType,
-    bits,
-)
+from tidemark_broker.security.acls import ANONYMOUS, bits
 from tidemark_broker.security.authorizer import Authorizer, Permissions
 from tidemark_broker.security.principal import host_of, user_name
 from tidemark_broker.security.sasl import SaslState

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 from kio.schema.errors import ErrorCode
 
 from tidemark.tls.identity import TlsIdentity
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.admission.arrival_order import Place
 from tidemark_broker.admission.client_quotas import RequestQuotas
 from tidemark_broker.admission.response_memory import ResponseMemory
@@ -22,7 +23,6 @@ from tidemark_broker.api import schema
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.large_messages import MUCH_BYTES, POLL_BYTES, POLL_MAX_S, WAIT_MAX_S
 from tidemark_broker.api.services import HandlerServices
-from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.security.authorizer import NOBODY
 
 Q = TypeVar("Q")

@@ -13,17 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
 
 from tidemark.lru import Lru
-from tidemark.wire.users import Acl, UserStatesRequest
-from tidemark_broker.security.acls import (
-    IMPLIED_BY,
-    PRINCIPAL_PREFIX,
-    WILDCARD,
+from tidemark.wire.users import (
+    Acl,
     Operation,
     PatternType,
     Permission,
     ResourceType,
-    bits,
+    UserStatesRequest,
 )
+from tidemark_broker.security.acls import IMPLIED_BY, PRINCIPAL_PREFIX, WILDCARD, bits
 
 #: Number of cached pairs of principal and host.
 KEPT_MAX = 10_000

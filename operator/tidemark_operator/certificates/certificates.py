@@ -75,7 +75,7 @@ class OwnLeaf:
         now, me = self._now(), TlsIdentity(authorities.cluster_id)
         with self._lock:
             leaf = self._leaf
-            if leaf is None or not _fits(leaf, me, authorities, now):
+            if leaf is None or not _fits(leaf, authority.is_for(leaf, me), authorities, now):
                 leaf = authority.issue(authorities.issuing, me, now)
             data = leaf_data(leaf, authorities.trusted)
             # Compare with the files, because an earlier write can have failed or been deleted.
@@ -156,7 +156,7 @@ class Certificates:
         who = TlsIdentity(self._cluster_id, node_id)
         kept = await self._keeper.read(name)
         leaf = None if kept is None else read_leaf(kept.data)
-        if leaf is None or not _fits(leaf, who, authorities, now):
+        if leaf is None or not _fits(leaf, authority.is_for(leaf, who), authorities, now):
             leaf = authority.issue(authorities.issuing, who, now)
             logger.info("issued a certificate for broker %d", node_id)
         # The leaf may still fit while the trusted bundle has changed.
@@ -195,9 +195,10 @@ class Certificates:
         )
 
 
-def _fits(leaf: KeyPair, who: TlsIdentity, authorities: Authorities, now: dt.datetime) -> bool:
+def _fits(leaf: KeyPair, is_named: bool, authorities: Authorities, now: dt.datetime) -> bool:
+    """Return whether a leaf may stay: it is valid and of the present authority, too."""
     return (
-        authority.is_for(leaf, who)
+        is_named
         and authority.is_issued_by(leaf, authorities.issuing)
         and not authority.is_due(leaf, now)
     )
@@ -242,15 +243,10 @@ class ClientCertificates:
 
         # The former leaf stays as long as possible: clients may need a restart for a new one.
         authorities, now = await self._authority.get(issued), self._now()
-        fits = (
-            former is not None
-            and authority.is_for_client(former, name)
-            and authority.is_issued_by(former, authorities.issuing)
-            and not authority.is_due(former, now)
-        )
-        leaf = (
-            former if fits and former else authority.issue_to_client(authorities.issuing, name, now)
-        )
+        leaf = former
+        is_named = leaf is not None and authority.is_for_client(leaf, name)
+        if leaf is None or not _fits(leaf, is_named, authorities, now):
+            leaf = authority.issue_to_client(authorities.issuing, name, now)
         self._seen[name] = authorities.trusted
         return leaf, authorities.trusted
 

@@ -22,14 +22,8 @@ from tidemark_operator.controller.state.export_values import DesiredJob, JobSeen
 from tidemark_operator.pods.export_job import ExportRunIdentity
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class JobRefused(Exception):
-    """A job cannot be created, for a reason that a person has to fix; ``reason`` is that reason."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
+    """The job cannot be created; the text is the reason, for the Export's conditions."""
 
 
 class JobRunner(Protocol):

@@ -1,21 +1,11 @@
 """Requests that the control listener serves, and the responses that need no decision. Pure."""
 
 from dataclasses import dataclass
+from typing import Any, get_args
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control, framing, topics
-
-_REQUESTS: dict[int, type] = {
-    control.BROKER_REGISTRATION: control.BrokerRegistrationRequest,
-    control.REPLICA_STATES: control.ReplicaStatesRequest,
-    control.BROKER_HEARTBEAT: control.BrokerHeartbeatRequest,
-    control.ALTER_PARTITION: control.AlterPartitionRequest,
-    control.BROKER_STATUS: control.BrokerStatusRequest,
-    control.ALLOCATE_PRODUCER_IDS: control.AllocateProducerIdsRequest,
-    control.ATTACH: control.AttachRequest,
-    topics.CHANGE_TOPICS: topics.ChangeTopicsRequest,
-}
 
 #: Requests within a session, which carry its secret.
 SessionRequest = (
@@ -39,6 +29,7 @@ Response = (
     | control.AttachResponse
     | topics.ChangeTopicsResponse
 )
+_REQUESTS: dict[int, Any] = {kind.__api_key__: kind for kind in get_args(Request)}
 
 
 @dataclass(frozen=True, slots=True)

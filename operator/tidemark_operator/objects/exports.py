@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from tidemark.export_job import Hidden, OptionPlace, Order
 from tidemark.reasons import Reason
 from tidemark.wire.control import Endpoint
+from tidemark_operator.controller.external_listeners import text_of
 from tidemark_operator.controller.state.export_values import (
     DesiredJob,
     ExportInfo,
@@ -370,14 +371,9 @@ class _Order:
 def bootstrap(brokers: Iterable[tuple[Endpoint, ...]], listener: str) -> str:
     """Return ``host:port`` of that listener of some brokers, comma-separated."""
     found = sorted(
-        f"{_host(endpoint.host)}:{endpoint.port}"
+        text_of(endpoint)
         for listeners in brokers
         for endpoint in listeners
         if endpoint.name == listener
     )
     return ",".join(found[:BOOTSTRAP_MAX])
-
-
-def _host(host: str) -> str:
-    # An IPv6 address needs brackets before a port.
-    return f"[{host}]" if ":" in host else host

@@ -273,7 +273,7 @@ class ExportReconciler:
             # A refused job leaves the run without one; it is tried again.
             await self._services.jobs.start(self._identity(export, export.run), desired)
         except JobRefused as error:
-            text = f"the job cannot be created: {error.reason}"
+            text = f"the job cannot be created: {error}"
             problem = Problem(reason=Reason.JOB_REFUSED, message=text)
             await self._write(key, export, ExportView(job=ABSENT, problem=problem))
             return PROBLEM_S

@@ -178,12 +178,13 @@ class PodKeeper:
 
         A refusal by the API server or by an owner is part of the returned state, and is not raised.
         """
-        seen = PodState(name=f"{broker.metadata.name}-0")
+        seen, services = PodState(name=f"{broker.metadata.name}-0"), self._services
+        api, namespace = services.client.api, services.cluster_key.namespace
         try:
             # A running pod keeps its Secrets: only changes wait for the owner of the Secret.
             for secret in sorted(secret_names(broker.spec.pod)):
-                await self._offered(secret)
-            live = await self._services.named(STATEFUL_SET, broker.metadata.name)
+                await offered_secret(api, namespace, secret, OfferedTo.CLUSTER)
+            live = await services.named(STATEFUL_SET, broker.metadata.name)
             # Objects that have the names but are not ours are not taken over.
             foreign_owner = await self._foreign_owner(live, desired)
             if foreign_owner:
@@ -194,11 +195,6 @@ class PodKeeper:
             return dataclasses.replace(seen, refused=str(error))
         except REFUSALS as error:
             return dataclasses.replace(seen, refused=error.server_message)
-
-    async def _offered(self, secret: str) -> None:
-        services = self._services
-        namespace = services.cluster_key.namespace
-        await offered_secret(services.client.api, namespace, secret, OfferedTo.CLUSTER)
 
     async def _pod(
         self, broker: Broker, desired: BrokerObjects, live: Json | None, seen: PodState
@@ -272,8 +268,8 @@ class PodKeeper:
             if belongs_to_broker(live, desired.stateful_set):
                 return ""
             return f"StatefulSet {live['metadata']['name']} was not created for it. {_RENAME}"
-        foreign = await self._foreign_claim(desired.claim)
-        if foreign:
+        claim = await self._services.named(VOLUME_CLAIM, desired.claim["metadata"]["name"])
+        if claim is not None and (foreign := foreign_claim(claim, desired.claim)):
             return foreign
         name = desired.service["metadata"]["name"]
         service = await self._services.named(SERVICE, name)
@@ -284,11 +280,6 @@ class PodKeeper:
             await self._apply(CONFIG_MAP, desired.config_map, force=False, dry_run=True)
         )
         return f"ConfigMap {name} belongs to {', '.join(others)}. {_RENAME}" if others else ""
-
-    async def _foreign_claim(self, desired: Json) -> str:
-        """Return why a claim of the name is not the Broker's; "" if it is, or if there is none."""
-        live = await self._services.named(VOLUME_CLAIM, desired["metadata"]["name"])
-        return "" if live is None else foreign_claim(live, desired)
 
     async def _keep_claim(self, desired: Json, seen: PodState) -> PodState:
         """Apply the broker's PersistentVolumeClaim.

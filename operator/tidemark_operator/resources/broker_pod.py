@@ -8,15 +8,14 @@ import enum
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
 from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.external_listener import ExternalListener, Port
 from tidemark_operator.resources.references import SecretRef
-from tidemark_operator.resources.scalars import Quantity, text_of_number
+from tidemark_operator.resources.scalars import Quantity, int_or_string, text_of_number
 from tidemark_operator.resources.schema import (
     ATOMIC,
-    VALIDATIONS,
     Int64,
     KubernetesSchema,
     ObjectName,
@@ -59,16 +58,11 @@ Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field
 Amount = Annotated[
     str,
     BeforeValidator(text_of_number),
-    WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            VALIDATIONS: [
-                Rule(
-                    rule="string(self).size() <= 32 && isQuantity(string(self))",
-                    message="must be a quantity such as 500m, 2 or 1Gi",
-                ).as_schema()
-            ],
-        }
+    int_or_string(
+        Rule(
+            rule="string(self).size() <= 32 && isQuantity(string(self))",
+            message="must be a quantity such as 500m, 2 or 1Gi",
+        )
     ),
 ]
 Amounts = Annotated[dict[str, Amount], Field(max_length=8)]

@@ -158,16 +158,14 @@ def text_of_number(value: object) -> object:
 
 
 #: Text of a quantity; a manifest may also contain a bare number.
+def int_or_string(rule: Rule) -> WithJsonSchema:
+    """Return the schema of a text that may be written as a number."""
+    return WithJsonSchema({"x-kubernetes-int-or-string": True, VALIDATIONS: [rule.as_schema()]})
+
+
 Quantity = Annotated[
     str,
     BeforeValidator(text_of_number),
     AfterValidator(_checked_quantity),
-    WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            VALIDATIONS: [
-                Rule(rule=cel_is_quantity("string(self)"), message=_QUANTITY_MESSAGE).as_schema()
-            ],
-        }
-    ),
+    int_or_string(Rule(rule=cel_is_quantity("string(self)"), message=_QUANTITY_MESSAGE)),
 ]

@@ -11,11 +11,11 @@ none.
 """
 
 import enum
-from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from tidemark.wire.users import OPERATIONS_OF
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.metadata import Resource
@@ -136,33 +136,10 @@ class PermissionName(enum.StrEnum):
     DENY = "Deny"
 
 
-_CONFIGS = (OperationName.DESCRIBE_CONFIGS, OperationName.ALTER_CONFIGS)
 #: In addition to All, which every type supports.
-OPERATIONS: Mapping[ResourceTypeName, tuple[OperationName, ...]] = {
-    ResourceTypeName.TOPIC: (
-        OperationName.READ,
-        OperationName.WRITE,
-        OperationName.CREATE,
-        OperationName.DELETE,
-        OperationName.ALTER,
-        OperationName.DESCRIBE,
-        *_CONFIGS,
-    ),
-    ResourceTypeName.GROUP: (
-        OperationName.READ,
-        OperationName.DESCRIBE,
-        OperationName.DELETE,
-        *_CONFIGS,
-    ),
-    ResourceTypeName.CLUSTER: (
-        OperationName.CREATE,
-        OperationName.ALTER,
-        OperationName.DESCRIBE,
-        OperationName.CLUSTER_ACTION,
-        OperationName.IDEMPOTENT_WRITE,
-        *_CONFIGS,
-    ),
-    ResourceTypeName.TRANSACTIONAL_ID: (OperationName.DESCRIBE, OperationName.WRITE),
+OPERATIONS = {
+    ResourceTypeName[type_.name]: tuple(OperationName[operation.name] for operation in operations)
+    for type_, operations in OPERATIONS_OF.items()
 }
 
 

@@ -14,8 +14,8 @@ from tests.integration.api.api_broker import ApiBroker
 from tests.unit.api import api_requests as kafka
 from tests.user_states import user, user_states
 from tidemark.wire.connection import ConnectionClosed
-from tidemark.wire.users import UserState
-from tidemark_broker.security.acls import Operation, bits
+from tidemark.wire.users import Operation, UserState
+from tidemark_broker.security.acls import bits
 
 DENIED = ErrorCode.topic_authorization_failed
 CLUSTER_DENIED = ErrorCode.cluster_authorization_failed

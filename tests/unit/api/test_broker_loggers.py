@@ -13,8 +13,8 @@ from kio.schema.incremental_alter_configs.v1 import request as incremental
 
 from tests.unit.api.admin_world import AdminWorld
 from tidemark.wire.topics import SettingOperation
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.configs import alter_configs, describe_configs
-from tidemark_broker.security.acls import Operation, ResourceType
 
 LOGGER = 8
 #: A logger of the broker.

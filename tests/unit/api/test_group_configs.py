@@ -10,8 +10,8 @@ from kio.schema.incremental_alter_configs.v1 import request as incremental
 from tests.unit.api.admin_world import AdminWorld
 from tests.unit.groups.consumers import ConsumerClient, ConsumerWorld
 from tidemark.wire.topics import ChangeKind
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.configs import alter_configs, describe_configs
-from tidemark_broker.security.acls import Operation, ResourceType
 
 GROUP = 32
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"

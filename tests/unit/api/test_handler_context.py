@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.user_states import user, user_states
+from tidemark.wire.users import Operation
 from tidemark_broker.admission.response_memory import ResponseBudget, ResponseMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
-from tidemark_broker.security.acls import Operation
 from tidemark_broker.security.user_store import UserStore
 
 NO_SERVICES: Any = None

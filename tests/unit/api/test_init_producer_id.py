@@ -9,14 +9,21 @@ from kio.schema.errors import ErrorCode
 
 from tests.answers import room
 from tests.services import services
-from tidemark.wire.users import Acl, UserState, UserStatesRequest
+from tidemark.wire.users import (
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    UserState,
+    UserStatesRequest,
+)
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
 from tidemark_broker.api.transactions import producer_transactions
 from tidemark_broker.api.transactions.producer_transactions import InitProducerIdResponse
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.security.acls import Operation, PatternType, Permission, ResourceType
 from tidemark_broker.security.user_store import UserStore
 from tidemark_broker.transactions.core.decisions import Decision
 from tidemark_broker.transactions.core.metadata import Producer

@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import partition_states
 from tests.unit.api.admin_world import AdminWorld
 from tidemark.wire import control
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.cluster import log_dirs
 from tidemark_broker.api.configs import describe_configs
-from tidemark_broker.security.acls import Operation, ResourceType
 
 CLUSTER = int(ResourceType.CLUSTER), "kafka-cluster"
 HERE = str(Path())

@@ -29,6 +29,7 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.configs import alter_configs, describe_configs
 from tidemark_broker.api.topics import (
     create_partitions,
@@ -38,7 +39,6 @@ from tidemark_broker.api.topics import (
     metadata,
 )
 from tidemark_broker.api.topics import partition_reassignments as reassignments
-from tidemark_broker.security.acls import Operation, ResourceType
 
 TOPIC_ID = uuid.UUID(int=7)
 CLUSTER = int(ResourceType.CLUSTER), "kafka-cluster"

@@ -7,8 +7,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.api.admin_world import AdminWorld
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.cluster import api_versions
-from tidemark_broker.security.acls import Operation, ResourceType
 
 FEATURE = "transaction.version"
 

@@ -6,15 +6,9 @@ from hypothesis import strategies as st
 
 from tests.effort import examples
 from tests.user_states import user, user_states
-from tidemark.wire.users import Acl, UserState
+from tidemark.wire.users import Acl, Operation, PatternType, Permission, ResourceType, UserState
 from tidemark_broker.security import authorizer as module
-from tidemark_broker.security.acls import (
-    WILDCARD,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from tidemark_broker.security.acls import WILDCARD
 from tidemark_broker.security.authorizer import Authorizer
 
 HOST = "10.0.0.1"

@@ -1,8 +1,7 @@
 """The store of users. Unknown users must not be distinguishable from known ones."""
 
 from tests.user_states import user, user_states
-from tidemark.wire.users import UserState
-from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark.wire.users import Operation, ResourceType, UserState
 from tidemark_broker.security.user_store import UserStore
 
 

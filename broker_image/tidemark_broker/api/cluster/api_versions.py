@@ -34,10 +34,10 @@ from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v2 import request as v2
 
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED
-from tidemark_broker.security.acls import Operation, ResourceType
 
 # ---------------------------------------------------------------- ApiVersions
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.errors import ErrorCode
 
+from tidemark.wire.users import ResourceType
 from tidemark_broker.api.endpoints import endpoint_of
 from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.security.acls import ResourceType
 
 _BROKERS, _CONTROLLERS = 1, 2
 

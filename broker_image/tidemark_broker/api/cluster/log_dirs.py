@@ -27,11 +27,11 @@ from kio.schema.alter_replica_log_dirs.v2.request import AlterReplicaLogDirsRequ
 from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
 from kio.schema.errors import ErrorCode
 
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.security.acls import Operation, ResourceType
 
 # ---------------------------------------------------------------- DescribeLogDirs
 

@@ -25,6 +25,7 @@ from kio.schema.incremental_alter_configs.v1 import request as incremental
 
 from tidemark.configuration.table import DYNAMIC, GROUP, TOPIC
 from tidemark.wire.topics import ChangeKind, Setting, SettingOperation, TopicChange
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.configs import broker_loggers
 from tidemark_broker.api.configs.described_configs import SETTINGS_MAX, TOO_MANY, ConfigResource
 from tidemark_broker.api.schema import ThrottledAnswer
@@ -36,7 +37,6 @@ from tidemark_broker.api.topic_change_requests import (
     wait_until_known,
 )
 from tidemark_broker.groups.core.settings import config_error
-from tidemark_broker.security.acls import Operation, ResourceType
 
 _IN_FILE = (
     "a broker reads its own file at its start, and the rest is spec.config of the Cluster object"

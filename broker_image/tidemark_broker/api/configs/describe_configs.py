@@ -30,6 +30,7 @@ from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, Descr
 from kio.schema.errors import ErrorCode
 from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
 
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.configs import broker_loggers
 from tidemark_broker.api.configs.described_configs import (
     ConfigResource,
@@ -45,7 +46,6 @@ from tidemark_broker.api.endpoints import endpoint_of
 from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
 from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED
-from tidemark_broker.security.acls import Operation, ResourceType
 
 # ---------------------------------------------------------------- DescribeConfigs
 

@@ -51,6 +51,7 @@ from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.leave_group.v5 import request as v5
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
@@ -64,7 +65,6 @@ from tidemark_broker.groups.core.values import (
     SyncAnswer,
     SyncRequest,
 )
-from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.security.principal import host_of
 
 # ---------------------------------------------------------------- JoinGroup

@@ -29,6 +29,7 @@ from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeR
 from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
 from kio.schema.errors import ErrorCode
 
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import NOT_ASKED, ZERO, ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
@@ -40,7 +41,6 @@ from tidemark_broker.groups.core.values import (
     HeartbeatRequest,
     shown,
 )
-from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.security.principal import host_of
 
 # ---------------------------------------------------------------- ConsumerGroupHeartbeat

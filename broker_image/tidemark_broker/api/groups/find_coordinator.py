@@ -24,12 +24,12 @@ from kio.schema.find_coordinator.v6 import request as v6
 
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.wire import control
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.endpoints import reachable
 from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.coordinator_lookup import CoordinatorFinder
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.security.acls import Operation, ResourceType
 
 #: From this version one request contains several keys.
 _BATCHED_SINCE = 4

@@ -37,13 +37,13 @@ from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.classic_group import ClassicMember
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.values import GroupState
-from tidemark_broker.security.acls import Operation, ResourceType
 
 # ---------------------------------------------------------------- ListGroups
 

@@ -42,6 +42,7 @@ from kio.schema.offset_commit.v10 import request as v10
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
 
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
@@ -53,7 +54,6 @@ from tidemark_broker.groups.core.values import MemberIdentity
 from tidemark_broker.log import VerificationGuard
 from tidemark_broker.replication import types
 from tidemark_broker.replication.metadata import TopicMetadata
-from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions import verification
 from tidemark_broker.transactions.core.metadata import Producer
 

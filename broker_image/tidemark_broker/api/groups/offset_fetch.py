@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v10 import request as v10
 
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
-from tidemark_broker.security.acls import Operation, ResourceType
 
 #: From these versions a group has an error of its own, several groups are requested, and topics
 #: have ids.

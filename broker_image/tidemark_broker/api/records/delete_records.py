@@ -21,6 +21,7 @@ from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
+from tidemark.wire.users import Operation
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.api.table import Api, Call, duplicates
@@ -28,7 +29,6 @@ from tidemark_broker.replication.hosting import deletions
 from tidemark_broker.replication.hosting.deletions import Deletion
 from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.security.acls import Operation
 
 
 @dataclass(slots=True, kw_only=True)

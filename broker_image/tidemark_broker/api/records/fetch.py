@@ -42,6 +42,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18 import request as v18
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
+from tidemark.wire.users import Operation
 from tidemark_broker.admission.client_quotas import QuotaKind
 from tidemark_broker.api.fetch_session import (
     FetchContext,
@@ -64,7 +65,6 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.purgatory import PartitionChange, Watch
 from tidemark_broker.replication.partition import Partition, consumer_reads
 from tidemark_broker.replication.types import FetchResult
-from tidemark_broker.security.acls import Operation
 
 #: From this version a topic is identified by its id alone.
 _BY_ID_SINCE = 13

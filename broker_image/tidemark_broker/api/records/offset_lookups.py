@@ -38,12 +38,12 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderPartition,
 )
 
+from tidemark.wire.users import Operation
 from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call, duplicates
 from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.types import OffsetResult
-from tidemark_broker.security.acls import Operation
 
 # ---------------------------------------------------------------- ListOffsets
 

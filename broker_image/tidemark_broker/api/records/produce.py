@@ -50,6 +50,7 @@ from tidemark.records.batch import (
     read_header,
 )
 from tidemark.records.codecs import Codec
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.admission.arrival_order import Place
 from tidemark_broker.admission.client_quotas import QuotaKind
 from tidemark_broker.admission.time_slice import in_parts
@@ -61,7 +62,6 @@ from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
-from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions import verification
 from tidemark_broker.transactions.core.metadata import Producer
 

@@ -23,10 +23,10 @@ from kio.schema.delete_acls.v3.request import DeleteAclsRequest
 from kio.schema.describe_acls.v3.request import DescribeAclsRequest
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire.users import UserState
+from tidemark.wire.users import Operation, ResourceType, UserState
 from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.security.acls import AclFilter, Operation, ResourceType
+from tidemark_broker.security.acls import AclFilter
 
 # ---------------------------------------------------------------- CreateAcls and DeleteAcls
 

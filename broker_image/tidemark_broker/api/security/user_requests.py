@@ -24,11 +24,10 @@ from kio.schema.describe_user_scram_credentials.v0.request import (
 )
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire.users import ClientQuota, UserState
+from tidemark.wire.users import ClientQuota, Operation, ResourceType, UserState
 from tidemark_broker.admission.client_quotas import DEFAULT, QuotaKind
 from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.security.acls import Operation, ResourceType
 
 # ---------------------------------------------------------------- DescribeClientQuotas
 

@@ -21,6 +21,7 @@ from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, Cre
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
+from tidemark.wire.users import Operation
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import QUOTA_EXCEEDED, Api, Call
 from tidemark_broker.api.topic_change_requests import (
@@ -30,7 +31,6 @@ from tidemark_broker.api.topic_change_requests import (
     is_led,
     wait_until_known,
 )
-from tidemark_broker.security.acls import Operation
 
 #: From this version a client understands THROTTLING_QUOTA_EXCEEDED.
 _KNOWS_QUOTA = 3

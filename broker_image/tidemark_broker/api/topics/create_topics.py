@@ -39,6 +39,7 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.configs.described_configs import SETTINGS_MAX, TOO_MANY, topic_configs
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import QUOTA_EXCEEDED, Api, Call
@@ -49,7 +50,6 @@ from tidemark_broker.api.topic_change_requests import (
     is_led,
     wait_until_known,
 )
-from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Topics of one request. Each is answered with dozens of keys.
 TOPICS_MAX = 1000

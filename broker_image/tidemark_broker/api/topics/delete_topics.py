@@ -26,6 +26,7 @@ from kio.schema.delete_topics.v6 import request as v6
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import ChangeKind, TopicChange, TopicChangeResult
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import QUOTA_EXCEEDED, Api, Call
 from tidemark_broker.api.topic_change_requests import (
@@ -34,7 +35,6 @@ from tidemark_broker.api.topic_change_requests import (
     forward,
     wait_until_known,
 )
-from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Clients of older versions do not understand TOPIC_DELETION_DISABLED.
 _DISABLED_SINCE = 3

@@ -22,12 +22,12 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.endpoints import reachable
 from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
 from tidemark_broker.api.topics.metadata import MetadataResponsePartition
 from tidemark_broker.replication.metadata import TopicMetadata
-from tidemark_broker.security.acls import Operation, ResourceType
 
 
 @dataclass(slots=True, kw_only=True)

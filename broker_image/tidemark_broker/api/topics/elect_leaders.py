@@ -22,10 +22,10 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import error_of, forward, wait_until_known
-from tidemark_broker.security.acls import Operation, ResourceType
 
 _PREFERRED, _UNCLEAN = 0, 1
 

@@ -40,12 +40,12 @@ from kio.schema.metadata.v13 import request as v13
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
 from tidemark.wire.entity import wire
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.endpoints import NodeEndpoint, reachable, registered_at
 from tidemark_broker.api.schema import NOT_ASKED, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import CHANGED, TopicMetadata
-from tidemark_broker.security.acls import Operation, ResourceType
 
 TIERED_EPOCH_TAG = 10_000
 TIERED_STATE_TAG = 10_001

@@ -22,11 +22,11 @@ from kio.schema.list_partition_reassignments.v0 import request as listing
 
 from tidemark.wire import control
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED, error_of, forward
 from tidemark_broker.replication.metadata import TopicMetadata
-from tidemark_broker.security.acls import Operation, ResourceType
 
 
 @dataclass(slots=True, kw_only=True)

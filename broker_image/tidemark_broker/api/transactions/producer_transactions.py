@@ -50,6 +50,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds
@@ -57,7 +58,6 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.coordinator_lookup import partition_of
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.decisions import Decision
 from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_LEVEL, NO_PRODUCER_ID, Producer
 

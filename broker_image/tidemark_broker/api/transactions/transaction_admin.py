@@ -29,12 +29,12 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
 
+from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import ZERO, ThrottledAnswer
 from tidemark_broker.api.table import Api, Call, missing_topic
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
 from tidemark_broker.log import ActiveProducer
-from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import STATES_BY_LABEL, TransactionMetadata
 from tidemark_broker.transactions.wire import WireMarker
 

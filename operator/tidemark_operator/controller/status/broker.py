@@ -6,6 +6,7 @@ The conditions are Registered, Ready, Draining, PodUpToDate and ExternalAddress.
 from tidemark.message_text import numbers
 from tidemark.reasons import Reason
 from tidemark_operator.controller import protection
+from tidemark_operator.controller.external_listeners import rendered
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import BrokerHealth, BrokerInfo, Hold, PodState
 from tidemark_operator.controller.status import external_listeners
@@ -87,10 +88,7 @@ def _registration(broker: BrokerInfo) -> dict[str, object]:
     return {
         **rack,
         **process,
-        "endpoints": [
-            {"name": listener.name, "host": listener.host, "port": listener.port}
-            for listener in broker.listeners
-        ],
+        "endpoints": rendered(broker.listeners),
     }
 
 
