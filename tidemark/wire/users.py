@@ -71,7 +71,7 @@ class ResourceType(enum.IntEnum):
     USER = 7
 
 
-#: Operations on a resource in addition to ALL, as ``*_authorized_operations`` counts them (KIP-430).
+#: Operations on a resource in addition to ALL (KIP-430 counts them).
 OPERATIONS_OF = {
     ResourceType.TOPIC: (
         Operation.READ,
