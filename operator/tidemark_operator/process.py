@@ -164,7 +164,7 @@ class OperatorProcess:
             tasks = [
                 asyncio.create_task(self._leader.run(api, self._server, ready)),
                 asyncio.create_task(self._leader.follower.follow(api)),
-                asyncio.create_task(self._leader.follower.follow_definitions(api)),
+                asyncio.create_task(self._leader.follower.definitions.run(api)),
                 asyncio.create_task(self._leader.follow_authority(api)),
                 asyncio.create_task(self._watch_threads()),
                 asyncio.create_task(self._stopping.wait()),

@@ -64,7 +64,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._reason = ""
         #: Error that ended the connection, None if it was ended in order.
         self.failure: Exception | None = None
-        self._closed = False
+        #: Whether either side has ended the connection.
+        self.closed = False
 
     @classmethod
     async def connect(
@@ -92,11 +93,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------ public calls
 
-    @property
-    def closed(self) -> bool:
-        """Whether either side has ended the connection."""
-        return self._closed
-
     async def request(self, entity: Any, response_type: type[R], timeout_s: float) -> R:
         """Send one request and await its answer.
 
@@ -120,7 +116,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     async def read_frame(self) -> Frame:
         """Return the next request of the peer, without its length; raises ConnectionClosed."""
         while not self._frames:
-            if self._closed:
+            if self.closed:
                 raise ConnectionClosed(self._reason)
             self._arrived.clear()
             await self._arrived.wait()
@@ -133,13 +129,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def write(self, frame: bytes) -> None:
         """Send a whole frame (length included) without waiting; raises ConnectionClosed."""
-        if self._closed or self._transport is None:
+        if self.closed or self._transport is None:
             raise ConnectionClosed(self._reason or "not connected")
         self._transport.write(frame)
 
     async def drain(self) -> None:
         """Wait until the peer has accepted enough of what was written."""
-        if self._closed:
+        if self.closed:
             raise ConnectionClosed(self._reason)
         await self._writable.wait()
 
@@ -209,9 +205,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _end(self, reason: str) -> None:
         """Close the connection; waiting callers receive :class:`ConnectionClosed`."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._reason = reason
         for answer in self._open.values():
             if not answer.done():

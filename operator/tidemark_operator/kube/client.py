@@ -170,7 +170,7 @@ class KubeApi:
         query = {**_AS_OPERATOR, "dryRun": "All"}
         await self._call("POST", kind.path(namespace), query=query, body=body)
 
-    async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
+    async def replace(self, kind: Kind, body: Json) -> Json:
         """PUT one of the operator's own objects under its resourceVersion.
 
         It is marked like a new object, because an admission policy may be newer than the object.
@@ -179,9 +179,7 @@ class KubeApi:
         path = kind.path(meta["namespace"], meta["name"])
 
         async def send(marked: Json) -> Json:
-            return await self._call(
-                "PUT", path, query=_AS_OPERATOR, body=marked, timeout_s=timeout_s
-            )
+            return await self._call("PUT", path, query=_AS_OPERATOR, body=marked)
 
         return await self.own.write(kind, body, send)
 

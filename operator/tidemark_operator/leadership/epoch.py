@@ -26,19 +26,6 @@ def stored_epoch(cluster: Json) -> int:
     return int(_controller(cluster).get("epoch", 0))
 
 
-def with_controller(
-    cluster: Json,
-    identity: str,
-    epoch: int,
-    beginning: Mapping[str, object],
-    noted: Mapping[str, object] = _NOTHING,
-) -> Json:
-    """Return the Cluster with a new controller in its status and an unchanged resourceVersion."""
-    status: Json = {**beginning, **(cluster.get("status") or {}), **noted}
-    status["controller"] = {"identity": identity, "epoch": epoch}
-    return {**cluster, "status": status}
-
-
 async def raise_epoch(
     api: KubeApi,
     namespace: str,
@@ -76,9 +63,11 @@ async def raise_epoch(
                 "can take over any more. Create another Cluster and move the "
                 "topics there"
             )
-        body = with_controller(cluster, identity, tried, beginning, noted)
+        status: Json = {**beginning, **(cluster.get("status") or {}), **noted}
+        status["controller"] = {"identity": identity, "epoch": tried}
         try:
-            return await api.replace_status(CLUSTER, body)
+            # With the resourceVersion that was read.
+            return await api.replace_status(CLUSTER, {**cluster, "status": status})
         # Conflict: another write came first. Invalid: the CRD's rule rejects a lower epoch. Read
         # the Cluster again in both cases.
         except (Conflict, Invalid, ApiServerUnavailable) as error:

@@ -52,12 +52,7 @@ class Channel:
         #: Correlation ids. `next` on a counter is atomic, and other event loops call it.
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}  # Requests without an answer yet.
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether the connection has ended."""
-        return self._closed
+        self.closed = False  # Whether the connection has ended.
 
     async def call(self, request: Any, response_type: type[R], timeout_s: float) -> R:
         """Send a request from another loop and return the response.
@@ -108,7 +103,7 @@ class Channel:
         after which the connection stays open, and :class:`ChannelClosed`.
         """
         # The bound keeps a broker that never answers from filling the memory.
-        if self._closed or len(self._waiting) >= IN_FLIGHT_MAX:
+        if self.closed or len(self._waiting) >= IN_FLIGHT_MAX:
             raise ChannelClosed(f"the command connection of broker {self.broker_id} is closed")
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self._waiting[number] = answer
@@ -146,9 +141,9 @@ class Channel:
 
     def close(self) -> None:
         """End the connection; every pending call fails with :class:`ChannelClosed`."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._writer.close()
         for answer in self._waiting.values():
             if not answer.done():

@@ -466,15 +466,7 @@ class ControlServer:
 
         The response says whether the broker is fenced and whether it may shut down.
         """
-        taken = term.sessions.heartbeat(
-            request.broker_id,
-            request.broker_epoch,
-            time.monotonic(),
-            snapshot_controller_epoch=request.snapshot_controller_epoch,
-            want_shut_down=request.want_shut_down,
-            loop_age_s=request.loop_age_ms / 1000,
-            certificates=request.certificates,
-        )
+        taken = term.sessions.heartbeat(request, time.monotonic())
         # No session has this broker epoch, so the broker has to register again.
         if taken is None:
             return heartbeat_response(ErrorCode.stale_broker_epoch, term.controller_epoch)

@@ -20,6 +20,7 @@ import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tidemark.wire.control import BrokerHeartbeatRequest
 from tidemark_operator.listener.standby_discovery import BrokerSearches
 
 #: Seconds in which a broker without any connection may reconnect. It tries after 0.1 and 0.2 s.
@@ -188,34 +189,24 @@ class BrokerSessions:
             session.should_shut_down = should_shut_down
 
     def heartbeat(
-        self,
-        broker_id: int,
-        broker_epoch: int,
-        now_s: float,
-        *,
-        snapshot_controller_epoch: int,
-        want_shut_down: bool,
-        loop_age_s: float,
-        certificates: str = "",
+        self, request: BrokerHeartbeatRequest, now_s: float
     ) -> tuple[BrokerSession, bool] | None:
         """Renew a broker's session; return it and whether its state has changed.
 
         Returns None if there is no session with this broker epoch: the broker has to register
-        again. ``snapshot_controller_epoch``: controller epoch of the last snapshot that it has
-        applied. ``loop_age_s``: seconds since its main loop last ran; a blocked loop does not renew
-        the session. ``certificates``: digest of the certificates that it uses.
+        again.
         """
-        session = self.get(broker_id, broker_epoch)
+        session = self.get(request.broker_id, request.broker_epoch)
         if session is None:
             return None
         self._reached()
         session.has_come = True
-        stalled = loop_age_s > self.session_timeout_s
+        stalled = request.loop_age_ms > self.session_timeout_s * 1000
         beat = Beat(
-            snapshot_controller_epoch=snapshot_controller_epoch,
-            want_shut_down=want_shut_down,
+            snapshot_controller_epoch=request.snapshot_controller_epoch,
+            want_shut_down=request.want_shut_down,
             loop_stalled=stalled,
-            certificates=certificates,
+            certificates=request.certificates,
         )
         # A heartbeat after the expiry is news as well: the broker is not dead.
         news = beat != session.beat or (session.expired and not stalled)
@@ -244,11 +235,10 @@ class BrokerSessions:
         if not self._is_reached:
             self._begin(now_s)
             return []
-        return [
-            (session.broker_id, session.broker_epoch)
-            for session in self._expired_sessions(now_s)
-            if self._expire(session)
-        ]
+        expired = list(self._expired_sessions(now_s))
+        for session in expired:
+            session.expired = True
+        return [(session.broker_id, session.broker_epoch) for session in expired]
 
     def _begin(self, now_s: float) -> None:
         """Start the time of all sessions when the first broker has reached this controller."""
@@ -272,11 +262,6 @@ class BrokerSessions:
             gone = session.lost_s is not None and now_s - session.lost_s > GRACE_S
             if not session.expired and (silent or gone):
                 yield session
-
-    @staticmethod
-    def _expire(session: BrokerSession) -> bool:
-        session.expired = True
-        return True
 
     def _credit_stall(self, stall_s: float, now_s: float) -> None:
         for session in self._sessions.values():

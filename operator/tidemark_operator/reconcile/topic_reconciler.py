@@ -265,7 +265,7 @@ class TopicReconciler:
         Under low load the slice write would not be shared, and a full slice has no room.
         """
         committer = self._services.committer
-        if not committer.is_busy:
+        if not committer.is_busy():
             return False
         try:
             return await committer.decide(lambda draft: record_placement(draft, text), urgent=False)

@@ -186,7 +186,8 @@ class Committer:
         self._store = store
         #: Decisions that wait, in order.
         self._line: list[_PendingDecision[Any]] = []
-        self._busy = busy
+        #: Whether the load is so high that a write should wait to be shared.
+        self.is_busy = busy
         self._wake = asyncio.Event()  # Set when a decision waits.
         #: Set when a decision waits that should not wait for others.
         self._urgent = asyncio.Event()
@@ -228,11 +229,6 @@ class Committer:
         draft = TrackingDraft(self.state)
         result = decide(draft)
         return result if draft.is_empty else None
-
-    @property
-    def is_busy(self) -> bool:
-        """Return whether the load is so high that a write should wait to be shared."""
-        return self._busy()
 
     async def try_decide(self, decide: Callable[[Draft], T], what: str) -> T | None:
         """Make a decision that is repeated anyway if it cannot be stored now; None then.
@@ -282,7 +278,7 @@ class Committer:
         """Let a group of placements grow, so that 1,000 Topics applied at once cost few writes."""
         self._urgent.clear()
         # Urgent decisions (elections, registrations) never wait for others.
-        if any(waiting.urgent for waiting in self._line) or not self._busy():
+        if any(waiting.urgent for waiting in self._line) or not self.is_busy():
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):

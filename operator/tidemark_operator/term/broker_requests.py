@@ -22,7 +22,6 @@ from tidemark_operator.controller import elections, epochs, isr, rebuilding, reg
 from tidemark_operator.controller.state.commit import Draft
 from tidemark_operator.controller.state.model import NO_EPOCH, BrokerInfo
 from tidemark_operator.controller.state.replica_state_reports import ReplicaStateReports
-from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.engines.own.link import EngineListener
 from tidemark_operator.kube.kinds import USER
 from tidemark_operator.leadership.terms import (
@@ -110,7 +109,6 @@ class RequestedTerm:
     """Parts of a term that brokers' requests need; ``end`` ends the term."""
 
     services: ReconcilerServices
-    brokers: OwnBrokers
     changer: TopicChanger
     producer_ids: ProducerIdBlocks
     server: ControlServer
@@ -379,7 +377,7 @@ class BrokerRequests(ControlHandler, EngineListener):
             channel.close_threadsafe()
             return
         logger.info("broker %d attached (epoch %d)", channel.broker_id, channel.broker_epoch)
-        term.brokers.attach(channel)
+        term.services.engine.attach(channel)
 
     def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
         """Take a heartbeat whose content has changed; called in the main loop.
@@ -529,7 +527,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         if term is None:
             return
         users = term.services.state.users
-        if not term.brokers.users_behind(users.version):
+        if not term.services.engine.users_behind(users.version):
             for key in users.take_waiting():
                 term.services.queue.add(USER.key(key))
 

@@ -155,7 +155,7 @@ class ObjectFollower:
 
         ``deliver`` receives the key of each changed object, and whether it was deleted.
         ``restored`` is called with the sign that the API server's data is older than what was read.
-        ``definitions_changed`` is called when :attr:`leaving_definitions` changes.
+        ``definitions_changed`` is called when ``definitions.leaving`` changes.
         """
         self._namespace = namespace
         self._deliver = deliver
@@ -166,14 +166,10 @@ class ObjectFollower:
         self.changed = asyncio.Event()
         #: Objects that kopf's thread brought, and whether each was deleted.
         self.arrived: collections.deque[tuple[Json, bool]] = collections.deque()
-        self._definitions = DefinitionWatch(
+        #: Checks deletions against their definitions.
+        self.definitions = DefinitionWatch(
             self.objects, namespace, self._deliver_confirmed, definitions_changed
         )
-
-    @property
-    def leaving_definitions(self) -> frozenset[str]:
-        """Definitions of our kinds that are being deleted or do not exist."""
-        return self._definitions.leaving
 
     async def follow(self, api: KubeApi) -> None:
         """Watch the kinds with thousands of objects until cancelled.
@@ -185,10 +181,6 @@ class ObjectFollower:
                 self.echoes.wrote(kind.kind, self.echoes.begins())
                 informer = Informer(api, kind, self._namespace, self)
                 group.create_task(informer.run(), name=f"informer of {kind.plural}")
-
-    async def follow_definitions(self, api: KubeApi) -> None:
-        """Check deletions against their definitions until cancelled."""
-        await self._definitions.run(api)
 
     # ------------------------------------------------------------ kopf's watches
 

@@ -14,7 +14,6 @@ from typing import Any
 from tidemark_operator.controller.state.commit import SliceWrite
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.model import BrokerInfo
-from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT, RECORD_DELETION, TOPIC, USER
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.listener.standby_discovery import BrokerSearches
@@ -128,7 +127,6 @@ class Term(EngineTerm):
     def __init__(
         self,
         services: ReconcilerServices,
-        brokers: OwnBrokers,
         server: ControlServer,
         requests: BrokerRequests,
         *,
@@ -155,7 +153,6 @@ class Term(EngineTerm):
             resync_s=settings.resync_s,
             last_pass=last_pass,
         )
-        self._brokers = brokers
         self._server = server
         self._requests = requests
         self._settings = settings
@@ -197,7 +194,6 @@ class Term(EngineTerm):
         self._requests.begin(
             RequestedTerm(
                 services,
-                self._brokers,
                 TopicChanger(services),
                 ProducerIdBlocks(services),
                 self._server,

@@ -61,7 +61,7 @@ from tidemark_operator.term.own_certificate import (
     OwnCertificate,
     client_authority_problem,
 )
-from tidemark_operator.term.takeover import Takeover, TakeoverResult
+from tidemark_operator.term.takeover import Takeover
 from tidemark_operator.term.term import Term
 
 logger = logging.getLogger(__name__)
@@ -276,18 +276,41 @@ class TermRunner:
         )
         # The engine sends no states to brokers before the brokers' reports are complete.
         first_reports = FirstReports()
-        brokers = OwnBrokers(taken.state, self._requests, begin=first_reports.wait)
         if taken.adopted is not None:
             key, accepted = taken.cluster_key, taken.adopted
             text = f"{accepted.effect} {accepted.value} ({accepted.annotation})"
             events.emit(normal(CLUSTER.kind, key.namespaced_name, "ClusterAdopted", text))
-        # All parts with memory are new for each term.
-        self._queue = KeyQueue(time.monotonic)
-        self._term = Term(
-            self._services(
-                api, events, taken, brokers, certificates, client_certificates, first_reports
+        # All parts with memory are new for each term, except the object store and the metrics.
+        queue = self._queue = KeyQueue(time.monotonic)
+        client = ObjectClient(api, self.follower.objects, self._metrics, self.follower.echoes)
+        services = ReconcilerServices(
+            cluster_key=taken.cluster_key,
+            state=taken.state,
+            committer=Committer(
+                taken.state,
+                taken.store,
+                busy=lambda: queue.running >= BUSY_KEYS,
+                reports=first_reports,
             ),
-            brokers,
+            engine=OwnBrokers(taken.state, self._requests, begin=first_reports.wait),
+            objects=self.follower.objects,
+            client=client,
+            statuses=StatusWriter(client),
+            queue=queue,
+            background=BackgroundTasks(),
+            events=events,
+            metrics=self._metrics,
+            certificates=certificates,
+            client_certificates=client_certificates,
+            jobs=self._jobs_of(api),
+            export_image=self._settings.export_image,
+            allowed_endpoints=self._settings.allowed_endpoints,
+            controller_addresses=self._settings.controller_addresses,
+            leads=self._leads,
+            first_reports=first_reports,
+        )
+        self._term = Term(
+            services,
             server,
             self._requests,
             settings=self._settings,
@@ -341,7 +364,7 @@ class TermRunner:
         """Run a term until it ends; meanwhile the metrics and /healthz show it."""
         self._excuse = ""
         # Definitions that were being deleted before this term show in its Cluster's conditions.
-        if self.follower.leaving_definitions:
+        if self.follower.definitions.leaving:
             self._show_leaving_definitions()
         self._metrics.controller_epoch.set(epoch)
         self._metrics.term.set(1)
@@ -354,49 +377,6 @@ class TermRunner:
             self._metrics.term.set(0)
             self._metrics.measured.forget()
 
-    def _services(
-        self,
-        api: KubeApi,
-        events: EventWriter,
-        taken: TakeoverResult,
-        brokers: OwnBrokers,
-        certificates: Certificates,
-        client_certificates: ClientCertificates,
-        first_reports: FirstReports,
-    ) -> ReconcilerServices:
-        """Return the services that the parts of a new term share."""
-        # All services with memory are new for each term, except the object store and the metrics.
-        queue, client = (
-            self._queue,
-            ObjectClient(api, self.follower.objects, self._metrics, self.follower.echoes),
-        )
-        return ReconcilerServices(
-            cluster_key=taken.cluster_key,
-            state=taken.state,
-            committer=Committer(
-                taken.state,
-                taken.store,
-                busy=lambda: queue.running >= BUSY_KEYS,
-                reports=first_reports,
-            ),
-            engine=brokers,
-            objects=self.follower.objects,
-            client=client,
-            statuses=StatusWriter(client),
-            queue=queue,
-            background=BackgroundTasks(),
-            events=events,
-            metrics=self._metrics,
-            certificates=certificates,
-            client_certificates=client_certificates,
-            jobs=self._jobs_of(api),
-            export_image=self._settings.export_image,
-            allowed_endpoints=self._settings.allowed_endpoints,
-            controller_addresses=self._settings.controller_addresses,
-            leads=self._leads,
-            first_reports=first_reports,
-        )
-
     def _deliver(self, key: Key, gone: bool) -> None:
         if self._term is not None:
             self._term.deliver(key, gone)
@@ -405,7 +385,7 @@ class TermRunner:
         """Show the definitions that are being deleted in the Cluster's conditions."""
         term = self._term
         if term is not None:
-            term.services.state.leaving_definitions = self.follower.leaving_definitions
+            term.services.state.leaving_definitions = self.follower.definitions.leaving
             term.services.queue.add(term.services.cluster_key)
 
     def _set_excuse(self, excuse: str) -> None:

@@ -5,7 +5,6 @@ import dataclasses
 from tests.unit.controller.controller_world import registration_request
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark.wire import control
-from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.kube.kinds import CLUSTER
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_id_of
@@ -24,11 +23,9 @@ class RequestBench:
         self.sessions: list[int] = []
 
     def begin(self) -> None:
-        brokers = OwnBrokers(self.world.services.state, self.requests)
         self.requests.begin(
             RequestedTerm(
                 self.world.services,
-                brokers,
                 TopicChanger(self.world.services),
                 ProducerIdBlocks(self.world.services),
                 self,  # type: ignore[arg-type]

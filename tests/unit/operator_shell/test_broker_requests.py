@@ -176,7 +176,7 @@ async def test_waiting_users_are_reconciled_once_all_brokers_acknowledged(
 ) -> None:
     services = bench.world.services
     behind = [1]
-    bench.requests._term.brokers.users_behind = lambda _: behind  # type: ignore[union-attr, method-assign]
+    services.engine.users_behind = lambda _: behind  # type: ignore[method-assign]
     while services.queue.depth:
         services.queue.done(await services.queue.get())
     services.state.users.wait("ns/alice")

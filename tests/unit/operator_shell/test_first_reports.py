@@ -21,7 +21,6 @@ from tidemark_operator import background
 from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.state.commit import Draft
 from tidemark_operator.controller.state.model import PartitionRow
-from tidemark_operator.engines.own.broker_connections import OwnBrokers
 from tidemark_operator.kube.kinds import PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import NotLeading, SlicesBehind
 from tidemark_operator.listener.sessions import Beat
@@ -473,7 +472,6 @@ def expected_by(bench: RequestBench, searches: BrokerSearches = NOBODY) -> First
     services = dataclasses.replace(bench.world.services, first_reports=FirstReports())
     term = Term(
         services,
-        OwnBrokers(services.state, bench.requests),
         bench,  # type: ignore[arg-type]
         bench.requests,
         settings=OperatorSettings(namespace=NAMESPACE),

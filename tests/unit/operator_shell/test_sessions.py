@@ -3,6 +3,7 @@
 A process whose connections are closed is given up within seconds.
 """
 
+from tidemark.wire.control import BrokerHeartbeatRequest
 from tidemark_operator.listener.sessions import GRACE_S, RETURN_S, BrokerSession, BrokerSessions
 from tidemark_operator.listener.standby_discovery import BrokerSearches, ControllerSearches
 
@@ -37,14 +38,14 @@ def beat(
     shut_down: bool = False,
     loop_age_s: float = 0.0,
 ) -> tuple[BrokerSession, bool] | None:
-    return sessions.heartbeat(
-        broker_id,
-        broker_id * 10,
-        now_s,
+    request = BrokerHeartbeatRequest(
+        broker_id=broker_id,
+        broker_epoch=broker_id * 10,
         snapshot_controller_epoch=snapshot,
         want_shut_down=shut_down,
-        loop_age_s=loop_age_s,
+        loop_age_ms=round(loop_age_s * 1000),
     )
+    return sessions.heartbeat(request, now_s)
 
 
 def run_to(sessions: BrokerSessions, start_s: float, end_s: float) -> list[tuple[int, int]]:
