@@ -35,10 +35,10 @@ from tidemark_operator.kube.kinds import (
     Kind,
     key_of,
 )
-from tidemark_operator.leadership.epoch import stored_epoch
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_info
-from tidemark_operator.reconcile.engine_term import EngineTakeover, EngineTerm
+from tidemark_operator.reconcile.engine_takeover import EngineTakeover, stored_epoch
+from tidemark_operator.reconcile.engine_term import EngineTerm
 from tidemark_operator.reconcile.object_conditions import write_conditions
 from tidemark_operator.reconcile.record_deletion_reconciler import RecordDeletionReconciler
 from tidemark_operator.reconcile.workers import LastPass

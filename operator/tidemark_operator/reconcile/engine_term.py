@@ -1,82 +1,27 @@
-"""Takeover and term, as far as both engines share them.
+"""Term, as far as both engines share it.
 
-A takeover claims the controller epoch in the Cluster's status, which fences the writes with an
-earlier one, and lists all objects. The tasks of a term are in one group: the workers of the queue,
-periodic lists, and the engine's own tasks. The first task that ends ends them all. Nothing of a
-term outlives it.
+The tasks of a term are in one group: the workers of the queue, periodic lists, and the engine's own
+tasks. The first task that ends ends them all. Nothing of a term outlives it.
 """
 
 import abc
 import asyncio
-import dataclasses
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
-from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of
-from tidemark_operator.kube.kinds import CLUSTER, WATCHED, Json, Key
-from tidemark_operator.leadership.epoch import raise_epoch
+from tidemark_operator.kube.kinds import WATCHED, Key
 from tidemark_operator.leadership.terms import TermEnded
-from tidemark_operator.objects.client import take_list
-from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.failures import reporter
 from tidemark_operator.reconcile.reflector import ObjectReflector
 from tidemark_operator.reconcile.services import TermServices
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
-from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
 logger = logging.getLogger(__name__)
 
 #: Reconcilers at work at once; most of them wait for the API server or for brokers.
 WORKERS = 1024
-_NOTHING: Mapping[str, object] = {}
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTakeover:
-    """Inputs of a takeover with any engine; each engine's own class performs it."""
-
-    api: KubeApi
-    namespace: str
-    identity: str
-    leads: Callable[[], bool]
-    objects: ObjectCache
-
-    async def claim_epoch(
-        self,
-        body: Json,
-        *,
-        beginning: Mapping[str, object] = _NOTHING,
-        noted: Mapping[str, object] = _NOTHING,
-        floor: int = 0,
-    ) -> Json:
-        """Add the Cluster's finalizer and raise the controller epoch; return the Cluster.
-
-        For the other parameters see :func:`raise_epoch`.
-        """
-        # The finalizer comes first: from the epoch on there is state that a deletion has to remove.
-        meta = body["metadata"]
-        if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
-            await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)
-        # From now on the CRD's validation rule rejects writes of earlier controllers.
-        return await raise_epoch(
-            self.api,
-            self.namespace,
-            str(meta["name"]),
-            identity=self.identity,
-            uid=str(meta["uid"]),
-            beginning=beginning,
-            noted=noted,
-            floor=floor,
-            leads=self.leads,
-        )
-
-    async def list_objects(self) -> None:
-        """List all objects, after the epoch is claimed: later changes arrive by the watch."""
-        for kind in WATCHED:
-            await take_list(self.api, self.objects, kind, self.namespace)
 
 
 class EngineTerm(abc.ABC):

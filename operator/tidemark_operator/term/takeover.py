@@ -36,7 +36,6 @@ from tidemark_operator.controller.state.model import (
 from tidemark_operator.controller.status.conditions import time_text, with_acceptances
 from tidemark_operator.controller.status.rebuilding import entry
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, Json, Key, key_of
-from tidemark_operator.leadership.epoch import stored_epoch
 from tidemark_operator.leadership.terms import ControllerFenced
 from tidemark_operator.objects.conversions import (
     broker_info,
@@ -48,7 +47,7 @@ from tidemark_operator.objects.conversions import (
     topic_info,
 )
 from tidemark_operator.objects.store import ObjectCache
-from tidemark_operator.reconcile.engine_term import EngineTakeover
+from tidemark_operator.reconcile.engine_takeover import EngineTakeover, stored_epoch
 from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.metadata import InvalidResource

@@ -42,7 +42,8 @@ from tidemark_operator.leadership.terms import (
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient, StatusWriter
-from tidemark_operator.reconcile.engine_term import EngineTakeover, EngineTerm
+from tidemark_operator.reconcile.engine_takeover import EngineTakeover
+from tidemark_operator.reconcile.engine_term import EngineTerm
 from tidemark_operator.reconcile.failures import reason_of, sentence_of
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
