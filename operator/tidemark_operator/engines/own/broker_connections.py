@@ -122,7 +122,6 @@ class OwnBrokers(Engine):
         await link.until_ready()
         # A broker that does not know UserStates closes the connection and reconnects at once. The
         # pause keeps it from doing so in a loop.
-        # Wait before the next attempt, or such a broker would reconnect in a loop.
         if failures := self._failures(link):
             pause_s = USERS_BACKOFF.pause_s(failures)
             logger.warning(
