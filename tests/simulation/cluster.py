@@ -660,8 +660,7 @@ def _replaced(cluster: SimulatedCluster) -> Iterator[None]:
             ("tidemark_operator.reconcile.engine_term.WORKERS", 4),
             ("tidemark_operator.controller.flapping_brokers.FIRST_S", 2),
             ("tidemark_operator.controller.flapping_brokers.MOST_S", 16),
-            ("tidemark_operator.leadership.elector.dt", datetimes),
-            ("tidemark_operator.events.dt", datetimes),
+            ("tidemark_operator.clock.dt", datetimes),
         ):
             stack.enter_context(start(target, value))
         stack.enter_context(cluster.disks.mounted())

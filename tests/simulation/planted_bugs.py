@@ -472,7 +472,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "an older head is believed",
         HEADS,
-        frozenset({"1", "2", "3", "4", "5", "6", "9", "11", "convergence"}),
+        frozenset({"1", "2", "3", "4", "5", "6", "9", "10", "11", "convergence"}),
         replaced("tidemark.tier.metadata.head.HeadPosition.is_behind", lambda *_: False),
     ),
     Bug("a former copier still writes", TIERED_STALLS, frozenset({"6"}), _everybody_writes),

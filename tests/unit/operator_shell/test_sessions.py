@@ -184,12 +184,13 @@ def test_one_open_connection_is_a_sign_of_life() -> None:
 def test_a_broker_that_reconnects_within_the_grace_keeps_its_session() -> None:
     sessions = sessions_of(1)
     connected(sessions, 1, 1)
+    run_to(sessions, 0.0, 1.0)
     # The only connection breaks, and another one is opened in time.
     sessions.disconnected(1, 10, 1.0)
-    run_to(sessions, 0.0, 2.0)
+    assert run_to(sessions, 1.0, 1.0 + GRACE_S) == []
     connected(sessions, 1, 1)
     beat(sessions, 1, 2.0)
-    assert run_to(sessions, 2.0, 10.0) == []
+    assert run_to(sessions, 1.0 + GRACE_S, 10.0) == []
     sessions.disconnected(1, 10, 10.0)
     sessions.open(1, 10, 11.0)
     assert run_to(sessions, 10.0, 15.0) == [], "it registered again"
@@ -198,11 +199,12 @@ def test_a_broker_that_reconnects_within_the_grace_keeps_its_session() -> None:
 def test_pending_registration_suspends_the_grace() -> None:
     sessions = sessions_of(1)
     connected(sessions, 1, 1)
+    run_to(sessions, 0.0, 1.0)
     sessions.disconnected(1, 10, 1.0)
-    run_to(sessions, 0.0, 2.0)
+    assert run_to(sessions, 1.0, 1.0 + GRACE_S) == []
     # The restarted process is registering: its expiry must not race with that.
-    sessions.registration_requested(1, 2.0)
-    assert run_to(sessions, 2.0, 2.0 + GRACE_S) == []
+    sessions.registration_requested(1, 1.0 + GRACE_S)
+    assert run_to(sessions, 1.0 + GRACE_S, 1.0 + 2 * GRACE_S) == []
     assert not sessions.is_connected(1)
 
 
@@ -238,11 +240,11 @@ def test_stall_of_the_operator_is_credited_to_the_grace() -> None:
     connected(sessions, 1, 1)
     run_to(sessions, 0.0, 1.0)
     sessions.disconnected(1, 10, 1.0)
-    # The operator was blocked for 30 s while the grace was running.
+    # The operator was blocked from the next tick, due at 1.25, while the grace was running.
     assert sessions.tick(31.0) == []
-    assert run_to(sessions, 31.0, 32.0) == []
+    assert run_to(sessions, 31.0, 30.75 + GRACE_S) == []
     connected(sessions, 1, 1)
-    assert run_to(sessions, 32.0, 38.0) == []
+    assert run_to(sessions, 30.75 + GRACE_S, 38.0) == []
 
 
 def test_broker_unfenced_after_expiry_is_watched_again() -> None:
