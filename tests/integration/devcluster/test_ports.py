@@ -1,5 +1,6 @@
 """Ports for servers that start later do not collide with ports of outgoing connections."""
 
+import collections
 import random
 import socket
 from pathlib import Path
@@ -40,14 +41,28 @@ def test_port_in_use_is_not_returned(kernels: Path) -> None:
     assert free_port(first) == first
 
 
-def test_bound_port_without_a_listener_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = free_ports(2)
-    monkeypatch.setattr(ports, "_candidates", lambda _: [first, second])
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Bound, but not listened on: another process has reserved it.
-        reserved.bind((HOST, first))
-        assert free_port() == second
+def test_picked_port_is_not_picked_again_before_its_server_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = free_port()
+    monkeypatch.setattr(ports, "_candidates", lambda _: [first])
+    assert free_port() != first
+    # Nor by another process, which binds it without SO_REUSEADDR.
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((HOST, first))
+    # The server itself can listen, and listen again after a restart.
+    for _ in range(2):
+        listening(first).close()
+
+
+def test_reserved_ports_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_reserved", collections.deque(maxlen=2))
+    first, second, third = free_ports(3)
+    assert [held.getsockname()[1] for held in ports._reserved] == [second, third]
+    # The first one was closed.
+    with socket.socket() as other:
+        other.bind((HOST, first))
+    ports._release()
 
 
 @pytest.mark.parametrize("text", ["10000 60999", "1024 65535", "nothing", ""])

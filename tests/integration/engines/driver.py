@@ -209,7 +209,19 @@ class DrivenEngine:
             {**self._quiet, "group.id": "none", "enable.partition.eof": True}
             | {"auto.offset.reset": "error"}
         )
-        first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
+        place, offsets = TopicPartition(topic, partition), []
+
+        # A leader that has just moved is answered with an error, and the client looks again.
+        def found_leader() -> bool:
+            try:
+                offsets[:] = consumer.get_watermark_offsets(place, timeout=60)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                    raise
+            return bool(offsets)
+
+        wait(found_leader, f"the leader of {topic}-{partition}")
+        first, end = offsets
         consumer.assign([TopicPartition(topic, partition, first)])
         found: list[bytes | None] = []
         deadline = time.monotonic() + 60
