@@ -18,6 +18,7 @@ timestamp is found by bisection, with one look-up per step.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Protocol, TypeVar
 
 from tidemark.logfiles.offset_index import IndexFormatError
@@ -108,6 +109,27 @@ def _read_segment(
                     log.segments.keep_open(segment, pinned)
         log.segments.trim()
         return result
+
+
+def with_aborted(
+    log: PartitionLog, offset: int, read: Callable[[], ReadResult]
+) -> tuple[ReadResult, list[AbortedTxn]]:
+    """Return the records that ``read`` finds from ``offset``, and the aborted transactions of them.
+
+    Blocks. Retention or compaction, in another thread, may remove a segment after its records were
+    read, and with it the entries of its aborted transactions. Then the records are read again.
+    """
+    while True:
+        with log.lock:
+            # A read continues beyond its first segment only where batches are empty.
+            first = log.segments.number_of(offset)
+            segments = log.segments.items[first : first + _EMPTY_BATCHES_MAX]
+            truncations = log.truncations
+        found = read()
+        aborted = aborted_transactions(log, offset, found.next_offset)
+        searched = takewhile(lambda segment: segment.base_offset < found.next_offset, segments)  # noqa: B023
+        if not any(_has_changed(log, segment, truncations) for segment in searched):
+            return found, aborted
 
 
 def aborted_count(log: PartitionLog, start: int) -> int:

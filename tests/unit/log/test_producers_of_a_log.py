@@ -15,7 +15,9 @@ from tidemark.records.control import EndMarker
 from tidemark_broker.log import (
     InvalidRecords,
     LogConfig,
+    OffsetOutOfRange,
     PartitionLog,
+    ReadResult,
     appending,
     errors,
     flushing,
@@ -193,6 +195,30 @@ def test_retention_deletes_transaction_indexes_with_their_segments(bench: LogBen
     retention.apply_retention(log, T0, tiered=None)
     assert not list(bench.directory.glob("*.txnindex"))
     assert aborted_of(log) == []
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_records_of_a_segment_that_is_removed_meanwhile_are_not_returned(
+    bench: LogBench, is_cached: bool
+) -> None:
+    log = bench.create()
+    produce(log, 1, 0, transactional=True)
+    finish(log, 1, commit=False)
+    bench.fill(log, [1] * 20)
+    flushing.flush(log)
+    log.advance_high_watermark(log.next_offset)
+    function = reading.read_cached if is_cached else reading.read
+
+    def read() -> ReadResult:
+        end = log.last_stable_offset
+        found = function(log, 0, max_bytes=1 << 20, up_to_offset=end, min_one=True)
+        # Another thread deletes the segment, and the entry of its aborted transaction.
+        start_offsets.raise_log_start(log, 15)
+        retention.apply_retention(log, T0, tiered=None)
+        return found
+
+    with pytest.raises(OffsetOutOfRange):
+        reading.with_aborted(log, 0, read)
 
 
 def test_a_log_that_restarts_beyond_the_tier_uses_the_tiers_producers(bench: LogBench) -> None:

@@ -5,7 +5,7 @@ between the log start and the local log start of a tiered partition are in the t
 so and the caller reads there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from kio.schema.errors import ErrorCode
@@ -16,6 +16,7 @@ from tidemark_broker.log import (
     NotCached,
     OffsetOutOfRange,
     PartitionLog,
+    ReadResult,
     StorageError,
     TimestampOffset,
     reading,
@@ -136,19 +137,12 @@ def fetch(
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return FetchResult(error=ErrorCode.kafka_storage_error)
     answer = empty_answer(partition)
+    need = DiskReadNeed(offset, max_bytes, min_one, read_committed)
     try:
-        searched = _aborted_count(log, offset) if read_committed else 0
-        found = reading.read_cached(
-            log,
-            offset,
-            max_bytes=max_bytes,
-            up_to_offset=readable_end(log, read_committed=read_committed),
-            min_one=min_one,
-        )
-        aborted = reading.aborted_transactions(log, offset, found.next_offset) if searched else ()
-        return answer._replace(data=found.data, aborted=aborted)
+        data, aborted = _read(log, need, reading.read_cached, aborted_max=_ABORTED_MAX)
+        return answer._replace(data=data, aborted=aborted)
     except NotCached:
-        return answer._replace(from_disk=DiskReadNeed(offset, max_bytes, min_one, read_committed))
+        return answer._replace(from_disk=need)
     except OffsetOutOfRange:  # retention, in a thread, has just deleted the segment
         return _not_here(partition, offset, max_bytes)
     except StorageError as failure:
@@ -191,29 +185,36 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     return empty_answer(partition)._replace(remote=need)
 
 
-def _aborted_count(log: PartitionLog, offset: int) -> int:
-    """Return how many aborted transactions a read from ``offset`` searches.
+def _read(
+    log: PartitionLog,
+    need: DiskReadNeed,
+    read: Callable[..., ReadResult],
+    *,
+    aborted_max: int | None = None,
+) -> tuple[bytes, Sequence[AbortedTxn]]:
+    """Return records, and the aborted transactions that they may be part of.
 
-    Raises :class:`NotCached` for a long search, which would block the loop.
+    ``read``: :func:`reading.read`, which blocks, or :func:`reading.read_cached`. Raises
+    :class:`NotCached` if more than ``aborted_max`` transactions must be searched.
     """
-    count = reading.aborted_count(log, offset)
-    if count > _ABORTED_MAX:
+
+    # Called again if its records' segment is removed meanwhile: the stable end may have moved.
+    def found() -> ReadResult:
+        return read(
+            log,
+            need.offset,
+            max_bytes=need.max_bytes,
+            up_to_offset=readable_end(log, read_committed=need.read_committed),
+            min_one=need.min_one,
+        )
+
+    if not need.read_committed:
+        return found().data, ()
+    # A long search for aborted transactions would block the loop.
+    if aborted_max is not None and reading.aborted_count(log, need.offset) > aborted_max:
         raise NotCached
-    return count
-
-
-def _read_blocking(log: PartitionLog, need: DiskReadNeed) -> tuple[bytes, Sequence[AbortedTxn]]:
-    """Return the records on disk, and the aborted transactions that they may be part of."""
-    found = reading.read(
-        log,
-        need.offset,
-        max_bytes=need.max_bytes,
-        up_to_offset=readable_end(log, read_committed=need.read_committed),
-        min_one=need.min_one,
-    )
-    if not found.data or not need.read_committed:
-        return found.data, ()
-    return found.data, reading.aborted_transactions(log, need.offset, found.next_offset)
+    records, aborted = reading.with_aborted(log, need.offset, found)
+    return records.data, aborted
 
 
 async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchResult:
@@ -225,7 +226,7 @@ async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchRes
     if need is None:
         return fetched
     try:
-        data, aborted = await in_read_thread(_read_blocking, partition.log, need)
+        data, aborted = await in_read_thread(_read, partition.log, need, reading.read)
     except OffsetOutOfRange:  # retention has deleted the segment meanwhile
         return _not_here(partition, need.offset, need.max_bytes)
     except StorageError as error:
