@@ -6,6 +6,7 @@ bench-install` measures how long that takes in pods.
 """
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from tidemark_operator.controller.state.rows import decode_row
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
 
 LEASE_S = 8.0
+SEARCHED = re.compile(r"brokers \[1\b.*\] have searched for a controller here")
 SESSION_S = 8.0
 #: On a machine with other work: expiry of the Lease and up to two sessions.
 SOON_S = LEASE_S + 2 * SESSION_S
@@ -113,8 +115,9 @@ async def test_successor_leads_soon_and_fences_a_broker_that_died(fleet: Fleet) 
     elapsed_s = time.monotonic() - began_s
     assert {decode_row(text).leader for text in await world.rows()} == {1}
     assert elapsed_s < SOON_S, f"{elapsed_s:.1f} s"
-    # Brokers search among all addresses when their controller is silent.
-    assert "brokers [1] have searched for a controller here" in fleet.second.log
+    # Brokers search among all addresses when their controller is silent. Broker 2 may have reached
+    # this one when it started.
+    assert SEARCHED.search(fleet.second.log)
     epoch = await fleet.epoch()
     fleet.first.resume()
     await world.until(lambda: "no longer the leader" in fleet.first.log, "it notices")
@@ -128,6 +131,6 @@ async def test_successor_leads_soon_and_fences_a_broker_that_died(fleet: Fleet) 
     await fleet.serves("after a death")
     elapsed_s = time.monotonic() - began_s
     assert elapsed_s < SOON_S, f"{elapsed_s:.1f} s"
-    assert "brokers [1] have searched for a controller here" in fleet.first.log
+    assert SEARCHED.search(fleet.first.log)
     # The broker process has never restarted or changed its epoch.
     assert fleet.brokers[1].log_text().count("registered with") == 1, "one process, one epoch"
