@@ -27,6 +27,7 @@ from tidemark_devcluster.controlplane.programs import run_kubectl
 from tidemark_devcluster.tier import read_options, session_settings, storage
 from tidemark_kube.client import KubeClient
 from tidemark_operator.controller.state.rows import PartitionRow
+from tidemark_pipeline.read.options import ENGINE
 
 TOPIC = "flights"
 PARTITIONS = 3
@@ -63,8 +64,11 @@ class Stage(ABC):
         return read_options(self._cluster, TOPIC)
 
     def spark_settings(self) -> dict[str, str]:
-        """Return settings of the Spark session that reads. Raises ToolchainError."""
-        return session_settings(self.read_options())
+        """Return settings of the Spark session that reads. Raises ToolchainError.
+
+        Spark starts before the tier runs, so these depend on the engine alone.
+        """
+        return session_settings({ENGINE: self._cluster.settings.engine})
 
     @abstractmethod
     def partitions(self) -> Sequence[StagePartition]:
