@@ -131,7 +131,7 @@ class ClusterOptions(ApiOptions):
 
     @contextmanager
     def kube(self) -> Iterator[KubeClient]:
-        """Yield a client for the API server of the cluster; exit with a hint if it fails.
+        """Yield a client for the API server of the cluster; exit if it fails, here or in the block.
 
         With a kubeconfig, or as a plugin of kubectl, that is the server that kubectl would use.
         Otherwise it is the local cluster's.
@@ -145,7 +145,8 @@ class ClusterOptions(ApiOptions):
             with kube:
                 yield kube
         except (KubeRequestError, OSError) as error:
-            fail(f"{error}; if the local cluster is down, start it with: tidemark up")
+            hint = "; if the local cluster is down, start it with: tidemark up"
+            fail(f"{error}{hint if self.is_local else ''}")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

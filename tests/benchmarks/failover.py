@@ -46,6 +46,7 @@ def repeat(outages: Outages, fault: LeaderFault, times: int, results: Results) -
         figures[NO_ACKNOWLEDGEMENT] = outages.writer.outage_s(began_s)
         figures[IN_SYNC] = fault.repair(outages, node)
         results.add(fault.name, OURS, number, figures)
+        results.write()
         print(
             f"{fault.name}, {number} of {times}: broker {node}; another was elected after "
             f"{figures[ELECTED]:.2f} s, {figures[NO_ACKNOWLEDGEMENT]:.2f} s without an "
@@ -76,12 +77,8 @@ def main() -> None:
 
     # Kills come first: a paused broker may still be behind when the next fault begins.
     def faults(outages: Outages) -> str:
-        lines = [
-            repeat(outages, KILL, options.kills, results),
-            repeat(outages, PAUSE, options.pauses, results),
-        ]
-        results.write()
-        return "  ".join(lines)
+        kills = repeat(outages, KILL, options.kills, results)
+        return f"{kills}  {repeat(outages, PAUSE, options.pauses, results)}"
 
     session = ("--session-timeout-s", str(options.session_s))
     measure(faults, "failover", partitions=options.partitions, operator_options=session)

@@ -62,3 +62,19 @@ def test_every_command_reports_an_unreachable_cluster_in_one_line(
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit), "no traceback"
     assert result.output.startswith("error: ")
+
+
+def test_only_an_unreachable_local_cluster_is_to_be_started(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    path = kubeconfig(tmp_path, port)
+    layout = Layout(tmp_path / "cluster")
+    layout.create()
+    local_settings.choose(
+        layout, cluster="tidemark", tier=None, kubeconfig=str(path), namespace="ns"
+    )
+    for options, is_local in (
+        (["--dir", str(layout.root)], True),
+        (["--kubeconfig", str(path)], False),
+    ):
+        output = CliRunner().invoke(app, ["status", *options]).output
+        assert ("start it with: tidemark up" in " ".join(output.split())) == is_local
