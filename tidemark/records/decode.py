@@ -116,7 +116,11 @@ def scan_records(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, boo
     :func:`decode_timestamps`.
     """
     header = parse_header(batch)
-    payload = _unpacked(header, batch, limits)
+    return scan_unpacked(header, _unpacked(header, batch, limits))
+
+
+def scan_unpacked(header: BatchHeader, payload: bytes) -> Iterator[tuple[int, bool]]:
+    """Yield what :func:`scan_records` does, of the decompressed records of a batch."""
     position, end_of_all = 0, len(payload)
     # With LogAppendTime all records have the batch's timestamp.
     own_times = header.timestamp_type is TimestampType.CREATE_TIME

@@ -106,6 +106,8 @@ class Api(Generic[Q, A]):
     """One Kafka Api. Its key and name are those of the request in Kafka's message definitions.
 
     - ``handler`` returns None if the protocol has no answer
+    - ``begin``: handler of a small request that returns its answer at once, or the function that
+      waits for it
     - ``request`` and ``answer``, from the handler's annotations, have the fields of all versions,
       see :mod:`tidemark_broker.api.schema`
     - ``versions``: first and last version that is served
@@ -120,6 +122,7 @@ class Api(Generic[Q, A]):
     handler: Callable[[Q, Call], Awaitable[A | None]]
     _: KW_ONLY
     versions: tuple[int, int]
+    begin: Callable[[Q, Call], A | Callable[[], Awaitable[A | None]] | None] | None = None
     in_order: bool = False
     open_ended: bool = False
     waits: bool = False

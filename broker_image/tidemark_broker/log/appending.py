@@ -44,6 +44,7 @@ from tidemark_broker.log.validation import (
     check_follower_batches,
     check_leader_batch,
     one_batch,
+    plain_header,
     runs_for_segments,
 )
 
@@ -71,11 +72,13 @@ def append_as_leader(
     Without it only a transaction that is already open here continues.
     """
     config = log.config
-    data = one_batch(data)
-    header, contents = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)
-    # Reading the records revealed their true largest timestamp; the header's may differ.
-    if contents is not None and not contents.unread:
-        data, header = _corrected(data, header, contents.largest_ms)
+    header = plain_header(data, config, now_ms) if reads and contents is None else None
+    if header is None:
+        data = one_batch(data)
+        header, contents = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)
+        # Reading the records revealed their true largest timestamp; the header's may differ.
+        if contents is not None and not contents.unread:
+            data, header = _corrected(data, header, contents.largest_ms)
     with log.lock:
         log.check_usable()
         # A stale leader must not append below a newer epoch: followers would reject the batch.

@@ -35,7 +35,7 @@ from tidemark.records.batch import (
     read_header,
 )
 from tidemark.records.codecs import Codec, UnpackedTooLarge, most_unpacked
-from tidemark.records.decode import RECORD_BYTES_MIN, UnpackLimits, scan_records
+from tidemark.records.decode import RECORD_BYTES_MIN, UnpackLimits, scan_records, scan_unpacked
 from tidemark_broker.log.batch_walk import BatchAt
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import (
@@ -155,6 +155,48 @@ _LENGTH = struct.Struct(">i")
 #: Minimum length of a batch in the oldest message format.
 _LENGTH_MIN = 14
 _CODECS = frozenset(Codec)
+
+
+def plain_header(data: Buffer, config: LogConfig, now_ms: int) -> BatchHeader | None:
+    """Return the header of a batch that plainly passes; None: :func:`check_leader_batch` decides.
+
+    This one pass has all its checks for the usual batch of a client that does not wait for more
+    records: few records without compression, transaction or log append time, read here. It takes a
+    third of the time.
+    """
+    if (
+        not is_quickly_read(data)
+        or config.message_timestamp_type is not TimestampType.CREATE_TIME
+        or config.compacts
+    ):
+        return None
+    try:
+        header = read_header(data)
+        size = header.size_bytes
+        # No attributes: neither compressed, transactional, control, nor with another time.
+        if (
+            header.attributes
+            or header.base_offset
+            or size != len(data)
+            or size > config.max_message_bytes
+            or size > config.segment_bytes
+            or header.last_offset_delta != header.count - 1
+            or (header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0)
+        ):
+            return None
+        check_crc(data, 0, header)
+        times = [ms for ms, _ in scan_unpacked(header, bytes(data[HEADER_BYTES:]))]
+    except CorruptBatch:
+        return None
+    # The header's largest timestamp is that of the records, and the topic accepts it.
+    return (
+        header
+        if times
+        and max(times) == header.max_timestamp
+        and min(times) >= max(0, now_ms - config.message_timestamp_before_max_ms)
+        and header.max_timestamp - now_ms <= config.message_timestamp_after_max_ms
+        else None
+    )
 
 
 def check_leader_batch(

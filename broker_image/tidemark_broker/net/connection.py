@@ -12,9 +12,11 @@ import asyncio
 import collections
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from functools import partial
+from typing import Any, TypeAlias, cast
 
 from tidemark.metrics import broker_table
 from tidemark.tls.acceptor import Refusals
@@ -43,13 +45,18 @@ _HEADER_BYTES = 10 + STRING_BYTES_MAX
 #: Time for the peer to receive what was sent before the end of a connection.
 _CLOSING_S = 10.0
 
+#: Time for requests of one connection that are answered at once, before others get their turn.
+_SLICE_S = 0.002
+
 #: Linux TCP states of a connection whose peer no longer sends: CLOSE and CLOSE_WAIT.
 _CLOSED_BY_PEER = frozenset({7, 8})
 
-#: Takes a request frame and the memory of its answer; returns the pieces of the answer's frame, or
-#: None for a request without an answer. Raises FrameError for an unreadable frame, and
-#: CloseConnection to close the connection.
-Serve = Callable[[Frame, ResponseMemory], Awaitable[Sequence[bytes] | None]]
+#: Pieces of a response's frame, None for a request without a response; or the coroutine that waits
+#: for them.
+Served: TypeAlias = Sequence[bytes] | Coroutine[Any, Any, Sequence[bytes] | None] | None
+#: Serves a request frame, with the memory of its response. Raises FrameError for an unreadable
+#: frame, and CloseConnection to close the connection.
+Serve = Callable[[Frame, ResponseMemory], Served]
 #: Selects the handler of a connection when it is established.
 OpenSession = Callable[["ServerConnection"], Serve]
 
@@ -141,11 +148,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         #: Started requests in the order of arrival. Their responses are written in this order.
         self._in_flight: collections.deque[_RequestInFlight] = collections.deque()
         #: Tasks of the running requests.
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Sequence[bytes] | None]] = set()
         #: False while the transport's write buffer is full.
         self._may_write = True
         #: False while reading from the transport is paused.
         self._is_read = True
+        #: True while :meth:`_advance` runs.
+        self._is_advancing = False
         #: True once this side has decided to close. The socket may still be sending.
         self.ended = False
         #: Responses that the client has not received yet.
@@ -350,6 +359,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         Called after every event that may permit more: received bytes, a written response, free
         memory, the end of a mute.
         """
+        # A response that is written here may permit more requests, which this loop starts anyway.
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        until_s = time.perf_counter() + _SLICE_S
         while self._arrived and self._may_begin():
             frame = self._arrived[0]
             # At most one request other than Produce runs at a time. Its response may be large, and
@@ -359,6 +373,11 @@ class ServerConnection(asyncio.BufferedProtocol):
                 break
             self._arrived.popleft()
             self._begin(frame, is_alone=is_alone)
+            # Other connections come first if many requests were answered at once.
+            if self._arrived and time.perf_counter() > until_s:
+                self.shared.loop.call_soon(self._advance)
+                break
+        self._is_advancing = False
         # Reading continues only if every received request has started. Otherwise TCP slows the
         # client down.
         if not self._arrived and self._may_begin() and not self._is_large_request_muted():
@@ -369,13 +388,25 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._read_on(False)
 
     def _begin(self, frame: Frame, *, is_alone: bool) -> None:
+        """Start one request; write its response if it is complete at once.
+
+        Every error ends the connection, because responses are in order and none can be left out.
+        """
         memory = ResponseMemory(self.shared.budgets.responses)
         request = _RequestInFlight(weight(frame), memory, is_alone)
         self._reading.waits_for_request = self._reading.waits_for_request or is_alone
         self._in_flight.append(request)
-        task = self.shared.loop.create_task(self._run(frame, request))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        try:
+            served = self._serve(frame, memory)
+        except Exception as error:  # noqa: BLE001 - ends the connection
+            self._request_failed(error, request)
+            return
+        if isinstance(served, Coroutine):
+            task = self.shared.loop.create_task(served)
+            self.tasks.add(task)
+            task.add_done_callback(partial(self._finished, request))
+        else:
+            self._answered(request, served)
 
     def _is_large_request_muted(self) -> bool:
         """True if a large incomplete request must wait for a mute, during which it would only
@@ -403,31 +434,37 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    async def _run(self, frame: Frame, request: _RequestInFlight) -> None:
-        """Run one request, and write its response once all earlier ones are written.
+    def _finished(
+        self, request: _RequestInFlight, task: asyncio.Task[Sequence[bytes] | None]
+    ) -> None:
+        """Write the response of a request that was waited for."""
+        self.tasks.discard(task)
+        if not task.cancelled():
+            error = task.exception()
+            if error is None:
+                self._answered(request, task.result())
+            else:
+                self._request_failed(error, request)
+        # After a close nothing is written any more, so the memory is returned here.
+        if self.ended:
+            request.memory.set_reserved(0)
 
-        Every error ends the connection, because responses are in order and none can be left out.
-        """
-        try:
-            request.pieces = await self._serve(frame, request.memory)
-        # The close cancels the connection's other requests.
-        except CloseConnection as order:
-            self._close_as_ordered(order, request)
-        except FrameError as error:
+    def _answered(self, request: _RequestInFlight, pieces: Sequence[bytes] | None) -> None:
+        # Marked only. ``_write_ready`` waits for the responses of earlier requests.
+        request.pieces, request.is_done = pieces, True
+        request.memory.set_reserved(sum(map(len, pieces or ())))
+        self._write_ready()
+
+    def _request_failed(self, error: BaseException, request: _RequestInFlight) -> None:
+        """Close the connection. The close cancels the connection's other requests."""
+        if isinstance(error, CloseConnection):
+            self._close_as_ordered(error, request)
+        elif isinstance(error, FrameError):
             self._end_malformed(error)
-        except Exception:
-            if not self.ended:
-                logger.exception("a request of %s failed", self.peer)
-            self.end(broker_table.FAILED, "the request failed inside the broker")
         else:
-            # Marked only. ``_write_ready`` waits for the responses of earlier requests.
-            request.is_done = True
-            request.memory.set_reserved(sum(map(len, request.pieces or ())))
-            self._write_ready()
-        finally:
-            # After a close nothing is written any more, so the memory is returned here.
-            if self.ended:
-                request.memory.set_reserved(0)
+            if not self.ended:
+                logger.error("a request of %s failed", self.peer, exc_info=error)
+            self.end(broker_table.FAILED, "the request failed inside the broker")
 
     def _close_as_ordered(self, order: CloseConnection, request: _RequestInFlight) -> None:
         """Close the connection, after the last answer if there is one."""

@@ -5,7 +5,7 @@ A peer is served once it has authenticated as a broker of the cluster (:mod:`tid
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from tidemark.tls.files import TlsFiles
@@ -29,7 +29,7 @@ class ServePeer(Protocol):
 
     def __call__(
         self, frame: Frame, memory: ResponseMemory, peer: TlsIdentity
-    ) -> Awaitable[Sequence[bytes] | None]: ...
+    ) -> Coroutine[Any, Any, Sequence[bytes] | None]: ...
 
 
 class ReplicationServer(BoundListener):

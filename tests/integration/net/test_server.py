@@ -6,6 +6,7 @@ import functools
 import logging
 import ssl
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,43 @@ async def test_answers_keep_the_order_of_the_requests() -> None:
         got = [await asyncio.wait_for(_read(reader), 5) for _ in range(5)]
         assert got == [PRODUCE + bytes([number]) for number in range(5)]
         assert begun == [0, 1, 2, 3, 4]
+
+
+async def test_many_requests_that_are_answered_at_once_do_not_delay_other_connections() -> None:
+    served: list[bytes] = []
+    async with contextlib.AsyncExitStack() as opened:
+
+        def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
+            # The other client's request arrives while the first of many is served.
+            if not served:
+                writers[1].write(_framed(PRODUCE + b"other"))
+            served.append(bytes(frame[8:]))
+            time.sleep(0.0005)  # longer than any request without a wait
+            return [_framed(bytes(frame))]
+
+        server = await opened.enter_async_context(_serving(serve))
+        clients = [await opened.enter_async_context(_client(server)) for _ in range(2)]
+        readers, writers = zip(*clients, strict=True)
+        writers[0].write(_framed(PRODUCE + b"one of many") * 200)
+        for _ in range(200):
+            assert await asyncio.wait_for(_read(readers[0]), 10) == PRODUCE + b"one of many"
+        assert await asyncio.wait_for(_read(readers[1]), 10) == PRODUCE + b"other"
+        assert served.index(b"other") < 100
+
+
+async def test_request_that_fails_at_once_closes_its_connection_after_earlier_answers() -> None:
+    def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
+        if frame[8:] == b"bad":
+            raise FrameError("unreadable")
+        return [_framed(bytes(frame))]
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(_framed(PRODUCE + b"good") + _framed(PRODUCE + b"bad"))
+        assert await asyncio.wait_for(_read(reader), 5) == PRODUCE + b"good"
+        assert await _closed(reader)
+        await _until(lambda: not server.connections._open)
+        budgets = server.connections.budgets
+        assert (budgets.requests.used_bytes, budgets.responses.used_bytes) == (0, 0)
 
 
 async def test_no_more_than_the_limit_are_in_flight() -> None:

@@ -1,6 +1,7 @@
 """Inspection of a batch's records beyond its header: invalid records, missing keys in compacted
 topics, and the choice of the batches to inspect."""
 
+import random
 import struct
 from typing import Any
 
@@ -197,3 +198,26 @@ def test_compressed_records_are_inspected_after_decompression() -> None:
     data = numbered(20, 1, codec=3)
     assert len(decompress(3, data[HEADER_BYTES:])) > 20
     assert batch_contents(data).largest_ms == T0
+
+
+def test_plain_header_accepts_no_batch_that_the_full_check_refuses_or_changes() -> None:
+    config, chance = LogConfig.of({"max.message.bytes": "120"}), random.Random(7)
+    good = build_batch([Record(b"k", b"value", (), T0 + number) for number in range(3)])
+    plain = 0
+    for _ in range(4000):
+        data = bytearray(good)
+        for _ in range(chance.randrange(3)):
+            data[chance.randrange(len(data))] = chance.choice((0, 1, 2, 0x7E, 0x80, 0xFF))
+        if chance.random() < 0.9:  # a damaged batch with a right CRC is the interesting one
+            data[17:21] = compute_crc(data, CRC_COVERS_FROM, len(data)).to_bytes(4, "big")
+        found = validation.plain_header(bytes(data), config, T0)
+        if found is None:
+            continue
+        plain += 1
+        header, contents = validation.check_leader_batch(
+            validation.one_batch(bytes(data)), config, T0, None, reads=True
+        )
+        assert contents is not None
+        assert (found, found.max_timestamp) == (header, contents.largest_ms)
+    assert validation.plain_header(good, config, T0) is not None
+    assert 1300 < plain < 3000

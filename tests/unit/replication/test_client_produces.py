@@ -15,9 +15,10 @@ from tests.unit.api import api_requests as kafka
 from tests.unit.replication.replica_nodes import T0, TOPIC, TOPIC_ID, ReplicaNode, row
 from tidemark.records.batch import CRC_COVERS_FROM, compute_crc
 from tidemark.records.builder import Record, build_batch
-from tidemark.wire.framing import decode_response, encode_response_pieces
+from tidemark.wire.framing import decode_response, encode_request, encode_response_pieces
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.records import produce
+from tidemark_broker.api.serving.dispatcher import Dispatcher
 from tidemark_broker.api.table import Call
 from tidemark_broker.log import FIRST_BATCHES, LogConfig, is_sampled
 from tidemark_broker.replication.threads import in_record_thread
@@ -74,6 +75,31 @@ def poisoned(data: bytes) -> bytes:
     poison[-7] = 0x7E
     poison[17:21] = compute_crc(poison, CRC_COVERS_FROM, len(poison)).to_bytes(4, "big")
     return bytes(poison)
+
+
+async def test_a_small_batch_does_not_overtake_one_whose_records_are_read_in_a_thread(
+    leader: ReplicaNode,
+) -> None:
+    connection = ProducerConnection(leader)
+    dispatcher = Dispatcher(connection.shared)
+
+    def begin(*keys: bytes) -> Any:
+        request = kafka.produce(9, TOPIC, records(*keys), acks=1)
+        return dispatcher.begin(encode_request(request, 1, "")[4:], room(), connection.client)
+
+    large, small = begin(*[b"k"] * 9), begin(b"k")
+    # Whichever of the two coroutines starts first.
+    answers = await asyncio.gather(small, large)
+    offsets = [
+        decode_response(kafka.answer_type(0, 9), b"".join(pieces)[4:])[1]
+        .responses[0]
+        .partition_responses[0]
+        .base_offset
+        for pieces in answers
+    ]
+    assert offsets == [9, 0]
+    # Nothing waits any more, so the next one is answered at once.
+    assert isinstance(begin(b"k"), list)
 
 
 @pytest.mark.parametrize("version", range(3, 14))

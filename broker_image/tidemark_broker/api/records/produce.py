@@ -25,14 +25,14 @@ Behaviour:
 - A later batch of the same producer is refused if an earlier one was refused and not retried
   (:mod:`tidemark_broker.replication.partition.refused_batches`).
 
-The walk of a batch: :func:`handle`, :func:`_append_part`, then
-:func:`tidemark_broker.replication.partition.produce.begin`, and
+The walk of a batch: :func:`begin`, :func:`_append_one` (:func:`_append_part` for several
+partitions), then :func:`tidemark_broker.replication.partition.produce.begin`, and
 :func:`tidemark_broker.log.appending.append_as_leader`, which writes to the active segment.
 """
 
 import asyncio
 import uuid
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -62,6 +62,7 @@ from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
+from tidemark_broker.security.authorizer import NOBODY
 from tidemark_broker.transactions import verification
 from tidemark_broker.transactions.core.metadata import Producer
 
@@ -172,11 +173,87 @@ class _PendingAppend(NamedTuple):
     append: ProduceResult | DelayedAppend
 
 
+#: Waits for the response of a request that was begun.
+_Wait = Callable[[], Awaitable["ProduceResponse | None"]]
+
+
 async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append the batches of all partitions, then wait for the acknowledgements that acks requires.
 
     Return None (no response) with acks 0.
     """
+    begun = begin(request, call)
+    return await begun() if callable(begun) else begun
+
+
+def begin(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
+    """Handle a request without a wait if possible; otherwise return the function that waits.
+
+    The usual request of a client without linger has one batch, which is appended here.
+    """
+    if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
+        records = request.topic_data[0].partition_data[0].records
+        if (
+            records is not None
+            and request.acks != 0
+            and call.quotas is None
+            and request.transactional_id is None
+            and not is_transactional(records)
+        ):
+            return _append_one(request, call)
+    return _append_later(request, call)
+
+
+def _append_one(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
+    """Append the batch of a request for one partition, and answer it if nothing is waited for."""
+    # Ids are resolved first, since authorization is by name.
+    name = _name_of(request.topic_data[0], call)
+    may = name is None or call.client.may(Operation.WRITE, ResourceType.TOPIC, name)
+    (entry,) = _entries(request, (name,), NOBODY if may or name is None else {name})
+    partition, result = _found(entry, call)
+    if partition is not None and entry.records is not None:
+        client, acks = call.client, request.acks
+        is_early = client.batches_sent < FIRST_BATCHES
+        appended = produce.append_now(
+            partition, entry.records, acks=acks, peer=client.peer, is_early=is_early
+        )
+        # The records must be read in a thread, or an earlier batch waits for that.
+        if appended is None:
+            return _append_later(request, call)
+        client.batches_sent += 1
+        committed = produce.committed_now(partition, appended, acks=acks)
+        if committed is None:
+            return partial(_answer_once_committed, request, call, partition, appended)
+        result = committed
+    return _answer_one(request, call, result)
+
+
+def _append_later(request: ProduceRequest, call: Call) -> _Wait:
+    """Return the function that appends all batches. The connection's next request waits for it."""
+    if call.place is None:
+        call.place = call.client.order.take()
+    return partial(_append_all, request, call)
+
+
+async def _answer_once_committed(
+    request: ProduceRequest, call: Call, partition: Partition, appended: ProduceResult
+) -> ProduceResponse:
+    """Answer a request whose only batch is appended, once enough replicas have it."""
+    # The connection's next request may start, since this batch has its place in the log.
+    if call.place is not None:
+        call.place.leave()
+    result = await produce.acknowledged(
+        partition,
+        appended,
+        acks=request.acks,
+        timeout_ms=_timeout_ms(request, call),
+        who=call.client.identity,
+    )
+    return _answer_one(request, call, result)
+
+
+async def _append_all(request: ProduceRequest, call: Call) -> ProduceResponse | None:
+    """Append the batches of a request for any number of partitions; see :func:`handle`."""
     # Ids are resolved first, since authorization is by name.
     names = [_name_of(topic, call) for topic in request.topic_data]
     denied = await call.denied(Operation.WRITE, filter(None, names))
@@ -244,7 +321,7 @@ async def _append_part(
     partitions of this request follow.
     """
     client, who, acks = call.client, call.client.identity, request.acks
-    timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
+    timeout_ms = _timeout_ms(request, call)
     begun: list[_PendingAppend | ProduceResult] = []
     # If one append raises or the request is cancelled, the others stop waiting in the purgatory.
     try:
@@ -279,6 +356,10 @@ async def _append_part(
         for item in begun:
             if isinstance(item, _PendingAppend) and isinstance(item.append, DelayedAppend):
                 item.append.give_up()
+
+
+def _timeout_ms(request: ProduceRequest, call: Call) -> int:
+    return int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
 
 
 def _found(entry: _ProduceEntry, call: Call) -> tuple[Partition | None, ProduceResult]:
@@ -435,6 +516,19 @@ def _close_on_error(entries: Sequence[_ProduceEntry], results: Sequence[ProduceR
             )
 
 
+def _answer_one(request: ProduceRequest, call: Call, result: ProduceResult) -> ProduceResponse:
+    """Return the response to a request for one partition. See :func:`_answer`."""
+    (topic,) = request.topic_data
+    leaders: set[int] = set()
+    name, index = _name_of(topic, call) or "", topic.partition_data[0].index
+    answer = TopicProduceResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_responses=(_partition(name, index, result, call, leaders),),
+    )
+    return ProduceResponse(responses=(answer,), node_endpoints=node_endpoints(call, leaders))
+
+
 async def _answer(
     request: ProduceRequest, call: Call, results: Sequence[ProduceResult]
 ) -> ProduceResponse:
@@ -496,4 +590,4 @@ def _leader(topic: str, index: int, call: Call) -> LeaderIdAndEpoch:
     return LeaderIdAndEpoch(leader_id=row.leader, leader_epoch=row.leader_epoch)
 
 
-API = Api(handle, versions=(3, 13), advertised_min=0, in_order=True)
+API = Api(handle, versions=(3, 13), advertised_min=0, begin=begin, in_order=True)

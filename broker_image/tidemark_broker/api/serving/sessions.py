@@ -21,7 +21,7 @@ from tidemark_broker.api.security import sasl_requests
 from tidemark_broker.api.serving.dispatcher import Dispatcher
 from tidemark_broker.config_entries import key_field
 from tidemark_broker.listeners import ClientListener, SecurityProtocol
-from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
+from tidemark_broker.net.connection import CloseConnection, Serve, Served, ServerConnection
 from tidemark_broker.security import principal
 from tidemark_broker.security.acls import ANONYMOUS
 from tidemark_broker.security.authorizer import Authorizer
@@ -76,7 +76,7 @@ class ConnectionSessions:
             client = self._client(connection, who=self._shown(connection))
         except AuthenticationFailed as error:
             return _end(connection, str(error))
-        return functools.partial(self._dispatcher.serve, client=client)
+        return functools.partial(self._dispatcher.begin, client=client)
 
     def _shown(self, connection: ServerConnection) -> str:
         """Return the principal of the client's certificate."""
@@ -125,18 +125,22 @@ class SaslSession:
         self._is_in = False
         self._checked: Authorizer | None = None
 
-    async def serve(self, frame: Frame, memory: ResponseMemory) -> Sequence[bytes] | None:
-        """Serve a request, before or after the client has authenticated.
+    def serve(self, frame: Frame, memory: ResponseMemory) -> Served:
+        """Serve a request, before or after the client has authenticated (see ``Serve``).
 
         Raises :class:`CloseConnection` for one that is not permitted now.
         """
         # Bare messages have no header, so they must not be parsed as requests.
         if self._sasl.is_bare:
-            return await self._bare(frame)
+            return self._bare(frame)
         key, _, _ = peek_request(frame)
-        if key not in _PROVING:
-            self._check(key)
-            return await self._dispatcher.serve(frame, memory, self._client)
+        if key in _PROVING:
+            return self._prove(frame, memory)
+        self._check(key)
+        return self._dispatcher.begin(frame, memory, self._client)
+
+    async def _prove(self, frame: Frame, memory: ResponseMemory) -> Sequence[bytes] | None:
+        """Serve a request that is permitted before the client has authenticated."""
         answer = await self._dispatcher.serve(frame, memory, self._client)
         # The answer tells the client about the failure before the connection closes.
         if self._sasl.failure:

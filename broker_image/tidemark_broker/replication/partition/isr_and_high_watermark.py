@@ -47,6 +47,21 @@ def leader_view(partition: Partition, leader: LeaderRole) -> LeaderView:
     )
 
 
+def appended(partition: Partition) -> None:
+    """Advance the high watermark after the leader's own append, if that can move it.
+
+    It cannot if the ISR has a follower, whose end bounds the high watermark and has not moved.
+    """
+    leader = partition.leader
+    if leader is None or len(leader.row.isr) > 1 or leader.pending:
+        return
+    # Without followers the decision is simple, and this is the path of each batch.
+    if leader.followers or leader.row.has_eligible_leaders:
+        advance_high_watermark(partition)
+    elif partition.log.advance_high_watermark(partition.log.next_offset):
+        partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))
+
+
 def advance_high_watermark(partition: Partition) -> None:
     """Commit what enough replicas have."""
     leader = partition.leader

@@ -77,14 +77,7 @@ def begin(
     ``guard``: see :func:`appending.append_as_leader`. ``is_early``: see :func:`is_sampled`; None
     for batches of the broker itself, which are not read.
     """
-    # Records are read to check them: always for compacted topics and small batches, and for a
-    # sample of others. The sample is skipped while many batches wait, since a client with slow
-    # batches would otherwise delay the first batches of all others.
-    reads = is_early is not None and (
-        partition.log.config.compacts
-        or is_quickly_read(data)
-        or (not in_record_thread.is_busy and is_sampled(data, is_early=is_early))
-    )
+    reads = is_early is not None and _must_read(partition, data, is_early=is_early)
     batch = _Batch(data, acks, origin, guard, reads)
     # A batch of a peer with earlier waiting batches must queue after them.
     if peer in partition.append_order:
@@ -94,6 +87,39 @@ def begin(
         return _append(partition, batch, None)
     except RecordsInDoubt:
         return DelayedAppend(partition, batch, partition.append_order.take(peer))
+
+
+def append_now(
+    partition: Partition, data: bytes, *, acks: int, peer: str, is_early: bool
+) -> ProduceResult | None:
+    """Append a client's batch as :func:`begin` does, if it does not have to wait; None if it does.
+
+    :func:`committed_now` then tells whether it is acknowledged.
+    """
+    is_quick = is_quickly_read(data)
+    reads = is_quick or _must_read(partition, data, is_early=is_early)
+    if (reads and not is_quick) or peer in partition.append_order:
+        return None
+    batch = _Batch(data, acks, AppendOrigin.CLIENT, None, reads)
+    # The header of a larger batch may show that its records must be read.
+    try:
+        return _append(partition, batch, None)
+    except RecordsInDoubt:
+        return None
+
+
+def _must_read(partition: Partition, data: bytes, *, is_early: bool) -> bool:
+    """Return whether the records are read to check them.
+
+    They always are on compacted topics and in small batches, and of others a sample is. The sample
+    is skipped while many batches wait, since a client with slow batches would otherwise delay the
+    first batches of all others.
+    """
+    return (
+        partition.log.config.compacts
+        or is_quickly_read(data)
+        or (not in_record_thread.is_busy and is_sampled(data, is_early=is_early))
+    )
 
 
 class _Batch(NamedTuple):
@@ -188,6 +214,17 @@ async def acknowledged(
     if acks != ACKS_ALL or appended.error is not ErrorCode.none:
         return appended
     return await _committed(partition, appended, timeout_ms, who)
+
+
+def committed_now(
+    partition: Partition, appended: ProduceResult, *, acks: int
+) -> ProduceResult | None:
+    """Return the final result of a batch that is acknowledged already, None if it must wait."""
+    if acks != ACKS_ALL or appended.error is not ErrorCode.none:
+        return appended
+    if partition.log.high_watermark < appended.end_offset:
+        return None
+    return _enough(partition, appended)
 
 
 class DelayedAppend:
@@ -286,7 +323,7 @@ def _appended(partition: Partition, info: AppendInfo) -> ProduceResult:
     context.purgatory.notify((PartitionChange.LOG_END, partition.tp))
     if info.rolled:
         context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, partition.tp))
-    isr_and_high_watermark.advance_high_watermark(partition)
+    isr_and_high_watermark.appended(partition)
     return ProduceResult(
         error=ErrorCode.none,
         base_offset=info.base_offset,
@@ -346,7 +383,11 @@ async def _committed(
         return appended._replace(error=ErrorCode.not_leader_or_follower, base_offset=-1)
     if not in_time:
         return appended._replace(error=ErrorCode.request_timed_out, base_offset=-1)
-    # The batch was committed, but by fewer replicas than the client requires.
+    return _enough(partition, appended)
+
+
+def _enough(partition: Partition, appended: ProduceResult) -> ProduceResult:
+    """Return the result of a committed batch: an error if too few replicas have committed it."""
     if partition.leader is not None and len(partition.leader.maximal_isr) < partition.min_isr:
         return appended._replace(error=ErrorCode.not_enough_replicas_after_append, base_offset=-1)
     return appended
