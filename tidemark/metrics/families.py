@@ -14,7 +14,7 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
@@ -56,6 +56,24 @@ def family(row: Metric, values: Values) -> Family:
     made = kind(row.name, row.meaning, labels=row.label_names)
     for labels, value in values.items():
         made.add_metric(labels, value)
+    return made
+
+
+def durations(
+    row: Metric,
+    buckets_s: Sequence[float],
+    values: Mapping[tuple[str, ...], tuple[Sequence[int], float]],
+) -> Family:
+    """Return a collector's histogram of durations in seconds, with buckets up to ``buckets_s``.
+
+    ``values``: by label values, the number of durations in each bucket and in one above all, and
+    their sum.
+    """
+    made = HistogramMetricFamily(row.name, row.meaning, labels=row.label_names)
+    bounds = [str(float(bound)) for bound in buckets_s] + ["+Inf"]
+    for labels, (counts, sum_s) in values.items():
+        buckets = list(zip(bounds, itertools.accumulate(counts), strict=True))
+        made.add_metric(labels, buckets, sum_s)
     return made
 
 

@@ -189,7 +189,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.ended:
             return
         self.last_received_s = self._now()
-        self.shared.metrics.bytes_in.inc(nbytes)
+        self.shared.metrics.bytes_in += nbytes
         try:
             frames = self._reading.received(nbytes)
         except FrameError as error:
@@ -497,7 +497,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if request.is_alone:
                 self._reading.waits_for_request = False
             if request.pieces:
-                self.shared.metrics.bytes_out.inc(request.memory.reserved_bytes)
+                self.shared.metrics.bytes_out += request.memory.reserved_bytes
                 transport.writelines(request.pieces)
                 self.unsent.add(request.memory)
         # More room for requests of others, and of this connection if any waits for room. Reading
