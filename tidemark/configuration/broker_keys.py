@@ -194,7 +194,7 @@ BROKER_KEYS = (
     _key(_BROKER, "tidemark.answers.bytes.max", long(1024 * 1024), 128 * _MIB,
         "Maximum bytes of responses in process or not yet received by clients. Fetch responses "
         "shrink as the limit is approached."),
-    _key(_BROKER, "tidemark.connection.requests.in.flight.max", integer(1), 8,
+    _key(_BROKER, "tidemark.connection.requests.in.flight.max", integer(1), 64,
         "Maximum number of Produce requests in process per connection. Other requests are "
         "processed one at a time."),
     _key(_BROKER, "tidemark.connection.unsent.bytes.max", integer(1), _MIB,
