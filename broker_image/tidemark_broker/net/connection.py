@@ -396,6 +396,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         request = _RequestInFlight(weight(frame), memory, is_alone)
         self._reading.waits_for_request = self._reading.waits_for_request or is_alone
         self._in_flight.append(request)
+        # Most Produce requests are answered by this call, all others return a coroutine.
         try:
             served = self._serve(frame, memory)
         except Exception as error:  # noqa: BLE001 - ends the connection

@@ -61,7 +61,7 @@ class NetMetrics:
         self._closed.labels(reason).inc()
 
     def _collect(self) -> Iterator[Family]:
-        """Yield the figures of requests. The page's thread calls this while requests go on."""
+        """Yield the figures of requests. The page's thread calls this beside the loop's."""
         yield family(
             broker_table.REQUESTS,
             {(api, str(version)): count for (api, version), count in list(self._requests.items())},
