@@ -2,7 +2,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,8 @@ class Host:
         self.clock = RoleClock()
         self.proposals: list[control.IsrChange] = []
         self.persisting = asyncio.Event()
+        self._disk = asyncio.Event()
+        self._disk.set()
         self.metadata = MetadataCache("c")
         self.metadata.brokers = {
             node: control.BrokerState(
@@ -88,8 +91,16 @@ class Host:
             checkpoint_log_start=lambda _: asyncio.get_running_loop().create_future(),
         )
 
+    @asynccontextmanager
+    async def slow_disk(self) -> AsyncIterator[None]:
+        """Let no state file be written until the block ends."""
+        self._disk.clear()
+        yield
+        self._disk.set()
+
     async def _persist(self, directory: Path, state: StoredState) -> None:
         self.persisting.set()
+        await self._disk.wait()
         await in_thread(write_state, directory, to_json(state))
 
     def partition(self, *, min_isr: int = 1) -> Partition:
@@ -137,6 +148,12 @@ def answer(change: control.IsrChange, row: control.PartitionState, code: int) ->
         partition_epoch=row.partition_epoch,
         isr=row.isr,
     )
+
+
+def stored_row(partition: Partition) -> control.PartitionState | None:
+    stored = read_state(partition.log.directory)
+    assert stored is not None
+    return from_json(stored).row
 
 
 async def test_state_is_on_disk_before_the_role_changes(host: Host) -> None:
@@ -232,6 +249,52 @@ async def test_answer_is_applied_before_its_row_is_on_disk(host: Host) -> None:
     stored = read_state(partition.log.directory)
     assert stored is not None
     assert from_json(stored).row == joined
+
+
+async def test_changed_isr_takes_effect_before_its_row_is_on_disk(host: Host) -> None:
+    """A fenced broker leaves many ISRs at once: new leaders do not wait for all their files."""
+    partition = host.partition()
+    both = replace(ROW, isr=(1, 2))
+    await roles.apply(partition, VIEW, both, 3)
+    alone = replace(ROW, isr=(1,), partition_epoch=11)
+    async with host.slow_disk():
+        await asyncio.wait_for(roles.apply(partition, VIEW, alone, 3), 5)
+        assert partition.isr == (1,)
+        assert stored_row(partition) == both
+    await host.context.states.written()
+    assert stored_row(partition) == alone
+
+
+async def test_former_leader_follows_before_its_row_is_on_disk(host: Host) -> None:
+    partition = host.partition()
+    await roles.apply(partition, VIEW, ROW, 3)
+    follows = replace(ROW, leader=2, leader_epoch=6, partition_epoch=11, isr=(2,))
+    async with host.slow_disk():
+        await asyncio.wait_for(roles.apply(partition, VIEW, follows, 3), 5)
+        assert partition.role is Role.FOLLOWER
+    await host.context.states.written()
+    assert stored_row(partition) == follows
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"leader_epoch": 6}, {"leader_epoch": 7, "isr": (1, 2)}, {"replicas": (1, 2)}],
+    ids=["leads in another epoch", "leads with another ISR", "other replicas"],
+)
+async def test_other_changes_wait_until_they_are_on_disk(
+    host: Host, changes: dict[str, object]
+) -> None:
+    partition = host.partition()
+    await roles.apply(partition, VIEW, ROW, 3)
+    changed = replace(ROW, partition_epoch=11, **changes)  # type: ignore[arg-type]
+    async with host.slow_disk():
+        pushed = asyncio.create_task(roles.apply(partition, VIEW, changed, 3))
+        await asyncio.sleep(0.05)
+        assert partition.row == ROW
+        assert not pushed.done()
+    await pushed
+    assert partition.row == changed
+    assert stored_row(partition) == changed
 
 
 async def test_concurrent_state_write_does_not_revert_the_row(host: Host) -> None:

@@ -233,6 +233,21 @@ async def test_committed_changes_are_pushed_at_the_flush_and_removals_to_the_bro
     assert [removal.partition for removal in change.removals] == [0]
 
 
+async def test_an_election_is_sent_before_the_rest_of_its_group_is_stored(
+    engine: EngineBench,
+) -> None:
+    await engine.attach()
+    state, draft = engine.world.state, engine.world.draft()
+    draft.put_row(row((1, 2), leader=2, isr=(2,), leader_epoch=1, partition_epoch=1))
+    (write,) = plan(draft).writes
+    engine.brokers.slice_stored(state, write)
+    apply(state, write)
+    # No flush: other slices of the group are still being written.
+    change = await engine.nth_request(2)
+    (sent,) = change.topics[0].partitions
+    assert (sent.leader, sent.leader_epoch) == (2, 1)
+
+
 async def test_a_large_change_is_sent_in_parts(
     engine: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,75 @@ async def test_a_follower_reports_its_own_changes(node: Nodes) -> None:
     assert pair.progress(5).log_start_offset == 1
 
 
+# ---------------------------------------------------------------- new leaders
+
+
+async def test_a_waiting_fetch_ends_when_this_broker_starts_to_lead(node: Nodes) -> None:
+    """The follower's next fetch names the partition, so acknowledgements need not wait for the end
+    of this one."""
+    pair = await FetcherPair(node(1), node(2)).start(2)
+    pair.at(pair.one.now_s + 60)
+    request = fetch(pair, max_wait_ms=20_000)
+    waiting = asyncio.create_task(
+        pair.one.service.handle(request, TlsIdentity("c", request.replica_id), room())
+    )
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    # Another partition was led by the follower until now.
+    pair.at(pair.one.now_s + 0.1)
+    await pair.one.receive(row(partition=2, leader_epoch=1, partition_epoch=1))
+    answer = await asyncio.wait_for(waiting, 5)
+    assert (answer.error_code, answer.partitions) == (0, ())
+    # The follower may not know yet, so its next fetches wait only briefly.
+    pair.fetcher._handler.answered(answer.session_id)
+    request = fetch(pair, max_wait_ms=20_000)
+    await asyncio.wait_for(
+        pair.one.service.handle(request, TlsIdentity("c", request.replica_id), room()), 5
+    )
+
+
+async def test_a_fetch_of_an_elected_replica_waits_until_it_leads(node: Nodes) -> None:
+    """An error would make the follower pause for longer than the leader needs for its files."""
+    pair = await FetcherPair(node(1), node(2)).start(2)
+    later = row(partition=1, leader_epoch=1, partition_epoch=1)
+    await pair.two.receive(later)
+    pair.fetcher.add(pair.followed(1))
+    # The leader has received the state, but its file is not written yet.
+    written, persist = asyncio.Event(), pair.one.context.persist
+
+    async def persist_later(*arguments: Any) -> None:
+        await written.wait()
+        await persist(*arguments)
+
+    pair.one.context.persist = persist_later
+    leading = asyncio.create_task(pair.one.receive(later))
+    await asyncio.sleep(0.05)
+    await pair.round()
+    assert (pair.line.named, pair.line.answered) == ([1], [])
+    written.set()
+    await leading
+    await pair.round()
+    assert pair.line.answered == [1]
+    assert pair.progress(1).next_offset == 0
+
+
+async def test_a_leader_that_is_not_ready_is_queried_again_soon(node: Nodes) -> None:
+    pair = await FetcherPair(node(1), node(2)).start(2)
+    # The follower is the first to receive the new epoch.
+    later = row(partition=1, leader_epoch=1, partition_epoch=1)
+    await pair.two.receive(later)
+    pair.fetcher.add(pair.followed(1))
+    await pair.round()
+    assert pair.line.answered == [1]
+    await pair.one.receive(later)
+    await pair.round()
+    assert pair.line.named == [], "it backs off"
+    pair.at(pair.one.now_s + 0.05)
+    await pair.round()
+    assert pair.line.named == [1]
+    assert pair.progress(1).next_offset == 0
+
+
 # ---------------------------------------------------------------- effect on the ISR
 
 

@@ -5,6 +5,7 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, batch, row
@@ -33,8 +34,13 @@ async def refused(node: ReplicaNode) -> None:
     assert result.error is ErrorCode.kafka_storage_error
 
 
+@pytest.mark.parametrize(
+    ("replicas", "errors"),
+    [((1, 2), []), ((1, 2, 3), [STORAGE_ERROR])],
+    ids=["the state needs no disk", "with other replicas it does"],
+)
 async def test_a_leader_on_a_full_disk_obeys_a_new_leader(
-    node: Nodes,
+    node: Nodes, replicas: tuple[int, ...], errors: list[int]
 ) -> None:
     one = node(1)
     await one.lead(1)
@@ -44,27 +50,47 @@ async def test_a_leader_on_a_full_disk_obeys_a_new_leader(
     )
     await asyncio.sleep(0)
     with full_disk():
-        [error] = await one.receive(row(leader=2, leader_epoch=2, partition_epoch=2))
+        found = await one.receive(
+            row(leader=2, leader_epoch=2, partition_epoch=2, replicas=replicas)
+        )
         # The state cannot be persisted, but serving as leader would violate the new epoch.
-        assert error.error_code == STORAGE_ERROR
+        assert [error.error_code for error in found] == errors
         async with asyncio.timeout(5):
             assert (await waiting).error is ErrorCode.not_leader_or_follower
         late = await produce.append(one.partition, batch(), acks=1, timeout_ms=0)
         assert late.error is ErrorCode.not_leader_or_follower
+        await one.context.states.written()
         assert one.manager.failed_replicas() == FAILED
-    # With space again the role is persisted and applied. 40 s are more than the longest pause.
+    # With space again the role is persisted. 40 s are more than the longest pause.
     one.now_s += 40
     await one.manager.retry()
+    assert one.manager.failed_replicas() == ()
     assert one.partition.role is Role.FOLLOWER
     assert one.partition.leader_epoch == 2
+
+
+async def test_a_replica_on_a_full_disk_does_not_start_to_lead(node: Nodes) -> None:
+    one = node(1)
+    await one.follow(2, 1)
+    with full_disk():
+        [error] = await one.receive(row(leader_epoch=2, partition_epoch=2))
+        assert error.error_code == STORAGE_ERROR
+        assert one.partition.role is Role.FOLLOWER
+        assert one.manager.failed_replicas() == FAILED
+    one.now_s += 40
+    await one.manager.retry()
+    assert one.partition.is_leader
 
 
 async def test_a_leader_on_a_full_disk_continues_if_only_its_isr_changes(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
     with full_disk():
-        [_] = await one.receive(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
+        assert await one.receive(row(leader_epoch=1, partition_epoch=2, isr=(1,))) == []
         assert one.partition.is_leader
+        assert one.partition.isr == (1,)
+        await one.context.states.written()
+        assert one.manager.failed_replicas() == FAILED
 
 
 async def test_a_replica_without_disk_space_is_reported_and_recovers_by_itself(node: Nodes) -> None:

@@ -72,7 +72,7 @@ def topic_change(**changes: object) -> control.PartitionStatesRequest:
 async def test_a_changed_row_applies_only_to_its_partition(node: Nodes) -> None:
     one = await leading(node)
     found = await calls(lambda: one.receive(newer(row(partition=7), isr=(1,))))
-    assert found["StoredState.of"] == 1
+    assert found["StoredState.with_row"] == 1
     partition = one.manager.get(TOPIC, 7)
     assert partition is not None
     assert partition.isr == (1,)

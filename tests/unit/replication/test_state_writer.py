@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, row
+from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, newer, row
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.partition import remote_end
@@ -96,3 +96,24 @@ async def test_a_removal_waits_for_a_write_in_progress(node: Nodes) -> None:
     assert one.partition.topic_id == other_id
     assert json.loads((one.log_folder / "partition.state").read_bytes())["topicId"] == str(other_id)
     assert one.context.failures.count == 0
+
+
+async def test_new_leaders_are_written_before_other_replicas(node: Nodes) -> None:
+    """Clients wait for leaders. A broker that died may leave hundreds of replicas to others."""
+    one = node(1)
+    followed = [row(partition=number, leader=2) for number in range(20)]
+    await one.receive(*followed, row(partition=20, leader=2))
+    disk = GatedDisk(one)
+    disk.ready.clear()
+    leads = newer(row(partition=20), leader_epoch=1)
+    applied = asyncio.create_task(
+        one.receive(*(newer(item, leader=3, leader_epoch=1) for item in followed), leads)
+    )
+    await asyncio.sleep(0.05)
+    # All others have taken effect, although no file is written yet.
+    assert {item.leader_id for item in one.manager.partitions} == {2, 3}
+    disk.ready.set()
+    assert await applied == []
+    assert disk.written[0].row == leads
+    await one.context.states.written()
+    assert len(disk.written) == 21

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 _CHECKPOINT_WAIT_S = 1.0
 #: Interval of the check for changes other than fetches (retention, a late checkpoint).
 CHECK_INTERVAL_S = 5.0
+#: First pause while a leader has not taken its role: it usually does so within milliseconds.
+_LEADER_READY_S = 0.05
 _SESSION_ERRORS = frozenset(
     int(item.value)
     for item in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
@@ -150,6 +152,12 @@ class ReplicaFetcher:
     def _connection_backoff(self) -> Backoff:
         return Backoff(first_s=self._limits.backoff_s, most_s=self._limits.backoff_max_s)
 
+    def _first_backoff(self, outcome: FetchOutcome) -> Backoff:
+        first_s = self._limits.backoff_s
+        if outcome is FetchOutcome.LEADER_NOT_READY:
+            first_s = min(_LEADER_READY_S, first_s)
+        return Backoff(first_s=first_s, most_s=self._limits.backoff_max_s)
+
     async def _pause(self, seconds: float) -> None:
         """Sleep until the time is over or a partition is added, perhaps with a new address."""
         self._changed.clear()
@@ -187,7 +195,7 @@ class ReplicaFetcher:
         # All partitions are backing off, or are starting from the tier.
         if not session_partitions:
             self._handler.reset()
-            await self._pause(self._limits.backoff_s)
+            await self._pause(self._next_attempt_s())
             return
         answer = await connection.request(
             request,
@@ -204,6 +212,13 @@ class ReplicaFetcher:
         # it sent the response, even if a result cannot be applied here.
         self._handler.answered(answer.session_id)
         await self._apply(session_partitions, answer)
+
+    def _next_attempt_s(self) -> float:
+        """Return the seconds until a partition's backoff ends, at most ``replica.fetch.backoff.ms``
+        milliseconds.
+        """
+        due = (backoff.until_s - self._monotonic() for backoff in self._backoffs.values())
+        return min([*due, self._limits.backoff_s])
 
     def _request(self) -> ReplicaFetchRequest:
         """Build the next fetch request, which names only what the session lacks (KIP-227)."""
@@ -329,8 +344,8 @@ class ReplicaFetcher:
         if self.partitions.get(tp) is not partition:
             return
         self._marked[tp] = None
-        if outcome is FetchOutcome.BACK_OFF:
-            backoff = self._backoffs.get(tp) or self._connection_backoff()
+        if outcome in (FetchOutcome.BACK_OFF, FetchOutcome.LEADER_NOT_READY):
+            backoff = self._backoffs.get(tp) or self._first_backoff(outcome)
             self._backoffs[tp] = backoff.failed(self._monotonic())
             # A partition in backoff is not fetched, so it leaves the session until the pause is
             # over.

@@ -28,17 +28,24 @@ from tidemark_broker.replication.threads import in_role_thread
 
 logger = logging.getLogger(__name__)
 
+#: Errors of a leader that has not applied the state in which it leads. This follower was faster.
+_LEADER_NOT_READY = frozenset(
+    {ErrorCode.not_leader_or_follower, ErrorCode.unknown_leader_epoch, ErrorCode.unknown_topic_id}
+)
+
 
 class FetchOutcome(enum.Enum):
     """Next step of a follower.
 
     ``PROGRESS``: fetch again at once. ``IDLE``: nothing new. ``BACK_OFF``: pause first.
+    ``LEADER_NOT_READY``: pause briefly, because the leader has not taken its role yet.
     ``FROM_TIER``: start the log from the tier first (:mod:`tier_bootstrap`).
     """
 
     PROGRESS = enum.auto()
     IDLE = enum.auto()
     BACK_OFF = enum.auto()
+    LEADER_NOT_READY = enum.auto()
     FROM_TIER = enum.auto()
 
 
@@ -123,10 +130,10 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> FetchOutco
         return await _out_of_range(partition, result)
     if error is ErrorCode.offset_moved_to_tiered_storage:
         return FetchOutcome.FROM_TIER
-    # For example, the leader has not received its own role yet.
     if error is not ErrorCode.none:
         logger.info("%s: leader %d answers %s", partition.tp, partition.leader_id, error.name)
-        return FetchOutcome.BACK_OFF
+        is_early = error in _LEADER_NOT_READY
+        return FetchOutcome.LEADER_NOT_READY if is_early else FetchOutcome.BACK_OFF
     # Record the tier's end first: truncation and retention depend on it.
     _note_tier(partition, result)
     # The local log has records that the leader's has not. They must go before anything is appended.

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.tls.identity import TlsIdentity
 from tidemark.wire.framing import FrameError
 from tidemark_broker.admission.response_memory import ResponseMemory
-from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.purgatory import Purgatory, Signal
 from tidemark_broker.replication.following import fetch_responses
 from tidemark_broker.replication.following.follower_fetch_session import (
     ReplicaCachedPartition,
@@ -47,6 +47,12 @@ MAX_WAIT_MS = 30_000
 #: Limit of records in one response, whatever the follower accepts (except for a larger first
 #: batch); as Kafka's ``fetch.max.bytes``.
 RESPONSE_BYTES_MAX = 55 * 1024 * 1024
+#: After the start of a leadership followers soon add the partition to their sessions. Until then
+#: their requests wait only briefly, because a request in progress delays the one that names it.
+NEW_LEADER_S = 2.0
+NEW_LEADER_WAIT_S = 0.05
+#: Purgatory key notified when this broker starts to lead after a while without new leaderships.
+_NEW_LEADER = Signal()
 #: Interval of the check for changes without a watch (the end of the tier).
 CHECK_INTERVAL_S = 2.0
 
@@ -58,6 +64,20 @@ class ReplicaFetchService:
         self._context = context
         self._find = find
         self._sessions = ReplicaFetchSessionCache(context.purgatory)
+        #: When this broker last started to lead a partition, in monotonic seconds.
+        self._new_leader_s = float("-inf")
+        context.role_changed.append(self._role_changed)
+
+    def _role_changed(self, partition: Partition) -> None:
+        """End the waits of followers' requests when this broker starts to lead."""
+        if not partition.is_leader:
+            return
+        now_s = self._context.monotonic()
+        # Many leaderships start together: one end of the waits is enough for them, because later
+        # requests wait only briefly.
+        if now_s - self._new_leader_s > NEW_LEADER_S:
+            self._context.purgatory.notify(_NEW_LEADER)
+        self._new_leader_s = now_s
 
     async def handle(
         self, request: ReplicaFetchRequest, peer: TlsIdentity, memory: ResponseMemory
@@ -79,9 +99,9 @@ class ReplicaFetchService:
         if isinstance(session, ErrorCode):
             return _refused(session)
         try:
-            results = await _Round(self._find, request, session, memory, now_s).answer(
-                self._context.purgatory
-            )
+            results = await _Round(
+                self._find, request, session, memory, now_s, new_leader_s=lambda: self._new_leader_s
+            ).answer(self._context.purgatory)
         finally:
             # A fetch without a session is a session of one round.
             if session.session_id == NO_SESSION:
@@ -107,17 +127,21 @@ class _Round:
         session: ReplicaFetchSession,
         memory: ResponseMemory,
         now_s: float,
+        *,
+        new_leader_s: Callable[[], float],
     ) -> None:
         """Create the round of one request.
 
         ``find``: look-up of a hosted partition. ``memory``: limit of the response's size.
-        ``now_s``: arrival of the request in monotonic seconds.
+        ``now_s``: arrival of the request in monotonic seconds. ``new_leader_s``: time of the last
+        start of a leadership here.
         """
         self._find = find
         self._request = request
         self._session = session
         self._memory = memory
         self._now_s = now_s
+        self._new_leader_s = new_leader_s
         #: Partitions that the request names, whose results are sent even without changes.
         self._named: set[ReplicaCachedPartition] = set()
 
@@ -130,8 +154,10 @@ class _Round:
         if not self._is_enough(results):
             results = {}
             self._memory.set_reserved(0)
-            wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS)
-            await purgatory.wait([self._session.watch], self._has_news, wait_ms / 1000)
+            wait_s = min(max(request.max_wait_ms, 0), MAX_WAIT_MS) / 1000
+            if self._now_s - self._new_leader_s() <= NEW_LEADER_S:
+                wait_s = min(wait_s, NEW_LEADER_WAIT_S)
+            await purgatory.wait([self._session.watch, _NEW_LEADER], self._must_answer, wait_s)
             results = await self._collect(arrived=False)
         return tuple(self._reported(results))
 
@@ -169,13 +195,17 @@ class _Round:
             if partition is None or fetch_responses.state_of(partition) != cached.reported:
                 session.due[cached] = None
 
+    def _must_answer(self) -> bool:
+        """Return whether the wait ends: there is news, or this broker has started to lead."""
+        return self._has_news() or self._new_leader_s() > self._now_s
+
     def _has_news(self) -> bool:
         """Return whether anything changed that the follower should receive now. No disk reads."""
         return any(self._is_urgent(cached) for cached in self._session.changes())
 
     def _is_urgent(self, cached: ReplicaCachedPartition) -> bool:
         requested, partition = cached.requested, self._find(*cached.key)
-        return (
+        return not _is_about_to_lead(partition, requested) and (
             partition is None
             or partition.check_leader(requested.current_leader_epoch) is not ErrorCode.none
             or partition.next_offset > requested.fetch_offset
@@ -209,6 +239,9 @@ class _Round:
             if session.ended:
                 return {}
             partition = self._find(*cached.key)
+            # It stays due: the follower fetches it as soon as this broker leads.
+            if _is_about_to_lead(partition, cached.requested):
+                continue
             # Once the response is full, the other partitions report offsets without records.
             result = await self._one(partition, cached.requested, left, arrived=arrived)
             results[cached] = (partition, result)
@@ -309,6 +342,24 @@ class _Round:
             and partition.high_watermark >= partition.next_offset
             and self._request.replica_id in partition.leader.row.isr
         )
+
+
+def _is_about_to_lead(partition: Partition | None, requested: ReplicaFetchPartition) -> bool:
+    """Return whether this broker is elected in the requested epoch, but has not taken the role.
+
+    The follower was faster. An error would make it pause for longer than that takes.
+    """
+    epoch = requested.current_leader_epoch
+    if partition is None or (partition.leader is not None and partition.leader.epoch >= epoch):
+        return False
+    view = partition.context.metadata.by_id(partition.topic_id)
+    row = None if view is None else view.partitions.get(partition.partition)
+    return (
+        row is not None
+        and row.leader == partition.context.node_id
+        and row.leader_epoch == epoch
+        and not partition.removed
+    )
 
 
 def _known_log_start(cached: ReplicaCachedPartition) -> int:

@@ -1,6 +1,6 @@
 """Placement of one replica on this broker: its log opened or created, its state, its role.
 
-A log is opened or created in a thread. Its state is durable before its role is taken. A replica
+A log is opened or created in a thread. Its state is durable before it starts to lead. A replica
 whose storage fails stays *offline* and is retried later, while the others continue.
 """
 

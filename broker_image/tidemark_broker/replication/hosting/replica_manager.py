@@ -227,11 +227,15 @@ class ReplicaManager:
         going = self._remove_all(removals)
         if request.full or self.metadata.cluster_config != cluster_config:
             self._placement.reconfigure(self.partitions)
-        changes = [*going, *self._place_all(request, views, removals)]
+        # The quick ones first: states that need no disk, then leaders, for which clients wait.
+        at_once, led, others = self._by_urgency(self._assignments(request, views, removals))
         # While this message is applied, is_opening reports its partitions.
         self._applied.append(views)
         try:
-            errors = await self._gather(changes)
+            with self.context.states.held():
+                errors = await self._gather([*going, *map(self._placement.place, at_once + led)])
+            self.context.purgatory.notify(CHANGED)
+            errors += await self._gather(map(self._placement.place, others))
         finally:
             self._applied.remove(views)
         if request.full:
@@ -251,13 +255,32 @@ class ReplicaManager:
             if partition.leader is not None and not changed.isdisjoint(partition.leader.followers):
                 isr_and_high_watermark.after_change(partition)
 
-    def _place_all(
+    def _by_urgency(
+        self, assignments: Iterable[ReplicaAssignment]
+    ) -> tuple[list[ReplicaAssignment], list[ReplicaAssignment], list[ReplicaAssignment]]:
+        """Return the assignments that need no disk, those that this broker is to lead, and the
+        others.
+        """
+        at_once, led, others = [], [], []
+        for item in assignments:
+            hosted = self.by_id(item.view.topic_id, item.row.partition)
+            if hosted is not None and roles.needs_no_disk(
+                hosted, item.view, item.row, item.controller_epoch
+            ):
+                at_once.append(item)
+            elif item.row.leader == self.context.node_id:
+                led.append(item)
+            else:
+                others.append(item)
+        return at_once, led, others
+
+    def _assignments(
         self,
         request: control.PartitionStatesRequest,
         before: Mapping[uuid.UUID, TopicMetadata | None],
         removals: Removals,
-    ) -> list[Change]:
-        """Return an awaitable for each replica that a message assigns to this broker or changes.
+    ) -> list[ReplicaAssignment]:
+        """Return each replica that a message assigns to this broker or changes.
 
         ``before``: the metadata of the message's topics as known until now. Replicas that the same
         message removes are left out.
@@ -273,7 +296,7 @@ class ReplicaManager:
                     for row in self._rows_for(view, topic, include_hosted=include_hosted)
                     if not self._is_removed(removals, (view.topic_id, row.partition))
                 ]
-        return [self._placement.place(assignment) for assignment in assignments]
+        return assignments
 
     def _is_removed(self, removals: Removals, key: TopicIdPartition) -> bool:
         """Return whether the same message removes the replica."""

@@ -4,8 +4,8 @@ The operations are in modules that import this one: roles in :mod:`roles`, appen
 :mod:`produce`, reads in :mod:`consumer_reads`, the ISR and the high watermark in
 :mod:`isr_and_high_watermark`, and the log start in :mod:`log_start`. The loop thread owns it.
 Everything that changes the log end or the role holds ``lock``, so a role change never overtakes a
-truncation in a thread. State is written to the replica's directory before it takes effect (persist
-before acting).
+truncation in a thread. A state in which the replica starts to lead is written to its directory
+before it takes effect (persist before acting).
 """
 
 import asyncio

@@ -8,7 +8,8 @@ last reported end of the tier (prefix rule) without a query to the store.
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -200,11 +201,12 @@ def _integers(value: object) -> tuple[int, ...]:
 
 # Background writer of state files that follow the state in effect, a few at a time.
 #
-# Most of a replica's state is durable before it takes effect (persist before acting). Two parts are
-# not: the row of an AlterPartition answer, which the controller has persisted already, and the end
-# of the tier as it advances. Their file follows in the background, so that no fetch and no other
-# answer waits for an fsync. Code that must rely on the disk uses the durable values. However often
-# a replica changes, it is queued once, so the disk's speed bounds the writes.
+# Leadership and everything else that a replica acts by is durable before it takes effect (persist
+# before acting). Two parts are not: a row that differs only in the ISR or follows another leader,
+# which the controller has persisted already, and the end of the tier as it advances. Their file
+# follows in the background, so that no fetch, no answer and no new leader waits for an fsync. Code
+# that must rely on the disk uses the durable values. However often a replica changes, it is queued
+# once, so the disk's speed bounds the writes.
 
 logger = logging.getLogger(__name__)
 
@@ -236,14 +238,29 @@ class StateWriter:
         self._workers: set[asyncio.Task[None]] = set()
         self._retries: dict[Replica, asyncio.TimerHandle] = {}
         self._closed = False
+        self._held = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Queue writes but start none until the block ends: it needs the disk first."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self._start()
 
     def soon(self, replica: Replica) -> None:
         """Queue a write of the replica's current state."""
         if self._closed:
             return
         self._waiting[replica] = None
+        self._start()
+
+    def _start(self) -> None:
         # A few fsyncs at once are as fast as a disk gets.
-        if len(self._workers) < _AT_ONCE:
+        idle = _AT_ONCE - len(self._workers) if self._may_write() else 0
+        for _ in range(min(idle, len(self._waiting))):
             task = asyncio.get_running_loop().create_task(self._work(), name="state files")
             self._workers.add(task)
             task.add_done_callback(self._workers.discard)
@@ -259,10 +276,14 @@ class StateWriter:
         for timer in self._retries.values():
             timer.cancel()
         self._retries.clear()
+        self._start()
         await self.written()
 
+    def _may_write(self) -> bool:
+        return not self._held or self._closed
+
     async def _work(self) -> None:
-        while self._waiting:
+        while self._waiting and self._may_write():
             replica = next(iter(self._waiting))
             del self._waiting[replica]
             try:

@@ -160,10 +160,21 @@ class OwnBrokers(Engine):
     # ------------------------------------------------------------ states
 
     def slice_stored(self, state: ControllerState, write: SliceWrite) -> None:
-        """Note a slice's write that took effect, before the state advances; ``flush`` sends it."""
+        """Note a slice's write that took effect, before the state advances; ``flush`` sends it.
+
+        Elections are sent as soon as their own slice is stored, without waiting for the rest of the
+        group: their partitions accept no writes until then. The links send the state after it has
+        advanced, in a later turn of the loop.
+        """
         self._stored.add(rows=[row.key for row in write.rows])
+        changed = ((state.row(row.key), row) for row in write.rows)
+        elects = any(
+            old is not None and old.leader_epoch != new.leader_epoch for old, new in changed
+        )
         for node_id, removals in snapshot.removals_of(state, write).items():
             self._removals.setdefault(node_id, []).extend(removals)
+        if elects:
+            self.flush()
 
     def flush(self) -> None:
         """Send every broker what was stored since the last call, brokers' states included."""
