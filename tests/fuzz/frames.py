@@ -10,16 +10,22 @@ import random
 import struct
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
-from kio.index import load_response_schema
+from kio.index import load_entity_schema, load_response_schema
 from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
 
-from tidemark.wire import control, users
+from tidemark.wire import control, deletions, topics, users
 from tidemark_broker.api.cluster import api_versions
 from tidemark_broker.api.serving.dispatcher import APIS
+from tidemark_broker.groups.core import consumer_records
+from tidemark_broker.groups.core import records as group_records
 from tidemark_broker.replication.following import wire
+from tidemark_broker.transactions import wire as transactions
+from tidemark_broker.transactions.core import records as transaction_records
 
 _FIXED = {
     "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "uint8": ">B", "uint16": ">H",
@@ -49,10 +55,32 @@ def responses() -> list[Any]:
     ]
 
 
+def answers() -> list[Any]:
+    """Every answer that a broker writes, with its own classes."""
+    apis = (*APIS, api_versions.api_of({}))
+    return [api.answer_type(version) for api in apis for version in api.served]
+
+
+def stored() -> list[Any]:
+    """Every part of a record that a coordinator stores, and what consumers send each other."""
+    modules = (consumer_records, group_records, transaction_records)
+    protocol = [
+        load_entity_schema(f"consumer_protocol_{name}", version, EntityType.data)
+        for name in ("assignment", "subscription")
+        for version in range(4)
+    ]
+    return [*_entities(modules, ""), *protocol]
+
+
 def _own(suffix: str) -> Iterator[Any]:
-    for module in (control, users, wire):
+    return _entities((control, deletions, topics, transactions, users, wire), suffix)
+
+
+def _entities(modules: Iterable[ModuleType], suffix: str) -> Iterator[Any]:
+    for module in modules:
         for name, item in sorted(vars(module).items()):
-            if name.endswith(suffix) and dataclasses.is_dataclass(item):
+            is_entity = isinstance(item, type) and dataclasses.is_dataclass(item)
+            if is_entity and hasattr(item, "__flexible__") and name.endswith(suffix):
                 yield item
 
 
@@ -149,12 +177,23 @@ class _FrameWriter:
         if nullable and rng.random() < 0.3:
             return self._length(-1, flexible, prefix)
         text = bytes(rng.choices(b"abcxyz", k=rng.randint(0, 6)))
+        # Lengths of two bytes, and pieces that are not copied.
+        if rng.random() < 0.05:
+            text = "é".encode() * rng.choice((62, 63, 64, 100, 4096 if prefix == ">i" else 50))
         return self._length(len(text), flexible, prefix) + text
 
     def _number(self, kafka_type: str) -> int:
         if kafka_type == "error_code":
             return self._rng.choice(_ERROR_CODES)
-        return self._rng.choice((0, 1)) if kafka_type == "bool" else self._rng.randint(0, 100)
+        if kafka_type == "bool":
+            return self._rng.choice((0, 1))
+        number = self._rng.randint(0, 100)
+        if self._rng.random() < 0.7 or not kafka_type.startswith(("int", "uint")):
+            return number
+        # The least and the greatest number, and one that is not small.
+        bits = 8 * struct.calcsize(_FIXED[kafka_type])
+        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if kafka_type[0] == "i" else (0, 2**bits)
+        return self._rng.choice((low, high - 1, high // 3))
 
     def _length(self, length: int, flexible: bool, prefix: str) -> bytes:
         if self._rng.random() < self._lies:

@@ -10,7 +10,6 @@ that its version lacks. Of an answer, the fields of its version are written.
 
 import dataclasses
 import datetime
-import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -18,8 +17,9 @@ from types import GenericAlias, MappingProxyType
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial._implicit_defaults import get_implicit_default  # kio's defaults are not public
 from kio.static.primitive import i32Timedelta
+
+from tidemark.wire.codec import default_of, without_none
 
 Field = dataclasses.Field[Any]
 
@@ -57,7 +57,7 @@ def _readable(message: Any, kafka: Any) -> Any:
     # Missing fields become class attributes, so reading them costs no space per request.
     present = {field.name for field in dataclasses.fields(kafka)}
     missing_fields = {
-        name: _default(field) for name, field in _fields(message).items() if name not in present
+        name: default_of(field) for name, field in _fields(message).items() if name not in present
     }
     fields = [
         (field.name, _bound_type(message, field, _readable), field.default, field.metadata)
@@ -135,22 +135,9 @@ def entity_in(annotation: Any) -> Any:
 
 
 def _replaced(annotation: Any, entity: Any) -> Any:
-    if isinstance(annotation, types.UnionType):
-        (kind,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
-        return _replaced(kind, entity) | None
-    return entity if dataclasses.is_dataclass(annotation) else GenericAlias(tuple, (entity, ...))
-
-
-def _default(field: Field) -> Any:
-    """Return the default of a field, else that of its type, as in Kafka's generated classes."""
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if isinstance(field.type, types.UnionType):
-        return None
-    if typing.get_origin(field.type) is tuple:
-        return ()
-    kind = typing.cast("type[Any]", field.type)
-    return False if kind is bool else get_implicit_default(kind)
+    kind, nullable = without_none(annotation)
+    replaced: Any = entity if dataclasses.is_dataclass(kind) else GenericAlias(tuple, (entity, ...))
+    return replaced | None if nullable else replaced
 
 
 def milliseconds(value: datetime.timedelta) -> int:
@@ -162,6 +149,4 @@ def timestamp(value_ms: int) -> datetime.datetime | None:
     """Return the time for kio, which represents -1 by None."""
     if value_ms < 0:
         return None
-    seconds, remainder_ms = divmod(value_ms, 1000)
-    whole_seconds = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
-    return whole_seconds + datetime.timedelta(milliseconds=remainder_ms)
+    return datetime.datetime.fromtimestamp(value_ms / 1000, tz=datetime.UTC)

@@ -6,7 +6,6 @@ the client allows, and answers REQUEST_TIMED_OUT otherwise, as Kafka does.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -36,7 +35,7 @@ def error_of(code: int) -> ErrorCode:
     try:
         return ErrorCode(code)
     except ValueError:
-        unknown: Any = SimpleNamespace(value=code)
+        unknown: Any = code
         return unknown  # type: ignore[no-any-return]
 
 
