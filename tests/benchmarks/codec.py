@@ -95,6 +95,7 @@ def _measure(api: Api[Any, Any], version: int, size: str, request: Any, answer: 
         (request, api.request_type(version), "request"),
         (answer, api.answer_type(version), "response"),
     ):
+        # The broker's classes have the same fields as kio's.
         data = encode(message)
         codec, read, write = codec_of(kind), entity_reader(kind), entity_writer(kind)
         message = decode(kind, data)
@@ -109,6 +110,7 @@ def _measure(api: Api[Any, Any], version: int, size: str, request: Any, answer: 
             write(out, message)
             return out.getvalue()
 
+        # Both sides start with the same bytes, or with the same message.
         name = f"{api.name} v{version} {title}, {size}"
         _compare(
             f"read {name}",

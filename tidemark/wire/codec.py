@@ -390,6 +390,7 @@ def _sized(lengths: _Lengths, *, is_string: bool, nullable: bool) -> Codec:
         length, position = read_length(buffer, position)
         if length < 0:
             return None, position
+        # Slices end silently at the end of the buffer, so the length is checked before.
         if is_string and length > left.string_bytes:
             raise ValueError(f"a string of {length} bytes")
         end = position + length
@@ -404,6 +405,7 @@ def _sized(lengths: _Lengths, *, is_string: bool, nullable: bool) -> Codec:
             return
         data = value.encode() if is_string else value
         out.append(write_length(len(data)))
+        # Records are large, and are passed on as the object that the log returned.
         if len(data) < _LARGE_BYTES:
             out.append(data)
         else:
@@ -422,7 +424,9 @@ def _array(element: Codec | _Fixed, lengths: _Lengths) -> Codec:
         number, position = read_length(buffer, position)
         if number <= 0:
             return (None if number else ()), position
+        # Counted before the elements are read: nested arrays multiply.
         left.take(number, element_bytes, len(buffer) - position)
+        # Numbers need no call for each element.
         if code:
             numbers = struct.unpack_from(f">{number}{code}", buffer, position)
             return numbers, position + number * element_bytes
@@ -469,6 +473,7 @@ def _tags_reader(tagged: _Tagged) -> Callable[[Any, Buffer, int, Remaining], int
     """Return a reader of tagged fields, which sets the known ones in an entity."""
 
     def read(entity: Any, buffer: Buffer, position: int, left: Remaining) -> int:
+        # Each field has a tag and a size of at least one byte.
         number, position = _read_varint(buffer, position)
         left.take(number, 2, len(buffer) - position)
         for _ in range(number):
@@ -477,6 +482,7 @@ def _tags_reader(tagged: _Tagged) -> Callable[[Any, Buffer, int, Remaining], int
             end = position + size
             if end > len(buffer):
                 raise ValueError(f"{end - len(buffer)} bytes are missing")
+            # Readers that do not know the field skip its size, so the others have to end there.
             if tag in tagged:
                 name, codec, _ = tagged[tag]
                 value, position = codec.read(buffer, position, left)
