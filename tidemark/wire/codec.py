@@ -88,7 +88,7 @@ class Pieces(list[bytes]):
 Writer = Callable[[Any, Pieces], None]
 
 
-class Codec(NamedTuple):
+class TypeCodec(NamedTuple):
     """Reader and writer of a type, and the bytes of its shortest value."""
 
     read: Reader
@@ -99,7 +99,7 @@ class Codec(NamedTuple):
 #: Reader and writer of a length, where -1 is null, and its least bytes.
 _Lengths = tuple[Callable[[Buffer, int], tuple[int, int]], Callable[[int], bytes], int]
 #: Tagged fields by number: name, codec and default.
-_Tagged = dict[int, tuple[str, Codec, Any]]
+_Tagged = dict[int, tuple[str, TypeCodec, Any]]
 
 
 class _Fixed(NamedTuple):
@@ -111,9 +111,9 @@ class _Fixed(NamedTuple):
 
 
 @cache
-def codec_of(entity_type: Any) -> Codec:
+def codec_of(entity_type: Any) -> TypeCodec:
     """Return the codec of an entity, from kio's (or our own) dataclass of the message."""
-    plain: list[tuple[str, Codec | _Fixed]] = []
+    plain: list[tuple[str, TypeCodec | _Fixed]] = []
     tagged: _Tagged = {}
     for field in dataclasses.fields(entity_type):
         kind = _type_of(field, flexible=entity_type.__flexible__)
@@ -180,7 +180,7 @@ class _Source:
         self._write.append(f"out.append(no_tags){unless}")
         self._least_bytes += 1
 
-    def compiled(self, title: str) -> Codec:
+    def compiled(self, title: str) -> TypeCodec:
         """Return the codec, whose source tracebacks and ``inspect`` find."""
         read = [*self._read, "entity.__class__ = Entity", "return entity, position"]
         write = self._write or ["pass"]
@@ -192,7 +192,7 @@ class _Source:
         linecache.cache[file_name] = (len(source), None, lines, file_name)
         names = {**self._names, "__name__": __name__}
         exec(compile(source, file_name, "exec"), names)
-        return Codec(names["read"], names["write"], max(1, self._least_bytes))
+        return TypeCodec(names["read"], names["write"], max(1, self._least_bytes))
 
 
 def default_of(field: "dataclasses.Field[Any]") -> Any:
@@ -218,7 +218,7 @@ def _unfrozen(entity_type: Any) -> Any:
 # ---------------------------------------------------------------- types of fields
 
 
-def _type_of(field: "dataclasses.Field[Any]", *, flexible: bool) -> Codec | _Fixed:
+def _type_of(field: "dataclasses.Field[Any]", *, flexible: bool) -> TypeCodec | _Fixed:
     """Return the codec of a field, or its type if that has a fixed size."""
     annotation, nullable = without_none(field.type)
     if typing.get_origin(annotation) is not tuple:
@@ -232,7 +232,7 @@ def _type_of(field: "dataclasses.Field[Any]", *, flexible: bool) -> Codec | _Fix
 
 def _single_type_of(
     field: "dataclasses.Field[Any]", annotation: Any, *, flexible: bool, nullable: bool
-) -> Codec | _Fixed:
+) -> TypeCodec | _Fixed:
     if "kafka_type" not in field.metadata:
         codec = codec_of(annotation)
         return _nullable(codec) if nullable else codec
@@ -310,9 +310,9 @@ _FIXED = {
 }  # fmt: skip
 
 
-def _alone(kind: Codec | _Fixed) -> Codec:
+def _alone(kind: TypeCodec | _Fixed) -> TypeCodec:
     """Return the codec of a type outside of a run."""
-    if isinstance(kind, Codec):
+    if isinstance(kind, TypeCodec):
         return kind
     layout = struct.Struct(">" + kind.code)
 
@@ -323,7 +323,7 @@ def _alone(kind: Codec | _Fixed) -> Codec:
     def write(value: Any, out: Pieces) -> None:
         out.append(layout.pack(value if kind.write is None else kind.write(value)))
 
-    return Codec(read, write, layout.size)
+    return TypeCodec(read, write, layout.size)
 
 
 # ---------------------------------------------------------------- types of variable size
@@ -382,7 +382,7 @@ def _lengths(name: str, prefix: struct.Struct, *, flexible: bool, nullable: bool
     return (read, write_compact, 1) if flexible else (read, prefix.pack, prefix_bytes)
 
 
-def _sized(lengths: _Lengths, *, is_string: bool, nullable: bool) -> Codec:
+def _sized(lengths: _Lengths, *, is_string: bool, nullable: bool) -> TypeCodec:
     """Return the codec of strings or of bytes."""
     read_length, write_length, least_bytes = lengths
 
@@ -411,10 +411,10 @@ def _sized(lengths: _Lengths, *, is_string: bool, nullable: bool) -> Codec:
         else:
             out.append_large(data)
 
-    return Codec(read, write, least_bytes)
+    return TypeCodec(read, write, least_bytes)
 
 
-def _array(element: Codec | _Fixed, lengths: _Lengths) -> Codec:
+def _array(element: TypeCodec | _Fixed, lengths: _Lengths) -> TypeCodec:
     """Return the codec of tuples. Numbers are read in one call."""
     read_length, write_length, least_bytes = lengths
     code = element.code if isinstance(element, _Fixed) and element.read is None else ""
@@ -444,10 +444,10 @@ def _array(element: Codec | _Fixed, lengths: _Lengths) -> Codec:
         for value in values:
             write_element(value, out)
 
-    return Codec(read, write, least_bytes)
+    return TypeCodec(read, write, least_bytes)
 
 
-def _nullable(entity: Codec) -> Codec:
+def _nullable(entity: TypeCodec) -> TypeCodec:
     """Return the codec of an entity after a byte that is -1 for null, else 1 (KIP-893)."""
 
     def read(buffer: Buffer, position: int, left: Remaining) -> tuple[Any, int]:
@@ -466,7 +466,7 @@ def _nullable(entity: Codec) -> Codec:
         out.append(b"\x01")
         entity.write(value, out)
 
-    return Codec(read, write, 1)
+    return TypeCodec(read, write, 1)
 
 
 def _tags_reader(tagged: _Tagged) -> Callable[[Any, Buffer, int, Remaining], int]:
