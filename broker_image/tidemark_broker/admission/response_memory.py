@@ -95,7 +95,8 @@ class UnsentResponses:
         """Take over the memory of a written response until it is sent."""
         size = response.reserved_bytes
         response.set_reserved(0)
-        if size > _TRACKED_BYTES and self.transport is not None:
+        # The transport has already written what the socket takes, usually everything.
+        if size > _TRACKED_BYTES and self._buffered_bytes():
             # One poll timer serves all responses of the connection.
             is_tracked = self._memory.reserved_bytes > 0
             self._memory.set_reserved(self._memory.reserved_bytes + size)

@@ -26,14 +26,19 @@ async def as_much_as_it_may(frame: Frame, memory: ResponseMemory) -> Sequence[by
     return [struct.pack(">i", size), bytes(size)]
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[KafkaServer]:
-    made = KafkaServer(
-        lambda _: as_much_as_it_may, Connections(ConnectionLimits(answer_bytes_max=LIMIT)), "TEST"
-    )
+@contextlib.asynccontextmanager
+async def serving(limit_bytes: int) -> AsyncIterator[KafkaServer]:
+    limits = ConnectionLimits(answer_bytes_max=limit_bytes)
+    made = KafkaServer(lambda _: as_much_as_it_may, Connections(limits), "TEST")
     await (await made.bind("127.0.0.1", 0)).listen()
     yield made
     await made.stop(0)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[KafkaServer]:
+    async with serving(LIMIT) as made:
+        yield made
 
 
 class AnswerClient:
@@ -86,6 +91,14 @@ async def test_single_client_gets_half_of_the_memory(server: KafkaServer) -> Non
             # Half of what is free, so that a second client can be served as well.
             assert await client.fetch() == LIMIT // 2
             await until(lambda: server.connections.budgets.responses.used_bytes == 0)
+
+
+async def test_response_that_the_socket_takes_at_once_uses_no_memory() -> None:
+    async with serving(4 * SMALL_BYTES) as server, AnswerClient.of(server) as client:
+        for _ in range(10):
+            assert await client.fetch() == 2 * SMALL_BYTES
+            # Others may use the memory at once, not only after the next look at the transport.
+            assert server.connections.budgets.responses.used_bytes == 0
 
 
 async def test_idle_readers_use_no_more_than_the_limit(
