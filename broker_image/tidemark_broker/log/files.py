@@ -193,8 +193,11 @@ def pread(descriptor: int, size: int, position: int) -> bytes:
 
     Short only at the file's end.
     """
-    with storage_errors("the log cannot be read"):
+    # No context manager: a Fetch may read several headers, and each would cost more than its read.
+    try:
         return os.pread(descriptor, size, position)
+    except OSError as error:
+        raise StorageError(f"the log cannot be read: {error.strerror}") from error
 
 
 def pread_exactly(descriptor: int, size: int, position: int) -> bytes:
@@ -202,10 +205,7 @@ def pread_exactly(descriptor: int, size: int, position: int) -> bytes:
 
     Fewer mean that the file differs from the log's bookkeeping, a :class:`StorageError`.
     """
-    try:
-        data = os.pread(descriptor, size, position)
-    except OSError as error:
-        raise StorageError(f"the log cannot be read: {error.strerror}") from error
+    data = pread(descriptor, size, position)
     if len(data) != size:
         raise StorageError(f"{len(data)} of {size} bytes could be read at byte {position}")
     return data

@@ -124,8 +124,11 @@ def with_aborted(
             # A read continues beyond its first segment only where batches are empty.
             first = log.segments.number_of(offset)
             segments = log.segments.items[first : first + _EMPTY_BATCHES_MAX]
-            truncations = log.truncations
+            has_aborted, truncations = log.has_aborted, log.truncations
         found = read()
+        # Most logs never had an aborted transaction: neither before the read nor during it.
+        if not has_aborted and not log.has_aborted:
+            return found, []
         aborted = aborted_transactions(log, offset, found.next_offset)
         searched = takewhile(lambda segment: segment.base_offset < found.next_offset, segments)  # noqa: B023
         if not any(_has_changed(log, segment, truncations) for segment in searched):
