@@ -50,7 +50,7 @@ class Signal:
 DelayedOperationKey: TypeAlias = tuple[PartitionChange, tuple[str, int]] | Signal
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Operation:
     """One waiting caller. ``done`` becomes True if the condition became true, False on time-out."""
 

@@ -15,7 +15,6 @@ Pure: the time is an argument. (Followers have sessions of another kind, see
 import random
 import uuid
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
@@ -38,8 +37,7 @@ PARTITIONS_MAX = 100_000
 Key: TypeAlias = tuple[uuid.UUID | str | None, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRequest:
+class PartitionRequest(NamedTuple):
     """One partition of a request.
 
     ``topic`` is "" for an unknown id. ``error`` is set if the partition fails before it is looked
@@ -138,7 +136,7 @@ def _named_as_before(requested: PartitionRequest, topic: str) -> PartitionReques
     """
     if not topic or requested.topic == topic:
         return requested
-    return replace(requested, topic=topic)
+    return requested._replace(topic=topic)
 
 
 class FetchContext:

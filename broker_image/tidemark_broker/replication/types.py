@@ -50,8 +50,7 @@ class RemoteFetchNeed:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class DiskReadNeed:
+class DiskReadNeed(NamedTuple):
     """Read that is likely not in memory, so that a thread serves it.
 
     ``read_committed``: up to the last stable offset only.

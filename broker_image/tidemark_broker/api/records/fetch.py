@@ -36,7 +36,7 @@ The walk of a read: :func:`handle`, :func:`read_until_enough`, :func:`_read_all`
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18 import request as v18
@@ -230,14 +230,14 @@ def _resolved(request: PartitionRequest, call: Call) -> PartitionRequest:
         return request
     view = None if request.topic_id is None else call.services.cluster.by_id(request.topic_id)
     if view is None:
-        return replace(request, error=ErrorCode.unknown_topic_id)
-    return replace(request, topic=view.name)
+        return request._replace(error=ErrorCode.unknown_topic_id)
+    return request._replace(topic=view.name)
 
 
 def _unless_denied(request: PartitionRequest, denied: Set[str]) -> PartitionRequest:
     if request.topic not in denied:
         return request
-    return replace(request, error=ErrorCode.topic_authorization_failed)
+    return request._replace(error=ErrorCode.topic_authorization_failed)
 
 
 # ---------------------------------------------------------------- long poll
@@ -279,15 +279,17 @@ async def read_until_enough(
 class _Snapshot:
     """State of a partition at the last pass."""
 
-    __slots__ = ("_check", "_end", "_leader_epoch", "_read_committed", "partition", "size_bytes")
+    __slots__ = "_check", "_end", "_epoch", "_partition", "_read_committed", "_size_bytes", "key"
 
     def __init__(self, partition: Partition, params: FetchParams) -> None:
         self._check = _may_read(partition, params)
-        self.partition = partition
-        self._leader_epoch = partition.leader_epoch
+        self._partition = partition
+        #: Key under which the purgatory is notified of its records.
+        self.key = PartitionChange.HIGH_WATERMARK, partition.tp
+        self._epoch = partition.leader_epoch
         self._read_committed = params.read_committed
         self._end = self._readable_end
-        self.size_bytes = partition.log.size_bytes
+        self._size_bytes = partition.log.size_bytes
 
     @property
     def lost(self) -> bool:
@@ -295,7 +297,7 @@ class _Snapshot:
 
         The next pass finds the error.
         """
-        is_same = self.partition.leader_epoch == self._leader_epoch
+        is_same = self._partition.leader_epoch == self._epoch
         return not is_same or self._check(UNKNOWN_EPOCH) is not ErrorCode.none
 
     @property
@@ -305,13 +307,13 @@ class _Snapshot:
 
     @property
     def _readable_end(self) -> int:
-        return consumer_reads.readable_end(self.partition.log, read_committed=self._read_committed)
+        return consumer_reads.readable_end(self._partition.log, read_committed=self._read_committed)
 
     @property
     def grown_bytes(self) -> int:
         """Approximate number of bytes that have become readable."""
         # At least 1: an advanced partition always counts, even if retention shrank its log.
-        return max(1, self.partition.log.size_bytes - self.size_bytes)
+        return max(1, self._partition.log.size_bytes - self._size_bytes)
 
 
 async def _wait_for(watched: Sequence[_Snapshot], missing: int, call: Call, left_s: float) -> bool:
@@ -325,29 +327,27 @@ async def _wait_for(watched: Sequence[_Snapshot], missing: int, call: Call, left
 
     def enough() -> bool:
         """Return whether to stop waiting: enough bytes are readable, or a partition failed."""
-        changed = tuple(watch.changed)
-        watch.changed.clear()
-        if any(snapshot.lost for snapshot in changed):
-            return True
-        advanced.update(snapshot for snapshot in changed if snapshot.advanced)
+        changed, watch.changed = watch.changed, {}
+        for snapshot in changed:
+            if snapshot.lost:
+                return True
+            if snapshot.advanced:
+                advanced.add(snapshot)
         # Each advanced partition has at least one byte, which spares the sum.
-        if len(advanced) >= missing:
-            return True
-        return sum(snapshot.grown_bytes for snapshot in advanced) >= missing
+        grown_bytes = (snapshot.grown_bytes for snapshot in advanced)
+        return len(advanced) >= missing or sum(grown_bytes) >= missing
 
     purgatory, time_slice = call.services.purgatory, call.time_slice
     # Watches are removed even if the client disconnects during their registration.
     try:
         for snapshot in watched:
-            purgatory.watch(
-                watch, (PartitionChange.HIGH_WATERMARK, snapshot.partition.tp), snapshot
-            )
+            purgatory.watch(watch, snapshot.key, snapshot)
             if time_slice.is_over:
                 await time_slice.renew()
         return await purgatory.wait([watch], enough, left_s, who=call.client.identity)
     finally:
         for snapshot in watched:
-            purgatory.unwatch(watch, (PartitionChange.HIGH_WATERMARK, snapshot.partition.tp))
+            purgatory.unwatch(watch, snapshot.key)
 
 
 # ---------------------------------------------------------------- one pass
