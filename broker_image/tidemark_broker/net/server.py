@@ -24,8 +24,9 @@ _BACKLOG = 1024
 #: Clients start in large numbers, often behind one address, unlike brokers.
 _HANDSHAKES = AcceptLimits(unauthenticated_max=1024, unauthenticated_per_address_max=256)
 _TLS_SHUTDOWN_S = 2.0
-#: Free memory that the C library keeps at the end of the heap.
-_KEPT_BYTES = 64 * 1024 * 1024
+#: Free memory that the C library keeps at the end of the heap: as much as responses may use by
+#: default. Above it, all free memory would be returned after each burst of large responses.
+_KEPT_BYTES = 128 * 1024 * 1024
 _LARGEST_FROM_HEAP_BYTES = 32 * 1024 * 1024  # glibc's upper limit
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 

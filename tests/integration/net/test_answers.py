@@ -4,6 +4,8 @@ is not served any more."""
 import asyncio
 import contextlib
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
@@ -99,6 +101,26 @@ async def test_response_that_the_socket_takes_at_once_uses_no_memory() -> None:
             assert await client.fetch() == 2 * SMALL_BYTES
             # Others may use the memory at once, not only after the next look at the transport.
             assert server.connections.budgets.responses.used_bytes == 0
+
+
+def test_memory_of_a_burst_of_responses_is_reused() -> None:
+    """Otherwise the kernel fills each page with zeros again, which costs more than the reading."""
+    program = """
+import resource
+from tidemark_broker.net import server
+
+def burst():
+    responses = [b"r" * (8 * 1024 * 1024) for _ in range(14)]
+
+server._keep_freed_memory()
+burst()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+burst()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    # The responses have 28,672 pages.
+    assert int(done.stdout) < 1_000
 
 
 async def test_idle_readers_use_no_more_than_the_limit(
