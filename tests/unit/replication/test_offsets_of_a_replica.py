@@ -10,11 +10,12 @@ from kio.schema.errors import ErrorCode
 from tests.answers import room
 from tests.services import services
 from tests.unit.api import api_requests as kafka
-from tests.unit.replication.replica_nodes import TOPIC, ReplicaNode
+from tests.unit.replication.replica_nodes import TOPIC, ReplicaNode, row
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.records import offset_lookups
 from tidemark_broker.api.table import Call
-from tidemark_broker.replication.partition import consumer_reads
+from tidemark_broker.log import LogConfig
+from tidemark_broker.replication.partition import consumer_reads, isr_and_high_watermark
 
 Nodes = Callable[[int], ReplicaNode]
 VERSION = 9
@@ -84,3 +85,24 @@ async def test_another_leader_epoch_is_rejected(
         lagging_pair[1], consumer_reads.LATEST, DEBUGGING, current_leader_epoch=epoch
     )
     assert reported is error
+
+
+async def test_append_is_committed_while_the_controller_has_not_answered_a_report(
+    node: Nodes,
+) -> None:
+    one = node(1)
+    await one.receive(row(replicas=(1,), isr=(1,)))
+    # The proposal has the present ISR, and its answer may take long.
+    isr_and_high_watermark.report_manifest_created(one.partition)
+    assert one.partition.leader is not None
+    assert one.partition.leader.pending == (1,)
+    await one.append()
+    assert one.partition.log.high_watermark == 1
+
+
+async def test_append_is_not_committed_below_min_isr_beside_placeholders(node: Nodes) -> None:
+    one = node(1)
+    await one.receive(row(replicas=(1, -1), isr=(1,)))
+    one.partition.log.config = LogConfig.of({"min.insync.replicas": "2"})
+    await one.append()
+    assert one.partition.log.high_watermark == 0

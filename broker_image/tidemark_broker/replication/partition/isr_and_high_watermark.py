@@ -53,10 +53,15 @@ def appended(partition: Partition) -> None:
     It cannot if the ISR has a follower, whose end bounds the high watermark and has not moved.
     """
     leader = partition.leader
-    if leader is None or len(leader.row.isr) > 1 or leader.pending:
+    if leader is None or len(leader.row.isr) > 1:
         return
-    # Without followers the decision is simple, and this is the path of each batch.
-    if leader.followers or leader.row.has_eligible_leaders:
+    # Without followers the decision is simple, and this is the path of each batch. Placeholders
+    # are no followers, but they count for the minimum.
+    if (
+        leader.followers
+        or leader.row.has_eligible_leaders
+        or len(leader.row.isr) < partition.min_isr
+    ):
         advance_high_watermark(partition)
     elif partition.log.advance_high_watermark(partition.log.next_offset):
         partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))
