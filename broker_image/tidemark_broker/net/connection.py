@@ -149,6 +149,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._in_flight: collections.deque[_RequestInFlight] = collections.deque()
         #: Tasks of the running requests.
         self.tasks: set[asyncio.Task[Sequence[bytes] | None]] = set()
+        #: Number of requests whose tasks have not started. Later requests must not overtake them.
+        self._starting = 0
         #: False while the transport's write buffer is full.
         self._may_write = True
         #: False while reading from the transport is paused.
@@ -396,9 +398,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         request = _RequestInFlight(weight(frame), memory, is_alone)
         self._reading.waits_for_request = self._reading.waits_for_request or is_alone
         self._in_flight.append(request)
-        # Most Produce requests are answered by this call, all others return a coroutine.
+        # Most Produce requests are answered by this call, all others by a task.
         try:
-            served = self._serve(frame, memory)
+            if is_alone or self._starting:
+                self._starting += 1
+                served: Served = self._serve_in_turn(frame, memory)
+            else:
+                served = self._serve(frame, memory)
         except Exception as error:  # noqa: BLE001 - ends the connection
             self._request_failed(error, request)
             return
@@ -408,6 +414,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             task.add_done_callback(partial(self._finished, request))
         else:
             self._answered(request, served)
+
+    async def _serve_in_turn(self, frame: Frame, memory: ResponseMemory) -> Sequence[bytes] | None:
+        """Serve a request in a task, which starts after the earlier ones have started."""
+        self._starting -= 1
+        served = self._serve(frame, memory)
+        return await served if isinstance(served, Coroutine) else served
 
     def _is_large_request_muted(self) -> bool:
         """True if a large incomplete request must wait for a mute, during which it would only

@@ -118,6 +118,29 @@ async def test_answers_keep_the_order_of_the_requests() -> None:
         assert begun == [0, 1, 2, 3, 4]
 
 
+async def test_request_that_is_answered_at_once_does_not_start_before_earlier_ones() -> None:
+    begun: list[bytes] = []
+
+    async def wait(frame: Frame) -> Sequence[bytes]:
+        begun.append(bytes(frame[8:]))
+        await asyncio.sleep(0)
+        return [_framed(bytes(frame))]
+
+    def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Any:
+        if frame[:2] == FETCH[:2]:
+            return wait(frame)
+        begun.append(bytes(frame[8:]))
+        return [_framed(bytes(frame))]
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        keys = [FETCH, PRODUCE, PRODUCE, FETCH, FETCH, PRODUCE]
+        requests = [key + bytes([number]) for number, key in enumerate(keys)]
+        # They arrive together, and only the answers to some are waited for.
+        writer.write(b"".join(map(_framed, requests)))
+        assert [await asyncio.wait_for(_read(reader), 5) for _ in requests] == requests
+        assert begun == [request[8:] for request in requests]
+
+
 async def test_many_requests_that_are_answered_at_once_do_not_delay_other_connections() -> None:
     served: list[bytes] = []
     async with contextlib.AsyncExitStack() as opened:
