@@ -46,7 +46,7 @@ _HEADER_BYTES = 10 + STRING_BYTES_MAX
 _CLOSING_S = 10.0
 
 #: Time for requests of one connection that are answered at once, before others get their turn.
-_SLICE_S = 0.002
+_SLICE_S = 0.0005
 
 #: Linux TCP states of a connection whose peer no longer sends: CLOSE and CLOSE_WAIT.
 _CLOSED_BY_PEER = frozenset({7, 8})

@@ -150,7 +150,7 @@ async def test_many_requests_that_are_answered_at_once_do_not_delay_other_connec
             if not served:
                 writers[1].write(_framed(PRODUCE + b"other"))
             served.append(bytes(frame[8:]))
-            time.sleep(0.0005)  # longer than any request without a wait
+            time.sleep(0.0005)  # as long as a slice
             return [_framed(bytes(frame))]
 
         server = await opened.enter_async_context(_serving(serve))
@@ -160,7 +160,8 @@ async def test_many_requests_that_are_answered_at_once_do_not_delay_other_connec
         for _ in range(200):
             assert await asyncio.wait_for(_read(readers[0]), 10) == PRODUCE + b"one of many"
         assert await asyncio.wait_for(_read(readers[1]), 10) == PRODUCE + b"other"
-        assert served.index(b"other") < 100
+        # One or two slices pass, each with one request, before it is read.
+        assert served.index(b"other") < 6
 
 
 async def test_request_that_fails_at_once_closes_its_connection_after_earlier_answers() -> None:
