@@ -41,7 +41,7 @@ from tidemark_operator.listener.standby_discovery import BrokerSearches, Control
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.25
+TICK_S = 0.1
 TOKEN_BYTES = 16
 
 

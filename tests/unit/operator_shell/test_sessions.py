@@ -4,6 +4,7 @@ A process whose connections are closed is given up within seconds.
 """
 
 from tidemark.wire.control import BrokerHeartbeatRequest
+from tidemark_operator.listener import server
 from tidemark_operator.listener.sessions import GRACE_S, RETURN_S, BrokerSession, BrokerSessions
 from tidemark_operator.listener.standby_discovery import BrokerSearches, ControllerSearches
 
@@ -171,6 +172,18 @@ def test_a_broker_without_connections_is_fenced_after_a_short_grace() -> None:
     assert run_to(sessions, 1.0 + GRACE_S, 4.0) == [(1, 10)]
     assert not sessions.alive(1)
     assert sessions.alive(2)
+
+
+def test_a_killed_process_is_fenced_within_900_ms() -> None:
+    sessions = BrokerSessions(TIMEOUT_S, server.TICK_S)
+    sessions.open(1, broker_epoch=10, now_s=0.0)
+    connected(sessions, 1, 1)
+    for _ in range(3):
+        sessions.tick(0.0)
+    # Killed directly after a check: nearly a whole interval is lost.
+    sessions.disconnected(1, 10, 0.0)
+    checks_s = (number * server.TICK_S for number in range(1, 100))
+    assert next(at_s for at_s in checks_s if sessions.tick(at_s)) <= 0.9
 
 
 def test_one_open_connection_is_a_sign_of_life() -> None:

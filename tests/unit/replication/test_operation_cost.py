@@ -73,6 +73,7 @@ async def test_a_changed_row_applies_only_to_its_partition(node: Nodes) -> None:
     one = await leading(node)
     found = await calls(lambda: one.receive(newer(row(partition=7), isr=(1,))))
     assert found["StoredState.with_row"] == 1
+    assert found["Placement._config"] == 0, "the topic's configuration has not changed"
     partition = one.manager.get(TOPIC, 7)
     assert partition is not None
     assert partition.isr == (1,)

@@ -115,7 +115,8 @@ class Placement:
                     if self._logs.misses_records(tp, key[0]) and self.may_copy(assignment.row):
                         await in_thread(self._logs.set_aside, tp)
                     partition = await self._create(assignment)
-                else:
+                # The topic's object is another one if its configuration has changed.
+                elif partition.view is not assignment.view:
                     self.reconfigure((partition,))
                 await roles.apply(
                     partition, assignment.view, assignment.row, assignment.controller_epoch
