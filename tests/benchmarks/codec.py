@@ -3,7 +3,8 @@
     python -m tests.benchmarks.codec
 
 Processor time of one thread for a message, both sides in turn and the least of five. Requests are
-read and answers are written as by the broker: with its own classes.
+read and answers are written as by the broker: with its own classes. kio's reader is native code,
+and trusts every length. A walk over all lengths before it cost about 4.5 us for a Produce request.
 """
 
 import io

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.api_versions.v3.response import ApiVersionsResponse
+from kio.schema.consumer_group_heartbeat.v1.response import ConsumerGroupHeartbeatResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v4.response import FetchResponse as LegacyFetchResponse
 from kio.schema.fetch.v12.response import PartitionData
@@ -156,6 +157,16 @@ def test_data_hidden_behind_a_tagged_field_never_reaches_kio() -> None:
 def test_a_varint_above_32_bits_is_rejected(tag: bytes) -> None:
     with pytest.raises(FrameError, match="longer than 32 bits"):
         decode(ApiVersionsResponse, _VERSIONS + b"\x01" + tag + b"\x01\x00")
+
+
+@pytest.mark.parametrize("marker", [b"\x80", b"\xc9", b"\xfe"])
+def test_an_optional_entity_has_no_other_negative_marker(marker: bytes) -> None:
+    """kio reads an entity behind it, and Kafka reads null (KIP-893)."""
+    before = struct.pack(">ih", 0, 0) + b"\x00\x00" + bytes(8)
+    null = decode(ConsumerGroupHeartbeatResponse, before + b"\xff\x00")
+    assert null.assignment is None
+    with pytest.raises(FrameError, match="an entity's marker is -"):
+        decode(ConsumerGroupHeartbeatResponse, before + marker + b"\x01\x00\x00")
 
 
 def test_an_array_is_null_only_where_the_schema_allows_it() -> None:
