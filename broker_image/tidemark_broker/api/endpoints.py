@@ -51,7 +51,7 @@ def registered_at(cluster: MetadataCache, listener: str) -> dict[int, control.En
 
 def node_endpoints(call: Call, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
     """Return the endpoints of the brokers in ``nodes`` that the client can reach (KIP-951)."""
-    # -1 stands for an unknown leader, which has no endpoint.
+    # -1 stands for an unknown leader, which has no endpoint. Nearly all responses name none.
     node_ids = sorted({node for node in nodes if node >= 0})
     if not node_ids:
         return ()

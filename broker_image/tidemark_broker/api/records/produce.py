@@ -62,7 +62,6 @@ from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
-from tidemark_broker.security.authorizer import NOBODY
 from tidemark_broker.transactions import verification
 from tidemark_broker.transactions.core.metadata import Producer
 
@@ -195,7 +194,7 @@ def begin(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
         records = request.topic_data[0].partition_data[0].records
         if (
             records is not None
-            and request.acks != 0
+            and request.acks in (ACKS_ALL, 1)
             and call.quotas is None
             and request.transactional_id is None
             and not is_transactional(records)
@@ -207,9 +206,15 @@ def begin(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
 def _append_one(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
     """Append the batch of a request for one partition, and answer it if nothing is waited for."""
     # Ids are resolved first, since authorization is by name.
-    name = _name_of(request.topic_data[0], call)
-    may = name is None or call.client.may(Operation.WRITE, ResourceType.TOPIC, name)
-    (entry,) = _entries(request, (name,), NOBODY if may or name is None else {name})
+    (topic,) = request.topic_data
+    (data,) = topic.partition_data
+    name = _name_of(topic, call)
+    refused = None
+    if name is None:
+        refused = _UNKNOWN_ID
+    elif not call.client.may(Operation.WRITE, ResourceType.TOPIC, name):
+        refused = _DENIED
+    entry = _ProduceEntry(name or "", data.index, data.records, refused)
     partition, result = _found(entry, call)
     if partition is not None and entry.records is not None:
         client, acks = call.client, request.acks

@@ -72,6 +72,11 @@ def advance_high_watermark(partition: Partition) -> None:
     leader = partition.leader
     if leader is None:
         return
+    # In half of the calls a follower of the ISR has no more than before, which decides it.
+    committed, followers = partition.log.high_watermark, leader.followers
+    for node in leader.row.isr:
+        if node in followers and followers[node].next_offset <= committed:
+            return
     offset = isr_decisions.high_watermark(leader_view(partition, leader))
     if offset > partition.log.high_watermark and partition.log.advance_high_watermark(offset):
         partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))
