@@ -155,6 +155,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._may_write = True
         #: False while reading from the transport is paused.
         self._is_read = True
+        #: True while a later call of :meth:`_write_ready` is scheduled.
+        self._is_write_due = False
         #: True while :meth:`_advance` runs.
         self._is_advancing = False
         #: True once this side has decided to close. The socket may still be sending.
@@ -253,9 +255,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Close with one log line; answers that are ready are still sent."""
         if self.ended:
             return
-        self.ended = True
+        self._send_the_rest()
         self._log_close(reason, text)
         self.close()
+
+    def _send_the_rest(self) -> None:
+        """Write the responses that are ready, then no more."""
+        self.shared.budgets.requests.give(self._write_done())
+        self.ended = True
 
     def _log_close(self, reason: str, text: str) -> None:
         self.shared.metrics.closed(reason)
@@ -269,7 +276,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close without a log line."""
-        self.ended = True
+        self._send_the_rest()
         for task in self.tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -365,8 +372,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._is_advancing:
             return
         self._is_advancing = True
-        until_s = time.perf_counter() + _SLICE_S
-        while self._arrived and self._may_begin():
+        until_s, is_over = time.perf_counter() + _SLICE_S, False
+        while self._arrived and not is_over and self._may_begin():
             frame = self._arrived[0]
             # At most one request other than Produce runs at a time. Its response may be large, and
             # would hold memory while it waits for the previous one. Produce responses are small.
@@ -375,10 +382,14 @@ class ServerConnection(asyncio.BufferedProtocol):
                 break
             self._arrived.popleft()
             self._begin(frame, is_alone=is_alone)
-            # Other connections come first if many requests were answered at once.
-            if self._arrived and time.perf_counter() > until_s:
-                self.shared.loop.call_soon(self._advance)
-                break
+            is_over = time.perf_counter() > until_s
+            # The responses of requests that were answered at once are written together.
+            if len(self._in_flight) >= self._in_flight_max:
+                self._write_ready()
+        self._write_ready()
+        # Other connections come first if many requests were answered at once.
+        if is_over and self._arrived:
+            self.shared.loop.call_soon(self._advance)
         self._is_advancing = False
         # Reading continues only if every received request has started. Otherwise TCP slows the
         # client down.
@@ -390,7 +401,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._read_on(False)
 
     def _begin(self, frame: Frame, *, is_alone: bool) -> None:
-        """Start one request; write its response if it is complete at once.
+        """Start one request, which may be answered at once.
 
         Every error ends the connection, because responses are in order and none can be left out.
         """
@@ -450,12 +461,18 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _finished(
         self, request: _RequestInFlight, task: asyncio.Task[Sequence[bytes] | None]
     ) -> None:
-        """Write the response of a request that was waited for."""
+        """Write the response of a request that was waited for, if no earlier one is missing."""
         self.tasks.discard(task)
         if not task.cancelled():
             error = task.exception()
             if error is None:
                 self._answered(request, task.result())
+                # One commit often ends the waits of many requests: all are written together.
+                if len(self._in_flight) == 1:
+                    self._write_ready()
+                elif not self._is_write_due:
+                    self._is_write_due = True
+                    self.shared.loop.call_soon(self._write_ready)
             else:
                 self._request_failed(error, request)
         # After a close nothing is written any more, so the memory is returned here.
@@ -466,7 +483,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         # Marked only. ``_write_ready`` waits for the responses of earlier requests.
         request.pieces, request.is_done = pieces, True
         request.memory.set_reserved(sum(map(len, pieces or ())))
-        self._write_ready()
 
     def _request_failed(self, error: BaseException, request: _RequestInFlight) -> None:
         """Close the connection. The close cancels the connection's other requests."""
@@ -495,14 +511,27 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._deadline = self.shared.loop.call_later(_LAST_RESPONSE_S, self.close)
 
     def _write_ready(self) -> None:
-        """Write the responses that are next in the order of requests.
+        """Write the responses that are next in the order of requests, then use the freed room."""
+        self._is_write_due = False
+        freed = self._write_done()
+        # More room for requests of others, and of this connection if any waits for room. Reading
+        # pauses if the response started a mute, or if memory has become short meanwhile.
+        if freed:
+            requests = self.shared.budgets.requests
+            requests.give(freed)
+            if self._arrived or not (self._is_read and self._may_begin()) or requests.is_exhausted:
+                self._advance()
 
-        Stops at the first request that is still running.
+    def _write_done(self) -> int:
+        """Write responses up to the first request that is still running.
+
+        Return the bytes of their requests, whose memory the caller gives back.
         """
         transport = self._transport
         if transport is None or self.ended:
-            return
+            return 0
         freed = 0
+        pieces: list[bytes] = []
         while self._in_flight and self._in_flight[0].is_done:
             request = self._in_flight.popleft()
             freed += request.size
@@ -511,15 +540,11 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._reading.waits_for_request = False
             if request.pieces:
                 self.shared.metrics.bytes_out += request.memory.reserved_bytes
-                transport.writelines(request.pieces)
+                pieces += request.pieces
                 self.unsent.add(request.memory)
-        # More room for requests of others, and of this connection if any waits for room. Reading
-        # pauses if the response started a mute, or if memory has become short meanwhile.
-        if freed:
-            requests = self.shared.budgets.requests
-            requests.give(freed)
-            if self._arrived or not (self._is_read and self._may_begin()) or requests.is_exhausted:
-                self._advance()
+        if pieces:
+            transport.writelines(pieces)
+        return freed
 
 
 def _peer_has_closed(transport: asyncio.Transport) -> bool:
