@@ -373,19 +373,24 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         self._is_advancing = True
         until_s, is_over = time.perf_counter() + _SLICE_S, False
-        while self._arrived and not is_over and self._may_begin():
+        while self._arrived and not is_over:
             frame = self._arrived[0]
             # At most one request other than Produce runs at a time. Its response may be large, and
             # would hold memory while it waits for the previous one. Produce responses are small.
             is_alone = peek_key(frame) != PRODUCE_KEY
-            if (is_alone and self._reading.waits_for_request) or self._mute.must_wait(frame):
+            if (
+                not self._may_begin()
+                or (is_alone and self._reading.waits_for_request)
+                or self._mute.must_wait(frame)
+            ):
+                # It may wait for responses that are ready: those of requests that were answered at
+                # once are written together.
+                if self._write_ready():
+                    continue
                 break
             self._arrived.popleft()
             self._begin(frame, is_alone=is_alone)
             is_over = time.perf_counter() > until_s
-            # The responses of requests that were answered at once are written together.
-            if len(self._in_flight) >= self._in_flight_max:
-                self._write_ready()
         self._write_ready()
         # Other connections come first if many requests were answered at once.
         if is_over and self._arrived:
@@ -510,8 +515,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._end_deadline()
             self._deadline = self.shared.loop.call_later(_LAST_RESPONSE_S, self.close)
 
-    def _write_ready(self) -> None:
-        """Write the responses that are next in the order of requests, then use the freed room."""
+    def _write_ready(self) -> bool:
+        """Write the responses that are next in the order of requests, then use the freed room.
+
+        Return whether there were any.
+        """
         self._is_write_due = False
         freed = self._write_done()
         # More room for requests of others, and of this connection if any waits for room. Reading
@@ -521,6 +529,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             requests.give(freed)
             if self._arrived or not (self._is_read and self._may_begin()) or requests.is_exhausted:
                 self._advance()
+        return freed > 0
 
     def _write_done(self) -> int:
         """Write responses up to the first request that is still running.
@@ -532,6 +541,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return 0
         freed = 0
         pieces: list[bytes] = []
+        memories = []
         while self._in_flight and self._in_flight[0].is_done:
             request = self._in_flight.popleft()
             freed += request.size
@@ -541,9 +551,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             if request.pieces:
                 self.shared.metrics.bytes_out += request.memory.reserved_bytes
                 pieces += request.pieces
-                self.unsent.add(request.memory)
+                memories.append(request.memory)
         if pieces:
             transport.writelines(pieces)
+        # What the socket has not taken still uses memory.
+        for memory in memories:
+            self.unsent.add(memory)
         return freed
 
 
