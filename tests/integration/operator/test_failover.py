@@ -168,8 +168,8 @@ async def test_partitions_of_a_dead_broker_get_a_new_leader(
         lambda: all(row.leader == 2 and row.isr == (2,) for row in two.rows.values()),
         "the other leads everything, alone in the ISR",
     )
-    # The leader knows that its former peer is fenced.
-    assert two.brokers[1].fenced
+    # Elections are sent first. Then the leader hears that its former peer is fenced.
+    await world.until(lambda: two.brokers[1].fenced, "the leader knows that its peer is fenced")
     await world.condition(BROKER, "broker-1", "Ready", "False", "Fenced")
     rows = {row.partition: row for row in map(decode_row, await world.rows())}
     # Rows in the API server precede what brokers receive.
