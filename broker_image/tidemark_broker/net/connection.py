@@ -1,11 +1,12 @@
-"""Connection of one client: frames in, answers out in the order of the requests.
+"""Connection of one client: frames in, responses out in the order of the requests.
 
-Requests of a connection start in the order of their arrival. Several Produce requests, whose
-answers are small, may be in flight up to a limit. Other requests run one at a time, since their
-answers would wait for the previous ones anyway. An answer is held until all earlier ones are
-written. Reading pauses while a request cannot start, while the client does not read its answers, or
-while the broker holds too many unanswered bytes. Any error of a connection closes that connection,
-with one log line.
+Requests of a connection start in the order of their arrival. A request that waits for nothing is
+answered in the turn of the loop that receives it, every other one runs in a task. Several Produce
+requests, whose responses are small, may be in flight up to a limit. Other requests run one at a
+time, since their responses would wait for the previous ones anyway. A response is held until all
+earlier ones are written, and those of one turn are written together. Reading pauses while a request
+cannot start, while the client does not read its responses, or while the broker holds too many
+unanswered bytes. Any error of a connection closes that connection, with one log line.
 """
 
 import asyncio
@@ -157,6 +158,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_read = True
         #: True while a later call of :meth:`_write_ready` is scheduled.
         self._is_write_due = False
+        #: True while a later call of :meth:`_advance` is scheduled.
+        self._is_advance_due = False
         #: True while :meth:`_advance` runs.
         self._is_advancing = False
         #: True once this side has decided to close. The socket may still be sending.
@@ -255,14 +258,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Close with one log line; answers that are ready are still sent."""
         if self.ended:
             return
-        self._send_the_rest()
+        self._write_done_and_end()
         self._log_close(reason, text)
         self.close()
 
-    def _send_the_rest(self) -> None:
-        """Write the responses that are ready, then no more."""
-        self.shared.budgets.requests.give(self._write_done())
+    def _write_done_and_end(self) -> None:
+        """Write the responses that are ready, and start and write nothing more."""
+        freed = self._write_done()
+        # Set first: freed memory lets this connection and others start requests.
         self.ended = True
+        self.shared.budgets.requests.give(freed)
 
     def _log_close(self, reason: str, text: str) -> None:
         self.shared.metrics.closed(reason)
@@ -276,7 +281,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close without a log line."""
-        self._send_the_rest()
+        self._write_done_and_end()
         for task in self.tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -368,10 +373,28 @@ class ServerConnection(asyncio.BufferedProtocol):
         Called after every event that may permit more: received bytes, a written response, free
         memory, the end of a mute.
         """
-        # A response that is written here may permit more requests, which this loop starts anyway.
+        # Writing a response below calls this again. The loop starts what it permits.
         if self._is_advancing:
             return
         self._is_advancing = True
+        try:
+            self._start_arrived()
+        finally:
+            self._is_advancing = False
+        # Reading continues only if every received request has started. Otherwise TCP slows the
+        # client down.
+        if not self._arrived and self._may_begin() and not self._is_large_request_muted():
+            self._read_on(self._reading.may_read_on())
+        else:
+            # Memory for incomplete requests goes to other connections meanwhile.
+            self._reading.pause()
+            self._read_on(False)
+
+    def _start_arrived(self) -> None:
+        """Start permitted requests for ``_SLICE_S``, and write the responses that are ready.
+
+        After the slice other connections are served first.
+        """
         until_s, is_over = time.perf_counter() + _SLICE_S, False
         while self._arrived and not is_over:
             frame = self._arrived[0]
@@ -383,8 +406,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 or (is_alone and self._reading.waits_for_request)
                 or self._mute.must_wait(frame)
             ):
-                # It may wait for responses that are ready: those of requests that were answered at
-                # once are written together.
+                # It may wait for responses that are ready. They are written together, not one by
+                # one.
                 if self._write_ready():
                     continue
                 break
@@ -392,18 +415,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._begin(frame, is_alone=is_alone)
             is_over = time.perf_counter() > until_s
         self._write_ready()
-        # Other connections come first if many requests were answered at once.
-        if is_over and self._arrived:
-            self.shared.loop.call_soon(self._advance)
-        self._is_advancing = False
-        # Reading continues only if every received request has started. Otherwise TCP slows the
-        # client down.
-        if not self._arrived and self._may_begin() and not self._is_large_request_muted():
-            self._read_on(self._reading.may_read_on())
-        else:
-            # Memory for incomplete requests goes to other connections meanwhile.
-            self._reading.pause()
-            self._read_on(False)
+        if is_over and self._arrived and not self._is_advance_due:
+            self._is_advance_due = True
+            self.shared.loop.call_soon(self._next_slice)
+
+    def _next_slice(self) -> None:
+        self._is_advance_due = False
+        self._advance()
 
     def _begin(self, frame: Frame, *, is_alone: bool) -> None:
         """Start one request, which may be answered at once.
@@ -414,7 +432,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         request = _RequestInFlight(weight(frame), memory, is_alone)
         self._reading.waits_for_request = self._reading.waits_for_request or is_alone
         self._in_flight.append(request)
-        # Most Produce requests are answered by this call, all others by a task.
+        # A small Produce that waits for nothing is answered here, every other request by a task.
+        # While a task has not started, later requests become tasks too, so that none overtakes it.
         try:
             if is_alone or self._starting:
                 self._starting += 1
@@ -505,15 +524,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         if order.answer is None:
             self.end(order.reason, str(order))
             return
+        if self.ended:
+            return
         request.pieces, request.is_done = order.answer, True
         request.memory.set_reserved(sum(map(len, order.answer)))
-        self._write_ready()
+        self._write_done_and_end()
+        self._log_close(order.reason, str(order))
         # Closed a moment later, so that the client reads the answer before the end.
-        if not self.ended:
-            self.ended = True
-            self._log_close(order.reason, str(order))
-            self._end_deadline()
-            self._deadline = self.shared.loop.call_later(_LAST_RESPONSE_S, self.close)
+        self._end_deadline()
+        self._deadline = self.shared.loop.call_later(_LAST_RESPONSE_S, self.close)
 
     def _write_ready(self) -> bool:
         """Write the responses that are next in the order of requests, then use the freed room.

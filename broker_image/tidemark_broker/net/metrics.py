@@ -1,7 +1,7 @@
 """Counters of the network layer, in the registry of the broker's metrics page.
 
-Those of each request are plain numbers, which the page reads: counters of the client library take
-ten times as long, because each one takes a lock.
+Counters that change with each request are plain numbers, read when the page is requested. The
+client library's counters take a lock and cost ten times as much.
 """
 
 from bisect import bisect_left
@@ -33,7 +33,7 @@ class _Durations:
 
 
 class NetMetrics:
-    """Counters of one broker. The loop's thread changes ``bytes_in`` and ``bytes_out``."""
+    """Counters of one broker. Only the loop's thread changes the numbers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.bytes_in = self.bytes_out = 0
@@ -61,7 +61,7 @@ class NetMetrics:
         self._closed.labels(reason).inc()
 
     def _collect(self) -> Iterator[Family]:
-        """Yield the figures of requests. The page's thread calls this beside the loop's."""
+        """Yield the metrics of requests and bytes, in the page's thread while the loop's counts."""
         yield family(
             broker_table.REQUESTS,
             {(api, str(version)): count for (api, version), count in list(self._requests.items())},

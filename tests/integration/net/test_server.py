@@ -179,6 +179,27 @@ async def test_request_that_fails_at_once_closes_its_connection_after_earlier_an
         assert (budgets.requests.used_bytes, budgets.responses.used_bytes) == (0, 0)
 
 
+async def test_no_request_starts_behind_one_that_ordered_the_close() -> None:
+    served: list[bytes] = []
+
+    def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Any:
+        served.append(bytes(frame[8:]))
+        return refuse(bytes(frame)) if frame[8:] == b"last" else [_framed(bytes(frame))]
+
+    async def refuse(frame: bytes) -> Sequence[bytes]:
+        raise CloseConnection("refused", answer=[_framed(frame)])
+
+    # As before authentication, one request at a time.
+    async with _serving(serve, requests_in_flight_max=1) as server, _client(server) as pair:
+        reader, writer = pair
+        writer.write(_framed(PRODUCE + b"last") + _framed(PRODUCE + b"next"))
+        assert await asyncio.wait_for(_read(reader), 5) == PRODUCE + b"last"
+        assert await _closed(reader)
+        assert served == [b"last"]
+        await _until(lambda: not server.connections._open)
+        assert server.connections.budgets.requests.used_bytes == 0
+
+
 async def test_no_more_than_the_limit_are_in_flight() -> None:
     running = most = 0
     gate = asyncio.Event()
