@@ -224,6 +224,37 @@ async def test_a_fetch_of_an_elected_replica_waits_until_it_leads(node: Nodes) -
     assert pair.progress(1).next_offset == 0
 
 
+async def test_a_fetch_that_waits_for_the_leader_counts_once_it_leads(node: Nodes) -> None:
+    """Otherwise the follower of an idle partition would leave the ISR: no later fetch names it."""
+    pair = await FetcherPair(node(1), node(2)).start(2)
+    # Soon after another leadership its fetch would wait only briefly.
+    pair.at(pair.one.now_s + 60)
+    later = row(partition=1, leader_epoch=1, partition_epoch=1)
+    await pair.two.receive(later)
+    pair.fetcher.add(pair.followed(1))
+    written, persist = asyncio.Event(), pair.one.context.persist
+
+    async def persist_later(*arguments: Any) -> None:
+        await written.wait()
+        await persist(*arguments)
+
+    pair.one.context.persist = persist_later
+    leading = asyncio.create_task(pair.one.receive(later))
+    await asyncio.sleep(0.05)
+    request = replace(pair.fetcher._request(), max_wait_ms=20_000)
+    waiting = asyncio.create_task(
+        pair.one.service.handle(request, TlsIdentity("c", request.replica_id), room())
+    )
+    await asyncio.sleep(0.05)
+    # This broker starts to lead while the request waits.
+    pair.at(pair.one.now_s + 0.1)
+    written.set()
+    await leading
+    answer = await asyncio.wait_for(waiting, 5)
+    assert [result.partition for result in answer.partitions] == [1]
+    assert pair.progress(1).next_offset == 0
+
+
 async def test_a_leader_that_is_not_ready_is_queried_again_soon(node: Nodes) -> None:
     pair = await FetcherPair(node(1), node(2)).start(2)
     # The follower is the first to receive the new epoch.

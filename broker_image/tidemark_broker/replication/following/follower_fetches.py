@@ -2,9 +2,9 @@
 
 A fetch with a successful result means that the follower has everything below its fetch offset. Only
 that moves the high watermark and the ISR. An error or a divergence changes nothing that is known of
-the follower. A fetch counts once, when it arrives, and in a session (see :mod:`fetch_session`) also
-for the partitions that it does not name. :mod:`fetch_responses` decides the result of one
-partition.
+the follower. A fetch counts once: when it arrives, or when this broker starts to lead the
+partition. In a session (see :mod:`fetch_session`) it also counts for the partitions that it does
+not name. :mod:`fetch_responses` decides the result of one partition.
 """
 
 import uuid
@@ -35,6 +35,7 @@ from tidemark_broker.replication.partition import (
     isr_and_high_watermark,
 )
 from tidemark_broker.replication.partition.isr_decisions import FollowerFetch
+from tidemark_broker.replication.partition.partition import Role
 from tidemark_broker.replication.types import NO_SESSION
 
 #: Look-up of a hosted partition by topic id and number.
@@ -47,11 +48,12 @@ MAX_WAIT_MS = 30_000
 #: Limit of records in one response, whatever the follower accepts (except for a larger first
 #: batch); as Kafka's ``fetch.max.bytes``.
 RESPONSE_BYTES_MAX = 55 * 1024 * 1024
-#: After the start of a leadership followers soon add the partition to their sessions. Until then
-#: their requests wait only briefly, because a request in progress delays the one that names it.
+#: Time after the start of a leadership in which followers add the partition to their sessions.
+#: Meanwhile their requests wait only briefly, because a request in progress delays the one that
+#: names the partition.
 NEW_LEADER_S = 2.0
 NEW_LEADER_WAIT_S = 0.05
-#: Purgatory key notified when this broker starts to lead after a while without new leaderships.
+#: Purgatory key notified when this broker starts to lead, after ``NEW_LEADER_S`` without a start.
 _NEW_LEADER = Signal()
 #: Interval of the check for changes without a watch (the end of the tier).
 CHECK_INTERVAL_S = 2.0
@@ -73,8 +75,8 @@ class ReplicaFetchService:
         if not partition.is_leader:
             return
         now_s = self._context.monotonic()
-        # Many leaderships start together: one end of the waits is enough for them, because later
-        # requests wait only briefly.
+        # Many leaderships start together: one notification is enough, because later requests
+        # wait only briefly.
         if now_s - self._new_leader_s > NEW_LEADER_S:
             self._context.purgatory.notify(_NEW_LEADER)
         self._new_leader_s = now_s
@@ -84,9 +86,10 @@ class ReplicaFetchService:
     ) -> ReplicaFetchResponse:
         """Answer a follower's fetch: at once if there is something to send, otherwise after a wait.
 
-        The wait ends with new records, a raised log start, an error, or ``max_wait_ms``. The
-        response is no larger than ``memory`` permits. Raises FrameError if the peer's certificate
-        is not that of the follower's broker id.
+        The wait ends with new records, a raised log start, an error, the start of a leadership
+        here, or ``max_wait_ms``. Within ``NEW_LEADER_S`` after such a start it lasts at most
+        ``NEW_LEADER_WAIT_S``. The response is no larger than ``memory`` permits. Raises FrameError
+        if the peer's certificate is not that of the follower's broker id.
         """
         # The certificate names the broker, so one broker cannot advance another one's offsets.
         if request.replica_id != peer.node_id:
@@ -144,6 +147,8 @@ class _Round:
         self._new_leader_s = new_leader_s
         #: Partitions that the request names, whose results are sent even without changes.
         self._named: set[ReplicaCachedPartition] = set()
+        #: Partitions whose fetch did not count on arrival, because this broker did not lead yet.
+        self._uncounted: set[ReplicaCachedPartition] = set()
 
     async def answer(self, purgatory: Purgatory) -> tuple[ReplicaFetchResult, ...]:
         """Return the results to send to the follower."""
@@ -224,11 +229,12 @@ class _Round:
         return size >= max(self._request.min_bytes, 1) or not self._session.cached
 
     async def _collect(self, *, arrived: bool) -> Results:
-        """Return a result for each due partition of the session.
+        """Return a result for each due partition, except those that this broker is about to lead.
 
         ``arrived``: whether this is the first call for the request. Only that call counts as a
-        fetch, which proves that the follower has everything below its fetch offsets. For partitions
-        without changes only the time of the fetch counts. {} is returned if the session has ended
+        fetch, which proves that the follower has everything below its fetch offsets; for a
+        partition that this broker was about to lead, the call after that. For partitions without
+        changes only the time of the fetch counts. {} is returned if the session has ended
         meanwhile.
         """
         session = self._session
@@ -239,11 +245,13 @@ class _Round:
             if session.ended:
                 return {}
             partition = self._find(*cached.key)
-            # It stays due: the follower fetches it as soon as this broker leads.
+            # The partition stays due, and its fetch counts once this broker leads.
             if _is_about_to_lead(partition, cached.requested):
+                self._uncounted.add(cached)
                 continue
+            counts = arrived or cached in self._uncounted
             # Once the response is full, the other partitions report offsets without records.
-            result = await self._one(partition, cached.requested, left, arrived=arrived)
+            result = await self._one(partition, cached.requested, left, counts=counts)
             results[cached] = (partition, result)
             left -= len(result.records)
         self._memory.set_reserved(granted - left)
@@ -258,9 +266,9 @@ class _Round:
         requested: ReplicaFetchPartition,
         left: int,
         *,
-        arrived: bool,
+        counts: bool,
     ) -> ReplicaFetchResult:
-        """Return the result of one partition, and record the fetch if ``arrived``.
+        """Return the result of one partition, and record the fetch if it ``counts``.
 
         ``left``: bytes of records that the response may still take. ``partition``: None if this
         broker does not host it.
@@ -278,7 +286,7 @@ class _Round:
         if error is not ErrorCode.none or diverging is not None:
             self._left(partition)
             return fetch_responses.answer(partition, error, diverging=diverging)
-        if arrived:
+        if counts:
             self._fetched(partition, requested)
         return await fetch_responses.records(partition, requested, left)
 
@@ -347,7 +355,8 @@ class _Round:
 def _is_about_to_lead(partition: Partition | None, requested: ReplicaFetchPartition) -> bool:
     """Return whether this broker is elected in the requested epoch, but has not taken the role.
 
-    The follower was faster. An error would make it pause for longer than that takes.
+    The follower received the new epoch first. An error would make it back off for longer than this
+    broker usually needs. A query of the tier (TAKING_OVER) may take long, so it gives an error.
     """
     epoch = requested.current_leader_epoch
     if partition is None or (partition.leader is not None and partition.leader.epoch >= epoch):
@@ -359,6 +368,8 @@ def _is_about_to_lead(partition: Partition | None, requested: ReplicaFetchPartit
         and row.leader == partition.context.node_id
         and row.leader_epoch == epoch
         and not partition.removed
+        and partition.role is not Role.TAKING_OVER
+        and row.leader_epoch > partition.lost_in_epoch
     )
 
 
