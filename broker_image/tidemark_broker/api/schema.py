@@ -94,12 +94,12 @@ def _twin(
     fields: Iterable[tuple[str, Any, Any, Mapping[Any, Any]]],
     constants: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """Return a dataclass with the given fields that kio treats like its entity ``kafka``.
+    """Return a dataclass with the given fields and the metadata of kio's entity ``kafka``.
 
     A field is a tuple of name, type, default and kio's metadata. ``constants`` become class
     attributes. A subclass is not possible, because kio's entities have slots and fixed fields.
     """
-    # kio finds the version and the header schema of an entity in these class attributes.
+    # The codec and the framing find an entity's version in these class attributes.
     return dataclasses.make_dataclass(
         kafka.__name__,
         [
@@ -146,7 +146,7 @@ def milliseconds(value: datetime.timedelta) -> int:
 
 
 def timestamp(value_ms: int) -> datetime.datetime | None:
-    """Return the time for kio, which represents -1 by None."""
+    """Return the time for the codec, which writes None as -1."""
     if value_ms < 0:
         return None
     return datetime.datetime.fromtimestamp(value_ms / 1000, tz=datetime.UTC)

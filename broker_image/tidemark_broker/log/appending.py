@@ -43,8 +43,8 @@ from tidemark_broker.log.validation import (
     BatchContents,
     check_follower_batches,
     check_leader_batch,
+    check_plain_batch,
     one_batch,
-    plain_header,
     runs_for_segments,
 )
 
@@ -72,7 +72,7 @@ def append_as_leader(
     Without it only a transaction that is already open here continues.
     """
     config = log.config
-    header = plain_header(data, config, now_ms) if reads and contents is None else None
+    header = check_plain_batch(data, config, now_ms) if reads and contents is None else None
     if header is None:
         data = one_batch(data)
         header, contents = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)

@@ -157,12 +157,12 @@ _LENGTH_MIN = 14
 _CODECS = frozenset(Codec)
 
 
-def plain_header(data: Buffer, config: LogConfig, now_ms: int) -> BatchHeader | None:
-    """Return the header of a batch that plainly passes; None: :func:`check_leader_batch` decides.
+def check_plain_batch(data: Buffer, config: LogConfig, now_ms: int) -> BatchHeader | None:
+    """Return the header of a valid plain batch, None if :func:`check_leader_batch` must decide.
 
-    This one pass has all its checks for the usual batch of a client that does not wait for more
-    records: few records without compression, transaction or log append time, read here. It takes a
-    third of the time.
+    Plain means few records, no compression, no transaction, CreateTime, and a topic that is not
+    compacted: what clients without linger mostly send. One pass over header and records takes a
+    third of the time of the full check.
     """
     if (
         not is_quickly_read(data)
@@ -188,15 +188,12 @@ def plain_header(data: Buffer, config: LogConfig, now_ms: int) -> BatchHeader | 
         times = [ms for ms, _ in scan_unpacked(header, bytes(data[HEADER_BYTES:]))]
     except CorruptBatch:
         return None
-    # The header's largest timestamp is that of the records, and the topic accepts it.
-    return (
-        header
-        if times
-        and max(times) == header.max_timestamp
-        and min(times) >= max(0, now_ms - config.message_timestamp_before_max_ms)
-        and header.max_timestamp - now_ms <= config.message_timestamp_after_max_ms
-        else None
-    )
+    # The header has the records' largest timestamp, and the topic accepts all of them.
+    if not times or max(times) != header.max_timestamp:
+        return None
+    earliest_ms = max(0, now_ms - config.message_timestamp_before_max_ms)
+    latest_ms = now_ms + config.message_timestamp_after_max_ms
+    return header if earliest_ms <= min(times) and header.max_timestamp <= latest_ms else None
 
 
 def check_leader_batch(

@@ -200,7 +200,7 @@ def test_compressed_records_are_inspected_after_decompression() -> None:
     assert batch_contents(data).largest_ms == T0
 
 
-def test_plain_header_accepts_no_batch_that_the_full_check_refuses_or_changes() -> None:
+def test_check_of_plain_batches_accepts_no_batch_that_the_full_check_refuses_or_changes() -> None:
     config, chance = LogConfig.of({"max.message.bytes": "120"}), random.Random(7)
     good = build_batch([Record(b"k", b"value", (), T0 + number) for number in range(3)])
     plain = 0
@@ -210,7 +210,7 @@ def test_plain_header_accepts_no_batch_that_the_full_check_refuses_or_changes() 
             data[chance.randrange(len(data))] = chance.choice((0, 1, 2, 0x7E, 0x80, 0xFF))
         if chance.random() < 0.9:  # a damaged batch with a right CRC is the interesting one
             data[17:21] = compute_crc(data, CRC_COVERS_FROM, len(data)).to_bytes(4, "big")
-        found = validation.plain_header(bytes(data), config, T0)
+        found = validation.check_plain_batch(bytes(data), config, T0)
         if found is None:
             continue
         plain += 1
@@ -219,5 +219,5 @@ def test_plain_header_accepts_no_batch_that_the_full_check_refuses_or_changes() 
         )
         assert contents is not None
         assert (found, found.max_timestamp) == (header, contents.largest_ms)
-    assert validation.plain_header(good, config, T0) is not None
+    assert validation.check_plain_batch(good, config, T0) is not None
     assert 1300 < plain < 3000

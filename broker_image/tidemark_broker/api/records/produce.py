@@ -25,8 +25,10 @@ Behaviour:
 - A later batch of the same producer is refused if an earlier one was refused and not retried
   (:mod:`tidemark_broker.replication.partition.refused_batches`).
 
-The walk of a batch: :func:`begin`, :func:`_append_one` (:func:`_append_part` for several
-partitions), then :func:`tidemark_broker.replication.partition.produce.begin`, and
+The path of a batch: :func:`begin`, then :func:`_append_one` with
+:func:`tidemark_broker.replication.partition.produce.try_append` if the append waits for nothing,
+otherwise :func:`_append_all` and :func:`_append_part` with
+:func:`tidemark_broker.replication.partition.produce.begin`. Both end in
 :func:`tidemark_broker.log.appending.append_as_leader`, which writes to the active segment.
 """
 
@@ -188,7 +190,7 @@ async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
 def begin(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
     """Handle a request without a wait if possible; otherwise return the function that waits.
 
-    The usual request of a client without linger has one batch, which is appended here.
+    A client without linger usually sends one batch per request. It is appended here.
     """
     if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
         records = request.topic_data[0].partition_data[0].records
@@ -204,7 +206,7 @@ def begin(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
 
 
 def _append_one(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
-    """Append the batch of a request for one partition, and answer it if nothing is waited for."""
+    """Append the batch of a request for one partition, and answer it if no wait is needed."""
     # Ids are resolved first, since authorization is by name.
     (topic,) = request.topic_data
     (data,) = topic.partition_data
@@ -219,7 +221,7 @@ def _append_one(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
     if partition is not None and entry.records is not None:
         client, acks = call.client, request.acks
         is_early = client.batches_sent < FIRST_BATCHES
-        appended = produce.append_now(
+        appended = produce.try_append(
             partition, entry.records, acks=acks, peer=client.peer, is_early=is_early
         )
         # The records must be read in a thread, or an earlier batch waits for that.
@@ -234,7 +236,10 @@ def _append_one(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
 
 
 def _append_later(request: ProduceRequest, call: Call) -> _Wait:
-    """Return the function that appends all batches. The connection's next request waits for it."""
+    """Return the function that appends all batches.
+
+    The connection's next Produce starts after these appends have started.
+    """
     if call.place is None:
         call.place = call.client.order.take()
     return partial(_append_all, request, call)

@@ -169,33 +169,35 @@ class Dispatcher:
         self._table = table
 
     def begin(self, frame: Frame, memory: ResponseMemory, client: Client) -> Served:
-        """Serve a request at once if its Api can; otherwise return :meth:`serve`'s coroutine.
+        """Serve a request at once, or return the coroutine that serves the rest of it.
 
-        A task for each request costs as much as the append of a small batch.
+        A Produce is appended here if possible, even if its response waits for other replicas. A
+        task for each request would cost as much as the append of a small batch.
         """
         began_s = time.perf_counter()
         key, version, correlation_id = peek_request(frame)
         api = self._table.get(key)
         if api is None or not api.begin or not api.versions[0] <= version <= api.versions[1]:
             return self.serve(frame, memory, client)
-        # It must not overtake an earlier request that waits.
+        # It must not overtake an earlier request that waits. Quotas are measured by ``serve``.
+        request = None
         if not client.has_quotas and not client.order:
             request = large_messages.small(api.request_type(version), frame)
-            if request is not None:
-                call = Call(self._services, version, client, memory, frame_bytes=len(frame))
-                previous_client = requesting_client.set(client.identity)
-                try:
-                    answer = api.begin(request, call)
-                finally:
-                    requesting_client.reset(previous_client)
-                if callable(answer):
-                    return self._finish(answer, api, call, correlation_id, began_s)
-                self._answered(api, version, began_s)
-                if answer is None:
-                    return None
-                return encode_response_pieces(answer, correlation_id, api.answer_type(version))
         # Its place is taken now: a later request may be served before this coroutine starts.
-        return self.serve(frame, memory, client, client.order.take())
+        if request is None:
+            return self.serve(frame, memory, client, client.order.take())
+        call = Call(self._services, version, client, memory, frame_bytes=len(frame))
+        previous_client = requesting_client.set(client.identity)
+        try:
+            answer = api.begin(request, call)
+        finally:
+            requesting_client.reset(previous_client)
+        if callable(answer):
+            return self._finish(answer, api, call, correlation_id, began_s)
+        self._answered(api, version, began_s)
+        if answer is None:
+            return None
+        return encode_response_pieces(answer, correlation_id, api.answer_type(version))
 
     async def serve(
         self, frame: Frame, memory: ResponseMemory, client: Client, place: Place | None = None

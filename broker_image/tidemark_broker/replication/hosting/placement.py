@@ -92,7 +92,7 @@ class Placement:
         return partition
 
     async def place(self, assignment: ReplicaAssignment) -> control.PartitionError | None:
-        """Open or create one assigned replica, persist its state, and give it its role.
+        """Open or create one assigned replica and apply its state (:func:`roles.apply`).
 
         Return None, or the error to report to the controller. A replica whose storage fails is
         offline and retried by :meth:`place_again`.

@@ -264,7 +264,7 @@ class ReplicaManager:
         at_once, led, others = [], [], []
         for item in assignments:
             hosted = self.by_id(item.view.topic_id, item.row.partition)
-            if hosted is not None and roles.needs_no_disk(
+            if hosted is not None and roles.may_be_persisted_later(
                 hosted, item.view, item.row, item.controller_epoch
             ):
                 at_once.append(item)

@@ -47,10 +47,11 @@ def leader_view(partition: Partition, leader: LeaderRole) -> LeaderView:
     )
 
 
-def appended(partition: Partition) -> None:
+def advance_after_append(partition: Partition) -> None:
     """Advance the high watermark after the leader's own append, if that can move it.
 
-    It cannot if the ISR has a follower, whose end bounds the high watermark and has not moved.
+    With a follower in the ISR it cannot: that follower's end bounds the high watermark and has not
+    moved.
     """
     leader = partition.leader
     if leader is None or len(leader.row.isr) > 1:
@@ -72,11 +73,11 @@ def advance_high_watermark(partition: Partition) -> None:
     leader = partition.leader
     if leader is None:
         return
-    # In half of the calls a follower of the ISR has no more than before, which decides it.
+    # An ISR member without records above the high watermark decides it, as in half of the calls.
     committed, followers = partition.log.high_watermark, leader.followers
-    for node in leader.row.isr:
-        if node in followers and followers[node].next_offset <= committed:
-            return
+    isr = leader.row.isr
+    if any(node in followers and followers[node].next_offset <= committed for node in isr):
+        return
     offset = isr_decisions.high_watermark(leader_view(partition, leader))
     if offset > partition.log.high_watermark and partition.log.advance_high_watermark(offset):
         partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))

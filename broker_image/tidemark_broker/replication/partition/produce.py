@@ -1,7 +1,7 @@
 """Appends on the leader, with acks 0, 1 and all.
 
-acks=all is rejected before the append while the committed ISR is too small. Otherwise it waits in
-the purgatory until the high watermark has passed the batch. If the ISR became too small meanwhile,
+acks=all is rejected before the append while the committed ISR is too small. Otherwise the
+result waits until the high watermark has passed the batch. If the ISR became too small meanwhile,
 the data stays and the answer says so.
 """
 
@@ -89,18 +89,19 @@ def begin(
         return DelayedAppend(partition, batch, partition.append_order.take(peer))
 
 
-def append_now(
+def try_append(
     partition: Partition, data: bytes, *, acks: int, peer: str, is_early: bool
 ) -> ProduceResult | None:
-    """Append a client's batch as :func:`begin` does, if it does not have to wait; None if it does.
+    """Append a client's batch as :func:`begin` does. Return None, without appending, if it has to
+    wait.
 
-    :func:`committed_now` then tells whether it is acknowledged.
+    :func:`committed_now` then returns the final result if the batch is committed already.
     """
     is_quick = is_quickly_read(data)
-    reads = is_quick or _must_read(partition, data, is_early=is_early)
-    if (reads and not is_quick) or peer in partition.append_order:
+    needs_thread = not is_quick and _must_read(partition, data, is_early=is_early)
+    if needs_thread or peer in partition.append_order:
         return None
-    batch = _Batch(data, acks, AppendOrigin.CLIENT, None, reads)
+    batch = _Batch(data, acks, AppendOrigin.CLIENT, None, is_quick)
     # The header of a larger batch may show that its records must be read.
     try:
         return _append(partition, batch, None)
@@ -111,9 +112,9 @@ def append_now(
 def _must_read(partition: Partition, data: bytes, *, is_early: bool) -> bool:
     """Return whether the records are read to check them.
 
-    They always are on compacted topics and in small batches, and of others a sample is. The sample
-    is skipped while many batches wait, since a client with slow batches would otherwise delay the
-    first batches of all others.
+    Those of compacted topics and of small batches always are. Of the other batches a sample is
+    read. It is skipped while many batches wait for the threads, since a client with slow batches
+    would otherwise delay the first batches of all others.
     """
     return (
         partition.log.config.compacts
@@ -219,12 +220,12 @@ async def acknowledged(
 def committed_now(
     partition: Partition, appended: ProduceResult, *, acks: int
 ) -> ProduceResult | None:
-    """Return the final result of a batch that is acknowledged already, None if it must wait."""
+    """Return the final result of a batch that needs no further wait, None if it must wait."""
     if acks != ACKS_ALL or appended.error is not ErrorCode.none:
         return appended
     if partition.log.high_watermark < appended.end_offset:
         return None
-    return _enough(partition, appended)
+    return _result_once_committed(partition, appended)
 
 
 class DelayedAppend:
@@ -323,7 +324,7 @@ def _appended(partition: Partition, info: AppendInfo) -> ProduceResult:
     context.purgatory.notify((PartitionChange.LOG_END, partition.tp))
     if info.rolled:
         context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, partition.tp))
-    isr_and_high_watermark.appended(partition)
+    isr_and_high_watermark.advance_after_append(partition)
     return ProduceResult(
         error=ErrorCode.none,
         base_offset=info.base_offset,
@@ -383,11 +384,11 @@ async def _committed(
         return appended._replace(error=ErrorCode.not_leader_or_follower, base_offset=-1)
     if not in_time:
         return appended._replace(error=ErrorCode.request_timed_out, base_offset=-1)
-    return _enough(partition, appended)
+    return _result_once_committed(partition, appended)
 
 
-def _enough(partition: Partition, appended: ProduceResult) -> ProduceResult:
-    """Return the result of a committed batch: an error if too few replicas have committed it."""
+def _result_once_committed(partition: Partition, appended: ProduceResult) -> ProduceResult:
+    """Return the result of a committed batch: an error if the ISR has become too small for it."""
     if partition.leader is not None and len(partition.leader.maximal_isr) < partition.min_isr:
         return appended._replace(error=ErrorCode.not_enough_replicas_after_append, base_offset=-1)
     return appended

@@ -1,9 +1,9 @@
 """Role changes of a replica.
 
-The state comes from the controller. It is on disk before a role is taken, except for some states in
-which it does not start to lead (:func:`needs_no_disk`). A leader whose log may lack records of the
-tier queries the tier first (:mod:`takeover`). One whose disk lost records does not lead any more in
-that epoch, because others may have what it acknowledged.
+The state comes from the controller. It is on disk before the replica starts to lead in it. Some
+other states take effect before they are on disk (:func:`may_be_persisted_later`). A leader whose
+log may lack records of the tier queries the tier first (:mod:`takeover`). One whose disk lost
+records does not lead any more in that epoch, because others may have what it acknowledged.
 """
 
 import logging
@@ -32,7 +32,7 @@ async def apply(
 ) -> bool:
     """Apply a partition state that the controller has sent: persist it, then take the role in it.
 
-    A state that :func:`needs_no_disk` is persisted afterwards.
+    A state that :func:`may_be_persisted_later` takes effect first.
     ``row`` is the partition's state, ``view`` its topic's metadata. Return False if it is ignored.
     A state that is older than the known one changes only the topic's settings. Directly after a
     start an older state is ignored completely: the controller must first resolve this broker's
@@ -70,8 +70,8 @@ async def apply(
                 async with partition.retention_lock:
                     await _persist(partition, view, row, controller_epoch)
                     partition.view = view
-            elif needs_no_disk(partition, view, row, controller_epoch):
-                # The file follows, as after an answer to AlterPartition.
+            elif may_be_persisted_later(partition, view, row, controller_epoch):
+                # The file is written later, as after an answer to AlterPartition.
                 if partition.stored is not None and row != known:
                     partition.remember(partition.stored.with_row(row))
                 partition.view = view
@@ -109,23 +109,24 @@ def _tiering_differs(partition: Partition, view: TopicMetadata) -> bool:
     return stored is None or stored.tiering != view.tiering
 
 
-def needs_no_disk(
+def may_be_persisted_later(
     partition: Partition, view: TopicMetadata, row: control.PartitionState, controller_epoch: int
 ) -> bool:
     """Return whether a state may take effect before it is in the state file.
 
-    That is so if it changes only the ISR, or the leader to another broker. The controller has
-    persisted it, and after a restart no replica has a role before a snapshot assigns one. A broker
-    that dies leaves hundreds of such states, and new leaders must not wait for all their files.
-    Leadership itself waits for its file: a leader acknowledges records by its epoch and its ISR.
+    That is so if it changes only the ISR, or makes another broker the leader. The controller has
+    persisted it, and after a restart a replica has no role until a snapshot assigns one. When a
+    broker dies, hundreds of such states arrive, and new leaders must not wait for their files. A
+    state in which this replica starts to lead is none of them: its epoch must be on disk before
+    records of that epoch are acknowledged.
     """
     known, stored = partition.row, partition.stored
-    # Directly after a start, the first state of a term gives the replica its role.
+    # A replica without a role must persist the state that assigns one.
     if known is None or stored is None or partition.role not in (Role.LEADER, Role.FOLLOWER):
         return False
     is_elected = row.leader == partition.context.node_id and row.leader_epoch > known.leader_epoch
-    # Equal to the known state if nothing else differs, such as the replicas or the manifest flag.
-    unchanged = replace(
+    # With the known leader, epochs and ISR it equals the known state if no other field differs.
+    rest_as_known = replace(
         row,
         leader=known.leader,
         leader_epoch=known.leader_epoch,
@@ -137,7 +138,7 @@ def needs_no_disk(
     )
     return (
         not is_elected
-        and unchanged == known
+        and rest_as_known == known
         and stored.controller_epoch == controller_epoch
         and not _tiering_differs(partition, view)
     )

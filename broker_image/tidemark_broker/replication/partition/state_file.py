@@ -1,8 +1,9 @@
 """State file of a replica: the controller's last row for it, as JSON in the replica's directory.
 
-It is written before a role is taken (persist before acting). It survives the broker. So a
-controller that lost its slices can restore leaders and epochs from reports, and a leader knows the
-last reported end of the tier (prefix rule) without a query to the store.
+It is written before the replica starts to lead (persist before acting), and after a change of only
+the ISR or to another leader. It survives the broker. So a controller that lost its slices can
+restore leaders and epochs from reports, and a leader knows the last reported end of the tier
+(prefix rule) without a query to the store.
 """
 
 import asyncio
@@ -201,12 +202,12 @@ def _integers(value: object) -> tuple[int, ...]:
 
 # Background writer of state files that follow the state in effect, a few at a time.
 #
-# Leadership and everything else that a replica acts by is durable before it takes effect (persist
-# before acting). Two parts are not: a row that differs only in the ISR or follows another leader,
-# which the controller has persisted already, and the end of the tier as it advances. Their file
-# follows in the background, so that no fetch, no answer and no new leader waits for an fsync. Code
-# that must rely on the disk uses the durable values. However often a replica changes, it is queued
-# once, so the disk's speed bounds the writes.
+# A state is durable before it takes effect (persist before acting), with two exceptions: a row in
+# which only the ISR changes or another broker leads, and the end of the tier as it advances. The
+# controller has persisted the former already. Their file is written in the background, so that no
+# fetch, no answer and no new leader waits for an fsync. Code that must rely on the disk uses the
+# durable values. However often a replica changes, it is queued once, so the disk's speed bounds the
+# writes.
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +243,7 @@ class StateWriter:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Queue writes but start none until the block ends: it needs the disk first."""
+        """Queue writes, and start none until the block ends, because its own writes come first."""
         self._held += 1
         try:
             yield
@@ -259,14 +260,15 @@ class StateWriter:
 
     def _start(self) -> None:
         # A few fsyncs at once are as fast as a disk gets.
-        idle = _AT_ONCE - len(self._workers) if self._may_write() else 0
+        busy = sum(not worker.done() for worker in self._workers)
+        idle = _AT_ONCE - busy if self._may_write() else 0
         for _ in range(min(idle, len(self._waiting))):
             task = asyncio.get_running_loop().create_task(self._work(), name="state files")
             self._workers.add(task)
             task.add_done_callback(self._workers.discard)
 
     async def written(self) -> None:
-        """Wait until every file was written, or has failed and will be retried."""
+        """Wait until every file was written, is held back, or has failed and will be retried."""
         while self._workers:
             await asyncio.wait(self._workers)
 
