@@ -199,13 +199,14 @@ async def test_a_waiting_fetch_ends_when_this_broker_starts_to_lead(node: Nodes)
     )
 
 
-async def test_a_fetch_of_an_elected_replica_waits_until_it_leads(node: Nodes) -> None:
-    """An error would make the follower pause for longer than the leader needs for its files."""
-    pair = await FetcherPair(node(1), node(2)).start(2)
+async def elected(pair: FetcherPair) -> tuple[asyncio.Event, asyncio.Task[Any]]:
+    """Let node 1 receive partition 1's next leader epoch, which node 2 follows already.
+
+    Its file is written, and it leads, once the event is set. The task ends then.
+    """
     later = row(partition=1, leader_epoch=1, partition_epoch=1)
     await pair.two.receive(later)
     pair.fetcher.add(pair.followed(1))
-    # The leader has received the state, but its file is not written yet.
     written, persist = asyncio.Event(), pair.one.context.persist
 
     async def persist_later(*arguments: Any) -> None:
@@ -215,6 +216,13 @@ async def test_a_fetch_of_an_elected_replica_waits_until_it_leads(node: Nodes) -
     pair.one.context.persist = persist_later
     leading = asyncio.create_task(pair.one.receive(later))
     await asyncio.sleep(0.05)
+    return written, leading
+
+
+async def test_a_fetch_of_an_elected_replica_waits_until_it_leads(node: Nodes) -> None:
+    """An error would make the follower pause for longer than the leader needs for its files."""
+    pair = await FetcherPair(node(1), node(2)).start(2)
+    written, leading = await elected(pair)
     await pair.round()
     assert (pair.line.named, pair.line.answered) == ([1], [])
     written.set()
@@ -229,18 +237,7 @@ async def test_a_fetch_that_waits_for_the_leader_counts_once_it_leads(node: Node
     pair = await FetcherPair(node(1), node(2)).start(2)
     # Soon after another leadership its fetch would wait only briefly.
     pair.at(pair.one.now_s + 60)
-    later = row(partition=1, leader_epoch=1, partition_epoch=1)
-    await pair.two.receive(later)
-    pair.fetcher.add(pair.followed(1))
-    written, persist = asyncio.Event(), pair.one.context.persist
-
-    async def persist_later(*arguments: Any) -> None:
-        await written.wait()
-        await persist(*arguments)
-
-    pair.one.context.persist = persist_later
-    leading = asyncio.create_task(pair.one.receive(later))
-    await asyncio.sleep(0.05)
+    written, leading = await elected(pair)
     request = replace(pair.fetcher._request(), max_wait_ms=20_000)
     waiting = asyncio.create_task(
         pair.one.service.handle(request, TlsIdentity("c", request.replica_id), room())
