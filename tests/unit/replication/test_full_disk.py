@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.replication.replica_nodes import TOPIC_ID, ReplicaNode, batch, row
 from tidemark.wire import control
 from tidemark_broker.replication.following.follower import FetchOutcome
-from tidemark_broker.replication.partition import Role, produce
+from tidemark_broker.replication.partition import Role, isr_and_high_watermark, produce
 
 Nodes = Callable[[int], ReplicaNode]
 STORAGE_ERROR = int(ErrorCode.kafka_storage_error.value)
@@ -91,6 +91,36 @@ async def test_a_leader_on_a_full_disk_continues_if_only_its_isr_changes(node: N
         assert one.partition.isr == (1,)
         await one.context.states.written()
         assert one.manager.failed_replicas() == FAILED
+
+
+async def test_a_leader_commits_without_a_caught_up_replica_that_the_controller_refuses(
+    node: Nodes,
+) -> None:
+    """A former leader whose disk fails fetches at the log end, but can append nothing."""
+    one, two = node(1), node(2)
+    proposals: list[control.IsrChange] = []
+    one.context.propose_isr = lambda _, change: proposals.append(change)
+    await one.receive(row(leader_epoch=1, partition_epoch=1, isr=(1,)))
+    await two.receive(row(leader_epoch=1, partition_epoch=1, isr=(1,)))
+    await two.fetch_once(one)
+    [change] = proposals
+    assert change.new_isr == (1, 2)
+    refusal = control.IsrResult(
+        topic_id=TOPIC_ID,
+        partition=0,
+        error_code=ErrorCode.ineligible_replica.value,
+        leader=1,
+        leader_epoch=1,
+        partition_epoch=1,
+        isr=(1,),
+    )
+    isr_and_high_watermark.answered(one.partition, change, refusal)
+    await one.append()
+    assert one.partition.log.high_watermark == 1
+    # Once it catches up again, it is waited for as usual.
+    await two.catch_up(one)
+    await one.append()
+    assert one.partition.log.high_watermark == 1
 
 
 async def test_a_replica_without_disk_space_is_reported_and_recovers_by_itself(node: Nodes) -> None:

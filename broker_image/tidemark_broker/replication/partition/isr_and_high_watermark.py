@@ -203,6 +203,9 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
             change.new_isr,
             error_name(result),
         )
+    # The high watermark would wait for the replica for up to ``replica.lag.time.max.ms``.
+    if result.error_code == ErrorCode.ineligible_replica.value:
+        leader.stop_waiting_for(set(change.new_isr) - set(leader.row.isr))
     if not result.error_code or meaning is isr_decisions.AlterPartitionAnswer.ADOPT:
         # After a plain refusal shrink_isr retries later: the answer would be the same now.
         propose_news(partition)

@@ -102,7 +102,7 @@ def at_new_epoch(
 
 
 def after_leaving(progress: FollowerProgress) -> FollowerProgress:
-    """Reset the lag clock of a follower that the controller removed from the ISR.
+    """Reset the lag clock of a follower that left the ISR or is refused there.
 
     It does not hold back the high watermark until it has caught up again. That its next fetch may
     prove it caught up at its previous one no longer counts.

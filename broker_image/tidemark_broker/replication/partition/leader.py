@@ -8,7 +8,7 @@ names only those that changed. The effect on the others is computed on demand, s
 nothing for an idle partition.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tidemark.wire import control
 from tidemark_broker.replication.partition import isr_decisions
@@ -72,24 +72,27 @@ class LeaderRole:
         """
         if row.partition_epoch != self.row.partition_epoch:
             self.pending = None
-        # A follower that left the ISR no longer holds back the high watermark until it has caught
-        # up again.
-        left = set(self.row.isr) - set(row.isr)
+        self.stop_waiting_for(set(self.row.isr) - set(row.isr))
         self.row = row
         self.followers = {
-            node: self._known(node, left=node in left)
+            node: self.followers.get(node)
             or isr_decisions.at_new_epoch(None, in_isr=node in row.isr, now_s=now_s)
             for node in self._follower_ids(row)
         }
         self._rounds = {
-            node: rounds
-            for node, rounds in self._rounds.items()
-            if node in self.followers and node not in left
+            node: rounds for node, rounds in self._rounds.items() if node in self.followers
         }
 
-    def _known(self, node: int, *, left: bool) -> FollowerProgress | None:
-        known = self.followers.get(node)
-        return isr_decisions.after_leaving(known) if known is not None and left else known
+    def stop_waiting_for(self, nodes: Iterable[int]) -> None:
+        """Let followers hold back the high watermark no longer, until they have caught up again.
+
+        They have left the ISR, or the controller does not admit them. Such a replica may have
+        fetched at the log end without being able to follow, for example because its disk fails.
+        """
+        for node in nodes:
+            if node in self.followers:
+                self.followers[node] = isr_decisions.after_leaving(self.followers[node])
+            self._rounds.pop(node, None)
 
     def record_fetch(self, node: int, fetch: FollowerFetch) -> FollowerProgress:
         """Record a follower's fetch; return its former progress."""
