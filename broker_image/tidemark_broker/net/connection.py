@@ -48,6 +48,8 @@ _CLOSING_S = 10.0
 
 #: Time for requests of one connection that are answered at once, before others get their turn.
 _SLICE_S = 0.0005
+#: Longest time between two writes to a connection while more of its requests can be answered at once.
+_WRITE_PAUSE_S = 0.002
 
 #: Linux TCP states of a connection whose peer no longer sends: CLOSE and CLOSE_WAIT.
 _CLOSED_BY_PEER = frozenset({7, 8})
@@ -160,6 +162,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_write_due = False
         #: True while a later call of :meth:`_advance` is scheduled.
         self._is_advance_due = False
+        #: Time of the last write (``perf_counter``).
+        self._written_s = 0.0
         #: True while :meth:`_advance` runs.
         self._is_advancing = False
         #: True once this side has decided to close. The socket may still be sending.
@@ -395,7 +399,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
         After the slice other connections are served first.
         """
-        until_s, is_over = time.perf_counter() + _SLICE_S, False
+        now_s = time.perf_counter()
+        until_s, is_over = now_s + _SLICE_S, False
         while self._arrived and not is_over:
             frame = self._arrived[0]
             # At most one request other than Produce runs at a time. Its response may be large, and
@@ -413,11 +418,16 @@ class ServerConnection(asyncio.BufferedProtocol):
                 break
             self._arrived.popleft()
             self._begin(frame, is_alone=is_alone)
-            is_over = time.perf_counter() > until_s
-        self._write_ready()
+            now_s = time.perf_counter()
+            is_over = now_s > until_s
         if is_over and self._arrived and not self._is_advance_due:
             self._is_advance_due = True
             self.shared.loop.call_soon(self._next_slice)
+            # A write costs as much as several appends. If only few others are served in between,
+            # the responses of some slices are written together.
+            if now_s < self._written_s + _WRITE_PAUSE_S:
+                return
+        self._write_ready()
 
     def _next_slice(self) -> None:
         self._is_advance_due = False
@@ -573,6 +583,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 memories.append(request.memory)
         if pieces:
             transport.writelines(pieces)
+            self._written_s = time.perf_counter()
         # What the socket has not taken still uses memory.
         for memory in memories:
             self.unsent.add(memory)

@@ -58,11 +58,7 @@ def advance_after_append(partition: Partition) -> None:
         return
     # Without followers the decision is simple, and this is the path of each batch. Placeholders
     # are no followers, but they count for the minimum.
-    if (
-        leader.followers
-        or leader.row.has_eligible_leaders
-        or len(leader.row.isr) < partition.min_isr
-    ):
+    if leader.followers or leader.row.has_eligible_leaders or partition.under_min_isr:
         advance_high_watermark(partition)
     elif partition.log.advance_high_watermark(partition.log.next_offset):
         partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))

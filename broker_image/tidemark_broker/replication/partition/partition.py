@@ -274,7 +274,9 @@ class Partition:
     @property
     def under_min_isr(self) -> bool:
         """Whether the committed ISR is too small for acks=all."""
-        return len(self.isr) < self.min_isr
+        in_sync = len(self.isr)
+        # The effective minimum is never above the configured one, which suffices mostly.
+        return in_sync < self.log.config.min_insync_replicas and in_sync < self.min_isr
 
     def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
         """Return the error for a request to the leader, or ``none`` if this replica can serve
