@@ -48,7 +48,7 @@ _CLOSING_S = 10.0
 
 #: Time for requests of one connection that are answered at once, before others get their turn.
 _SLICE_S = 0.0005
-#: Longest time between two writes to a connection while more of its requests can be answered at once.
+#: Longest time between two writes to a client while more of its requests can be answered at once.
 _WRITE_PAUSE_S = 0.002
 
 #: Linux TCP states of a connection whose peer no longer sends: CLOSE and CLOSE_WAIT.

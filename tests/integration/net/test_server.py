@@ -164,6 +164,42 @@ async def test_many_requests_that_are_answered_at_once_do_not_delay_other_connec
         assert served.index(b"other") < 6
 
 
+async def test_responses_of_a_busy_client_are_written_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Longer than the whole test, so that no pause ends by itself.
+    monkeypatch.setattr(connection_module, "_WRITE_PAUSE_S", 60.0)
+    writes: list[int] = []
+
+    class CountingTransport:
+        """The transport of the connection, whose writes are counted."""
+
+        def __init__(self, transport: Any) -> None:
+            self._transport = transport
+
+        def writelines(self, pieces: Sequence[bytes]) -> None:
+            writes.append(len(pieces))
+            self._transport.writelines(pieces)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._transport, name)
+
+    def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
+        (opened,) = server.connections._open
+        if not isinstance(opened._transport, CountingTransport):
+            opened._transport = CountingTransport(opened._transport)
+        time.sleep(0.0005)  # as long as a slice
+        return [_framed(bytes(frame))]
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(_framed(PRODUCE + b"one of many") * 200)
+        for _ in range(200):
+            assert await asyncio.wait_for(_read(reader), 10) == PRODUCE + b"one of many"
+    # The first one, those of full rounds of requests in flight, and the last ones.
+    assert sum(writes) == 200
+    assert len(writes) < 20
+
+
 async def test_request_that_fails_at_once_closes_its_connection_after_earlier_answers() -> None:
     def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Sequence[bytes]:
         if frame[8:] == b"bad":
