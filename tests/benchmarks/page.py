@@ -105,6 +105,7 @@ def _losses(measured: Sequence[MeasuredSection]) -> Iterator[str]:
     """Yield what Apache Kafka does better in every round, the largest difference first."""
     yield "## Where Apache Kafka is better"
     yield ""
+    # A figure is lost if each round's ratio is worse than even.
     lost = []
     for item in measured:
         for measure, sides in item.results.figures.items():
@@ -118,7 +119,8 @@ def _losses(measured: Sequence[MeasuredSection]) -> Iterator[str]:
     if not lost:
         yield "In none of the measures below in every round."
         return
-    yield "In every round of these measures, the largest difference first:"
+    # The median tells how much.
+    yield "In every round of the following measures, the largest difference first:"
     yield ""
     yield "| benchmark | measure | figure | Apache Kafka is better by a factor of |"
     yield "|---|---|---|---|"
