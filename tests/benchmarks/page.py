@@ -42,8 +42,8 @@ greatest. Machines differ, so compare ratios. [Development](../development.md#be
 commands.
 
 """
-#: A ratio that is worse than this in every round counts as a loss.
-_EVEN = 1.0
+#: A ratio that is worse than this in every round counts as a loss: less is shown as 1.00.
+_EVEN = 1.005
 #: Figures of which more is better. Of all others less is.
 _MORE_IS_BETTER = ("MB/s", "rate/s")
 
