@@ -36,10 +36,10 @@ _HEAD = """\
 # Benchmarks
 
 Compare Tidemark's brokers with Apache Kafka {kafka}, both measured in turn on the same machine, by
-the same clients. Each cell has the medians of Tidemark's and Apache Kafka's rounds, and below them
-Tidemark's figure divided by Apache Kafka's: the median of the rounds, with the least and the
-greatest. Machines differ, so compare ratios. [Development](../development.md#benchmarks) has the
-commands.
+the same clients. Each cell has the medians of Tidemark's and Apache Kafka's rounds. Below them is
+Tidemark's figure divided by Apache Kafka's: the median of the rounds, the least and the greatest.
+Machines differ, so compare ratios. A table has the measures that were taken: `ONLY` selects some.
+[Development](../development.md#benchmarks) has the commands.
 
 """
 #: A ratio that is worse than this in every round counts as a loss: less is shown as 1.00.
