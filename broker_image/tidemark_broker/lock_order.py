@@ -60,6 +60,8 @@ class LockRank(IntEnum):
     LOG = 180
     #: Table of closed segments that are kept open.
     OPEN_SEGMENTS = 190
+    #: Queues and file names of the cache of remote chunks.
+    CHUNK_FILES = 195
     #: Guards a few fields; no other lock is taken under it.
     LEAF = 200
 

@@ -224,6 +224,17 @@ CASES = {
         over=100,
         labels={"pod": "broker-1-0"},
     ),
+    "TidemarkChunkCacheFails": AlertCase(
+        series={
+            'tidemark_broker_remote_chunk_cache_disk_errors_total{pod="broker-1-0"}': (
+                "0x9 1+1x60 61x60"
+            )
+        },
+        not_yet=20,
+        fires=30,
+        over=100,
+        labels={"pod": "broker-1-0"},
+    ),
     "TidemarkTierCopyLags": AlertCase(
         series={
             f'{_COPY_LAG}segments{{pod="broker-1-0"}}': "0x9 1+1x120 0x60",

@@ -28,6 +28,7 @@ TIERING_SYSTEM = "remote.log.storage.system.enable"
 DISABLE_POLICY = "remote.log.disable.policy"
 CUSTOM_METADATA_MAX_BYTES = "remote.log.metadata.custom.metadata.max.bytes"
 REMOTE_DELETE_DELAY_MS = "remote.delete.delay.ms"
+CHUNK_CACHE_PATH = "tidemark.remote.chunk.cache.disk.path"
 SWEEP = "tidemark.remote.sweep.enable"
 SWEEP_DELAY_MS = "tidemark.remote.sweep.delay.ms"
 REPLICA_SELECTOR = "replica.selector.class"
@@ -372,6 +373,11 @@ BROKER_KEYS = (
         "Length of a window."),
     _key(_BROKER, "tidemark.remote.chunk.cache.bytes", long(1), 32 * _MIB,
         "Cache size in bytes for chunks of remote segments."),
+    _key(_BROKER, "tidemark.remote.chunk.cache.disk.bytes", long(0), 0,
+        "Size in bytes of the cache on disk for chunks of remote segments. 0: no cache on disk."),
+    _key(_BROKER, CHUNK_CACHE_PATH, TEXT, None,
+        "Directory of the cache on disk. The broker uses the folder broker-ID in it. Required with "
+        "a size above 0."),
     _key(_BROKER, "tidemark.remote.chunk.bytes", integer(4096), 2 * _MIB,
         "Bytes of a remote segment that are read at once."),
     _key(_BROKER, "tidemark.remote.page.cache.bytes", long(1), 64 * _MIB,

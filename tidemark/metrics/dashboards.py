@@ -178,6 +178,16 @@ FLEET = Dashboard(
             _one("Data in the tier", "bytes", _all(tier_table.SIZE_BYTES), "bytes"),
             _one("Store answers", "{{pod}}", _all(tier_table.STORE_AVAILABLE, "min", "pod")),
             Panel(
+                title="Chunk cache on disk",
+                queries={
+                    "hits": _rate(tier_table.CHUNK_FILE_HITS),
+                    "misses": _rate(tier_table.CHUNK_FILE_MISSES),
+                    "evictions": _rate(tier_table.CHUNK_FILE_EVICTIONS),
+                    "errors": _rate(tier_table.CHUNK_FILE_ERRORS),
+                },
+                unit="ops",
+            ),
+            Panel(
                 title="Throttle time of tier quotas",
                 queries={
                     "copies": _rate(tier_table.COPY_THROTTLED),

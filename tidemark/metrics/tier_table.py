@@ -42,6 +42,20 @@ AUX_REQUESTS = counter(
 AUX_ERRORS = counter(
     f"{_TOPICS}buildremotelogauxstateerrors", "Replicas that failed to start from the tier."
 )
+CHUNK_FILE_HITS = counter(
+    f"{_OWN}chunk_cache_disk_hits", "Chunks and indexes that were read from the cache on disk."
+)
+CHUNK_FILE_MISSES = counter(
+    f"{_OWN}chunk_cache_disk_misses",
+    "Chunks and indexes that the cache on disk did not have.",
+)
+CHUNK_FILE_EVICTIONS = counter(
+    f"{_OWN}chunk_cache_disk_evictions", "Files that the cache on disk has evicted."
+)
+CHUNK_FILE_ERRORS = counter(
+    f"{_OWN}chunk_cache_disk_errors",
+    "Failures of the cache on disk: damaged or lost files, and a directory that cannot be used.",
+)
 
 COPY_LAG_BYTES = gauge(
     f"{_TOPICS}remotecopylagbytes",
@@ -80,6 +94,8 @@ READER_IDLE = gauge(
     "Idle ratio of the fetcher pool since the start, 0 to 1.",
 )
 CACHE_BYTES = gauge(f"{_OWN}cache_bytes", "Bytes of remote data and indexes in memory.")
+CHUNK_FILE_BYTES = gauge(f"{_OWN}chunk_cache_disk_bytes", "Bytes of the cache on disk.")
+CHUNK_FILE_COUNT = gauge(f"{_OWN}chunk_cache_disk_files", "Files of the cache on disk.")
 ORPHANS = gauge(
     f"{_OWN}orphans",
     "Unreferenced objects that are left, if this broker did the cluster's last sweep.",

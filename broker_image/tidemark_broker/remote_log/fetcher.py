@@ -69,7 +69,7 @@ class RemoteFetcher:
         #: Manifests read for partitions that this broker does not lead, with the time of the read
         #: in monotonic seconds.
         self._snapshots: OrderedDict[TopicIdPartition, tuple[float, Snapshot]] = OrderedDict()
-        self.caches = Caches(shared.settings)
+        self.caches = Caches(shared.settings, shared.chunk_files)
         #: Objects that reads have found damaged or missing, for the partitions' status.
         self.damages = Damages()
         #: Reads in progress, and results that came after their request had timed out.

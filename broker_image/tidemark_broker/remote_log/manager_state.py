@@ -11,6 +11,7 @@ from tidemark.metrics.metric import MetricType
 from tidemark_broker.admission.rate import ByteRateQuota, Windows
 from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.purgatory import DelayedOperationKey, Signal
+from tidemark_broker.remote_log.chunk_files import ChunkFiles
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.uploads import Uploads
@@ -113,7 +114,8 @@ class RemoteQuotas:
 class ManagerState:
     """Shared services.
 
-    ``uploads``: those of this process. ``store_key``: purgatory key of tasks whose store fails.
+    ``chunk_files``: cache on disk, None without one. ``uploads``: those of this process.
+    ``store_key``: purgatory key of tasks whose store fails.
     """
 
     context: ReplicaContext
@@ -124,6 +126,7 @@ class ManagerState:
     quotas: RemoteQuotas
     metrics: RemoteMetrics
     uploads: Uploads
+    chunk_files: ChunkFiles | None = None
     store_key: Signal = field(default_factory=Signal)
 
     async def wait(

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Iterator, Mapping
+from pathlib import Path
 from typing import Self, TypeVar
 
 from prometheus_client.core import Metric as Family
@@ -26,6 +27,7 @@ from tidemark.tier.stores.objects import StoreError
 from tidemark.tiering import Tiering
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, topic_deletion
+from tidemark_broker.remote_log.chunk_files import ChunkFiles
 from tidemark_broker.remote_log.disablement import follow_disablement
 from tidemark_broker.remote_log.fetcher import RemoteFetcher
 from tidemark_broker.remote_log.head_writer import claiming, leader_term
@@ -54,6 +56,7 @@ from tidemark_broker.replication.remote import (
 )
 from tidemark_broker.replication.threads import ThreadsBusy
 from tidemark_broker.replication.types import TopicIdPartition
+from tidemark_broker.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +79,10 @@ class RemoteLogManager:
             quotas=RemoteQuotas.of(settings, counters, context.monotonic),
             metrics=counters,
             uploads=Uploads(pools.copier, pools.expiration),
+            chunk_files=_chunk_files(context, settings, counters),
         )
+        #: Upkeep of the cache on disk, None before there is a store and without such a cache.
+        self._chunk_upkeep: asyncio.Task[None] | None = None
         self._sweeps = Sweeps(self._shared)
         self._fetcher = RemoteFetcher(self._shared, self._snapshot_of)
         #: Tasks of the partitions that this broker leads.
@@ -296,8 +302,13 @@ class RemoteLogManager:
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
         """Apply the accepted storage configuration; see :class:`RemoteLog`."""
         self._shared.guard.configure(remote_storage, store_id, cluster_id)
-        if remote_storage:
-            self._sweeps.start()
+        if not remote_storage:
+            return
+        self._sweeps.start()
+        files = self._shared.chunk_files
+        if files is not None and self._chunk_upkeep is None:
+            loop = asyncio.get_running_loop()
+            self._chunk_upkeep = loop.create_task(files.run(), name="chunk cache")
 
     def status(self) -> RemoteStatus:
         """Return the health of the store."""
@@ -320,6 +331,8 @@ class RemoteLogManager:
     async def _close(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._sweeps.close()
+        if self._chunk_upkeep is not None:
+            await cancel([self._chunk_upkeep])
         await self._shared.guard.close()
         await self._shared.pools.close()
 
@@ -341,6 +354,7 @@ class RemoteLogManager:
             if tasks.term.tiering.copies
         ]
         pools, status = self._shared.pools, self.status()
+        files = self._shared.chunk_files
         return {
             tier_table.COPY_LAG_BYTES: sum(lag.size_bytes for lag in lags),
             tier_table.COPY_LAG_SEGMENTS: sum(lag.segments for lag in lags),
@@ -353,6 +367,8 @@ class RemoteLogManager:
             tier_table.READER_QUEUE: pools.fetcher.queue_size,
             tier_table.READER_IDLE: pools.fetcher.idle_share,
             tier_table.CACHE_BYTES: self._fetcher.size_bytes + self._shared.guard.page_cache_bytes,
+            tier_table.CHUNK_FILE_BYTES: 0 if files is None else files.size_bytes,
+            tier_table.CHUNK_FILE_COUNT: 0 if files is None else len(files),
             **self._sweeps.gauges(),
             tier_table.PARTITION_ERRORS: sum(
                 self._failure_of(task) is not None for task in tuple(self._tasks.values())
@@ -379,6 +395,21 @@ class RemoteLogManager:
             if isinstance(error, StoreError):
                 self._shared.guard.suspect()
             raise RemoteUnavailable(str(error)) from error
+
+
+def _chunk_files(
+    context: ReplicaContext, settings: RemoteSettings, counters: RemoteMetrics
+) -> ChunkFiles | None:
+    """Return the cache of chunks on disk, None if none is configured."""
+    if not settings.disk_cache_bytes:
+        return None
+    # A folder of its own, because brokers on one machine may have the same configuration.
+    return ChunkFiles(
+        Path(settings.disk_cache_path) / f"broker-{context.node_id}",
+        limit_bytes=settings.disk_cache_bytes,
+        chunk_bytes=settings.chunk_bytes,
+        count=counters.add,
+    )
 
 
 def _key(partition: Partition) -> TopicIdPartition:

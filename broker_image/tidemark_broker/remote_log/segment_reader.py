@@ -1,5 +1,6 @@
 """Reads of whole batches from one remote segment, by ranged requests through a cache of chunks.
 
+Chunks are cached in memory and, if the broker has such a cache, on disk below it (``chunk_files``).
 The offset index (cached) gives the position to walk from; batch headers give the rest. A chunk is
 checked against the digests of its pieces when it arrives from the store. Returned data is checked
 again batch by batch, with the offsets that lead to it (``tidemark.tier.segments.integrity``). Data
@@ -8,6 +9,7 @@ fetcher's pool.
 """
 
 import struct
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +35,7 @@ from tidemark.tier.segments.integrity import (
     damaged,
     wrong_piece,
 )
+from tidemark_broker.remote_log.chunk_files import AUX, ChunkFiles, ChunkKey
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffset
 
@@ -79,7 +82,9 @@ class Caches:
     A segment id never refers to other bytes, so no entry is ever outdated.
     """
 
-    def __init__(self, settings: RemoteSettings) -> None:
+    def __init__(self, settings: RemoteSettings, files: ChunkFiles | None = None) -> None:
+        """Create empty caches in memory; ``files`` is the cache on disk, None for none."""
+        self.files = files
         #: A whole number of pieces, so that a chunk can be checked by itself.
         self.chunk_bytes = -(-settings.chunk_bytes // PIECE_BYTES) * PIECE_BYTES
         self.chunks: ByteCache[tuple[object, int], bytes] = ByteCache(
@@ -91,11 +96,13 @@ class Caches:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in both caches."""
+        """Bytes in the caches in memory."""
         return self.chunks.size_bytes + self.indexes.size_bytes
 
-    def forget(self, segment_id: object) -> None:
+    def forget(self, segment_id: uuid.UUID) -> None:
         """Drop a segment's entries that were damaged, so that the store is read again."""
+        if self.files is not None:
+            self.files.forget(segment_id)
         self.chunks.forget(lambda key: key[0] == segment_id)
         self.indexes.forget(lambda key: key == segment_id)
 
@@ -190,15 +197,30 @@ class SegmentReader:
         self._chunks.update(zip(missing, found, strict=True))
 
     def _fetch(self, numbers: Sequence[int]) -> list[bytes]:
-        """Read chunks of ascending numbers from the store."""
+        """Read chunks of ascending numbers from the cache on disk, and the others from the store.
+
+        Adjacent chunks of the store are read in one request. The store's chunks are then cached.
+        """
+        size, files = self._caches.chunk_bytes, self._caches.files
+        chunks: dict[int, bytes] = {}
         # Requests to an object store cost more than bytes, so adjacent chunks are combined.
         runs: list[list[int]] = []
         for number in numbers:
-            if runs and number == runs[-1][-1] + 1:
+            key = ChunkKey(self._entry.segment_id, number * size)
+            expected_bytes = min(size, self._entry.size_bytes - key.position)
+            cached = None if files is None else files.get(key, expected_bytes)
+            if cached is not None:
+                chunks[number] = cached
+            elif runs and number == runs[-1][-1] + 1:
                 runs[-1].append(number)
             else:
                 runs.append([number])
-        return [chunk for run in runs for chunk in self._fetch_run(run[0], len(run))]
+        for run in runs:
+            for number, chunk in zip(run, self._fetch_run(run[0], len(run)), strict=True):
+                chunks[number] = chunk
+                if files is not None:
+                    files.put(ChunkKey(self._entry.segment_id, number * size), chunk)
+        return [chunks[number] for number in numbers]
 
     def _fetch_run(self, first: int, count: int) -> Iterator[bytes]:
         """Read ``count`` adjacent chunks from chunk ``first`` on in one request, and check them.
@@ -323,7 +345,16 @@ class SegmentReader:
 
     def _load_indexes(self) -> Indexes:
         """Read the segment's indexes from its aux object. Raises ObjectDamaged."""
-        aux, base = self._tier.segments.fetch_aux(self._entry), self._entry.start_offset
+        segments, files = self._tier.segments, self._caches.files
+        key, base = ChunkKey(self._entry.segment_id, AUX), self._entry.start_offset
+        # The manifest has the digest of the object, so a copy is checked like the object itself.
+        data = None if files is None else files.get(key)
+        is_cached = data is not None
+        if data is None:
+            data = segments.fetch_aux_bytes(self._entry)
+        aux = segments.parse_aux(self._entry, data)
+        if files is not None and not is_cached:
+            files.put(key, data)
         try:
             return Indexes(
                 OffsetIndex.from_bytes(base, aux.offset_index),

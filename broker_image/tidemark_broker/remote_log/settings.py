@@ -5,13 +5,20 @@ from dataclasses import dataclass
 from typing import Self
 
 from tidemark.configuration.broker_keys import (
+    CHUNK_CACHE_PATH,
     CUSTOM_METADATA_MAX_BYTES,
     REMOTE_DELETE_DELAY_MS,
     SWEEP,
     SWEEP_DELAY_MS,
 )
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.config_entries import key_field, seconds_field, values_of
+from tidemark_broker.config_entries import (
+    ConfigError,
+    key_field,
+    seconds_field,
+    text_of,
+    values_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +47,8 @@ class RemoteSettings:
     fetch_window_seconds: int = key_field("remote.log.manager.fetch.quota.window.size.seconds")
     index_cache_bytes: int = key_field("remote.log.index.file.cache.total.size.bytes")
     chunk_cache_bytes: int = key_field("tidemark.remote.chunk.cache.bytes")
+    disk_cache_bytes: int = key_field("tidemark.remote.chunk.cache.disk.bytes")
+    disk_cache_path: str = ""
     chunk_bytes: int = key_field("tidemark.remote.chunk.bytes")
     page_cache_bytes: int = key_field("tidemark.remote.page.cache.bytes")
     delete_delay_ms: int = key_field(REMOTE_DELETE_DELAY_MS)
@@ -53,7 +62,16 @@ class RemoteSettings:
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
         """Read the settings. Raises :class:`ConfigError` with the key."""
-        return cls(**values_of(cls, config.entries))
+        settings = cls(
+            **values_of(cls, config.entries),
+            disk_cache_path=text_of(config.entries, CHUNK_CACHE_PATH),
+        )
+        if settings.disk_cache_bytes and not settings.disk_cache_path:
+            raise ConfigError(
+                f"tidemark.remote.chunk.cache.disk.bytes={settings.disk_cache_bytes} requires "
+                f"{CHUNK_CACHE_PATH}, the directory of the cache"
+            )
+        return settings
 
 
 class DynamicSettings:

@@ -88,6 +88,9 @@ storage:
   {{- with $pods.storage.className }}
   storageClassName: {{ . | quote }}
   {{- end }}
+{{- with $pods.chunkCache.size }}
+chunkCache: {size: {{ . }}}
+{{- end }}
 listeners:
   {{- range $name, $listener := $pods.listeners }}
   {{- if $listener }}

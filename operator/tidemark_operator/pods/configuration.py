@@ -8,16 +8,22 @@ the addresses that clients receive.
 
 import hashlib
 
+from tidemark.configuration.broker_keys import CHUNK_CACHE_PATH
 from tidemark_operator.pods.identity import PodBroker
 from tidemark_operator.resources.broker_pod import BrokerPod, PodListener
 from tidemark_operator.resources.external_listener import ExternalType
 from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.resources.scalars import quantity_bytes
 
 FILE = "broker.properties"
 CONFIG_FOLDER = "/etc/tidemark/broker"
 CERTIFICATE_FOLDER = "/etc/tidemark/certificate"
 LISTENERS_FOLDER = "/etc/tidemark/listeners"
 DATA_FOLDER = "/var/lib/tidemark"
+CHUNK_CACHE_FOLDER = "/var/cache/tidemark"
+#: Share of its volume that the cache of chunks uses. The kubelet evicts a pod whose emptyDir is
+#: larger than its limit.
+_CHUNK_CACHE_SHARE = 0.9
 #: Environment variables of the broker: the InternalIP of its node; its advertised listeners.
 NODE_ADDRESS, ADVERTISED = "NODE_ADDRESS", "TIDEMARK_ADVERTISED_LISTENERS"
 _ENDS_LINE = frozenset("\r\n")
@@ -40,6 +46,7 @@ def entries(pod: BrokerPod, broker: PodBroker) -> dict[str, str]:
     fixed = {} if knows_node(pod) else {"advertised.listeners": advertised(pod, broker)}
     return {
         **pod.config,
+        **_chunk_cache(pod),
         **folders,
         **rack,
         **fixed,
@@ -54,6 +61,16 @@ def entries(pod: BrokerPod, broker: PodBroker) -> dict[str, str]:
         "tidemark.tls.directory": CERTIFICATE_FOLDER,
         "metrics.host": "0.0.0.0",
         "metrics.port": str(pod.metrics_port),
+    }
+
+
+def _chunk_cache(pod: BrokerPod) -> dict[str, str]:
+    if pod.chunk_cache is None:
+        return {}
+    size_bytes = int(quantity_bytes(pod.chunk_cache.size) * _CHUNK_CACHE_SHARE)
+    return {
+        "tidemark.remote.chunk.cache.disk.bytes": str(size_bytes),
+        CHUNK_CACHE_PATH: CHUNK_CACHE_FOLDER,
     }
 
 

@@ -25,6 +25,8 @@ CONTAINER_SECURITY: Json = {
     "capabilities": {"drop": ["ALL"]},
 }
 CONTAINER = "broker"
+#: Volume of the cache of remote chunks.
+CHUNK_CACHE = "chunk-cache"
 #: Secrets are readable for the user's group only.
 SECRET_MODE = 0o440
 #: After a crash the broker first reads its logs, for up to an hour. The next broker's restart waits
@@ -134,6 +136,7 @@ def _container(pod: BrokerPod, broker: PodBroker) -> Json:
         "volumeMounts": [
             {"name": "data", "mountPath": configuration.DATA_FOLDER},
             {"name": "tmp", "mountPath": "/tmp"},
+            *_chunk_cache_mounts(pod),
             read_only_mount("config", configuration.CONFIG_FOLDER),
             read_only_mount("certificate", configuration.CERTIFICATE_FOLDER),
             *(
@@ -177,6 +180,7 @@ def _volumes(pod: BrokerPod, broker: PodBroker) -> list[Json]:
     return [
         {"name": "data", "persistentVolumeClaim": {"claimName": broker.claim}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+        *_chunk_cache_volumes(pod),
         {"name": "config", "configMap": {"name": broker.name}},
         # The operator creates it for the Broker of this name; the pod waits for it.
         secret_volume("certificate", broker.certificate),
@@ -186,6 +190,18 @@ def _volumes(pod: BrokerPod, broker: PodBroker) -> list[Json]:
             if listener.tls_secret_ref is not None
         ),
     ]
+
+
+def _chunk_cache_mounts(pod: BrokerPod) -> list[Json]:
+    if pod.chunk_cache is None:
+        return []
+    return [{"name": CHUNK_CACHE, "mountPath": configuration.CHUNK_CACHE_FOLDER}]
+
+
+def _chunk_cache_volumes(pod: BrokerPod) -> list[Json]:
+    if pod.chunk_cache is None:
+        return []
+    return [{"name": CHUNK_CACHE, "emptyDir": {"sizeLimit": pod.chunk_cache.size}}]
 
 
 def secret_volume(name: str, secret: str) -> Json:

@@ -155,6 +155,13 @@ class PodStorage(SpecModel):
     """StorageClass of the volume. Default: the default class of the Kubernetes cluster."""
 
 
+class PodChunkCache(SpecModel):
+    """Volume (emptyDir) of the cache of remote data. It is deleted with the pod."""
+
+    size: Quantity
+    """Size limit of the volume. The cache uses nine tenths of it."""
+
+
 class PodResources(SpecModel):
     """Resource requests and limits of the container."""
 
@@ -198,6 +205,9 @@ class BrokerPod(SpecModel):
     image_pull_policy: PullPolicy | None = None
     image_pull_secrets: ImagePullSecrets = ()
     storage: PodStorage
+    chunk_cache: PodChunkCache | None = None
+    """Cache on disk for data that consumers read from the remote storage. Unset: no such cache,
+    unless config has one."""
     listeners: Annotated[
         tuple[PodListener, ...],
         Field(min_length=1, max_length=8),

@@ -48,6 +48,7 @@ EVERYTHING: dict[str, Any] = ON_S3 | {
         "listeners": {"OUTSIDE": {"port": 9093, "protocol": "SASL_SSL", "tlsSecret": "shown"}},
         "config": {"controlled.shutdown.max.ms": "20000"},
         "storage": {"size": "1Ti", "className": "fast"},
+        "chunkCache": {"size": "50Gi"},
         "podAnnotations": {"example.test/g": "h"},
         "podLabels": {"example.test/i": "j"},
         "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],

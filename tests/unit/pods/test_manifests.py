@@ -121,6 +121,22 @@ def test_another_size_of_the_volume_is_not_another_pod() -> None:
     assert grown.claim["spec"]["resources"]["requests"]["storage"] == "40Gi"
 
 
+def test_chunk_cache_stays_within_its_volume() -> None:
+    """The kubelet evicts a pod whose emptyDir exceeds its limit."""
+    fields = {"chunkCache": {"size": "10Gi"}}
+    spec = template(**fields)["spec"]
+    (volume,) = [item for item in spec["volumes"] if item["name"] == "chunk-cache"]
+    assert volume["emptyDir"] == {"sizeLimit": "10Gi"}
+    (mount,) = [
+        item for item in spec["containers"][0]["volumeMounts"] if item["name"] == volume["name"]
+    ]
+    found = configuration.entries(pod(**fields), BROKER)
+    assert found["tidemark.remote.chunk.cache.disk.path"] == mount["mountPath"]
+    assert int(found["tidemark.remote.chunk.cache.disk.bytes"]) == 9 * (1 << 30)
+    # Without the field the pod is that of earlier versions, and is not replaced.
+    assert "chunk-cache" not in str(template())
+
+
 @pytest.mark.parametrize(
     ("rack", "given", "expected"),
     [

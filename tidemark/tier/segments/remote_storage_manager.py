@@ -101,19 +101,26 @@ class RemoteStorageManager:
 
         Raises ObjectDamaged if they differ from the copied ones or cannot be parsed.
         """
+        return self.parse_aux(entry, self.fetch_aux_bytes(entry))
+
+    def fetch_aux_bytes(self, entry: SegmentEntry) -> bytes:
+        """Return a segment's auxiliary object for :meth:`parse_aux`. Raises ObjectDamaged."""
         store = self._where(entry)
         try:
-            data = store.get(entry.aux_key).data
+            return store.get(entry.aux_key).data
         except ObjectTooLarge as error:
             raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
+
+    def parse_aux(self, entry: SegmentEntry, data: bytes) -> Aux:
+        """Return the content of a segment's auxiliary object. Raises ObjectDamaged."""
         # Entries of the manifest's first format have no digest.
         if entry.digests is not None and digest_of(data) != entry.digests.aux:
             what = "its SHA-256 is not the manifest's"
-            raise damaged(entry, entry.aux_key, store.describe(), what)
+            raise damaged(entry, entry.aux_key, self.describe(entry), what)
         try:
             return unpack(data, "it")
         except AuxCorrupt as error:
-            raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
+            raise damaged(entry, entry.aux_key, self.describe(entry), str(error)) from error
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
         """Delete both objects of each segment; those of an unfinished copy in every bucket.
