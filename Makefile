@@ -19,7 +19,7 @@ ADDRESS ?= localhost:8000
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up cli spark plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-latency bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up cli spark plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-all bench-latency bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -136,6 +136,7 @@ lint: $(ALL)
 	@$(BIN)/python -m tidemark_cli.reference_page --check docs/reference/cli.md
 	@$(BIN)/python -m tools.traceability --check docs/traceability.md
 	@$(BIN)/python -m tools.top_picture --check docs/images/top.svg
+	@$(BIN)/python -m tests.benchmarks.page --check docs/benchmarks
 
 # Test suites of other projects, and the same requests to Tidemark and to Apache Kafka (SUITE=oracle). SUITE: one suite; ONLY:
 # tests whose names contain this; SIDE=kafka: on Apache Kafka.
@@ -156,6 +157,13 @@ bench: $(ALL)
 bench-latency: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.latency $(if $(ONLY),--only '$(ONLY)') $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) \
 	  $(if $(filter 0,$(STALLS)),--without-stalls)
+
+# Renews docs/benchmarks. The checkout must have no changes, because the figures belong to its commit.
+bench-all: bench bench-latency bench-failover
+	@mkdir -p docs/benchmarks/results
+	@for name in brokers latency failover; do \
+	  cp build/benchmarks/$$name-$$(git rev-parse --short=12 HEAD).json docs/benchmarks/results/$$name.json || exit 1; done
+	@$(BIN)/python -m tests.benchmarks.page docs/benchmarks
 
 # Clients and replication in clear and with TLS, compared with Apache Kafka.
 bench-encryption: $(ALL)
@@ -251,6 +259,7 @@ pages: $(ALL)
 	@$(BIN)/python -m tidemark_cli.reference_page docs/reference/cli.md
 	@$(BIN)/python -m tools.traceability docs/traceability.md
 	@$(BIN)/python -m tools.top_picture docs/images/top.svg
+	@$(BIN)/python -m tests.benchmarks.page docs/benchmarks
 
 # The environment of the site: neither Spark nor the project's packages.
 $(DOCS)/.packages: requirements-docs.txt

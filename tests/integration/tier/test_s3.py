@@ -24,6 +24,7 @@ from tidemark.tier.open import open_tier
 from tidemark.tier.segments.auxiliary import Aux
 from tidemark.tier.segments.integrity import digest_of
 from tidemark.tier.segments.remote_storage_manager import SegmentData, decode_custom_metadata
+from tidemark.tier.stores.bucket import REQUEST_S
 from tidemark.tier.stores.objects import (
     AlreadyExists,
     ObjectNotFound,
@@ -31,7 +32,7 @@ from tidemark.tier.stores.objects import (
     StoreUnavailable,
     Version,
 )
-from tidemark.tier.stores.s3 import REQUEST_S, S3Store
+from tidemark.tier.stores.s3 import S3Store
 from tidemark.tier.stores.s3_config import S3Config
 from tidemark.tiering import Tiering, TieringState
 

@@ -1,4 +1,4 @@
-"""Results of benchmarks: rounds and ratios, and the file."""
+"""Results of benchmarks: rounds and ratios, the file, and the page that is generated from it."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import results
-from tests.benchmarks.results import SUSTAINED, Results, load, one_line, ratios
+from tests.benchmarks.page import MeasuredSection, Section, page, render
+from tests.benchmarks.results import SUSTAINED, Provenance, Results, load, one_line, ratios
 from tests.benchmarks.sides import KAFKA, OURS
 
 NAME = "1,000/s, RF 1, 1 partition, linger 0 ms, after rest"
@@ -21,6 +22,20 @@ def three_rounds() -> Results:
             figures[SUSTAINED] = float(side == KAFKA or number == 1)
             found.add(NAME, side, number, figures)
     return found
+
+
+def provenance() -> Provenance:
+    """Provenance of an unchanged checkout."""
+    return Provenance(
+        commit="0123456789abcdef",
+        committed="2026-01-31",
+        is_changed=False,
+        kernel="6.1",
+        cores=2,
+        processor="a processor",
+        load=0.1,
+        versions={"kafka": "4.3.1", "java": "17"},
+    )
 
 
 def test_ratios_are_of_rounds_with_their_range() -> None:
@@ -63,3 +78,29 @@ def test_results_are_bound_to_commit_machine_and_versions(
     assert read == written
     assert (found.commit, found.cores) == ("git said", os.cpu_count())
     assert found.versions["franz-go"].startswith("v1.")
+
+
+def test_page_begins_with_what_apache_kafka_does_better_in_every_round() -> None:
+    found = three_rounds()
+    section = Section(name="latency", title="Latency", command="make bench-latency")
+    measured = MeasuredSection(section, provenance(), found)
+    # Kafka's p99 is higher in the first round.
+    assert "In none of the measures below in every round." in page([measured])
+    found.add(NAME, OURS, 1, {"p99 ms": 8.0, "rate/s": 500.0})
+    found.add(NAME, KAFKA, 1, {"p99 ms": 4.0, "rate/s": 1000.0})
+    found.add(NAME, OURS, 3, {"p99 ms": 9.0})
+    text = page([measured])
+    rows = [
+        f"| Latency | {NAME} | rate/s | 2.00 |",
+        f"| Latency | {NAME} | p99 ms | 2.00 |",
+    ]
+    assert "\n".join(rows) in text
+    assert text.index(rows[0]) < text.index("## Latency")
+    assert "9.00, 4.00<br>2.00 (1.50 to 3.00)" in text
+
+
+def test_checked_in_page_is_that_of_the_checked_in_results() -> None:
+    folder = Path(__file__).parents[3] / "docs" / "benchmarks"
+    files = render(folder)
+    assert files
+    assert {path: path.read_text(encoding="utf-8") for path in files} == files

@@ -1,0 +1,412 @@
+"""Operations on one bucket of a cloud that work in the same way everywhere, through ``obstore``.
+
+``obstore`` retries inside, so a conditional write of ours that succeeded may come back as
+PreconditionError or AlreadyExistsError; the manifest's commit id settles that. What matters here is
+to tell absence from trouble: a missing bucket, a wrong key or an endpoint that does not answer must
+never look like a missing object. Time-outs are short and explicit: a request takes at most
+``REQUEST_S``, and no retry begins later than that after the first; a part of an upload has
+``UPLOAD_S``. Ranges are read in parts, so that the size of a read never meets a time-out that was
+meant for a silent server.
+
+A cloud has a :class:`Dialect` (its versions and its error codes) and opens its bucket.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import obstore
+from obstore import exceptions
+
+from tidemark.reasons import Reason
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutResult, UpdateVersion
+    from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ObjectStore as Bucket
+
+from tidemark.tier.stores.objects import (
+    OBJECT_BYTES_MAX,
+    AlreadyExists,
+    DeletesRefused,
+    ObjectInfo,
+    ObjectNotFound,
+    ObjectTooLarge,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    UnfinishedUpload,
+    Version,
+    VersionedObject,
+    check_key,
+    check_prefix,
+)
+
+CONNECT_S = 3
+REQUEST_S = 10
+UPLOAD_S = 60
+RETRIES = 4
+_PART_BYTES = 8 << 20
+_UPLOADS_AT_ONCE = 4
+_LIST_CHUNK = 1000
+#: Nothing of ours lies there, so the answer is short.
+_NO_FOLDER = "probe"
+#: Single deletes refused in a row after which the store counts as failed.
+_REFUSED_IN_A_ROW_MAX = 100
+#: Reasons that may concern one key only; all others concern the store.
+_OF_ONE_KEY = frozenset(
+    {Reason.STORE_ERROR, Reason.STORE_ACCESS_DENIED, Reason.STORE_NOT_IMPLEMENTED}
+)
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAdvice:
+    """Reason and advice for error codes of a cloud, or HTTP statuses."""
+
+    answers: frozenset[str]
+    reason: Reason
+    advice: str
+    retriable: bool
+
+
+#: Code that is added to a 404 without a code of the cloud: another kind of server answers.
+OTHER_SERVER = "OtherServer"
+#: Code that is added to a failed connection.
+NO_ANSWER = "NoAnswer"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Versions and errors of a cloud.
+
+    ``compared``: field of ``obstore``'s answers that a conditional write compares. ``advice``: what
+    to do about known errors; the first match counts. ``keys_at_once``: keys in one bulk delete.
+    """
+
+    compared: Literal["e_tag", "version"]
+    advice: tuple[ErrorAdvice, ...]
+    keys_at_once: int
+
+
+class BucketStore:
+    """One bucket of a cloud.
+
+    ``open_bucket``: opens it with a time limit in seconds for each request. ``where``: location for
+    messages, without credentials.
+    """
+
+    def __init__(
+        self, dialect: Dialect, open_bucket: Callable[[int], "Bucket"], where: str
+    ) -> None:
+        self._dialect = dialect
+        self._where = where
+        self._bucket = open_bucket(REQUEST_S)
+        # Parts of an upload need more time than other requests, and time-outs belong to a client.
+        self._uploads = open_bucket(UPLOAD_S)
+
+    def get(self, key: str) -> VersionedObject:
+        """Return the whole object."""
+        result = self._call(key, lambda path: obstore.get(self._bucket, path))
+        if result.meta["size"] > OBJECT_BYTES_MAX:
+            raise ObjectTooLarge(key, self.describe(), result.meta["size"])
+        # The size is known before the body is read, so a foreign object never fills the memory.
+        data = self._call(key, lambda _: bytes(result.bytes()))
+        return VersionedObject(data, self._version(key, result.meta))
+
+    def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
+        """Return the bytes of the range, read in parts and cut off at the object's end."""
+        parts: list[bytes] = []
+        while start < end_exclusive:
+            end = min(end_exclusive, start + _PART_BYTES)
+            part = self._part(key, start, end)
+            parts.append(part)
+            # A short part is the end of the object: another request would only be refused.
+            if len(part) < end - start:
+                break
+            start = end
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write, over any existing object."""
+        self._call(key, lambda path: obstore.put(self._bucket, path, data))
+
+    def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
+        """Upload an object from parts, as they are produced.
+
+        An object below the size of one part takes a single PUT, a larger one a multipart upload.
+        Raises the iterator's own error if producing the parts fails.
+        """
+        stream = _Stream(parts)
+        # A single PUT costs one request instead of three. Collecting one part shows whether it
+        # suffices.
+        first = b"".join(_at_least(stream, _PART_BYTES))
+        source = first if len(first) < _PART_BYTES else itertools.chain((first,), stream)
+        try:
+            self._call(
+                key,
+                lambda path: obstore.put(
+                    self._uploads,
+                    path,
+                    source,
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=_UPLOADS_AT_ONCE,
+                ),
+            )
+        except StoreError:
+            # The store's client wraps errors of the iterator: raise the original one.
+            if stream.error is not None:
+                raise stream.error from None
+            raise
+
+    def create(self, key: str, data: bytes) -> Version:
+        """Write only if the key has no object."""
+        result: PutResult = self._call(
+            key, lambda path: obstore.put(self._bucket, path, data, mode="create")
+        )
+        return self._version(key, result)
+
+    def replace(self, key: str, data: bytes, expected: Version) -> Version:
+        """Write only over the expected version."""
+        mode: UpdateVersion = (
+            {"e_tag": expected} if self._dialect.compared == "e_tag" else {"version": expected}
+        )
+        result = self._call(key, lambda path: obstore.put(self._bucket, path, data, mode=mode))
+        return self._version(key, result)
+
+    def delete(self, key: str) -> None:
+        """Delete; a missing object is no error."""
+        try:
+            self._call(key, self._delete)
+        except ObjectNotFound:
+            return
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete by bulk requests, and one by one what such a request refuses.
+
+        Raises DeletesRefused with the keys that are still there, and StoreUnavailable for a failure
+        that does not concern a single key.
+        """
+        refused: dict[str, str] = {}
+        # A store that refuses many keys in a row refuses all: its error ends the call early.
+        in_a_row = 0
+        # First in bulk; the call returns the keys that still have to be deleted one by one.
+        for begin in range(0, len(keys), self._dialect.keys_at_once):
+            chunk = [check_key(key) for key in keys[begin : begin + self._dialect.keys_at_once]]
+            for key in self._delete_in_bulk(chunk):
+                try:
+                    self.delete(key)
+                except StoreUnavailable as error:
+                    in_a_row += 1
+                    # Many refusals in a row mean a problem of the store, not of single keys.
+                    if error.reason not in _OF_ONE_KEY or in_a_row > _REFUSED_IN_A_ROW_MAX:
+                        raise
+                    refused[key] = str(error)
+                else:
+                    in_a_row = 0
+        if refused:
+            raise DeletesRefused(self.describe(), refused)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield every object in a folder and below it."""
+        folder = check_prefix(prefix).rstrip("/") or None
+        stream = self._call(
+            "", lambda _: obstore.list(self._bucket, folder, chunk_size=_LIST_CHUNK)
+        )
+        chunks = iter(stream)
+        while True:
+            chunk = self._call("", lambda _: next(chunks, None))
+            if chunk is None:
+                return
+            for meta in chunk:
+                modified_ms = int(meta["last_modified"].timestamp() * 1000)
+                yield ObjectInfo(meta["path"], meta["size"], modified_ms)
+
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
+        """Yield nothing: ``obstore`` cannot list unfinished uploads."""
+        return iter(())
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """Do nothing: no upload is ever listed."""
+
+    def probe(self) -> None:
+        """Check that the bucket exists and may be listed, by one small request.
+
+        Raises StoreUnavailable, with ``BucketMissing`` if the service has no such bucket.
+        """
+        self._call("", lambda _: obstore.list_with_delimiter(self._bucket, _NO_FOLDER))
+
+    def describe(self) -> str:
+        """Return the location for messages, without credentials."""
+        return self._where
+
+    def _delete(self, path: str) -> None:
+        if not path:
+            raise ValueError("no key: the request would be for the bucket itself")
+        obstore.delete(self._bucket, path)
+
+    def _delete_in_bulk(self, keys: Sequence[str]) -> Collection[str]:
+        """Delete keys in one request; return those that remain to be deleted one by one."""
+
+        def delete(_: str) -> Collection[str]:
+            try:
+                obstore.delete(self._bucket, list(keys))
+            except FileNotFoundError:
+                # One missing key fails the whole request.
+                return keys
+            return ()
+
+        try:
+            return self._call("", delete)
+        except StoreUnavailable as error:
+            if error.reason not in _OF_ONE_KEY:
+                raise
+            return keys
+
+    def _part(self, key: str, start: int, end: int) -> bytes:
+        def read(path: str) -> bytes:
+            return bytes(obstore.get_range(self._bucket, path, start=start, end=end))
+
+        try:
+            return self._call(key, read)
+        except _RangeBeyondEnd:
+            return b""
+
+    def _version(self, key: str, answer: "ObjectMeta | PutResult") -> Version:
+        version = answer[self._dialect.compared]
+        if not version:
+            what = "ETag" if self._dialect.compared == "e_tag" else "generation"
+            raise StoreUnavailable(
+                f"{self.describe()} gives no {what} for {key}: Tidemark needs a store with "
+                "conditional writes",
+                reason=Reason.STORE_WITHOUT_ETAGS,
+                retriable=False,
+            )
+        return Version(version)
+
+    def _call(self, key: str, operation: Callable[[str], _Result]) -> _Result:
+        """Run one operation and translate its errors to those of the port."""
+        # An empty key is for requests about the bucket itself.
+        path = check_key(key) if key else key
+        try:
+            return operation(path)
+        except (exceptions.BaseError, OSError, ValueError) as error:
+            raise _translate(self._dialect, self.describe(), key, error) from error
+
+
+def client_options(endpoint: str, request_s: int) -> "ClientConfig":
+    """Return options of the HTTP client.
+
+    ``endpoint``: configured address, "" for the cloud's own. ``request_s``: time limit of each
+    attempt of a request.
+    """
+    options: ClientConfig = {
+        # Plain HTTP only if the configuration says so.
+        "allow_http": endpoint.startswith("http://"),
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "timeout": timedelta(seconds=request_s),
+    }
+    return options
+
+
+def retry_config(request_s: int) -> "RetryConfig":
+    """Return the rules for retries. ``request_s``: time in which to retry."""
+    config: RetryConfig = {
+        "max_retries": RETRIES,
+        "retry_timeout": timedelta(seconds=request_s),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=100),
+            "max_backoff": timedelta(seconds=2),
+            "base": 2,
+        },
+    }
+    return config
+
+
+class _Stream:
+    """Parts of an upload.
+
+    An exception of the iterator is stored, because it is not an error of the store.
+    """
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._parts = iter(parts)
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._parts)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _at_least(stream: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Yield parts of the stream until they have ``size`` bytes, or the stream ends."""
+    while size > 0:
+        part = next(stream, None)
+        if part is None:
+            return
+        size -= len(part)
+        yield part
+
+
+class _RangeBeyondEnd(StoreError):
+    """The range starts at or after the end of the object."""
+
+
+def _translate(dialect: Dialect, where: str, key: str, error: Exception) -> StoreError:
+    """Translate an error of ``obstore`` to an error of the object store's interface.
+
+    ``where``: name of the bucket for messages. Codes that mean a known problem, such as wrong
+    credentials, become StoreUnavailable with advice.
+    """
+    # The server's own code decides first: ``obstore`` reports "not found" for a missing bucket,
+    # too, and for every path of another kind of server.
+    answer = _answer_codes(error)
+    trouble = next((t for t in dialect.advice if answer & t.answers), None)
+    if trouble is not None:
+        message = f"{where}: {trouble.advice}"
+        return StoreUnavailable(message, reason=trouble.reason, retriable=trouble.retriable)
+    # Then the classes of errors that ``obstore`` distinguishes.
+    if isinstance(error, FileNotFoundError):
+        return ObjectNotFound(f"no object {key} in {where}")
+    if isinstance(error, exceptions.PreconditionError):
+        return PreconditionFailed(f"{key} in {where} was changed by another writer")
+    if isinstance(error, exceptions.AlreadyExistsError):
+        return AlreadyExists(f"{key} exists already in {where}")
+    if answer & {"InvalidRange", "416"}:
+        return _RangeBeyondEnd(f"{key} in {where} ends before the range")
+    # Anything unknown is retried: treating it as absence could cost data.
+    first_line = (str(error).strip() or repr(error)).splitlines()[0]
+    message = f"{where}: {first_line[:300]}; retrying"
+    return StoreUnavailable(message, reason=Reason.STORE_ERROR, retriable=True)
+
+
+def _answer_codes(error: Exception) -> frozenset[str]:
+    """Return the error code and the HTTP status that an error of ``obstore`` contains.
+
+    ``obstore`` has them only in its text. The text also contains names of objects, so only patterns
+    that no name can contain are searched. Two codes are added: OTHER_SERVER for a 404 without a
+    code, NO_ANSWER for a failed connection.
+    """
+    text = str(error)
+    code, status = _CODE.search(text), _STATUS.search(text)
+    found = {match[1] for match in (code, status) if match}
+    # A cloud gives its 404 a code, for a missing object another one than for a missing bucket.
+    if isinstance(error, FileNotFoundError) and code is None:
+        found.add(OTHER_SERVER)
+    if "- HTTP error: " in text:
+        # The client's own text for a connection that failed.
+        found.add(NO_ANSWER)
+    return frozenset(found)
