@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
 
-from tidemark.configuration.broker_keys import REPLICA_SELECTOR
+from tidemark.configuration.broker_keys import REMOTE_READERS, REPLICA_SELECTOR
 from tidemark.http_page import HttpPage
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
-from tidemark.metrics.families import ReadOnlyCollector
+from tidemark.metrics import tier_table
+from tidemark.metrics.families import ReadOnlyCollector, singles
 from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
@@ -27,7 +28,7 @@ from tidemark_broker.admission.connection_limits import ConnectionLimits
 from tidemark_broker.admission.response_memory import SMALL_BYTES, ResponseBudget, ResponseMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.fetch_session import FetchSessionCache
-from tidemark_broker.api.services import HandlerServices, HandlerSettings
+from tidemark_broker.api.services import HandlerServices, HandlerSettings, RemoteReadTurns
 from tidemark_broker.api.serving.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.client_listeners import ClientListeners, user_store
@@ -98,6 +99,7 @@ def api_settings(config: BrokerConfig) -> HandlerSettings:
     return HandlerSettings(
         **values_of(HandlerSettings, config.entries),
         replica_selector=accepted(config.entries, REPLICA_SELECTOR),
+        remote_readers=accepted(config.entries, REMOTE_READERS),
         log_dir=config.log_dir.absolute(),
     )
 
@@ -178,6 +180,8 @@ class BrokerServer:
             producer_ids=self.producer_ids,
             write_markers=self.marker_writer.write,
         )
+        #: Spread of the consumers that read remote records over the replicas.
+        self.remote_read_turns = RemoteReadTurns()
         # The interfaces: Kafka's Apis for clients, and internal Apis for other brokers.
         self.dispatcher = self._dispatcher()
         self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
@@ -245,6 +249,7 @@ class BrokerServer:
                 groups=self.groups,
                 transactions=self.transactions,
                 marker_writer=self.marker_writer,
+                remote_read_turns=self.remote_read_turns,
             ),
             metrics=self.net_metrics,
         )
@@ -472,6 +477,7 @@ class BrokerServer:
             yield from group_metrics(self.groups)
             if self.context.remote is not None:
                 yield from self.context.remote.metrics()
+                yield from singles({tier_table.FETCH_REDIRECTS: self.remote_read_turns.redirects})
             yield from self.cleaner.metrics()
             yield from transaction_metrics(self.transactions)
             yield from certificate_metrics(folders)

@@ -33,6 +33,9 @@ SWEEP = "tidemark.remote.sweep.enable"
 SWEEP_DELAY_MS = "tidemark.remote.sweep.delay.ms"
 REPLICA_SELECTOR = "replica.selector.class"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+REMOTE_READERS = "tidemark.remote.fetch.replicas"
+#: Values of that key.
+REMOTE_READERS_LEADER, REMOTE_READERS_RACK, REMOTE_READERS_ANY = "leader", "rack", "any"
 AUTO_CREATE_TOPICS = "auto.create.topics.enable"
 NUM_PARTITIONS = "num.partitions"
 DEFAULT_REPLICATION_FACTOR = "default.replication.factor"
@@ -68,6 +71,9 @@ def _key(
 
 _MIGRATION = ("bidirectional", "upgrade", "downgrade", "disabled")
 _CLIENT_AUTH = one_of({value: value for value in ("none", "requested", "required")})
+_REMOTE_READERS = one_of(
+    {value: value for value in (REMOTE_READERS_LEADER, REMOTE_READERS_RACK, REMOTE_READERS_ANY)}
+)
 
 # fmt: off
 CLUSTER_KEYS = (
@@ -108,6 +114,11 @@ CLUSTER_KEYS = (
     _key(_BOTH, REPLICA_SELECTOR, one_of({RACK_AWARE_SELECTOR: RACK_AWARE_SELECTOR}), None,
         "RackAwareReplicaSelector redirects consumers with client.rack to a replica in that rack "
         "(KIP-392). Unset: consumers read from leaders, unless they request another replica."),
+    _key(_BOTH, REMOTE_READERS, _REMOTE_READERS, REMOTE_READERS_RACK,
+        "Replicas from which consumers read what only the tier has. leader: the leader. rack: the "
+        "leader redirects consumers with client.rack to in-sync replicas in that rack. any: it "
+        "spreads consumers evenly over these replicas or, without one, over all in-sync "
+        "replicas, itself included."),
 )
 # fmt: on
 

@@ -1,7 +1,8 @@
 """Metrics of a broker about the tier, with Kafka's names where Kafka has the figure (KIP-405,
 KIP-963, KIP-1018).
 
-They are sums over all partitions that the broker leads.
+They are sums over all partitions that the broker leads. Reads count on the broker that serves
+them, which may be a follower.
 """
 
 from tidemark.metrics.metric import counter, gauge, rows
@@ -14,6 +15,10 @@ _OWN = "tidemark_broker_remote_"
 FETCH_BYTES = counter(f"{_TOPICS}remotefetchbytes", "Bytes read from the tier for consumers.")
 FETCH_REQUESTS = counter(f"{_TOPICS}remotefetchrequests", "Reads from the tier for consumers.")
 FETCH_ERRORS = counter(f"{_TOPICS}remotefetcherrors", "Failed reads from the tier.")
+FETCH_REDIRECTS = counter(
+    f"{_OWN}fetch_redirects",
+    "Consumers sent to another replica for records that only the tier has.",
+)
 INTEGRITY_ERRORS = counter(
     f"{_OWN}integrity_errors",
     "Reads that found a damaged object in the tier.",

@@ -4,9 +4,10 @@ One object per connection. Permissions are looked up again only when users have 
 queries them once per request, and for a client with all permissions that is the only cost.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Self
 
+from tidemark.lru import Lru
 from tidemark.wire.framing import PRODUCE_KEY, peek_client_id, peek_key
 from tidemark.wire.receiver import Frame
 from tidemark.wire.users import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
@@ -18,6 +19,9 @@ from tidemark_broker.security.principal import host_of, user_name
 from tidemark_broker.security.sasl import SaslState
 from tidemark_broker.security.user_store import UserStore
 
+#: Limit of partitions for which a connection remembers where it reads remote records.
+_READS_HERE_MAX = 1_000
+
 
 class Client:
     """A client connection.
@@ -28,8 +32,8 @@ class Client:
     """
 
     __slots__ = (
-        "_authorizer", "_host", "_is_proven", "_permissions", "_users", "batches_sent", "listener",
-        "mute", "order", "peer", "principal", "sasl",
+        "_authorizer", "_host", "_is_proven", "_permissions", "_reads_here", "_users",
+        "batches_sent", "listener", "mute", "order", "peer", "principal", "sasl",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +62,9 @@ class Client:
         #: Authorizer from which ``_permissions`` was computed.
         self._authorizer: Authorizer | None = None
         self._permissions: Permissions | None = None
+        #: Partitions whose remote records this broker serves itself, with the time in monotonic
+        #: seconds until which it does. None before the first one.
+        self._reads_here: Lru[Hashable, float] | None = None
         #: Kafka principal, such as ``User:alice``.
         self.principal = principal
 
@@ -79,6 +86,20 @@ class Client:
     def identity(self) -> tuple[str, str]:
         """Principal and address. Clients with the same pair share fair-share limits."""
         return self.principal, self._host
+
+    def reads_here(self, partition: Hashable, now_s: float) -> bool:
+        """Return whether this broker serves the partition's remote records to the connection, or
+        may assign another replica (:mod:`replica_selector`).
+        """
+        until_s = None if self._reads_here is None else self._reads_here.get(partition)
+        return until_s is not None and now_s < until_s
+
+    def read_here(self, partition: Hashable, until_s: float) -> None:
+        """Serve the partition's remote records here until that time in monotonic seconds."""
+        if self._reads_here is None:
+            self._reads_here = Lru(_READS_HERE_MAX)
+        self._reads_here.put(partition, until_s)
+        self._reads_here.evict()
 
     @property
     def authorizer(self) -> Authorizer | None:

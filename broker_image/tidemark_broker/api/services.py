@@ -1,9 +1,10 @@
 """Parts of the broker that the handlers share."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.configuration.broker_keys import REMOTE_READERS_RACK
 from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.config_entries import key_field
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
@@ -22,14 +23,40 @@ from tidemark_broker.transactions.marker_writer import MarkerWriter
 class HandlerSettings:
     """Settings of the handlers.
 
-    ``replica_selector`` is ``replica.selector.class`` unless the Cluster has another value.
+    ``replica_selector`` is ``replica.selector.class`` and ``remote_readers`` is
+    ``tidemark.remote.fetch.replicas``, unless the Cluster has another value.
     """
 
     fetch_bytes_max: int = key_field("fetch.max.bytes")
     remote_wait_ms: int = key_field("remote.fetch.max.wait.ms")
     replica_selector: str = ""
+    remote_readers: str = REMOTE_READERS_RACK
     partitions_described_max: int = key_field("max.request.partition.size.limit")
     log_dir: Path = Path()
+
+
+class RemoteReadTurns:
+    """Order in which this broker last assigned consumers of remote records to each replica.
+
+    ``redirects`` counts the consumers that it has sent to another broker.
+    """
+
+    def __init__(self) -> None:
+        self.redirects = 0
+        self._turn = 0
+        #: Number of the last turn of each broker; as many entries as there are broker ids.
+        self._last: dict[int, int] = {}
+
+    def next(self, nodes: Collection[int], own: int) -> int:
+        """Return the broker whose last turn is the oldest, and record its new turn.
+
+        ``own``: id of this broker, which is first among brokers without a turn, so that a single
+        consumer stays where it is.
+        """
+        chosen = min(nodes, key=lambda node: (self._last.get(node, 0), node != own, node))
+        self._turn += 1
+        self._last[chosen] = self._turn
+        return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +76,4 @@ class HandlerServices:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     marker_writer: MarkerWriter
+    remote_read_turns: RemoteReadTurns = field(default_factory=RemoteReadTurns)

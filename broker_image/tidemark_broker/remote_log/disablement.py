@@ -102,6 +102,8 @@ async def follow_disablement(shared: ManagerState, partition: Partition, tiered_
         shared, partition, PartitionChange.LOW_WATERMARK, lambda: _has_reached(partition, start)
     )
     await _made_durable(partition, start)
+    # Consumers' reads of the tier that wait here could never succeed either.
+    shared.context.purgatory.cancel([fetch_key(partition)])
     await partition.write_changes()
 
 

@@ -3,7 +3,8 @@
 It implements :class:`tidemark_broker.replication.remote.RemoteLog`. Policy is in ``eligibility``
 and ``expiry``, operations in ``copier``, ``expirer``, ``disablement`` and ``fetcher``, scheduling
 in ``leader_tasks``, state in ``head_writer``. Followers run no tasks: they receive the tier's state
-in their leader's fetch responses and never query the store.
+in their leader's fetch responses. They read the store only for consumers that the leader has
+redirected to them, and to start their logs.
 """
 
 import asyncio

@@ -97,6 +97,7 @@ class TieredHost:
         self.store = {"filesystem": {"path": str(tier)}}
         self.store_id = ""
         self.brokers: tuple[control.BrokerState, ...] = ()
+        self.rack: str | None = None
         self.config = dict(CONFIG)
         self.cluster_config: dict[str, str] = {}
         #: Rows by partition; most tests have partition 0 only.
@@ -168,7 +169,7 @@ class TieredHost:
         return control.BrokerState(
             broker_id=self.node_id,
             broker_epoch=-1,
-            rack=None,
+            rack=self.rack,
             fenced=False,
             listeners=listeners,
         )

@@ -20,8 +20,13 @@ from tidemark.wire import control
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.cluster import log_dirs
 from tidemark_broker.api.records import fetch
-from tidemark_broker.api.records.replica_selector import NONE, preferred
-from tidemark_broker.api.services import HandlerSettings
+from tidemark_broker.api.records.replica_selector import (
+    NONE,
+    RemoteReaders,
+    preferred,
+    remote_readers,
+)
+from tidemark_broker.api.services import HandlerSettings, RemoteReadTurns
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.partition.isr_decisions import FollowerProgress
@@ -167,23 +172,37 @@ async def test_a_follower_serves_fetches_from_version_11_on(
 
 
 @pytest.mark.parametrize(
-    ("offset", "epoch", "error"),
-    [
-        (0, 0, ErrorCode.fenced_leader_epoch),
-        (0, 2, ErrorCode.unknown_leader_epoch),
-        # Offset 4 may exist on the leader, but -1 is below every log start.
-        (4, 1, ErrorCode.not_leader_or_follower),
-        (-1, 1, ErrorCode.offset_out_of_range),
-    ],
+    ("epoch", "error", "leader"),
+    [(0, ErrorCode.fenced_leader_epoch, 1), (2, ErrorCode.unknown_leader_epoch, -1)],
 )
-async def test_a_follower_names_the_leader_if_it_cannot_serve_a_fetch(
-    pair: tuple[ReplicaNode, ReplicaNode], offset: int, epoch: int, error: ErrorCode
+async def test_a_follower_names_the_leader_of_a_newer_epoch(
+    pair: tuple[ReplicaNode, ReplicaNode], epoch: int, error: ErrorCode, leader: int
 ) -> None:
-    part = await fetch_partition(pair[1], 16, offset, part={"current_leader_epoch": epoch})
-    assert part.error_code is error
+    part = await fetch_partition(pair[1], 16, 0, part={"current_leader_epoch": epoch})
     # KIP-951: the response names the current leader.
-    hinted = error in (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
-    assert part.current_leader.leader_id == (1 if hinted else -1)
+    assert (part.error_code, part.current_leader.leader_id) == (error, leader)
+
+
+@pytest.mark.parametrize("offset", [4, -1])
+@pytest.mark.parametrize("epoch", [1, -1])
+async def test_a_follower_redirects_to_the_leader_for_an_offset_that_it_lacks(
+    pair: tuple[ReplicaNode, ReplicaNode], offset: int, epoch: int
+) -> None:
+    """Offset 4 may exist on the leader, and only the leader rejects one below its log start."""
+    part = await fetch_partition(pair[1], 11, offset, part={"current_leader_epoch": epoch})
+    # An error would leave franz-go on the follower and reset the position of kafkajs.
+    assert (part.error_code, part.preferred_read_replica) == (ErrorCode.none, 1)
+    assert part.records == b""
+    part = await fetch_partition(pair[0], 11, offset, part={"current_leader_epoch": epoch})
+    assert (part.error_code, part.preferred_read_replica) == (ErrorCode.offset_out_of_range, -1)
+
+
+async def test_a_follower_without_a_leader_answers_with_an_error(
+    pair: tuple[ReplicaNode, ReplicaNode],
+) -> None:
+    await pair[1].follow(-1, 2)
+    part = await fetch_partition(pair[1], 11, 4)
+    assert part.error_code is ErrorCode.not_leader_or_follower
 
 
 async def test_a_follower_serves_committed_records_and_wakes_waiting_fetches(
@@ -292,6 +311,47 @@ def test_the_preferred_replica_is_the_most_caught_up_in_the_rack(
     racks = {2: "b", 3: "b", 9: "z"}
     assert preferred("b", 10, leader_rack="a", racks=racks, followers=followers) == chosen
     assert preferred("b", 10, leader_rack="b", racks=racks, followers=followers) == NONE
+
+
+@pytest.mark.parametrize(
+    ("rack", "beyond_rack", "chosen"),
+    [
+        ("a", True, {1, 3}),
+        ("b", True, {2}),
+        ("b", False, {2}),
+        ("c", True, {1, 2, 3, 4}),
+        ("c", False, {1}),
+        ("", True, {1, 2, 3, 4}),
+    ],
+)
+def test_remote_reads_are_spread_over_the_consumers_rack(
+    rack: str, beyond_rack: bool, chosen: set[int]
+) -> None:
+    # Broker 4 has no rack.
+    racks = {1: "a", 2: "b", 3: "a", 4: None}
+    readers = RemoteReaders(rack, beyond_rack)
+    assert set(remote_readers(readers, racks=racks, own=1)) == chosen
+
+
+def test_consumers_of_remote_records_take_turns() -> None:
+    turns = RemoteReadTurns()
+    # A single consumer stays where it is, and later ones are spread evenly.
+    assert [turns.next({1, 2, 3}, own=2) for _ in range(7)] == [2, 1, 3, 2, 1, 3, 2]
+    # The counts of another partition's consumers matter as well.
+    assert turns.next({2, 3}, own=2) == 3
+
+
+def test_a_connection_remembers_where_it_reads_remote_records() -> None:
+    client = Client("10.0.0.1:1", LISTENER)
+    assert not client.reads_here("p0", 0.0)
+    client.read_here("p0", until_s=10.0)
+    assert client.reads_here("p0", 9.9)
+    assert not client.reads_here("p0", 10.0)
+    # The number of remembered partitions is bounded.
+    for number in range(1_000):
+        client.read_here(number, until_s=10.0)
+    assert client.reads_here(999, 1.0)
+    assert not client.reads_here("p0", 1.0)
 
 
 @pytest.mark.parametrize("asks_for", ["all", "one", "none"])

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
-from tests.unit.replication.replica_nodes import ReplicaNode, newer
+from tests.unit.replication.replica_nodes import ReplicaNode, newer, row
+from tidemark.tiering import TieringState
 from tidemark_broker.replication.partition import consumer_reads, isr_and_high_watermark, log_start
 from tidemark_broker.replication.partition.consumer_reads import EARLIEST
+from tidemark_broker.replication.partition.leader import LEADER_CONTACT_S
 
 Nodes = Callable[[int], ReplicaNode]
 
@@ -120,4 +122,27 @@ async def test_the_low_watermark_waits_for_eligible_leaders(
     # No replica is eligible any more, so the leader's own durable log start suffices.
     await one.receive(newer(alone, has_eligible_leaders=False))
     one.fence(2)
+    assert log_start.low_watermark(one.partition) == 6
+
+
+async def test_a_deletion_waits_for_a_fenced_follower_that_may_serve_the_tier(node: Nodes) -> None:
+    one, two = node(1), node(2)
+    tiered = {"tiering_state": int(TieringState.ENABLED), "tiered_epoch": 0}
+    for replica in (one, two):
+        await replica.receive(row(leader_epoch=1, partition_epoch=1), **tiered)
+    await one.append(10)
+    await two.catch_up(one)
+    # The epoch began long ago, so only the follower's fetches count.
+    one.now_s += LEADER_CONTACT_S
+    await two.fetch_once(one)
+    # The controller has fenced the follower, which still fetches and serves consumers.
+    await one.receive(row(leader_epoch=1, partition_epoch=2, isr=(1,)), **tiered)
+    one.fence(2)
+    isr_and_high_watermark.after_change(one.partition)
+    log_start.delete_records(one.partition, 6)
+    await one.upkeep.checkpoint()
+    assert one.partition.log_start_offset == 6
+    assert log_start.low_watermark(one.partition) == 0
+    # A follower that has not fetched since refuses reads of the tier by itself.
+    one.now_s += LEADER_CONTACT_S
     assert log_start.low_watermark(one.partition) == 6

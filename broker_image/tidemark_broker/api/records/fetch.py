@@ -24,7 +24,9 @@ Behaviour:
 - A request with a replica id gets INVALID_REQUEST. Followers use an Api and listener of their own.
 - A redirection to another replica needs ``replica.selector.class``, as in Kafka. From version 11 a
   follower serves consumers even without one.
-- An offset that only the tier has is read from the tier (:mod:`fetch_remote`), by the leader.
+- An offset that only the tier has is read from the tier (:mod:`fetch_remote`). The leader may
+  redirect the consumer to a follower for it (``tidemark.remote.fetch.replicas``).
+- A follower that cannot serve an offset redirects the consumer to the leader.
 - A leader that could have been superseded returns NOT_LEADER_OR_FOLLOWER, also after a wait.
 - A client over its quota gets an empty answer at once, with its throttle time.
 
@@ -58,7 +60,13 @@ from tidemark_broker.api.records.fetch_response import (
     answer,
     total_bytes,
 )
-from tidemark_broker.api.records.replica_selector import rack_of, redirected
+from tidemark_broker.api.records.replica_selector import (
+    RemoteReaders,
+    rack_of,
+    redirected,
+    redirected_remote,
+    remote_readers_of,
+)
 from tidemark_broker.api.schema import milliseconds
 from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.api.table import Api, Call
@@ -102,7 +110,8 @@ class FetchParams:
     """Parameters of a request for all its partitions (Kafka's name).
 
     ``leader_only``: followers do not serve reads. ``rack``: rack of a client that should be
-    redirected to a replica there. ``read_committed``: the isolation level.
+    redirected to a replica there. ``remote_readers``: replicas that serve it what only the tier
+    has, None for the leader alone. ``read_committed``: the isolation level.
     """
 
     max_bytes: int
@@ -110,6 +119,7 @@ class FetchParams:
     max_wait_s: float
     leader_only: bool = True
     rack: str = ""
+    remote_readers: RemoteReaders | None = None
     read_committed: bool = False
 
 
@@ -134,12 +144,14 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     max_wait_s = call.poll_s(milliseconds(request.max_wait) / 1000)
     deadline_s = time.monotonic() + max_wait_s
     max_bytes = min(request.max_bytes, call.services.settings.fetch_bytes_max)
+    leader_only = call.version < _FOLLOWERS_SINCE
     params = FetchParams(
         max_bytes=max_bytes if room is None else min(max_bytes, int(room)),
         min_bytes=request.min_bytes,
         max_wait_s=max_wait_s,
-        leader_only=call.version < _FOLLOWERS_SINCE,
+        leader_only=leader_only,
         rack=rack_of(call, request.rack_id),
+        remote_readers=None if leader_only else remote_readers_of(call, request.rack_id),
         read_committed=request.isolation_level == READ_COMMITTED,
     )
     # Records in memory are collected first. Only then are the disk and the tier read, once.
@@ -379,11 +391,15 @@ async def _read_all(
                 current_leader_epoch=one.current_leader_epoch,
                 last_fetched_epoch=one.last_fetched_epoch,
                 leader_only=params.leader_only,
+                remote_on_follower=params.remote_readers is not None,
                 read_committed=params.read_committed,
             )
             if limit < 0 and (result.data or result.from_disk or result.remote):
                 # Kafka's LogSegment throws IllegalArgumentException if there is data to read.
                 read.result = FetchResult(error=ErrorCode.unknown_server_error)
+            elif result.remote is not None and params.remote_readers is not None:
+                redirect = redirected_remote(read.partition, params.remote_readers, call)
+                read.result = redirect or result
         if read.result.remote is not None and has_found and at_hand >= max_bytes:
             # The response is full: records of the tier would not fit, so they are not read.
             read.result = read.result._replace(remote=None)

@@ -5,7 +5,8 @@ client, the reads may take ``remote.fetch.max.wait.ms`` (Kafka's DelayedRemoteFe
 long). A request that would be answered empty waits as long as its client does, if that is longer. A
 late partition is answered empty, and the client fetches it again. A tier that fails gives
 KAFKA_STORAGE_ERROR, which consumers retry. A tier whose content differs from what was copied gives
-CORRUPT_MESSAGE, as Kafka's RemoteLogInputStream raises CorruptRecordException.
+CORRUPT_MESSAGE, as Kafka's RemoteLogInputStream raises CorruptRecordException. A follower redirects
+the consumer to the leader instead: the failure may be its own, and the leader reports damage.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.records.fetch_response import Read, total_bytes
 from tidemark_broker.api.services import HandlerServices
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, consumer_reads
 from tidemark_broker.replication.remote import (
     RemoteDataCorrupt,
     RemoteLog,
@@ -86,18 +87,18 @@ async def _read(
     ``need`` contains the offset and the maximum size. Return the records, an empty result if they
     did not arrive in time, or an error.
     """
-    local = read.result._replace(remote=None)
-    if remote is None or read.partition is None:
+    local, partition = read.result._replace(remote=None), read.partition
+    if remote is None or partition is None:
         # Without a remote log manager nothing can be in the tier: the metadata is stale.
-        return FetchResult(error=ErrorCode.kafka_storage_error)
+        return _failed(partition, ErrorCode.kafka_storage_error)
     try:
         async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
-            found = await remote.read(read.partition, need.offset, need.max_bytes, deadline_s)
+            found = await remote.read(partition, need.offset, need.max_bytes, deadline_s)
     # The local result has no error, so the client fetches the partition again.
     except TimeoutError:
         return local
     except RemoteOffsetOutOfRange:
-        return FetchResult(error=ErrorCode.offset_out_of_range)
+        return _failed(partition, ErrorCode.offset_out_of_range)
     except RemoteUnavailable as error:
         logger.warning(
             "%s-%d: offset %d cannot be read from the tier: %s",
@@ -108,5 +109,12 @@ async def _read(
         )
         corrupt = isinstance(error, RemoteDataCorrupt)
         code = ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error
-        return FetchResult(error=code)
+        return _failed(partition, code)
     return local._replace(data=found.data, aborted=found.aborted)
+
+
+def _failed(partition: Partition | None, error: ErrorCode) -> FetchResult:
+    """Return the error on the leader, and a redirection to the leader on a follower."""
+    if partition is None or partition.is_leader:
+        return FetchResult(error=error)
+    return consumer_reads.to_leader(partition)

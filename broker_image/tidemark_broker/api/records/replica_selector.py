@@ -1,22 +1,53 @@
-"""Preferred read replica of a consumer (KIP-392): Kafka's ``RackAwareReplicaSelector``.
+"""Preferred read replica of a consumer (KIP-392).
 
-Used only if ``replica.selector.class`` selects it and the consumer sends its rack. The selection is
-pure: it depends on the leader's view of its followers and on the brokers' racks.
+For records in the local log it is that of Kafka's ``RackAwareReplicaSelector``. It is used only if
+``replica.selector.class`` selects it and the consumer sends its rack. The selection is pure: it
+depends on the leader's view of its followers and on the brokers' racks.
+
+Records that only the tier has can be read by every replica, so their consumers are spread
+(``tidemark.remote.fetch.replicas``). A connection that was redirected and returns is served by the
+leader for a minute, because it returns early if the replica could not serve it. librdkafka pauses
+if it is redirected twice within a minute, and a client that ignores redirections needs records too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.configuration.broker_keys import RACK_AWARE_SELECTOR, REPLICA_SELECTOR
+from tidemark.configuration.broker_keys import (
+    RACK_AWARE_SELECTOR,
+    REMOTE_READERS,
+    REMOTE_READERS_LEADER,
+    REMOTE_READERS_RACK,
+    REPLICA_SELECTOR,
+)
 from tidemark_broker.api.endpoints import endpoint_of
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, consumer_reads
 from tidemark_broker.replication.partition.isr_decisions import FollowerProgress
+from tidemark_broker.replication.partition.leader import FOLLOWER_CONTACT_S
 from tidemark_broker.replication.types import FetchResult
 
 NONE = -1
+#: Seconds in which a redirected connection is not redirected again: librdkafka's minute, and time
+#: for the response to arrive.
+RETURN_S = 65.0
+#: Seconds for which the leader keeps a connection that it has assigned to itself. Java clients and
+#: librdkafka return from another replica after as long.
+STAY_S = 300.0
+
+
+class RemoteReaders(NamedTuple):
+    """Choice of replicas for one consumer of remote records.
+
+    ``rack``: the consumer's rack, or "". ``beyond_rack``: whether replicas of other racks may serve
+    it if none is in its rack.
+    """
+
+    rack: str
+    beyond_rack: bool
 
 
 def rack_of(call: Call, rack: str) -> str:
@@ -29,6 +60,19 @@ def rack_of(call: Call, rack: str) -> str:
     if selector is None:
         selector = services.settings.replica_selector
     return rack if selector == RACK_AWARE_SELECTOR else ""
+
+
+def remote_readers_of(call: Call, rack: str) -> RemoteReaders | None:
+    """Return the choice of replicas for remote records; None if the leader serves them itself.
+
+    ``rack``: rack in the request, or "".
+    """
+    services = call.services
+    # The Cluster's value takes precedence over the broker's file.
+    choice = services.cluster.cluster_config.get(REMOTE_READERS) or services.settings.remote_readers
+    if choice == REMOTE_READERS_LEADER or (choice == REMOTE_READERS_RACK and not rack):
+        return None
+    return RemoteReaders(rack, beyond_rack=choice != REMOTE_READERS_RACK)
 
 
 def preferred(
@@ -81,6 +125,51 @@ def redirected(
         return None
     # The answer has the offsets of the partition, which the consumer needs for its lag.
     return consumer_reads.empty_answer(partition)._replace(preferred_read_replica=node)
+
+
+def redirected_remote(
+    partition: Partition, readers: RemoteReaders, call: Call
+) -> FetchResult | None:
+    """Return a response that redirects the consumer of remote records to an in-sync replica.
+
+    None means that the consumer reads here. The caller has checked that this broker is the leader.
+    """
+    leader, own = partition.leader, partition.context.node_id
+    if leader is None:
+        return None
+    key, now_s = (partition.topic_id, partition.partition), partition.context.monotonic()
+    if call.client.reads_here(key, now_s):
+        return None
+    # A follower must have fetched recently, because it refuses reads of the tier otherwise.
+    able = {
+        node
+        for node, progress in leader.progress().items()
+        if node in partition.isr
+        and progress.tiered_epoch >= partition.tiering.epoch
+        and now_s - progress.last_fetch_s < FOLLOWER_CONTACT_S
+    }
+    racks = _racks(call.services.cluster, able | {own}, call.client.listener)
+    nodes = remote_readers(readers, racks=racks, own=own)
+    node = call.services.remote_read_turns.next(nodes, own)
+    call.client.read_here(key, now_s + (STAY_S if node == own else RETURN_S))
+    if node == own:
+        return None
+    call.services.remote_read_turns.redirects += 1
+    return consumer_reads.empty_answer(partition)._replace(preferred_read_replica=node)
+
+
+def remote_readers(
+    readers: RemoteReaders, *, racks: Mapping[int, str | None], own: int
+) -> Collection[int]:
+    """Return the replicas among which the consumer's reads of the tier are spread.
+
+    ``racks``: racks of the replicas that can serve it, by node id. ``own``: id of the leader, which
+    always can.
+    """
+    near = [node for node, rack in racks.items() if readers.rack and rack == readers.rack]
+    if near:
+        return near
+    return {*racks, own} if readers.beyond_rack else {own}
 
 
 def _rack(cluster: MetadataCache, node: int) -> str | None:

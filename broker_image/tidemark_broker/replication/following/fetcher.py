@@ -33,6 +33,7 @@ from tidemark_broker.replication.following.wire import (
     ReplicaFetchResult,
 )
 from tidemark_broker.replication.partition import Partition, ReplicaContext
+from tidemark_broker.replication.partition.leader import FetchRounds
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 from tidemark_broker.tasks import set_within
 
@@ -100,6 +101,8 @@ class ReplicaFetcher:
         self._marked: dict[TopicPartition, None] = {}
         #: Partitions to remove from the leader's session with the next request.
         self._forgotten: dict[TopicIdPartition, None] = {}
+        #: Time of the last successful request, for the partitions that it included.
+        self._rounds = FetchRounds()
         #: Time of the last check of all partitions, in monotonic seconds.
         self._checked_s = float("-inf")
 
@@ -118,6 +121,8 @@ class ReplicaFetcher:
 
     def remove(self, tp: TopicPartition) -> None:
         """Stop following a partition; the role check ignores a response in flight."""
+        if tp in self.partitions:
+            self.partitions[tp].leader_rounds = None
         self._drop(tp)
         self._from_tier.give_up(tp)
 
@@ -197,6 +202,7 @@ class ReplicaFetcher:
             self._handler.reset()
             await self._pause(self._next_attempt_s())
             return
+        sent_s = self._monotonic()
         answer = await connection.request(
             request,
             ReplicaFetchResponse,
@@ -212,6 +218,7 @@ class ReplicaFetcher:
         # it sent the response, even if a result cannot be applied here.
         self._handler.answered(answer.session_id)
         await self._apply(session_partitions, answer)
+        self._rounds.last_s = sent_s
 
     def _next_attempt_s(self) -> float:
         """Return the seconds until a partition's backoff ends, at most ``replica.fetch.backoff.ms``
@@ -336,6 +343,7 @@ class ReplicaFetcher:
 
         # The leader's session must not count it as fetched meanwhile.
         self._forgotten[_key(partition)] = None
+        partition.leader_rounds = None
         self._from_tier.begin(partition, requested, result, ended)
 
     def _note(self, partition: Partition, outcome: FetchOutcome) -> None:
@@ -351,8 +359,10 @@ class ReplicaFetcher:
             # over.
             self._handler.renew(_key(partition))
             self._forgotten[_key(partition)] = None
+            partition.leader_rounds = None
         else:
             self._backoffs.pop(tp, None)
+            partition.leader_rounds = self._rounds
 
 
 def _key(partition: Partition) -> TopicIdPartition:

@@ -16,6 +16,8 @@ from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, log_start
 from tidemark_broker.replication.types import DeleteResult, TopicPartition
 
+_LOOK_AGAIN_S = 1.0
+
 
 @dataclass(slots=True)
 class Deletion:
@@ -64,13 +66,16 @@ async def wait_until_settled(
     """
     # All wait together: one purgatory entry with the keys of every partition.
     pending = [deletion for deletion in deletions if deletion.pending]
-    if pending:
-        await purgatory.wait(
-            [(PartitionChange.LOW_WATERMARK, item.tp) for item in pending],
-            lambda: _all_settled(pending, manager),
-            timeout_s,
-            who=who,
+    keys = [(PartitionChange.LOW_WATERMARK, item.tp) for item in pending]
+    # That a follower has not fetched for some time has no notification, so look again.
+    while pending:
+        wait_s = min(timeout_s, _LOOK_AGAIN_S)
+        timeout_s -= wait_s
+        is_settled = await purgatory.wait(
+            keys, lambda: _all_settled(pending, manager), wait_s, who=who
         )
+        if is_settled or timeout_s <= 0:
+            return
 
 
 def _all_settled(pending: Sequence[Deletion], manager: ReplicaManager) -> bool:

@@ -2,7 +2,8 @@
 
 A replica also answers offset queries about its own log. Consumers see committed data only. Offsets
 between the log start and the local log start of a tiered partition are in the tier; the result says
-so and the caller reads there.
+so and the caller reads there. A follower permits it only while it receives the leader's log start,
+below which no record may be read any more.
 """
 
 from collections.abc import Callable, Sequence
@@ -97,6 +98,7 @@ def fetch(
     current_leader_epoch: int = -1,
     last_fetched_epoch: int = -1,
     leader_only: bool = True,
+    remote_on_follower: bool = False,
     read_committed: bool = False,
 ) -> FetchResult:
     """Fetch one partition for a consumer from the page cache, without waiting for a disk.
@@ -106,8 +108,9 @@ def fetch(
     offsets (Kafka's ``ReplicaManager.createLogReadResult``).
 
     With ``min_one`` the first batch is returned whatever its size. ``leader_only``: False permits
-    followers to serve the fetch (KIP-392). With ``read_committed`` the records end at the last
-    stable offset (KIP-98). Epochs of -1 are unknown and not checked.
+    followers to serve the fetch (KIP-392), and ``remote_on_follower`` to read the tier for it. With
+    ``read_committed`` the records end at the last stable offset (KIP-98). Epochs of -1 are unknown
+    and not checked.
     """
     check = partition.check_leader if leader_only else partition.check_replica
     error = check(current_leader_epoch)
@@ -121,13 +124,13 @@ def fetch(
         diverging = diverging_end(log, offset, last_fetched_epoch)
         if diverging is not None:
             return empty_answer(partition)._replace(diverging=diverging)
-    # A follower cannot know whether an offset outside its log is invalid, so the leader decides.
-    if not partition.is_leader and not log.local_log_start_offset <= offset <= log.next_offset:
-        return _redirect_to_leader(partition, offset)
     if not log.log_start_offset <= offset <= log.next_offset:
-        return FetchResult(error=ErrorCode.offset_out_of_range)
+        return _out_of_range(partition)
     # Local retention has deleted the local copy, but the tier may have the records (KIP-405).
     if offset < log.local_log_start_offset:
+        # An outdated follower could serve records whose deletion was acknowledged.
+        if not partition.is_leader and not (remote_on_follower and partition.hears_leader):
+            return to_leader(partition)
         return _not_here(partition, offset, max_bytes)
     # The consumer is at the end of the committed data: the caller waits for more.
     if offset >= readable_end(log, read_committed=read_committed):
@@ -144,7 +147,7 @@ def fetch(
     except NotCached:
         return answer._replace(from_disk=need)
     except OffsetOutOfRange:  # retention, in a thread, has just deleted the segment
-        return _not_here(partition, offset, max_bytes)
+        return _deleted_meanwhile(partition, offset, max_bytes)
     except StorageError as failure:
         partition.storage_failed(failure)
         return FetchResult(error=ErrorCode.kafka_storage_error)
@@ -161,28 +164,41 @@ def _not_led(partition: Partition, error: ErrorCode) -> FetchResult:
     )
 
 
-def _redirect_to_leader(partition: Partition, offset: int) -> FetchResult:
-    """Direct a consumer to the leader for records that a follower does not have and the tier may
-    have.
+def to_leader(partition: Partition) -> FetchResult:
+    """Redirect a consumer from this follower to the leader, which decides about the offset.
 
-    Kafka's follower returns OFFSET_OUT_OF_RANGE above its end, at which a client that took it for
-    the leader resets its position.
+    The leader is the preferred read replica then (KIP-392), which every client understands that was
+    redirected here. Errors are not understood by all: at NOT_LEADER_OR_FOLLOWER franz-go and
+    kafkajs stay on the follower while the leader does not change, and at OFFSET_OUT_OF_RANGE
+    kafkajs resets its position.
     """
-    if offset < partition.log_start_offset:
-        return FetchResult(error=ErrorCode.offset_out_of_range)
-    return _not_led(partition, ErrorCode.not_leader_or_follower)
+    if partition.leader_id < 0:
+        return _not_led(partition, ErrorCode.not_leader_or_follower)
+    return empty_answer(partition)._replace(preferred_read_replica=partition.leader_id)
+
+
+def _out_of_range(partition: Partition) -> FetchResult:
+    # A follower cannot know whether an offset outside its log is invalid, so the leader decides.
+    if not partition.is_leader:
+        return to_leader(partition)
+    return FetchResult(error=ErrorCode.offset_out_of_range)
 
 
 def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     """Return the result for an offset below the local log start: a tier read, if the log still
     contains it.
     """
-    if not partition.is_leader:
-        return _redirect_to_leader(partition, offset)
     if not partition.log.log_start_offset <= offset or not partition.tiering.reads_tier:
-        return FetchResult(error=ErrorCode.offset_out_of_range)
+        return _out_of_range(partition)
     need = RemoteFetchNeed(offset=offset, max_bytes=max_bytes)
     return empty_answer(partition)._replace(remote=need)
+
+
+def _deleted_meanwhile(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
+    # The client's next request to the follower decides whether it reads the tier.
+    if not partition.is_leader:
+        return empty_answer(partition)
+    return _not_here(partition, offset, max_bytes)
 
 
 def _read(
@@ -228,7 +244,7 @@ async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchRes
     try:
         data, aborted = await in_read_thread(_read, partition.log, need, reading.read)
     except OffsetOutOfRange:  # retention has deleted the segment meanwhile
-        return _not_here(partition, need.offset, need.max_bytes)
+        return _deleted_meanwhile(partition, need.offset, need.max_bytes)
     except StorageError as error:
         partition.storage_failed(error)
         return FetchResult(error=ErrorCode.kafka_storage_error)

@@ -8,16 +8,24 @@ names only those that changed. The effect on the others is computed on demand, s
 nothing for an idle partition.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from tidemark.wire import control
 from tidemark_broker.replication.partition import isr_decisions
 from tidemark_broker.replication.partition.isr_decisions import FollowerFetch, FollowerProgress
 
+#: Seconds since its last successful fetch in which a follower reads the tier for consumers.
+FOLLOWER_CONTACT_S = 3.0
+#: Seconds in which the leader counts on that. It is longer because both clocks may differ in rate,
+#: and because a follower answers some time after it has looked at its clock.
+LEADER_CONTACT_S = 5.0
+
 
 class FetchRounds:
     """Time of a follower session's last fetch, in monotonic seconds; shared by all its
     partitions.
+
+    The leader records the arrival of the request, the follower when it sent it.
     """
 
     __slots__ = ("last_s",)
@@ -29,7 +37,10 @@ class FetchRounds:
 class LeaderRole:
     """State of one leader epoch. ``row`` is the committed state of the partition."""
 
-    __slots__ = ("_rounds", "epoch", "epoch_start_offset", "followers", "node_id", "pending", "row")
+    __slots__ = (
+        "_rounds", "_started_s", "epoch", "epoch_start_offset", "followers", "node_id", "pending",
+        "row",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -50,6 +61,7 @@ class LeaderRole:
         self.row = row
         self.epoch = row.leader_epoch
         self.epoch_start_offset = epoch_start_offset
+        self._started_s = now_s
         #: ISR of the AlterPartition in flight, None for none.
         self.pending: tuple[int, ...] | None = None
         #: Time of the last request of each follower's fetch session.
@@ -116,6 +128,19 @@ class LeaderRole:
             if rounds.last_s > self.followers[node].last_fetch_s:
                 return {node: self._progress_of(node) for node in self.followers}
         return self.followers
+
+    def in_contact(self, now_s: float) -> Set[int]:
+        """Return the followers that may serve reads of the tier to consumers, alive or not.
+
+        They have fetched recently, from this leader or from its predecessor.
+        """
+        if now_s - self._started_s < LEADER_CONTACT_S:
+            return self.followers.keys()
+        return {
+            node
+            for node, progress in self.progress().items()
+            if now_s - progress.last_fetch_s < LEADER_CONTACT_S
+        }
 
     def _progress_of(self, node: int) -> FollowerProgress:
         progress, rounds = self.followers[node], self._rounds.get(node)

@@ -1,11 +1,18 @@
 """Log start changes by DeleteRecords (KIP-107) on the leader, and the low watermark.
 
 Below the *low watermark* no live replica has a visible record. It is the smallest log start offset
-of three groups: the leader; every *assigned, live* follower, not only the ISR; and every replica
-that may be elected, live or not (the ISR, and eligible leaders (KIP-966) if there are any). A
-replica's log start counts only once its checkpoint is durable. So every value here survives a crash
-of its replica, and no cleanly elected leader has a lower one (invariant 2). A replica that joins
-the ISR later has it already (:func:`isr_decisions.may_join`).
+of these replicas:
+
+- the leader
+- every *assigned, live* follower, not only the ISR
+- every replica that may be elected, live or not (the ISR, and eligible leaders (KIP-966) if there
+  are any)
+- in a topic with a tier, every follower that has fetched in the last seconds: it may serve
+  consumers from the tier, even if it is not live for the controller
+
+A replica's log start counts only once its checkpoint is durable. So every value here survives a
+crash of its replica, and no cleanly elected leader has a lower one (invariant 2). A replica that
+joins the ISR later has it already (:func:`isr_decisions.may_join`).
 """
 
 import asyncio
@@ -123,6 +130,8 @@ def low_watermark(partition: Partition) -> int:
     # Followers report their durable log start in each fetch.
     reported = {node: progress.log_start_offset for node, progress in leader.followers.items()}
     others = (_alive_followers(partition) | leader.electable) - {partition.context.node_id}
+    if partition.tiering.reads_tier:
+        others |= leader.in_contact(partition.context.monotonic())
     return smallest(partition.durable_log_start_offset, reported, others)
 
 

@@ -28,7 +28,11 @@ from tidemark_broker.log import PartitionLog, TieredRetention, start_offsets
 from tidemark_broker.purgatory import PartitionChange, Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
 from tidemark_broker.replication.partition import isr_decisions, prefix_rule
-from tidemark_broker.replication.partition.leader import LeaderRole
+from tidemark_broker.replication.partition.leader import (
+    FOLLOWER_CONTACT_S,
+    FetchRounds,
+    LeaderRole,
+)
 from tidemark_broker.replication.partition.prefix_rule import Doubt, PrefixState
 from tidemark_broker.replication.partition.refused_batches import RefusedBatches
 from tidemark_broker.replication.partition.state_file import StateWriter, StoredState
@@ -113,6 +117,8 @@ class Partition:
         self.view = view
         #: State of the leader epoch, None while this replica does not lead.
         self.leader: LeaderRole | None = None
+        #: Fetches from the leader that include this follower; None while they fail or do not.
+        self.leader_rounds: FetchRounds | None = None
         #: Reason why the log may lack committed records, None if it is proven to have them
         #: (:mod:`prefix_rule`).
         self.doubt = doubt
@@ -188,6 +194,16 @@ class Partition:
     def is_leader(self) -> bool:
         """Whether the replica serves as leader now."""
         return self.role is Role.LEADER
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether this follower's last successful fetch from its leader is recent.
+
+        Its log start is then not below one that a DeleteRecords has acknowledged
+        (:mod:`log_start`).
+        """
+        rounds, now_s = self.leader_rounds, self.context.monotonic()
+        return rounds is not None and now_s - rounds.last_s < FOLLOWER_CONTACT_S
 
     @property
     def leader_id(self) -> int:
