@@ -24,6 +24,7 @@ VALUE = b"x" * 1000
 #: Records that are in the tier only once local retention has run.
 COLD = 10_000
 BROKERS = (1, 2, 3)
+AVAILABLE = "tidemark_broker_remote_store_available"
 READ_BYTES = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
 
 #: Arguments: bootstrap address, topic. Result: offsets in the order of the records.
@@ -110,19 +111,34 @@ def _first_local(folder: Path) -> int:
     return min(int(file.stem) for file in folder.glob("*.log"))
 
 
-def read_bytes(cluster: RunningCluster, broker: int) -> float:
-    """Return the bytes that a broker has read from the tier for consumers."""
+def metric(cluster: RunningCluster, broker: int, name: str) -> float:
+    """Return a metric without labels of a broker."""
     record = processes.find(cluster.local.layout, f"broker-{broker}")
     assert record is not None
     with urllib.request.urlopen(f"http://{record.ready['metrics']}/metrics", timeout=10) as page:
         lines = page.read().decode().splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith(f"{READ_BYTES} ")))
+    return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
+
+
+def read_bytes(cluster: RunningCluster, broker: int) -> float:
+    """Return the bytes that a broker has read from the tier for consumers."""
+    return metric(cluster, broker, READ_BYTES)
+
+
+def wait_for_tier(cluster: RunningCluster) -> None:
+    """Wait until each broker can read the tier; one that has just started verifies it first."""
+    for broker in BROKERS:
+        wait(
+            lambda broker=broker: metric(cluster, broker, AVAILABLE) == 1,  # type: ignore[misc]
+            f"the store of broker {broker}",
+        )
 
 
 @pytest.mark.parametrize("client", READERS)
 def test_three_consumers_read_cold_records_from_three_replicas(
     cluster: RunningCluster, topic: str, client: str
 ) -> None:
+    wait_for_tier(cluster)
     before = {broker: read_bytes(cluster, broker) for broker in BROKERS}
     with ThreadPoolExecutor(3) as threads:
         reads = [threads.submit(READERS[client], cluster.bootstrap, topic) for _ in BROKERS]
@@ -138,6 +154,7 @@ def test_consumer_continues_when_the_replica_that_serves_it_is_killed(
     cluster: RunningCluster, topic: str
 ) -> None:
     leader = cluster.view(topic).rows[0].leader
+    wait_for_tier(cluster)
     before = {broker: read_bytes(cluster, broker) for broker in BROKERS}
     # A small queue, so that most records are fetched after the kill.
     small = {"queued.max.messages.kbytes": 500, "fetch.max.bytes": 200_000}
