@@ -90,6 +90,7 @@ def topic(cluster: RunningCluster) -> Iterator[str]:
     path = (
         f"/apis/{GROUP}/{VERSION}/namespaces/{cluster.kube.namespace}/{PLURALS['Cluster']}/{name}"
     )
+    # The setting of the whole cluster is taken back at the end.
     cluster.kube.merge_patch(path, {"spec": {"config": {REMOTE_READERS: "any"}}})
     topic = cluster.new_topic(
         tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
@@ -100,6 +101,7 @@ def topic(cluster: RunningCluster) -> Iterator[str]:
         producer.produce(topic, VALUE, partition=0)
         producer.poll(0)
     assert producer.flush(60) == 0
+    # Each replica has only its newest segments left.
     for broker in BROKERS:
         folder = cluster.log_folder(broker, topic)
         wait(lambda folder=folder: _first_local(folder) >= COLD, f"retention on {broker}")  # type: ignore[misc]

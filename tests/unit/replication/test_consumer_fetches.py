@@ -190,7 +190,7 @@ async def test_a_follower_redirects_to_the_leader_for_an_offset_that_it_lacks(
 ) -> None:
     """Offset 4 may exist on the leader, and only the leader rejects one below its log start."""
     part = await fetch_partition(pair[1], 11, offset, part={"current_leader_epoch": epoch})
-    # An error would leave franz-go on the follower and reset the position of kafkajs.
+    # Errors keep consumers of franz-go there, and reset the position of kafkajs.
     assert (part.error_code, part.preferred_read_replica) == (ErrorCode.none, 1)
     assert part.records == b""
     part = await fetch_partition(pair[0], 11, offset, part={"current_leader_epoch": epoch})

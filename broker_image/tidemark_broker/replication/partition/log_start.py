@@ -1,7 +1,7 @@
 """Log start changes by DeleteRecords (KIP-107) on the leader, and the low watermark.
 
 Below the *low watermark* no live replica has a visible record. It is the smallest log start offset
-of these replicas:
+among:
 
 - the leader
 - every *assigned, live* follower, not only the ISR
