@@ -37,11 +37,12 @@ class OptionPlace(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """Value that is in an environment variable."""
+    """Value that is in an environment variable. ``optional``: the variable may be missing."""
 
     place: OptionPlace
     name: str
     variable: str
+    optional: bool = False
 
 
 class OrderError(ValueError):
@@ -80,7 +81,10 @@ class Order:
             fields: dict[str, Any] = json.loads(text)
             hidden = tuple(
                 Hidden(
-                    place=OptionPlace(item["place"]), name=item["name"], variable=item["variable"]
+                    place=OptionPlace(item["place"]),
+                    name=item["name"],
+                    variable=item["variable"],
+                    optional=bool(item.get("optional")),
                 )
                 for item in fields.pop("hidden", ())
             )
@@ -95,10 +99,14 @@ class Order:
         """
         # Name the first missing variable: a person has to set it.
         for hidden in self.hidden:
-            if hidden.variable not in environment:
+            if hidden.variable not in environment and not hidden.optional:
                 text = f"{hidden.name} must be in the variable {hidden.variable}: set it"
                 raise OrderError(text)
-        secrets = {(item.place, item.name): environment[item.variable] for item in self.hidden}
+        secrets = {
+            (item.place, item.name): environment[item.variable]
+            for item in self.hidden
+            if item.variable in environment
+        }
         return dataclasses.replace(self.put(secrets), hidden=())
 
     def put(self, values: Mapping[tuple[OptionPlace, str], str]) -> "Order":

@@ -371,6 +371,13 @@ TIER: ReasonTable = {
         "Correct the keys in the Secret of credentialsSecretRef, or allow them to read, write, "
         "delete and list.",
     ),
+    Reason.STORE_CREDENTIALS_MISSING: ReasonEntry(
+        "TieringSettled=False",
+        "The broker has no credentials for the store: there is no Secret, and its pod has no "
+        "identity on AWS, or STS refuses it. The message has each source that was tried.",
+        "Annotate the ServiceAccount of the brokers, correct the role's trust policy, or set "
+        "credentialsSecretRef.",
+    ),
     Reason.STORE_FULL: ReasonEntry(
         "TieringSettled=False", "The store is full.", "Free space, or enlarge the store."
     ),

@@ -78,6 +78,7 @@ class Reason(enum.StrEnum):
     BUCKET_NOT_CONFIGURED = "BucketNotConfigured"
     FOREIGN_CUSTOM_METADATA = "ForeignCustomMetadata"
     STORE_ACCESS_DENIED = "StoreAccessDenied"
+    STORE_CREDENTIALS_MISSING = "StoreCredentialsMissing"
     STORE_FULL = "StoreFull"
     STORE_PERMISSION_DENIED = "StorePermissionDenied"
     STORE_NOT_A_FILE = "StoreNotAFile"

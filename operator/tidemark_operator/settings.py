@@ -62,6 +62,7 @@ class OperatorSettings:
     certificates: Path | None = None
     exports: Path | None = None
     export_image: str = ""
+    export_service_account: str = ""
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
@@ -100,6 +101,7 @@ _HELP = {
     "exports": "directory for Export jobs of a local cluster, which run as processes "
     "(default: Kubernetes Jobs)",
     "export-image": "default image of Export jobs",
+    "export-service-account": "default ServiceAccount of Export jobs",
     "log-level": "DEBUG, INFO, WARNING or ERROR",
 }
 

@@ -8,6 +8,20 @@
 {{ .Values.serviceAccount.name | default (include "tidemark.operator" .) }}
 {{- end }}
 
+{{- /* Account of broker pods or Export jobs: (root, account, suffix). "" for the namespace's default. */}}
+{{- define "tidemark.podAccount" -}}
+{{- $default := printf "%s-%s" (.root.Release.Name | trunc 55 | trimSuffix "-") .suffix -}}
+{{ .account.name | default (ternary $default "" .account.create) }}
+{{- end }}
+
+{{- define "tidemark.brokerAccount" -}}
+{{ include "tidemark.podAccount" (dict "root" . "account" .Values.brokerPods.serviceAccount "suffix" "brokers") }}
+{{- end }}
+
+{{- define "tidemark.exportAccount" -}}
+{{ include "tidemark.podAccount" (dict "root" . "account" .Values.exports.serviceAccount "suffix" "exports") }}
+{{- end }}
+
 {{- /* Name of cluster-wide objects, which includes the namespace. */}}
 {{- define "tidemark.nodes" -}}
 {{ .Release.Namespace }}-{{ include "tidemark.operator" . }}-nodes
@@ -80,6 +94,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $pods := .root.Values.brokerPods -}}
 image: {{ include "tidemark.image" (dict "root" .root "image" $pods.image) }}
 imagePullPolicy: {{ $pods.image.pullPolicy }}
+{{- with include "tidemark.brokerAccount" .root }}
+serviceAccountName: {{ . | quote }}
+{{- end }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -34,7 +34,7 @@ class SourceOptions(TierOptions):
         """Return further options of the data source; exit if one is not a pair."""
         return pairs(self.option, "--option")
 
-    NAMING: ClassVar[tuple[str, ...]] = (*TierOptions.NAMING, "bootstrap")
+    NAMING: ClassVar[Mapping[str, str]] = {**TierOptions.NAMING, "bootstrap": "bootstrap"}
 
     def options(self) -> dict[str, str]:
         """Return the data source's options except for the topic.

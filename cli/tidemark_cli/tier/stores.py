@@ -1,7 +1,7 @@
 """Options that name the tier a command works on; the default is the local cluster's."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -51,19 +51,47 @@ class TierOptions:
     ] = ""
     prefix: Annotated[str, typer.Option("--prefix", help="Prefix of the keys.")] = ""
     region: Annotated[str, typer.Option("--region", help="Region of the S3 store.")] = ""
+    role_arn: Annotated[
+        str, typer.Option("--role-arn", help="Role that is assumed for the S3 store.")
+    ] = ""
+    addressing: Annotated[
+        str,
+        typer.Option("--addressing", help="Place of the bucket in URLs: path or virtualHost."),
+    ] = ""
+    ca: Annotated[
+        str, typer.Option("--ca", help="PEM file with the authority of the S3 store.")
+    ] = ""
+    encryption: Annotated[
+        str, typer.Option("--encryption", help="Encryption of what is written: SSE-S3 or SSE-KMS.")
+    ] = ""
+    kms_key_id: Annotated[
+        str, typer.Option("--kms-key-id", help="Key of KMS, with --encryption SSE-KMS.")
+    ] = ""
 
-    #: Options that name the tier, as the data source calls them.
-    NAMING: ClassVar[tuple[str, ...]] = ("path", "endpoint", "buckets", "prefix", "region")
+    #: Options that name the tier, with the names that the data source has for them.
+    NAMING: ClassVar[Mapping[str, str]] = {
+        "path": "path",
+        "endpoint": "endpoint",
+        "buckets": "buckets",
+        "prefix": "prefix",
+        "region": "region",
+        "role_arn": "roleArn",
+        "addressing": "addressing",
+        "ca": "caLocation",
+        "encryption": "encryption",
+        "kms_key_id": "kmsKeyId",
+    }
 
     def named(self) -> dict[str, str]:
-        """Return the naming options that were given."""
-        return {name: getattr(self, name) for name in self.NAMING if getattr(self, name)}
+        """Return the naming options that were given, by the data source's names."""
+        found = {name: getattr(self, field) for field, name in self.NAMING.items()}
+        return {name: text for name, text in found.items() if text}
 
     def open(self) -> OpenTier:
         """Open the tier that is named, or that of the local cluster.
 
-        Exits with a hint if there is none. S3 keys are read from AWS_ACCESS_KEY_ID and
-        AWS_SECRET_ACCESS_KEY.
+        Exits with a hint if there is none. Credentials of S3 are those of the process: variables
+        such as AWS_ACCESS_KEY_ID, or its identity on AWS.
         """
         # Without a named tier it is that of the local cluster.
         given = self.named()

@@ -11,6 +11,7 @@ import secrets
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -45,8 +46,8 @@ class MinioSettings:
         except FileNotFoundError:
             return cls(secrets.token_hex(10), secrets.token_hex(20), 0)
 
-    def environ(self) -> dict[str, str]:
-        """Return the environment of a server with these settings."""
+    def environ(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a server with these settings, and ``extra`` variables."""
         # Other MINIO_ variables of the user could change storage or credentials.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("MINIO_")}
         return {
@@ -55,6 +56,7 @@ class MinioSettings:
             "MINIO_ROOT_PASSWORD": self.secret_key,
             "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off",
+            **extra,
         }
 
 
@@ -68,12 +70,17 @@ class MinioServer(Server):
 
     @classmethod
     def start(
-        cls, data_dir: Path, *, detached: bool = False, timeout_s: float = START_TIMEOUT_S
+        cls,
+        data_dir: Path,
+        *,
+        detached: bool = False,
+        timeout_s: float = START_TIMEOUT_S,
+        extra: Mapping[str, str] | None = None,
     ) -> Self:
         """Start MinIO in ``data_dir`` and wait until it can serve requests.
 
-        It ends with this process, unless ``detached``. Raises ServerStartError, and ToolchainError
-        if there is no program.
+        It ends with this process, unless ``detached``. ``extra``: further variables. Raises
+        ServerStartError, and ToolchainError if there is no program.
         """
         # Imported only here: other commands read the settings of a server that runs.
         from tidemark_devcluster.toolchain.build import ensure_minio
@@ -89,7 +96,8 @@ class MinioServer(Server):
             # Stored before the start, so that a later start uses the same credentials.
             write_private(kept, json.dumps(asdict(settings)))
             try:
-                return cls._start(binary, folder, settings, detached, timeout_s)
+                environ = settings.environ(extra or {})
+                return cls._start(binary, folder, settings, environ, detached, timeout_s)
             except ServerStartError:
                 # Between finding a free port and using it another process may take it.
                 if tries_left == 0 or free_port(settings.port) == settings.port:
@@ -97,7 +105,13 @@ class MinioServer(Server):
 
     @classmethod
     def _start(
-        cls, binary: Path, folder: Path, settings: MinioSettings, detached: bool, timeout_s: float
+        cls,
+        binary: Path,
+        folder: Path,
+        settings: MinioSettings,
+        environ: dict[str, str],
+        detached: bool,
+        timeout_s: float,
     ) -> Self:
         """Start MinIO on the port of ``settings`` and wait until it can serve requests.
 
@@ -120,7 +134,7 @@ class MinioServer(Server):
             command,
             errors=folder / "log" / "minio.log",
             detached=detached,
-            environ=settings.environ(),
+            environ=environ,
         )
         # MinIO opens its port before it can serve requests.
         process.await_ready(lambda: can_serve(endpoint), timeout_s=timeout_s)

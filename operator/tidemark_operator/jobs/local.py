@@ -152,6 +152,8 @@ class LocalJobs:
         # The order and the other values are environment variables.
         environment = {ORDER_VARIABLE: desired.ordered(paths).to_json()}
         for variable in desired.variables:
+            if variable.optional and variable.key not in kept[variable.secret]:
+                continue
             value = _value(kept, variable.secret, variable.key)
             environment[variable.variable] = value.decode("utf-8", "replace")
         return environment

@@ -9,7 +9,7 @@ read the Secret anyway. The operator's own Secrets are never used, whatever thei
 import base64
 import binascii
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
@@ -90,15 +90,26 @@ def _not_offered(namespace: str, name: str, offered: Iterable[str], to: OfferedT
 
 
 async def read_secret(
-    api: KubeApi, namespace: str, name: str, keys: Iterable[str], to: OfferedTo
+    api: KubeApi,
+    namespace: str,
+    name: str,
+    keys: Iterable[str],
+    to: OfferedTo,
+    *,
+    optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the values of ``keys`` as text, all of them. Raises :class:`SecretProblem`."""
+    """Return the values of ``keys`` as text, all of them except missing ``optional`` ones.
+
+    Raises :class:`SecretProblem`.
+    """
     try:
         secret = await offered_secret(api, namespace, name, to)
     except KubeError as error:
         raise SecretProblem(f"Secret {name} cannot be read: {error}") from error
     data = secret.get("data") or {}
-    return {key: _decoded(data, name, key) for key in keys}
+    # An optional key that exists must be valid, too.
+    present = [key for key in keys if key in data or key not in optional]
+    return {key: _decoded(data, name, key) for key in present}
 
 
 def _decoded(data: dict[str, str], secret: str, key: str) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 
 from tidemark.export_job import Hidden, OptionPlace, Order
 from tidemark.reasons import Reason
+from tidemark.tier.stores.config import OPTIONAL_CREDENTIALS, settings_of
+from tidemark.tier.stores.s3_config import S3Config
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.external_listeners import text_of
 from tidemark_operator.controller.state.export_values import (
@@ -50,13 +52,14 @@ BOOTSTRAP = "bootstrap"
 #: Brokers in a job's bootstrap list: one of them is enough to find the others.
 BOOTSTRAP_MAX = 8
 LETTERS_SUFFIX = "_dead_letters"
-_ACCESS_KEY, _SECRET_KEY = "accessKeyId", "secretAccessKey"
 #: Keys of a User's Secret, by the option of the source that names their file.
 _CERTIFICATE = {
     "kafka.ssl.certificate.location": "user.crt",
     "kafka.ssl.key.location": "user.key",
 }
 _CA = "kafka.ssl.ca.location"
+#: Key of a Secret with the certificates of authorities.
+_CA_KEY = "ca.crt"
 _PASSWORD = "password"
 #: File name of a schema, from which the job derives the schema's format.
 _DEFINITIONS = {
@@ -166,11 +169,18 @@ class _Unusable(Exception):
         self.waits = waits
 
 
-def desired_job(body: Json, around: Surroundings, *, image: str) -> DesiredJob | Problem:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobDefaults:
+    """Settings of jobs whose Export has none; "": none here either."""
+
+    image: str = ""
+    service_account: str = ""
+
+
+def desired_job(body: Json, around: Surroundings, defaults: JobDefaults) -> DesiredJob | Problem:
     """Return the job that an Export describes at present, or the problem that prevents it.
 
-    ``around``: the Topic, brokers and Users that it refers to. ``image``: used if the Export names
-    none.
+    ``around``: the Topic, brokers and Users that it refers to.
     """
     export = Export.parse(body)
     job = export.spec.job
@@ -182,7 +192,11 @@ def desired_job(body: Json, around: Surroundings, *, image: str) -> DesiredJob |
     # The Export's conditions show the problem.
     except _Unusable as error:
         return Problem(reason=Reason.SOURCE_UNUSABLE, message=str(error), waits=error.waits)
-    pod = job.dump() if job is not None else {}
+    preset = {"image": defaults.image, "serviceAccountName": defaults.service_account}
+    pod = {
+        **{name: text for name, text in preset.items() if text},
+        **(job.dump() if job is not None else {}),
+    }
     return DesiredJob(
         order=Order(
             source=made.source,
@@ -197,7 +211,7 @@ def desired_job(body: Json, around: Surroundings, *, image: str) -> DesiredJob |
         ),
         variables=tuple(made.variables),
         files=tuple(made.files),
-        job={"image": image, **pod} if image else pod,
+        job=pod,
         source=export.spec.source.dump() if export.spec.source else {},
         # A change of the bootstrap servers does not restart a running job.
         changing=frozenset({BOOTSTRAP}),
@@ -256,11 +270,20 @@ class _Order:
             "region": s3.region,
             "buckets": ",".join(s3.buckets),
             "prefix": s3.prefix,
+            **{name: str(value) for name, value in settings_of(storage.dump()).items()},
         }
         self.source |= {name: text for name, text in options.items() if text}
+        if s3.ca_secret_ref is not None:
+            ref = SecretKeyRef(name=s3.ca_secret_ref.name, key=_CA_KEY)
+            self._file(OptionPlace.SOURCE, S3Config.ca_option, ref)
+        # Without a Secret, the job uses the identity of its own pod.
+        if s3.credentials_secret_ref is None:
+            return
         # Credentials never go into the order itself, only their variables.
-        for name in (_ACCESS_KEY, _SECRET_KEY):
-            self._hide(OptionPlace.SOURCE, name, s3.credentials_secret_ref.name, name)
+        secret = s3.credentials_secret_ref.name
+        for name in S3Config.credential_names:
+            optional = name in OPTIONAL_CREDENTIALS
+            self._hide(OptionPlace.SOURCE, name, secret, name, optional=optional)
 
     def read_brokers(self) -> None:
         """Set the brokers' addresses and the job's authentication, if the job reads from brokers.
@@ -359,10 +382,14 @@ class _Order:
         for value in values:
             self._hide(place, value.name, value.secret_key_ref.name, value.secret_key_ref.key)
 
-    def _hide(self, place: OptionPlace, name: str, secret: str, key: str) -> None:
+    def _hide(
+        self, place: OptionPlace, name: str, secret: str, key: str, *, optional: bool = False
+    ) -> None:
         variable = f"TIDEMARK_SECRET_{len(self.variables)}"
-        self.hidden.append(Hidden(place=place, name=name, variable=variable))
-        self.variables.append(SecretVariable(variable=variable, secret=secret, key=key))
+        self.hidden.append(Hidden(place=place, name=name, variable=variable, optional=optional))
+        self.variables.append(
+            SecretVariable(variable=variable, secret=secret, key=key, optional=optional)
+        )
 
     def _file(self, place: OptionPlace, option: str, ref: SecretKeyRef) -> None:
         self.files.append(SecretFile(place=place, option=option, secret=ref.name, key=ref.key))

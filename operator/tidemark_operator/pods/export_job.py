@@ -9,7 +9,7 @@ the API server.
 import dataclasses
 
 from tidemark.export_job import ORDER_VARIABLE
-from tidemark_operator.controller.state.export_values import DesiredJob, SecretFile
+from tidemark_operator.controller.state.export_values import DesiredJob, SecretFile, SecretVariable
 from tidemark_operator.pods.identity import (
     EXPORT,
     Json,
@@ -110,7 +110,6 @@ def _pod(job: ExportJob, desired: DesiredJob) -> Json:
         {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": GRACE_S,
-            "serviceAccountName": job.service_account_name,
         },
     )
 
@@ -125,10 +124,7 @@ def _container(
         "env": [
             {"name": ORDER_VARIABLE, "value": _literal(desired.ordered(paths).to_json())},
             *(
-                {
-                    "name": variable.variable,
-                    "valueFrom": {"secretKeyRef": {"name": variable.secret, "key": variable.key}},
-                }
+                {"name": variable.variable, "valueFrom": {"secretKeyRef": _key_ref(variable)}}
                 for variable in desired.variables
             ),
         ],
@@ -152,6 +148,11 @@ def _container(
             ),
         ],
     }
+
+
+def _key_ref(variable: SecretVariable) -> Json:
+    optional = {"optional": True} if variable.optional else {}
+    return {"name": variable.secret, "key": variable.key, **optional}
 
 
 def _literal(json_text: str) -> str:

@@ -76,6 +76,7 @@ def pod_spec(pod: BrokerPod | ExportJob, container: Json, volumes: list[Json], o
         "tolerations": [toleration.dump() for toleration in pod.tolerations],
         "affinity": pod.affinity,
         "priorityClassName": pod.priority_class_name,
+        "serviceAccountName": pod.service_account_name,
         **own,
     }
     return {

@@ -39,7 +39,12 @@ from tidemark_operator.kube.secrets import (
     offered_secret,
 )
 from tidemark_operator.objects.export_policy import refusal
-from tidemark_operator.objects.exports import Surroundings, desired_job, export_info
+from tidemark_operator.objects.exports import (
+    JobDefaults,
+    Surroundings,
+    desired_job,
+    export_info,
+)
 from tidemark_operator.objects.users import user_info
 from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.services import ReconcilerServices
@@ -125,7 +130,8 @@ class ExportReconciler:
         if services.jobs.in_pods and not image and not job.get("image"):
             return Problem(reason=Reason.IMAGE_MISSING, message=NO_IMAGE)
         around = self._surroundings(topic)
-        found = desired_job(body, around, image=image)
+        defaults = JobDefaults(image=image, service_account=services.export_service_account)
+        found = desired_job(body, around, defaults)
         if isinstance(found, DesiredJob):
             return await self._refused(export, body, around.cluster) or found
         return found

@@ -24,10 +24,18 @@ from tidemark.tier.maintenance.audit_record import AuditUnreadable, read_record
 from tidemark.tier.maintenance.sweep_lease import SweepLease
 from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import open_store
-from tidemark.tier.stores.config import credential_names, ensure_place, from_json, location_of
+from tidemark.tier.stores.config import (
+    OPTIONAL_CREDENTIALS,
+    credential_names,
+    ensure_place,
+    from_json,
+    location_of,
+    settings_of,
+)
 from tidemark.tier.stores.config_fields import InvalidConfig
 from tidemark.tier.stores.endpoint import S3Endpoint, hands_out_credentials
 from tidemark.tier.stores.objects import ObjectStore, StoreError, StoreUnavailable
+from tidemark.tier.stores.s3_config import S3Config
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.state.model import Audits
 from tidemark_operator.kube.client import KubeApi
@@ -38,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CHECK_TIMEOUT_S = 30.0
+#: Key of a Secret with the certificates of authorities.
+CA_KEY = "ca.crt"
 
 
 class RemoteStorageProblem(Exception):
@@ -72,20 +82,26 @@ def credentials_secret(spec: Mapping[str, Any]) -> str:
 async def resolve(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> str:
     """Return the JSON for the brokers, with the Secret's credentials.
 
-    Raises :class:`RemoteStorageProblem`.
+    Without a Secret, brokers use the identity of their own pods. Raises
+    :class:`RemoteStorageProblem`.
     """
     ((kind, fields),) = (location_of(spec) or {}).items()
-    names = credential_names(spec)
-    keys = await _credentials(api, namespace, spec[kind], names) if names else {}
-    return json.dumps({kind: {**fields, **keys}}, sort_keys=True)
+    name, names = credentials_secret(spec), credential_names(spec)
+    keys = await _credentials(api, namespace, name, names) if name else {}
+    trusted = str((spec[kind].get("caSecretRef") or {}).get("name") or "")
+    if trusted:
+        certificates = await _credentials(api, namespace, trusted, (CA_KEY,))
+        keys[S3Config.ca_name] = certificates[CA_KEY]
+    return json.dumps({kind: {**fields, **settings_of(spec), **keys}}, sort_keys=True)
 
 
 async def _credentials(
-    api: KubeApi, namespace: str, section: Mapping[str, Any], names: Sequence[str]
+    api: KubeApi, namespace: str, name: str, names: Sequence[str]
 ) -> dict[str, str]:
     try:
-        name = section["credentialsSecretRef"]["name"]
-        return await read_secret(api, namespace, name, names, OfferedTo.CLUSTER)
+        return await read_secret(
+            api, namespace, name, names, OfferedTo.CLUSTER, optional=OPTIONAL_CREDENTIALS
+        )
     except SecretProblem as problem:
         raise RemoteStorageProblem(str(problem)) from problem
 

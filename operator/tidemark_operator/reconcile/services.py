@@ -58,7 +58,7 @@ class ReconcilerServices(TermServices):
     """Services of a term with Tidemark's own brokers.
 
     Commits change ``state``, answers of brokers change ``deletions``. ``jobs`` runs those of
-    Exports. ``export_image``, ``allowed_endpoints``, ``controller_addresses``: see the settings.
+    Exports. ``export_image`` and the fields after it: see the settings.
     """
 
     engine: OwnBrokers
@@ -67,6 +67,7 @@ class ReconcilerServices(TermServices):
     client_certificates: ClientCertificates
     jobs: JobRunner
     export_image: str = ""
+    export_service_account: str = ""
     allowed_endpoints: frozenset[str] = frozenset()
     controller_addresses: str = ""
     deletions: Deletions = dataclasses.field(default_factory=Deletions)

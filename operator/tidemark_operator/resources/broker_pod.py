@@ -204,6 +204,8 @@ class BrokerPod(SpecModel):
     image: ImageName
     image_pull_policy: PullPolicy | None = None
     image_pull_secrets: ImagePullSecrets = ()
+    service_account_name: ObjectName | None = None
+    """ServiceAccount for cloud workload identity. No API token is mounted."""
     storage: PodStorage
     chunk_cache: PodChunkCache | None = None
     """Cache on disk for data that consumers read from the remote storage. Unset: no such cache,

@@ -87,12 +87,49 @@ Url = Annotated[
 ]
 
 
+RoleArn = Annotated[
+    str, Field(max_length=2048, pattern=r"^arn:[a-z0-9-]+:iam::[^:\s]*:role/\S{1,512}$")
+]
+StorageClass = Annotated[
+    str,
+    Field(max_length=64, pattern="^[A-Z][A-Z0-9_]*$"),
+    KubernetesSchema(
+        Rule(
+            rule="!(self in ['GLACIER', 'DEEP_ARCHIVE'])",
+            message="objects of this class cannot be read at once. Use GLACIER_IR or another class",
+        )
+    ),
+]
+
+
+class S3Encryption(enum.StrEnum):
+    """Encryption of objects by the service, with keys of S3 or of KMS."""
+
+    SSE_S3 = "SSE-S3"
+    SSE_KMS = "SSE-KMS"
+
+
+class S3Addressing(enum.StrEnum):
+    """Place of the bucket's name in a URL."""
+
+    PATH = "path"
+    VIRTUAL_HOST = "virtualHost"
+
+
 class S3Storage(SpecModel):
     """Storage on an S3-compatible service."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="!has(self.kmsKeyId) || (has(self.encryption) && self.encryption == 'SSE-KMS')",
+            message="kmsKeyId needs encryption SSE-KMS",
+            field_path=".kmsKeyId",
+        ),
+    )
+
     endpoint: Url | None = None
     """URL of the S3 service. Default: AWS in the given region."""
-    region: Annotated[str, Field(min_length=1, max_length=64)]
+    region: Annotated[str, Field(min_length=1, max_length=64, pattern="^[A-Za-z0-9-]+$")]
     buckets: Annotated[
         tuple[Bucket, ...], Field(min_length=1, max_length=16), KubernetesSchema(**SET)
     ]
@@ -102,8 +139,25 @@ class S3Storage(SpecModel):
     create_buckets: bool | None = None
     """Create missing buckets. The first bucket of a store in use is never created again. Default:
     false, so a missing bucket is an error."""
-    credentials_secret_ref: SecretRef
-    """Secret with the keys accessKeyId and secretAccessKey."""
+    credentials_secret_ref: SecretRef | None = None
+    """Secret with the keys accessKeyId and secretAccessKey, and sessionToken for temporary ones.
+    Unset: operator, brokers and Exports use the identity of their own pods on AWS."""
+    ca_secret_ref: SecretRef | None = None
+    """Secret whose key ca.crt has the CA certificates of the service. Default: the system's
+    certificate authorities only."""
+    role_arn: RoleArn | None = None
+    """Role that is assumed with these credentials."""
+    encryption: S3Encryption | None = None
+    """Encryption of new objects by the service: SSE-S3, or SSE-KMS with a key of KMS. Default: that
+    of the bucket."""
+    kms_key_id: Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^\S+$")] | None = None
+    """Key of KMS, by id or ARN. Default: the key that AWS manages for S3."""
+    storage_class: StorageClass | None = None
+    """Storage class of new segments, such as STANDARD_IA. Metadata stays in the bucket's own.
+    Default: that of the bucket."""
+    addressing: S3Addressing | None = None
+    """Place of the bucket's name in a URL: path, or virtualHost. Default: path with an endpoint,
+    virtualHost at AWS."""
 
 
 class FilesystemStorage(SpecModel):

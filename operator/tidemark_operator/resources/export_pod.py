@@ -100,7 +100,8 @@ class ExportJob(SpecModel):
     image_pull_policy: PullPolicy | None = None
     image_pull_secrets: ImagePullSecrets = ()
     service_account_name: ObjectName | None = None
-    """ServiceAccount for cloud workload identity. No API token is mounted."""
+    """ServiceAccount for cloud workload identity. No API token is mounted. Default:
+    exports.serviceAccount of the operator."""
     cores: Annotated[int | None, Field(ge=1, le=CORES_MAX), KubernetesSchema(format="int32")] = None
     """Number of parallel tasks. Default: 2."""
     resources: PodResources | None = None

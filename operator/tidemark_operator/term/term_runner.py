@@ -305,6 +305,7 @@ class TermRunner:
             client_certificates=client_certificates,
             jobs=self._jobs_of(api),
             export_image=self._settings.export_image,
+            export_service_account=self._settings.export_service_account,
             allowed_endpoints=self._settings.allowed_endpoints,
             controller_addresses=self._settings.controller_addresses,
             leads=self._leads,

@@ -46,6 +46,7 @@ EVERYTHING: dict[str, Any] = ON_S3 | {
     "brokerPods": {
         "enabled": True,
         "listeners": {"OUTSIDE": {"port": 9093, "protocol": "SASL_SSL", "tlsSecret": "shown"}},
+        "serviceAccount": {"create": True, "annotations": {"example.test/role": "brokers"}},
         "config": {"controlled.shutdown.max.ms": "20000"},
         "storage": {"size": "1Ti", "className": "fast"},
         "chunkCache": {"size": "50Gi"},
@@ -56,7 +57,10 @@ EVERYTHING: dict[str, Any] = ON_S3 | {
     },
     "image": {"repository": "registry.example/tidemark", "digest": f"sha256:{'0' * 64}"},
     "imagePullSecrets": [{"name": "registry"}],
-    "exports": {"image": {"repository": "registry.example/pipeline", "tag": "1"}},
+    "exports": {
+        "image": {"repository": "registry.example/pipeline", "tag": "1"},
+        "serviceAccount": {"create": True, "name": "jobs", "annotations": {"example.test/l": "m"}},
+    },
     "operator": {
         "replicas": 3,
         "logLevel": "DEBUG",
@@ -625,6 +629,33 @@ def test_export_jobs_are_reachable_by_operator_and_metrics(
         if item.startswith("--export-image")
     ]
     assert argument == "--export-image=registry.example/pipeline:1"
+
+
+def test_accounts_for_cloud_identities_are_annotated_and_used(tmp_path: Path) -> None:
+    objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    accounts = {
+        body["metadata"]["name"]: body["metadata"].get("annotations")
+        for body in of_kind(objects, "ServiceAccount")
+    }
+    assert accounts["tidemark-brokers"] == {"example.test/role": "brokers"}
+    assert accounts["jobs"] == {"example.test/l": "m"}
+    # A token of the API server is mounted in neither, and no role is bound to them.
+    bound = [
+        subject["name"] for body in of_kind(objects, "RoleBinding") for subject in body["subjects"]
+    ]
+    assert not {"tidemark-brokers", "jobs"} & set(bound)
+    pod = objects_of(objects, "broker-1").stateful_set["spec"]["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (
+        "tidemark-brokers",
+        False,
+    )
+    operator = named(objects, "StatefulSet", "tidemark-operator")["spec"]["template"]["spec"]
+    assert "--export-service-account=jobs" in operator["containers"][0]["args"]
+    # Without these values, pods have the namespace's default account.
+    plain = Helm(tmp_path).template(CHART, IN_PODS, namespace="home")
+    assert len(of_kind(plain, "ServiceAccount")) == 1
+    pod = objects_of(plain, "broker-1").stateful_set["spec"]["template"]["spec"]
+    assert "serviceAccountName" not in pod
 
 
 def test_each_right_of_the_operator_has_a_chapter(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.aws import forget_providers
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import TieredHost
@@ -165,6 +167,33 @@ async def test_wrong_secret_key_is_reported_and_recovers(
     host.store = {"s3": s3}
     await host.apply()
     await all_is_well(host, 600)
+
+
+async def test_broker_without_an_identity_reports_the_sources_and_recovers(
+    make_host: MakeHost, s3: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    forget_providers()
+    host = make_host()
+    keyless = {name: s3[name] for name in ("endpoint", "region", "buckets", "prefix")}
+    host.store = {"s3": keyless}
+    await host.apply()
+    await host.produce(300)
+    await unavailable(
+        host, "StoreCredentialsMissing", "AWS_ACCESS_KEY_ID is not set", "web identity", "container"
+    )
+    # The pod gets an identity, without a change of the Cluster.
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3["accessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3["secretAccessKey"])
+    await host.produce(300)
+    await all_is_well(host, 600)
+    # What the controller sends has no key. The host is closed with the keys of the test.
+    assert s3["secretAccessKey"] not in json.dumps(host.store)
+    host.store = {"s3": s3}
+    await host.apply()
+    forget_providers()
 
 
 async def test_unreachable_endpoint_is_reported_and_recovers(

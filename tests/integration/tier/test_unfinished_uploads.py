@@ -17,10 +17,10 @@ from tidemark.tier.metadata.head import new_head
 from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tier.open import open_tier
 from tidemark.tier.stores import s3_requests
+from tidemark.tier.stores.http_exchange import HttpResponse
 from tidemark.tier.stores.objects import StoreUnavailable, UnfinishedUpload
 from tidemark.tier.stores.s3 import S3Store
 from tidemark.tier.stores.s3_config import S3Config
-from tidemark.tier.stores.s3_requests import S3Response
 from tidemark.tiering import Tiering, TieringState
 
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
@@ -106,7 +106,7 @@ def test_pages_of_uploads_are_followed(config: S3Config, monkeypatch: pytest.Mon
     ids = {begin_upload(config, f"data/{number}.log") for number in range(5)}
     real = s3_requests.send
 
-    def send(*args: Any) -> S3Response:
+    def send(*args: Any) -> HttpResponse:
         *others, query = args
         # MinIO returns up to 1,000 per page; two make it paginate.
         return real(*others, {**query, "max-uploads": "2"})

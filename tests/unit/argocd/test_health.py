@@ -55,6 +55,7 @@ VERDICTS = {
         "RemoteObjectMissing Fenced TopicDeleted RemoteLogError RemoteStorageNotConfigured "
         "RemoteStorageNotVerified InvalidRemoteStorage WrongStore BucketMissing "
         "BucketNotConfigured ForeignCustomMetadata StoreAccessDenied StoreFull "
+        "StoreCredentialsMissing "
         "StorePermissionDenied StoreNotAFile StoreInputOutputError RemoteStorageUnavailable "
         "StoreNotS3 StoreUnreachable StoreWithoutETags StoreError StoreDirectoryMissing "
         "StoreWithoutConditionalWrites StoreNotImplemented StoreRefusesDeletes "

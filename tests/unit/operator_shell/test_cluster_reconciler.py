@@ -1,6 +1,7 @@
 """The Cluster on a fake API server: its remote storage is persisted before a broker receives it."""
 
 import base64
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,22 @@ async def test_credentials_are_read_from_the_secret_and_its_problems_are_reporte
     world.server.create("user", SECRET, NAMESPACE, body)
     await reconciler.reconcile(MAIN)
     assert "has no key secretAccessKey" in world.services.state.cluster.storage_problem
+
+
+async def test_without_a_secret_brokers_receive_no_keys(world: ShellWorld) -> None:
+    """Brokers use the identity of their own pods. A Secret with temporary keys has a token."""
+    api = world.services.client.api
+    settings = {"roleArn": "arn:aws:iam::1:role/r", "encryption": "SSE-S3"}
+    plain = {name: S3["s3"][name] for name in ("endpoint", "region", "buckets")}
+    text = await remote_storage.resolve(
+        api, NAMESPACE, {"s3": {**plain, **settings, "createBuckets": True}}
+    )
+    assert json.loads(text) == {"s3": {**plain, **settings}}
+    keys = {"accessKeyId": "me", "secretAccessKey": "secret", "sessionToken": "token"}
+    meta = {"name": "keys", "annotations": {OFFERED_ANNOTATION: "Cluster"}}
+    data = {name: base64.b64encode(value.encode()).decode() for name, value in keys.items()}
+    world.server.create("user", SECRET, NAMESPACE, {"metadata": meta, "data": data})
+    assert json.loads(await remote_storage.resolve(api, NAMESPACE, S3)) == {"s3": {**plain, **keys}}
 
 
 async def test_the_accepted_store_is_known_before_the_first_push_to_a_broker(

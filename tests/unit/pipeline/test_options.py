@@ -47,15 +47,37 @@ def test_bad_options_name_the_remedy(changes: dict[str, str], message: str) -> N
 
 def test_s3_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"topic": "t", "endpoint": "http://s3", "buckets": "abc,abd"}
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
-    with pytest.raises(OptionError, match="AWS_ACCESS_KEY_ID"):
-        parse(options)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    # Without keys, each process of the job has its own identity.
+    storage = parse(options).storage
+    assert isinstance(storage, S3Config)
+    assert storage.keys is None
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     storage = parse(options).storage
     assert isinstance(storage, S3Config)
     assert (storage.access_key_id, storage.buckets) == ("key", ("abc", "abd"))
     assert "secret" not in repr(storage).replace("secretAccessKey", "")
+
+
+def test_a_session_token_belongs_to_the_keys_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    buckets = {"topic": "t", "buckets": "abc"}
+    for options, token in ((buckets, "token"), ({**S3_OPTIONS, "topic": "t"}, "")):
+        storage = parse(options).storage
+        assert isinstance(storage, S3Config)
+        assert storage.session_token == token
+
+
+def test_buckets_without_an_endpoint_are_on_aws() -> None:
+    options = {"topic": "t", "buckets": "abc", "region": "eu-west-1"}
+    storage = parse({**options, "roleArn": "arn:aws:iam::1:role/r"}).storage
+    assert isinstance(storage, S3Config)
+    assert storage.role_arn == "arn:aws:iam::1:role/r"
+    assert storage.address("abc").origin == "https://abc.s3.eu-west-1.amazonaws.com"
 
 
 def test_options_are_passed_to_executors() -> None:

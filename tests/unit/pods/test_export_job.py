@@ -9,11 +9,13 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE
 from tidemark.export_job import ORDER_VARIABLE, OptionPlace, Order
+from tidemark.tier.stores.config import from_options
+from tidemark.tier.stores.s3_config import S3Config
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.state.export_values import DesiredJob, Problem
 from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.controller.state.users import UserInfo
-from tidemark_operator.objects.exports import Surroundings, bootstrap, desired_job
+from tidemark_operator.objects.exports import JobDefaults, Surroundings, bootstrap, desired_job
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
@@ -65,7 +67,7 @@ def surroundings(**fields: Any) -> Surroundings:
 
 
 def job_of(made: dict[str, Any], **around: Any) -> DesiredJob:
-    found = desired_job(made, surroundings(**around), image="pipeline:1")
+    found = desired_job(made, surroundings(**around), JobDefaults(image="pipeline:1"))
     assert isinstance(found, DesiredJob), found
     return found
 
@@ -112,6 +114,35 @@ def test_the_job_receives_the_topics_location_and_its_credentials() -> None:
         "name": "tier",
         "key": "secretAccessKey",
     }
+
+
+def test_tier_without_a_secret_is_read_with_the_identity_of_the_pod() -> None:
+    s3 = {"region": "eu", "buckets": ["one"], "roleArn": "arn:aws:iam::1:role/r"}
+    cluster = Cluster.parse({"spec": {"remoteStorage": {"s3": s3}}})
+    found = desired_job(
+        body(), surroundings(cluster=cluster), JobDefaults(image="i", service_account="exports")
+    )
+    assert isinstance(found, DesiredJob)
+    assert found.order.source["roleArn"] == "arn:aws:iam::1:role/r"
+    assert not [item for item in found.order.hidden if item.place is OptionPlace.SOURCE]
+    spec = export_job(RUN, found)["spec"]["template"]["spec"]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("exports", False)
+    # The job recognizes the tier by these options.
+    assert isinstance(from_options(found.order.source, {}), S3Config)
+
+
+def test_session_token_of_the_tiers_secret_is_optional() -> None:
+    decoded = order(body())
+    (token,) = (item for item in decoded.hidden if item.name == "sessionToken")
+    assert variables(body())[token.variable] == {
+        "name": "tier",
+        "key": "sessionToken",
+        "optional": True,
+    }
+    environment = {item.variable: "x" for item in decoded.hidden}
+    assert decoded.revealed(environment).source["sessionToken"] == "x"
+    del environment[token.variable]
+    assert "sessionToken" not in decoded.revealed(environment).source
 
 
 def test_order_has_every_field_of_table_and_job() -> None:
@@ -324,7 +355,7 @@ def test_a_few_of_many_brokers_are_named() -> None:
 
 
 def test_missing_source_is_a_problem_that_waits() -> None:
-    found = desired_job(body(), surroundings(brokers=()), image="i")
+    found = desired_job(body(), surroundings(brokers=()), JobDefaults(image="i"))
     assert isinstance(found, Problem)
     assert dataclasses.replace(found, message="") == Problem(
         reason="SourceUnusable", message="", waits=True

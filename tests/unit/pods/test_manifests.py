@@ -56,6 +56,12 @@ def test_selecting_labels_cannot_be_overridden() -> None:
     assert (labels["app.kubernetes.io/instance"], labels["team"]) == ("main", "a")
 
 
+def test_pod_has_the_account_of_its_manifest_and_no_token() -> None:
+    spec = template(serviceAccountName="brokers")["spec"]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("brokers", False)
+    assert "serviceAccountName" not in template()["spec"]
+
+
 def test_signal_during_startup_ends_the_broker() -> None:
     """Process 1 of a namespace ignores signals before it has a handler."""
     assert template()["spec"]["shareProcessNamespace"] is True

@@ -98,6 +98,8 @@ TAKEN = {
         "TierIntegrity": "integration/remote_log/test_damaged_objects.py::"
         "test_deleting_damaged_records_clears_the_status",
         "StoreAccessDenied": _FAULTS + "test_wrong_secret_key_is_reported_and_recovers",
+        "StoreCredentialsMissing": _FAULTS
+        + "test_broker_without_an_identity_reports_the_sources_and_recovers",
         "StoreUnreachable": _FAULTS + "test_unreachable_endpoint_is_reported_and_recovers",
         "StoreDirectoryMissing": _FAULTS + "test_folder_that_disappears_and_returns",
         "WrongStore": _FAULTS + "test_another_empty_folder_is_not_an_empty_tier",

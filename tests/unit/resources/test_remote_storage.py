@@ -6,6 +6,7 @@ The API server would silently drop an unknown kind or field.
 import pytest
 
 from tidemark.tier.stores.config import KINDS, RemoteStorage
+from tidemark.tier.stores.s3_config import S3Config
 from tidemark_operator.resources import cluster
 from tidemark_operator.resources.crdgen import structural_schema
 
@@ -21,7 +22,8 @@ def _kinds(*path: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_manifest_has_the_fields_of_each_kind(kind: type[RemoteStorage]) -> None:
     secret = {"credentialsSecretRef"} if kind.credential_names else set()
-    names = {*kind.location_names, *kind.instruction_names, *secret}
+    secret |= {"caSecretRef"} if kind is S3Config else set()
+    names = {*kind.location_names, *kind.setting_names, *kind.instruction_names, *secret}
     assert _kinds("spec", "remoteStorage")[kind.kind] == names
 
 

@@ -18,6 +18,7 @@ _POD = ("imagePullSecrets[]", "listeners[].tlsSecretRef")
 FIELDS = {
     "Cluster": {
         "remoteStorage.s3.credentialsSecretRef",
+        "remoteStorage.s3.caSecretRef",
         "engine.kafka.tls.caSecretRef",
         "engine.kafka.tls.certificateSecretRef",
         "engine.kafka.sasl.credentialsSecretRef",

@@ -27,16 +27,30 @@ S3 = {
     "accessKeyId": "key",
     "secretAccessKey": "hidden",
 }
+SETTINGS = {
+    "roleArn": "arn:aws:iam::123456789012:role/tier",
+    "encryption": "SSE-KMS",
+    "kmsKeyId": "key",
+    "storageClass": "STANDARD_IA",
+    "addressing": "virtualHost",
+}
 
 
 class TestConfig:
     def test_both_kinds_round_trip(self) -> None:
-        for text in (json.dumps({"s3": S3}), json.dumps({"filesystem": {"path": "/srv/tier"}})):
-            assert to_json(from_json(text)) == text
+        keyless = {name: value for name, value in S3.items() if not name.endswith(("Id", "Key"))}
+        for config in (
+            {"s3": S3},
+            {"s3": {**S3, "sessionToken": "token"}},
+            {"s3": {**keyless, **SETTINGS}},
+            {"filesystem": {"path": "/srv/tier"}},
+        ):
+            assert json.loads(to_json(from_json(json.dumps(config)))) == config
 
     def test_secrets_are_not_shown(self) -> None:
         # Configurations appear in log lines and tracebacks.
-        assert "hidden" not in repr(from_json(json.dumps({"s3": S3})))
+        config = from_json(json.dumps({"s3": {**S3, "sessionToken": "hidden"}}))
+        assert "hidden" not in repr(config)
 
     def test_aws_needs_no_endpoint(self) -> None:
         fields = {key: S3[key] for key in ("buckets", "accessKeyId", "secretAccessKey")}
@@ -64,12 +78,36 @@ class TestConfig:
             ({"s3": {**S3, "endpoint": "host:9000"}}, "must be http://host:port"),
             ({"s3": {**S3, "accessKeyId": ""}}, r"s3\.accessKeyId is missing"),
             ({"s3": {**S3, "region": 5}}, r"s3\.region must be a text"),
+            # The region becomes part of a host name.
+            ({"s3": {**S3, "region": "x.example/"}}, r"s3\.region must be letters"),
+            ({"s3": {**S3, "roleArn": "tier"}}, r"s3\.roleArn must be the ARN of a role"),
+            ({"s3": {**S3, "encryption": "AES"}}, r"s3\.encryption must be SSE-S3 or SSE-KMS"),
+            ({"s3": {**S3, "kmsKeyId": "k"}}, r"s3\.kmsKeyId needs s3\.encryption SSE-KMS"),
+            ({"s3": {**S3, "storageClass": "GLACIER"}}, "cannot be read at once"),
+            ({"s3": {**S3, "addressing": "host"}}, "must be path or virtualHost"),
+            ({"s3": {"buckets": ["one"], "sessionToken": "t"}}, r"s3\.accessKeyId is missing"),
         ],
     )
     def test_invalid_configurations_are_rejected(self, fields: object, message: str) -> None:
         text = fields if isinstance(fields, str) else json.dumps(fields)
         with pytest.raises(InvalidConfig, match=message):
             from_json(text)
+
+    def test_a_bucket_is_in_the_path_or_in_the_host(self) -> None:
+        def address(**fields: str) -> tuple[str, str]:
+            return S3Config(buckets=("one",), **fields).address("one")
+
+        assert address(endpoint="http://s3:9000/") == ("http://s3:9000", "/one")
+        host = {"endpoint": "https://s3.test", "addressing": "virtualHost"}
+        assert address(**host) == ("https://one.s3.test", "")
+        assert address(region="eu-west-1") == ("https://one.s3.eu-west-1.amazonaws.com", "")
+        assert address(region="cn-north-1", addressing="path") == (
+            "https://s3.cn-north-1.amazonaws.com.cn",
+            "/one",
+        )
+        # Checks of an endpoint are made of the hosts that requests are sent to.
+        (endpoint,) = S3Config(buckets=("one",), **host).endpoints()
+        assert endpoint.host == "one.s3.test"
 
     def test_opening_a_tier_makes_no_request(self) -> None:
         # Nothing listens at this endpoint.

@@ -24,7 +24,7 @@ from obstore import exceptions
 from tidemark.reasons import Reason
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, PutResult, UpdateVersion
+    from obstore import Attributes, ObjectMeta, PutResult, UpdateVersion
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Bucket
 
@@ -60,7 +60,8 @@ _REFUSED_IN_A_ROW_MAX = 100
 _OF_ONE_KEY = frozenset(
     {Reason.STORE_ERROR, Reason.STORE_ACCESS_DENIED, Reason.STORE_NOT_IMPLEMENTED}
 )
-_CODE = re.compile(r"<Code>(\w+)</Code>")
+#: Codes of a key management service have dots (AWS) or colons (MinIO).
+_CODE = re.compile(r"<Code>([\w.:]+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _Result = TypeVar("_Result")
 
@@ -98,14 +99,19 @@ class BucketStore:
     """One bucket of a cloud.
 
     ``open_bucket``: opens it with a time limit in seconds for each request. ``where``: location for
-    messages, without credentials.
+    messages, without credentials. ``stream_attributes``: of objects that are uploaded from parts.
     """
 
     def __init__(
-        self, dialect: Dialect, open_bucket: Callable[[int], "Bucket"], where: str
+        self,
+        dialect: Dialect,
+        open_bucket: Callable[[int], "Bucket"],
+        where: str,
+        stream_attributes: "Attributes | None" = None,
     ) -> None:
         self._dialect = dialect
         self._where = where
+        self._stream_attributes = stream_attributes
         self._bucket = open_bucket(REQUEST_S)
         # Parts of an upload need more time than other requests, and time-outs belong to a client.
         self._uploads = open_bucket(UPLOAD_S)
@@ -154,6 +160,7 @@ class BucketStore:
                     self._uploads,
                     path,
                     source,
+                    attributes=self._stream_attributes,
                     chunk_size=_PART_BYTES,
                     max_concurrency=_UPLOADS_AT_ONCE,
                 ),
@@ -373,7 +380,7 @@ def _translate(dialect: Dialect, where: str, key: str, error: Exception) -> Stor
     """
     # The server's own code decides first: ``obstore`` reports "not found" for a missing bucket,
     # too, and for every path of another kind of server.
-    answer = _answer_codes(error)
+    answer = answer_codes(error)
     trouble = next((t for t in dialect.advice if answer & t.answers), None)
     if trouble is not None:
         message = f"{where}: {trouble.advice}"
@@ -393,7 +400,7 @@ def _translate(dialect: Dialect, where: str, key: str, error: Exception) -> Stor
     return StoreUnavailable(message, reason=Reason.STORE_ERROR, retriable=True)
 
 
-def _answer_codes(error: Exception) -> frozenset[str]:
+def answer_codes(error: Exception) -> frozenset[str]:
     """Return the error code and the HTTP status that an error of ``obstore`` contains.
 
     ``obstore`` has them only in its text. The text also contains names of objects, so only patterns

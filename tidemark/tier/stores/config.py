@@ -4,7 +4,7 @@ The configuration is written in several places, always with the same names:
 
 * in a Cluster's ``spec.remoteStorage``, with a Secret's name instead of the credentials,
 * in its ``status.acceptedStorage`` as a *location*, without credentials,
-* in the JSON that the controller sends to brokers, with resolved credentials:
+* in the JSON that the controller sends to brokers, with resolved credentials, if there are any:
 
       {"filesystem": {"path": "/srv/tier"}}
       {"s3": {"endpoint": "http://...", "region": "us-east-1", "buckets": ["b1", "b2"],
@@ -12,8 +12,9 @@ The configuration is written in several places, always with the same names:
 
 * in the options of a Spark job, in one flat map.
 
-A kind has its names (``location_names``, ``credential_names``, ``instruction_names`` for further
-fields of a manifest, and the option by which a job selects it), ``parse``, ``from_options``,
+A kind has its names (``location_names``, ``credential_names``, ``setting_names`` for how requests
+are made, ``instruction_names`` for further fields of a manifest, and the option by which a job
+selects it), ``parse``, ``from_options``,
 ``endpoints``, ``fields`` and ``moved``. This module opens and checks stores.
 """
 
@@ -27,7 +28,7 @@ from tidemark.tier.stores.config_fields import InvalidConfig, required_text
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark.tier.stores.endpoint import S3Endpoint
 from tidemark.tier.stores.objects import NO_BUCKET, ObjectStore
-from tidemark.tier.stores.s3 import S3Store
+from tidemark.tier.stores.s3 import S3Store, ensure_buckets
 from tidemark.tier.stores.s3_config import S3Config
 
 
@@ -38,6 +39,7 @@ class FilesystemConfig:
     kind: ClassVar[str] = "filesystem"
     location_names: ClassVar[tuple[str, ...]] = ("path",)
     credential_names: ClassVar[tuple[str, ...]] = ()
+    setting_names: ClassVar[tuple[str, ...]] = ()
     instruction_names: ClassVar[tuple[str, ...]] = ()
     option: ClassVar[tuple[str, str]] = ("path", "a directory")
 
@@ -77,8 +79,14 @@ KINDS: Mapping[str, type[RemoteStorage]] = {kind.kind: kind for kind in get_args
 
 #: Names of the options by which a job locates a tier.
 OPTIONS = frozenset(
-    name for kind in KINDS.values() for name in (*kind.location_names, *kind.credential_names)
-)
+    name
+    for kind in KINDS.values()
+    for name in (*kind.location_names, *kind.credential_names, *kind.setting_names)
+) | {S3Config.ca_option}
+
+
+#: Keys of a Secret with credentials that may be missing: of temporary ones only.
+OPTIONAL_CREDENTIALS = frozenset({"sessionToken"})
 
 
 def from_json(text: str) -> RemoteStorage:
@@ -106,8 +114,11 @@ def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> Re
 
     Raises InvalidConfig.
     """
-    # The option with the location decides; credentials may come from the environment.
+    # The option with the location decides; credentials may come from the environment. Buckets
+    # without an endpoint are on AWS.
     chosen = [kind for kind in KINDS.values() if kind.option[0] in given]
+    if not chosen and "buckets" in given:
+        chosen = [S3Config]
     if len(chosen) != 1:
         choices = " or ".join(f"'{name}' ({what})" for name, what in _options())
         raise InvalidConfig(f"say where the tier is: either {choices}")
@@ -124,6 +135,12 @@ def location_of(spec: Mapping[str, object] | None) -> dict[str, dict[str, object
         return None
     kind, fields = _section({name: value for name, value in spec.items() if value})
     return {kind: {name: fields[name] for name in KINDS[kind].location_names if fields.get(name)}}
+
+
+def settings_of(spec: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of ``spec.remoteStorage`` that say how requests are made."""
+    kind, fields = _section({name: value for name, value in spec.items() if value})
+    return {name: fields[name] for name in KINDS[kind].setting_names if fields.get(name)}
 
 
 def credential_names(spec: Mapping[str, object]) -> tuple[str, ...]:
@@ -165,9 +182,6 @@ def ensure_place(config: RemoteStorage, *, create: bool, in_use: bool) -> None:
         case FilesystemConfig():
             return  # never made here: a file system that is not mounted must not look empty
         case S3Config():
-            # Imported late: only the extra ``operator`` has minio.
-            from tidemark.tier.stores.s3_buckets import ensure_buckets
-
             ensure_buckets(config, create=create, in_use=in_use)
         case _:
             assert_never(config)

@@ -1,19 +1,20 @@
 """The object store as a bucket of any S3 (MinIO is the reference).
 
 Most operations are those of :class:`BucketStore`. Deletes and unfinished uploads are S3's own,
-because ``obstore`` reports too little about them.
+because ``obstore`` reports too little about them. All requests use the same credentials.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from obstore.store import S3Store as _Bucket
 
 from tidemark.reasons import Reason
 
 if TYPE_CHECKING:
+    from obstore import Attributes
     from obstore.store import S3Config as _Config
 
 from tidemark.tier.stores.bucket import (
@@ -22,15 +23,18 @@ from tidemark.tier.stores.bucket import (
     BucketStore,
     Dialect,
     ErrorAdvice,
+    answer_codes,
     client_options,
     retry_config,
 )
-from tidemark.tier.stores.objects import UnfinishedUpload
-from tidemark.tier.stores.s3_config import S3Config
+from tidemark.tier.stores.objects import StoreUnavailable, UnfinishedUpload
+from tidemark.tier.stores.s3_config import SSE_KMS, SSE_S3, S3Config
+from tidemark.tier.stores.s3_credentials import provider_of
 from tidemark.tier.stores.s3_requests import (
     KEYS_AT_ONCE,
     BulkDeleteRefused,
     abort_upload,
+    create_bucket,
     delete_object,
     delete_objects,
     unfinished_uploads,
@@ -40,6 +44,10 @@ logger = logging.getLogger(__name__)
 
 #: Refusals after which this process no longer tries DeleteObjects.
 _REFUSALS_MAX = 3
+_ENCRYPTIONS = {SSE_S3: "AES256", SSE_KMS: "aws:kms"}
+#: Codes for temporary credentials that are no longer valid.
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_Result = TypeVar("_Result")
 
 
 class S3Store(BucketStore):
@@ -50,7 +58,12 @@ class S3Store(BucketStore):
         self._name = config.buckets[0] if bucket is None else bucket
         prefix = f", prefix {config.prefix}" if config.prefix else ""
         where = f"bucket {self._name} at {config.endpoint or 'AWS ' + config.region}{prefix}"
-        super().__init__(_S3, partial(_open, config, self._name), where)
+        # Metadata is read and replaced often: only segments have another class.
+        attributes: Attributes | None = (
+            {"Storage-Class": config.storage_class} if config.storage_class else None
+        )
+        super().__init__(_S3, partial(_open, config, self._name), where, attributes)
+        self._credentials = provider_of(config)
         self._refusals = 0
         self._deletes_singly = False
 
@@ -61,6 +74,18 @@ class S3Store(BucketStore):
     def abort(self, upload: UnfinishedUpload) -> None:
         """Drop the parts of an upload (AbortMultipartUpload)."""
         abort_upload(self._config, self._name, upload)
+
+    def _call(self, key: str, operation: Callable[[str], _Result]) -> _Result:
+        # Fetched here, ``obstore`` would report a failure of it in words of its own.
+        credentials = self._credentials.current()
+        try:
+            return super()._call(key, operation)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, Exception) and answer_codes(error.__cause__) & _EXPIRED:
+                self._credentials.reject(credentials)
+            # Credentials may have expired meanwhile: then this raises why there are no others.
+            self._credentials.current()
+            raise
 
     def _delete(self, path: str) -> None:
         delete_object(self._config, self._name, path)
@@ -80,25 +105,75 @@ class S3Store(BucketStore):
             return keys
 
 
+def ensure_buckets(config: S3Config, *, create: bool, in_use: bool) -> None:
+    """Check that every bucket exists, and create missing ones if ``create``.
+
+    The first has the metadata: it is never created for a store ``in_use``. Blocks; raises
+    StoreUnavailable.
+    """
+    for bucket in config.buckets:
+        if _exists(config, bucket):
+            continue
+        if in_use and bucket == config.buckets[0]:
+            raise _missing(f"bucket {bucket} does not exist any more")
+        if not create:
+            raise _missing(f"bucket {bucket} does not exist: make it, or set createBuckets: true")
+        _make(config, bucket)
+
+
+def _exists(config: S3Config, bucket: str) -> bool:
+    try:
+        S3Store(config, bucket).probe()
+    except StoreUnavailable as error:
+        if error.reason == Reason.BUCKET_MISSING:
+            return False
+        raise
+    return True
+
+
+def _make(config: S3Config, bucket: str) -> None:
+    try:
+        create_bucket(config, bucket)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"bucket {bucket} cannot be made: {str(error)[:300]}",
+            reason=Reason.STORE_ACCESS_DENIED,
+            retriable=True,
+        ) from error
+    logger.info("made bucket %s", bucket)
+
+
+def _missing(message: str) -> StoreUnavailable:
+    return StoreUnavailable(message, reason=Reason.BUCKET_MISSING, retriable=True)
+
+
 def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
     """Open a bucket through ``obstore``.
 
     ``request_s``: time limit of each attempt of a request, and of the time in which to retry.
     """
-    # With an endpoint of its own the bucket is in the path: a name in the host would need DNS for
-    # it.
-    endpoint: _Config = {"endpoint": config.endpoint} if config.endpoint else {}
+    origin, path = config.address(bucket)
+    options: _Config = {
+        "region": config.region,
+        # Always explicit: ``obstore`` reads AWS's variables for what is missing.
+        "endpoint": origin,
+        "virtual_hosted_style_request": not path,
+    }
+    if config.encryption:
+        options["server_side_encryption"] = _ENCRYPTIONS[config.encryption]
+    if config.kms_key_id:
+        options["sse_kms_key_id"] = config.kms_key_id
+    client = client_options(config.endpoint, request_s)
+    if config.ca:
+        # In addition to the system's authorities.
+        client["root_certificate"] = config.ca
     return _Bucket(
         bucket,
         prefix=config.prefix.strip("/") or None,
-        config={
-            "access_key_id": config.access_key_id,
-            "secret_access_key": config.secret_access_key,
-            "region": config.region,
-            "virtual_hosted_style_request": not config.endpoint,
-            **endpoint,
-        },
-        client_options=client_options(config.endpoint, request_s),
+        config=options,
+        # The same identity as that of the requests that ``obstore`` does not send.
+        credential_provider=provider_of(config).for_obstore,
+        client_options=client,
         retry_config=retry_config(request_s),
     )
 
@@ -109,6 +184,26 @@ _ERROR_ADVICE = (
         Reason.BUCKET_MISSING,
         "the bucket does not exist: create it, or correct the name",
         False,
+    ),
+    ErrorAdvice(
+        frozenset(
+            {
+                "KMS.DisabledException",
+                "KMS.KMSInvalidStateException",
+                "KMS.NotFoundException",
+                "kms:KeyNotFound",
+            }
+        ),
+        Reason.STORE_ACCESS_DENIED,
+        "the key of KMS cannot be used: correct kmsKeyId, or enable the key",
+        False,
+    ),
+    ErrorAdvice(
+        _EXPIRED,
+        Reason.STORE_ACCESS_DENIED,
+        "the temporary credentials have expired: they are fetched again, or have to be replaced "
+        "(of a Cluster, in the Secret that credentialsSecretRef names)",
+        True,
     ),
     ErrorAdvice(
         frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "401"}),

@@ -12,26 +12,28 @@ idempotent, so temporary failures are retried for as long as ``obstore`` retries
   within an upload leaves its parts in the bucket, paid for and seen by no listing of objects.
   Uploads are listed without a prefix and filtered here: MinIO takes a prefix for the whole name of
   one object.
+* Creating a bucket.
 """
 
 import base64
 import hashlib
-import hmac
 import http.client
 import itertools
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from tidemark.backoff import Backoff
 from tidemark.reasons import Reason
+from tidemark.tier.stores.aws_identity import CredentialsMissing
+from tidemark.tier.stores.aws_signature import SignatureScope, signed_headers
+from tidemark.tier.stores.http_exchange import HttpLimits, HttpRequest, HttpResponse, exchange
 from tidemark.tier.stores.objects import StoreUnavailable, UnfinishedUpload
-from tidemark.tier.stores.s3_config import S3Config
+from tidemark.tier.stores.s3_config import REGION, S3Config
+from tidemark.tier.stores.s3_credentials import provider_of
 
 TIMEOUT_S = 10.0
 #: S3's limit of keys in one DeleteObjects.
@@ -40,7 +42,6 @@ _DENIED = (401, 403)
 _GONE = frozenset({"NoSuchKey", "NoSuchVersion"})
 #: Time limit of a whole response, which may arrive in small pieces that are each in time.
 ANSWER_S = 30.0
-_PIECE_BYTES = 64 << 10
 #: A page has up to 1,000 rows; S3 sends no larger response.
 _ANSWER_BYTES_MAX = 8 << 20
 #: Statuses of temporary failures, and how often a request is sent.
@@ -48,22 +49,6 @@ _PASSING = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
 _RETRY = Backoff(first_s=0.1, most_s=2.0)
 _XML = "{http://s3.amazonaws.com/doc/2006-03-01/}"
-
-
-@dataclass(frozen=True, slots=True)
-class S3Response:
-    """Status and body of an answer."""
-
-    status: int
-    body: bytes
-
-
-class _Place(NamedTuple):
-    """Host and path prefix of the requests to a bucket."""
-
-    secure: bool
-    host: str
-    path: str
 
 
 def send(
@@ -74,7 +59,7 @@ def send(
     query: Mapping[str, str],
     *,
     body: bytes = b"",
-) -> S3Response:
+) -> HttpResponse:
     """Send a request and return the answer, whatever its status is. Blocks.
 
     ``key``: relative to the bucket, "" for the bucket itself. Retries without an answer and after
@@ -86,6 +71,8 @@ def send(
         late = attempt >= _ATTEMPTS or time.monotonic() - began_s > TIMEOUT_S
         try:
             answer = _sent(config, bucket, method, key, query, body)
+        except CredentialsMissing:
+            raise
         except StoreUnavailable:
             if late:
                 raise
@@ -98,7 +85,7 @@ def send(
 
 def _sent(
     config: S3Config, bucket: str, method: str, key: str, query: Mapping[str, str], body: bytes
-) -> S3Response:
+) -> HttpResponse:
     """Make one attempt of a request on a new connection.
 
     ``body`` empty: the request has none. Raises StoreUnavailable, retriable, if the endpoint does
@@ -106,50 +93,30 @@ def _sent(
     """
     # AWS Signature Version 4 signs method, path, ordered query and body. The path must therefore be
     # quoted exactly as it is sent.
-    place = _place(config, bucket)
-    path = urllib.parse.quote(f"{place.path}/{key}", safe="/-_.~")
+    address = config.address(bucket)
+    path = urllib.parse.quote(f"{address.path}/{key}", safe="/-_.~")
     ordered = urllib.parse.urlencode(sorted(query.items()), quote_via=urllib.parse.quote)
-    headers = _signed(config, method, place.host, path, ordered, body, time.gmtime())
-    kind = http.client.HTTPSConnection if place.secure else http.client.HTTPConnection
-    connection = kind(place.host, timeout=TIMEOUT_S)
-    target = f"{path}?{ordered}" if ordered else path
-    began_s = time.monotonic()
+    url = f"{address.origin}{path}?{ordered}" if ordered else f"{address.origin}{path}"
+    headers = {}
+    if body:
+        # S3 requires Content-MD5 for DeleteObjects.
+        md5 = hashlib.md5(body, usedforsecurity=False).digest()
+        headers["content-md5"] = base64.b64encode(md5).decode("ascii")
+    scope = SignatureScope(region=config.region, service="s3", now=time.gmtime())
+    credentials = provider_of(config).current()
+    signed = signed_headers(credentials, scope, method, url, body, headers)
     try:
-        connection.request(method, target, body=body or None, headers=headers)
-        # The socket's time-out covers single reads, so the body has a deadline of its own.
-        response = connection.getresponse()
-        return S3Response(response.status, _body(response, until_s=began_s + ANSWER_S))
+        return exchange(
+            HttpRequest(method=method, url=url, headers=signed, body=body, ca=config.ca),
+            HttpLimits(wait_s=TIMEOUT_S, answer_s=ANSWER_S, answer_bytes=_ANSWER_BYTES_MAX),
+        )
     except (OSError, http.client.HTTPException) as error:
         raise StoreUnavailable(
             f"bucket {bucket}: the endpoint does not answer: check that it runs, its address and "
-            f"the network ({method} {target}: {error})",
+            f"the network ({method} {path}: {error})",
             reason=Reason.STORE_UNREACHABLE,
             retriable=True,
         ) from error
-    finally:
-        connection.close()
-
-
-def _body(response: http.client.HTTPResponse, until_s: float) -> bytes:
-    """Read a response's body up to the size limit, until ``until_s`` (monotonic time).
-
-    A body that ends early raises IncompleteRead, so that it does not look like the response of a
-    server that is no S3. Raises OSError, HTTPException.
-    """
-    # None: chunked, so the length is not known.
-    expected, body = response.length, bytearray()
-    most = _ANSWER_BYTES_MAX if expected is None else min(expected, _ANSWER_BYTES_MAX)
-    while len(body) < most:
-        piece = response.read1(min(_PIECE_BYTES, most - len(body)))
-        if not piece:
-            break
-        body += piece
-        # A server that sends single bytes would otherwise block the thread for hours.
-        if time.monotonic() > until_s:
-            raise TimeoutError(f"{len(body)} bytes of its answer came in {ANSWER_S:g} s")
-    if expected is not None and len(body) < most:
-        raise http.client.IncompleteRead(bytes(body), expected - len(body))
-    return bytes(body)
 
 
 def parsed(body: bytes, bucket: str) -> ElementTree.Element:
@@ -174,53 +141,20 @@ def text_of(element: ElementTree.Element, name: str) -> str:
     return element.findtext(f"{_XML}{name}") or element.findtext(name) or ""
 
 
-def _place(config: S3Config, bucket: str) -> _Place:
-    """Return path-style access for a configured endpoint, else AWS's own host of the bucket."""
-    if not config.endpoint:
-        return _Place(True, f"{bucket}.s3.{config.region}.amazonaws.com", "")
-    parts = urllib.parse.urlsplit(config.endpoint)
-    return _Place(parts.scheme == "https", parts.netloc, f"{parts.path.rstrip('/')}/{bucket}")
-
-
-def _signed(
-    config: S3Config,
-    method: str,
-    host: str,
-    path: str,
-    query: str,
-    body: bytes,
-    now: time.struct_time,
-) -> dict[str, str]:
-    """Return the headers of a request with its signature (AWS Signature Version 4).
-
-    ``path`` and ``query`` are quoted as they are sent. ``now``: UTC; the server refuses a
-    difference of more than some minutes.
-    """
-    date, stamp = time.strftime("%Y%m%d", now), time.strftime("%Y%m%dT%H%M%SZ", now)
-    digest = hashlib.sha256(body).hexdigest()
-    headers = {"host": host, "x-amz-content-sha256": digest, "x-amz-date": stamp}
-    if body:
-        # S3 requires Content-MD5 for DeleteObjects.
-        md5 = hashlib.md5(body, usedforsecurity=False).digest()
-        headers = {"content-md5": base64.b64encode(md5).decode("ascii"), **headers}
-    # The steps of AWS's specification. First the canonical request: exactly what is signed.
-    names = ";".join(headers)
-    lines = [f"{name}:{value}" for name, value in headers.items()]
-    canonical = "\n".join((method, path, query, *lines, "", names, digest))
-    # Then the string to sign: the scope limits the signature to a day, a region and S3.
-    scope = f"{date}/{config.region}/s3/aws4_request"
-    hashed = hashlib.sha256(canonical.encode()).hexdigest()
-    to_sign = "\n".join(("AWS4-HMAC-SHA256", stamp, scope, hashed))
-    # Then the signing key, derived from the secret key and the parts of the scope.
-    key = f"AWS4{config.secret_access_key}".encode()
-    for part in (date, config.region, "s3", "aws4_request"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
-    credential = f"{config.access_key_id}/{scope}"
-    headers["authorization"] = (
-        f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
+def create_bucket(config: S3Config, bucket: str) -> None:
+    """Create a bucket in the configured region. Blocks. Raises StoreUnavailable, and OSError with
+    the answer if the store refuses."""
+    # S3 takes its first region as the default, and refuses it as a constraint.
+    namespace = "http://s3.amazonaws.com/doc/2006-03-01/"
+    constraint = f"<LocationConstraint>{escape(config.region)}</LocationConstraint>"
+    body = (
+        f'<CreateBucketConfiguration xmlns="{namespace}">{constraint}</CreateBucketConfiguration>'
     )
-    return headers
+    answer = send(
+        config, bucket, "PUT", "", {}, body=b"" if config.region == REGION else body.encode()
+    )
+    if answer.status >= 300:
+        raise _error("CreateBucket", answer)
 
 
 class BulkDeleteRefused(Exception):
@@ -277,7 +211,7 @@ def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mappin
     return refused
 
 
-def _error(request: str, answer: S3Response) -> OSError:
+def _error(request: str, answer: HttpResponse) -> OSError:
     """Build the error in ``obstore``'s words, which the caller maps to the port's errors."""
     body = answer.body.decode("utf-8", "replace")
     text = f"{request}: status code: {answer.status}: {body}"
@@ -320,7 +254,7 @@ def abort_upload(config: S3Config, bucket: str, upload: UnfinishedUpload) -> Non
         _checked(bucket, "DELETE", answer)
 
 
-def _checked(bucket: str, method: str, answer: S3Response) -> S3Response:
+def _checked(bucket: str, method: str, answer: HttpResponse) -> HttpResponse:
     if answer.status >= 300:
         raise _refused(bucket, method, answer.status)
     return answer

@@ -152,11 +152,15 @@ class ExportInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SecretVariable:
-    """An environment variable with the value of a key of a Secret."""
+    """An environment variable with the value of a key of a Secret.
+
+    ``optional``: without that key there is no variable.
+    """
 
     variable: str
     secret: str
     key: str
+    optional: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
