@@ -389,8 +389,12 @@ BROKER_KEYS = (
     _key(_BROKER, CHUNK_CACHE_PATH, TEXT, None,
         "Directory of the cache on disk. The broker uses the folder broker-ID in it. Required with "
         "a size above 0."),
-    _key(_BROKER, "tidemark.remote.chunk.bytes", integer(4096), 2 * _MIB,
-        "Bytes of a remote segment that are read at once."),
+    _key(_BROKER, "tidemark.remote.chunk.bytes", integer(4096), 256 * 1024,
+        "Size in bytes of a chunk of a remote segment. Chunks are the unit of reads and of the "
+        "cache. Adjacent chunks are read in one request."),
+    _key(_BROKER, "tidemark.remote.read.ahead.max.bytes", long(0), 8 * _MIB,
+        "Maximum number of bytes to read in advance for each sequential reader of the tier. All "
+        "readers together use half of the chunk cache at most. 0: read nothing in advance."),
     _key(_BROKER, "tidemark.remote.page.cache.bytes", long(1), 64 * _MIB,
         "Cache size in bytes for sealed manifest pages."),
 )

@@ -23,6 +23,21 @@ INTEGRITY_ERRORS = counter(
     f"{_OWN}integrity_errors",
     "Reads that found a damaged object in the tier.",
 )
+STORE_READS = counter(
+    f"{_OWN}store_reads",
+    "Requests to the store for data and indexes of segments, for reads and in advance.",
+)
+STORE_READ_BYTES = counter(
+    f"{_OWN}store_read_bytes", "Bytes of segments that were read from the store."
+)
+READ_AHEAD_BYTES = counter(
+    f"{_OWN}read_ahead_bytes",
+    "Bytes of segments that were loaded into memory before a client requested them.",
+)
+READ_AHEAD_UNUSED_BYTES = counter(
+    f"{_OWN}read_ahead_unused_bytes",
+    "Bytes that were loaded or kept for a sequential reader, and evicted before it read them.",
+)
 COPY_BYTES = counter(f"{_TOPICS}remotecopybytes", "Bytes of segments copied to the tier.")
 COPY_REQUESTS = counter(f"{_TOPICS}remotecopyrequests", "Segment copies that were started.")
 COPY_ERRORS = counter(f"{_TOPICS}remotecopyerrors", "Failed segment copies.")

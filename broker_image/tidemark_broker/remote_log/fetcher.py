@@ -3,10 +3,11 @@
 Reads run in the fetcher's pool. Requests wait for them in the purgatory, where a disablement with
 Delete ends the wait. A read that takes longer than its request continues for the next one
 (``read_jobs``). Data that differs from what was copied is never returned, and the partition's
-status reports it (``damages``). For a sequential consumer the next chunk is fetched in advance, if
-a thread is idle.
+status reports it (``damages``). For sequential readers data is loaded in advance (``read_ahead``),
+by threads that no request needs.
 """
 
+import asyncio
 import logging
 import uuid
 from collections import OrderedDict
@@ -31,6 +32,7 @@ from tidemark_broker.log import unpack_limits
 from tidemark_broker.log.reading import offset_of_max_timestamp
 from tidemark_broker.remote_log.disablement import fetch_key
 from tidemark_broker.remote_log.manager_state import ManagerState
+from tidemark_broker.remote_log.read_ahead import ReadAhead, Span
 from tidemark_broker.remote_log.read_jobs import Abandoned, Job, ReadJobs
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.tier_failure import TierFailure
@@ -42,7 +44,7 @@ from tidemark_broker.replication.remote import (
     RemoteRead,
     RemoteUnavailable,
 )
-from tidemark_broker.replication.threads import ThreadsBusy
+from tidemark_broker.replication.threads import ThreadsBusy, soon
 from tidemark_broker.replication.types import TopicIdPartition
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ logger = logging.getLogger(__name__)
 _SNAPSHOTS_MAX = 64
 _SNAPSHOT_AGE_S = 1.0
 _LOOKUP_S = 30.0
+#: Segments from which one call loads data in advance.
+_SEGMENTS_AHEAD_MAX = 4
 R = TypeVar("R")
 
 
@@ -69,7 +73,15 @@ class RemoteFetcher:
         #: Manifests read for partitions that this broker does not lead, with the time of the read
         #: in monotonic seconds.
         self._snapshots: OrderedDict[TopicIdPartition, tuple[float, Snapshot]] = OrderedDict()
-        self.caches = Caches(shared.settings, shared.chunk_files)
+        self.caches = Caches(shared.settings, shared.chunk_files, shared.metrics.add)
+        self._read_ahead = ReadAhead(
+            stream_bytes=shared.settings.read_ahead_bytes,
+            total_bytes=shared.settings.read_ahead_total_bytes,
+            unit_bytes=self.caches.chunk_bytes,
+            clock=shared.context.monotonic,
+        )
+        #: Number of calls in the pool that load data in advance.
+        self._loads_in_advance = 0
         #: Objects that reads have found damaged or missing, for the partitions' status.
         self.damages = Damages()
         #: Reads in progress, and results that came after their request had timed out.
@@ -102,19 +114,20 @@ class RemoteFetcher:
         await self._shared.quotas.fetch.wait(deadline_s)
         self._shared.metrics.add(tier_table.FETCH_REQUESTS)
         snapshot = self._snapshot(partition)
+        stream = self._read_ahead.find(_key(partition), offset)
+        begin = None if stream is None else stream.end
 
-        def work(tier: Tier) -> tuple[RemoteRead, _Ahead | None]:
-            return self._read(tier, partition, snapshot, offset, max_bytes)
+        def work(tier: Tier) -> tuple[RemoteRead, _ReadEnd]:
+            return self._read(tier, partition, snapshot, offset, max_bytes, begin)
 
         # Requests with the same offset and size share one read.
-        found, ahead = await self._run(
+        found, end = await self._run(
             partition, ("read", offset, max_bytes), work, deadline_s, offset
         )
         self._shared.metrics.add(tier_table.FETCH_BYTES, len(found.data))
         self._shared.quotas.fetch.record(len(found.data))
-        # Load the next chunk while the client processes this one.
-        if ahead is not None:
-            self._fetch_ahead(ahead)
+        # Load the next bytes while the client processes these.
+        self._load_ahead(partition, offset, found, end)
         return found
 
     async def offset_by_timestamp(
@@ -260,16 +273,18 @@ class RemoteFetcher:
         snapshot: Snapshot | None,
         offset: int,
         max_bytes: int,
-    ) -> "tuple[RemoteRead, _Ahead | None]":
+        begin: tuple[Hashable, int] | None,
+    ) -> "tuple[RemoteRead, _ReadEnd]":
         """Read with the known manifest snapshot, and retry once with a fresh one if that fails.
 
-        Runs in a thread. Return the batches, and the chunk to read ahead (None for none). An object
-        that even a fresh manifest names but the store lacks is recorded as damage.
+        Runs in a thread. Return the batches, and where they end. An object that even a fresh
+        manifest names but the store lacks is recorded as damage. ``begin``: segment and position of
+        the batch that begins with ``offset``, if they are known from an earlier read.
         """
         if snapshot is not None:
             # The snapshot may be older than a deletion or a compaction of the manifest.
             try:
-                return self._read_with(tier, partition, snapshot, offset, max_bytes)
+                return self._read_with(tier, partition, snapshot, offset, max_bytes, begin)
             except (
                 ObjectNotFound,
                 ManifestError,
@@ -278,7 +293,7 @@ class RemoteFetcher:
                 logger.info("%s: reading the manifest again: %s", partition.tp, error)
         fresh = self._fresh(tier, partition)
         try:
-            return self._read_with(tier, partition, fresh, offset, max_bytes)
+            return self._read_with(tier, partition, fresh, offset, max_bytes, begin)
         except ObjectNotFound as error:
             # A fresh manifest names an object that does not exist: this is damage.
             entry = fresh.find(offset)
@@ -297,12 +312,18 @@ class RemoteFetcher:
         return snapshot
 
     def _read_with(
-        self, tier: Tier, partition: Partition, snapshot: Snapshot, offset: int, max_bytes: int
-    ) -> "tuple[RemoteRead, _Ahead | None]":
+        self,
+        tier: Tier,
+        partition: Partition,
+        snapshot: Snapshot,
+        offset: int,
+        max_bytes: int,
+        begin: tuple[Hashable, int] | None,
+    ) -> "tuple[RemoteRead, _ReadEnd]":
         """Read the batches at ``offset`` from the segment that ``snapshot`` names for it.
 
-        Return the batches, and the chunk to read ahead (None for none). Raises TierOffsetOutOfRange
-        if no live segment contains the offset.
+        Return the batches, and where they end. Raises TierOffsetOutOfRange if no live segment
+        contains the offset.
         """
         entry = snapshot.find(offset)
         if entry is None:
@@ -314,14 +335,16 @@ class RemoteFetcher:
                 log_start_offset=head.log_start_offset,
             )
 
+        position = begin[1] if begin is not None and begin[0] == entry.segment_id else None
+
         def read(reader: SegmentReader) -> tuple[RemoteRead, int]:
-            data, next_offset, end = reader.read(offset, max_bytes)
+            data, next_offset, end = reader.read(offset, max_bytes, position)
             return RemoteRead(data, next_offset, reader.aborted(offset, next_offset)), end
 
         found, end = self._checked(tier, partition, entry, offset, read)
         # A successful read clears damage that was recorded there.
         self.damages.sound(_key(partition), entry, offset, found.next_offset)
-        return found, self._ahead(tier, snapshot, entry, end)
+        return found, _ReadEnd(tier, snapshot, entry, end)
 
     def _checked(
         self,
@@ -411,54 +434,71 @@ class RemoteFetcher:
 
     # ------------------------------------------------------------ read-ahead
 
-    def _ahead(
-        self, tier: Tier, snapshot: Snapshot, entry: SegmentEntry, end: int
-    ) -> "_Ahead | None":
-        """Return the chunk that a sequential consumer needs next, or None if it is cached already.
+    def _load_ahead(
+        self, partition: Partition, offset: int, found: RemoteRead, end: "_ReadEnd"
+    ) -> None:
+        """Load in advance what the reader of ``found`` will need next, in the fetcher's threads."""
+        stream = self._read_ahead.after_read(
+            _key(partition), offset, found.next_offset, len(found.data)
+        )
+        stream.end = end.entry.segment_id, end.position
+        if not self._read_ahead.protects(stream):
+            return
+        # The next read begins in the chunk in which this one has ended.
+        self.caches.chunks.protect((end.entry.segment_id, end.position // self.caches.chunk_bytes))
+        pool, loop = self._shared.pools.fetcher, asyncio.get_running_loop()
+        # Half of the threads at most load in advance, and one is always left for a request.
+        while (
+            pool.idle_threads > 1
+            and self._loads_in_advance < self._shared.settings.reader_threads // 2
+            and (span := self._read_ahead.next_span(stream)) is not None
+        ):
+            self._loads_in_advance += 1
+            future = pool.submit(end.load, self.caches, span)
+            future.add_done_callback(lambda _: soon(loop, self._load_ended))
 
-        ``end``: byte position in the segment ``entry`` at which the current read ended.
+    def _load_ended(self) -> None:
+        self._loads_in_advance -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadEnd:
+    """Position in a segment at which a read has ended."""
+
+    tier: Tier
+    snapshot: Snapshot
+    entry: SegmentEntry
+    position: int
+
+    def load(self, caches: Caches, span: Span) -> None:
+        """Load bytes after the position into the caches, in a thread.
+
+        Best effort: the read that needs the data reports an error.
         """
-        size = self.caches.chunk_bytes
-        # The read has reached the segment's end: start with the first chunk of the next segment.
-        if end >= entry.size_bytes:
-            try:
-                following = snapshot.find(entry.end_offset_inclusive + 1)
-            except (StoreError, ManifestError):
-                return None  # read-ahead is optional
-            if following is None:
-                return None
-            ahead = _Ahead(tier, following, 0)
-        # The reader is in the second half of a chunk: fetch the following one.
-        elif end % size >= size // 2 and (end // size + 1) * size < entry.size_bytes:
-            ahead = _Ahead(tier, entry, end // size + 1)
-        # It continues in the chunk in which this read has ended.
-        else:
-            ahead = _Ahead(tier, entry, end // size)
-        at_hand = (ahead.entry.segment_id, ahead.chunk) in self.caches.chunks
-        return None if at_hand else ahead
-
-    def _fetch_ahead(self, ahead: "_Ahead") -> None:
-        """Fetch a chunk in advance, only with an idle thread so that it delays no request."""
-        if self._shared.pools.fetcher.has_idle_thread:
-            self._shared.pools.fetcher.submit(ahead.load, self.caches)
-
-
-class _Ahead:
-    """Chunk to read in advance."""
-
-    __slots__ = ("chunk", "entry", "tier")
-
-    def __init__(self, tier: Tier, entry: SegmentEntry, chunk: int) -> None:
-        self.tier = tier
-        self.entry = entry
-        self.chunk = chunk
-
-    def load(self, caches: Caches) -> None:
-        """Load the chunk, best effort: the read that needs it reports an error."""
         try:
-            SegmentReader(self.tier, caches, self.entry).load_chunk(self.chunk)
-        except (StoreError, ObjectDamaged, OSError) as error:
+            self._load(caches, span)
+        except (StoreError, ManifestError, ObjectDamaged, OSError) as error:
             logger.debug("reading ahead failed: %s", error)
+
+    def _load(self, caches: Caches, span: Span) -> None:
+        """Load the bytes of ``span``, which may be in several segments."""
+        entry, start, left = self.entry, self.position + span.start, span.size
+        # Each segment costs two requests, so a span of tiny segments is not loaded to its end.
+        for _ in range(_SEGMENTS_AHEAD_MAX):
+            end = min(start + left, entry.size_bytes)
+            if end > start:
+                SegmentReader(self.tier, caches, entry).load_in_advance(start, end)
+                left -= end - start
+            # A reader close to the segment's end needs the next one's entry and indexes soon.
+            if end + span.size < entry.size_bytes:
+                return
+            following = self.snapshot.find(entry.end_offset_inclusive + 1)
+            if following is None:
+                return
+            entry, start = following, max(start - entry.size_bytes, 0)
+            SegmentReader(self.tier, caches, entry).load_indexes()
+            if not left:
+                return
 
 
 def _newest_of(reader: SegmentReader, *, largest_ms: int, start_offset: int) -> RemoteOffset | None:
@@ -468,7 +508,7 @@ def _newest_of(reader: SegmentReader, *, largest_ms: int, start_offset: int) -> 
     )
 
 
-def _size_of(result: "tuple[RemoteRead, _Ahead | None]") -> int:
+def _size_of(result: tuple[RemoteRead, _ReadEnd]) -> int:
     """Return the weight of a kept result; only reads are kept."""
     return len(result[0].data)
 

@@ -10,12 +10,15 @@ fetcher's pool.
 
 import struct
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.logfiles.transaction_index import AbortedTxn
+from tidemark.metrics import tier_table
+from tidemark.metrics.metric import Metric
 from tidemark.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -82,13 +85,25 @@ class Caches:
     A segment id never refers to other bytes, so no entry is ever outdated.
     """
 
-    def __init__(self, settings: RemoteSettings, files: ChunkFiles | None = None) -> None:
-        """Create empty caches in memory; ``files`` is the cache on disk, None for none."""
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        files: ChunkFiles | None = None,
+        count: Callable[[Metric, float], object] = lambda _, __: None,
+    ) -> None:
+        """Create empty caches in memory.
+
+        ``files``: the cache on disk, None for none. ``count`` increases a counter of the tier.
+        """
         self.files = files
+        self.count = count
         #: A whole number of pieces, so that a chunk can be checked by itself.
         self.chunk_bytes = -(-settings.chunk_bytes // PIECE_BYTES) * PIECE_BYTES
         self.chunks: ByteCache[tuple[object, int], bytes] = ByteCache(
-            settings.chunk_cache_bytes, len
+            settings.chunk_cache_bytes,
+            len,
+            advance_bytes=settings.read_ahead_total_bytes,
+            on_unused=partial(count, tier_table.READ_AHEAD_UNUSED_BYTES),
         )
         self.indexes: ByteCache[object, Indexes] = ByteCache(
             settings.index_cache_bytes, lambda indexes: indexes.size_bytes
@@ -119,22 +134,26 @@ class SegmentReader:
         self._entry = entry
         self._chunks: dict[int, bytes] = {}
 
-    def read(self, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
+    def read(
+        self, offset: int, max_bytes: int, position: int | None = None
+    ) -> tuple[bytes, int, int]:
         """Return whole batches from the one that contains ``offset``, in about ``max_bytes``.
 
-        The tuple has the bytes, the offset after the last batch, and the byte position after it in
-        the segment. The first batch is complete, however large. Raises ObjectDamaged if the data
-        differs from what was copied.
+        ``position``: byte at which the batch that begins with ``offset`` starts, None if it is not
+        known. The tuple has the bytes, the offset after the last batch, and the byte position after
+        it in the segment. The first batch is complete, however large. Raises ObjectDamaged if the
+        data differs from what was copied.
         """
         # One request for the whole range, instead of one for each chunk.
-        self._load_about(offset, max_bytes)
+        loaded_end = self._load_about(offset, max_bytes, position)
         # ``line`` checks that each batch continues the offsets and bytes of the one before it.
-        line, first = self._find(offset)
+        line, first = self._find(offset) if position is None else self._start_at(offset, position)
         batches = [first]
-        while batches[-1].end < self._entry.size_bytes:
+        # A batch that is not loaded yet is left to the next read, for which it is a whole request.
+        while batches[-1].end + HEADER_BYTES <= loaded_end:
             batch = self._batch_at(batches[-1].end)
             # The batch does not fit any more.
-            if batch.end - first.position > max_bytes:
+            if batch.end - first.position > max_bytes or batch.end > loaded_end:
                 break
             self._follow(line, batch)
             batches.append(batch)
@@ -179,9 +198,26 @@ class SegmentReader:
         offset = max(batch.base_offset, start_offset)
         return RemoteOffset(offset, batch.max_timestamp_ms, self._entry.epoch_at(offset))
 
-    def load_chunk(self, number: int) -> None:
-        """Load one chunk of the segment's log into the cache."""
-        self._load(number, number)
+    def load_in_advance(self, start: int, end: int) -> None:
+        """Load the chunks with bytes ``start`` to ``end`` of the log, and the indexes.
+
+        Chunks that are cached or being loaded are left out.
+        """
+        size, segment_id = self._caches.chunk_bytes, self._entry.segment_id
+        self._indexes()
+        self._caches.chunks.load_in_advance(
+            [(segment_id, number) for number in range(start // size, -(-end // size))],
+            self._fetch_in_advance,
+        )
+
+    def load_indexes(self) -> None:
+        """Load the indexes into the cache."""
+        self._indexes()
+
+    def _fetch_in_advance(self, keys: Sequence[tuple[object, int]]) -> list[bytes]:
+        found = self._fetch([number for _, number in keys])
+        self._caches.count(tier_table.READ_AHEAD_BYTES, sum(map(len, found)))
+        return found
 
     def _load(self, first: int, last: int) -> None:
         """Load these chunks. Missing ones are read from the store, adjacent ones in one request."""
@@ -231,6 +267,8 @@ class SegmentReader:
         size = self._caches.chunk_bytes
         start, end = first * size, min((first + count) * size, self._entry.size_bytes)
         data = self._tier.segments.fetch(self._entry, start, end)
+        self._caches.count(tier_table.STORE_READS, 1)
+        self._caches.count(tier_table.STORE_READ_BYTES, len(data))
         # The object's length differs from the manifest's.
         if len(data) != end - start:
             raise self._damaged(
@@ -243,14 +281,23 @@ class SegmentReader:
                 raise self._damaged(f"its digest differs at byte {wrong}")
         return (data[begin : begin + size] for begin in range(0, len(data), size))
 
-    def _load_about(self, offset: int, max_bytes: int) -> None:
+    def _load_about(self, offset: int, max_bytes: int, position: int | None) -> int:
         """Load what a read will need in one request, which the index shows except for a large
         batch.
+
+        Return the position up to which the log is loaded. See :meth:`read` for the parameters.
         """
-        position = self._indexes().offsets.entry_for(offset)[1]
-        end = min(position + max_bytes, self._entry.size_bytes)
-        size = self._caches.chunk_bytes
-        self._load(position // size, max(position, end - 1) // size)
+        index, size = self._indexes().offsets, self._caches.chunk_bytes
+        begin = index.entry_for(offset)[1] if position is None else position
+        end = min(begin + max_bytes, self._entry.size_bytes)
+        # The last batch that begins in the range usually ends behind it, and is not returned. Its
+        # bytes would be evicted before the next read if there are many readers.
+        if position is not None and end < self._entry.size_bytes:
+            last = index.floor_position(end, self._entry.end_offset_inclusive + 1)
+            end = last if last > begin else end
+        last_chunk = max(begin, end - 1) // size
+        self._load(begin // size, last_chunk)
+        return min((last_chunk + 1) * size, self._entry.size_bytes)
 
     def _first_in_batch(
         self,
@@ -287,6 +334,13 @@ class SegmentReader:
             if batch.end >= self._entry.size_bytes:
                 raise self._damaged(f"it has no batch with offset {offset}")
             batch = self._passed(line, batch)
+        return line, batch
+
+    def _start_at(self, offset: int, position: int) -> tuple[BatchLine, _BatchPosition]:
+        """Return a checker of consecutive batches, and the batch that begins with ``offset``."""
+        line = BatchLine(self._entry, self._tier.segments.describe(self._entry), offset)
+        batch = self._batch_at(position)
+        self._follow(line, batch)
         return line, batch
 
     def _passed(self, line: BatchLine, batch: _BatchPosition) -> _BatchPosition:
@@ -337,8 +391,11 @@ class SegmentReader:
         self._load(first, last)
         if first == last:
             return self._chunks[first][start - first * size : end - first * size]
-        joined = b"".join(self._chunks[number] for number in range(first, last + 1))
-        return joined[start - first * size : end - first * size]
+        # Cut before joining, so that each byte is copied once.
+        parts = [memoryview(self._chunks[number]) for number in range(first, last + 1)]
+        parts[0] = parts[0][start - first * size :]
+        parts[-1] = parts[-1][: end - last * size]
+        return b"".join(parts)
 
     def _indexes(self) -> Indexes:
         return self._caches.indexes.get(self._entry.segment_id, self._load_indexes)
@@ -352,6 +409,7 @@ class SegmentReader:
         is_cached = data is not None
         if data is None:
             data = segments.fetch_aux_bytes(self._entry)
+            self._caches.count(tier_table.STORE_READS, 1)
         aux = segments.parse_aux(self._entry, data)
         if files is not None and not is_cached:
             files.put(key, data)

@@ -50,6 +50,7 @@ class RemoteSettings:
     disk_cache_bytes: int = key_field("tidemark.remote.chunk.cache.disk.bytes")
     disk_cache_path: str = ""
     chunk_bytes: int = key_field("tidemark.remote.chunk.bytes")
+    read_ahead_bytes: int = key_field("tidemark.remote.read.ahead.max.bytes")
     page_cache_bytes: int = key_field("tidemark.remote.page.cache.bytes")
     delete_delay_ms: int = key_field(REMOTE_DELETE_DELAY_MS)
     custom_metadata_max_bytes: int = key_field(CUSTOM_METADATA_MAX_BYTES)
@@ -72,6 +73,14 @@ class RemoteSettings:
                 f"{CHUNK_CACHE_PATH}, the directory of the cache"
             )
         return settings
+
+    @property
+    def read_ahead_total_bytes(self) -> int:
+        """Budget for data that is loaded in advance for all readers, a part of the chunk cache.
+
+        The other half remains for data that is in use, and for readers that follow each other.
+        """
+        return self.chunk_cache_bytes // 2
 
 
 class DynamicSettings:

@@ -118,9 +118,9 @@ class ThreadPool:
         return self._pending >= _BUSY * self._threads
 
     @property
-    def has_idle_thread(self) -> bool:
-        """Whether another call would start at once."""
-        return self._pending < self._threads
+    def idle_threads(self) -> int:
+        """Number of further calls that would start at once; 0 after :meth:`close`."""
+        return 0 if self._is_closed else max(0, self._threads - self._pending)
 
     @property
     def queue_size(self) -> int:

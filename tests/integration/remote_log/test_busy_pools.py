@@ -39,4 +39,4 @@ async def test_copies_and_claims_continue_while_every_deletion_hangs(make_host: 
 
 
 def _all_busy(remote: RemoteLogManager) -> bool:
-    return not remote._shared.pools.expiration.has_idle_thread
+    return not remote._shared.pools.expiration.idle_threads

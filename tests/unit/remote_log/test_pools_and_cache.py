@@ -21,14 +21,14 @@ async def test_a_pool_rejects_calls_beyond_its_queue_and_after_its_end() -> None
     pool, release = ThreadPool("p", threads=1, pending_max=1), threading.Event()
     # One call runs and one waits in the queue of one.
     calls = [pool.submit(release.wait, 5) for _ in range(2)]
-    assert (pool.queue_size, pool.has_idle_thread) == (1, False)
+    assert (pool.queue_size, pool.idle_threads) == (1, 0)
     with pytest.raises(ThreadsBusy):
         pool.submit(release.wait, 5)
     assert pool.rejected_total == 1
     release.set()
     assert [await asyncio.wrap_future(call) for call in calls] == [True, True]
     await asyncio.sleep(0)
-    assert pool.has_idle_thread
+    assert pool.idle_threads == 1
     assert 0 <= pool.idle_share <= 1
     await pool.close()
     with pytest.raises(ThreadsBusy, match="closed"):
@@ -106,6 +106,61 @@ def test_missing_entries_are_loaded_by_one_call() -> None:
         cache.get_many((4, 5, 6), fail)
     # A failure leaves no entry, so the next request loads again.
     assert (4 in cache, 5 in cache, 6 in cache) == (True, False, False)
+
+
+def test_values_loaded_in_advance_are_not_evicted_before_their_use() -> None:
+    unused: list[int] = []
+    cache: ByteCache[int, bytes] = ByteCache(40, len, advance_bytes=20, on_unused=unused.append)
+    cache.load_in_advance((1, 2), lambda keys: [bytes(5) for _ in keys])
+    # Values that are only read once pass through the rest of the cache.
+    for key in range(100, 200):
+        cache.get(key, lambda: bytes(10))
+    assert (1 in cache, 2 in cache, cache.size_bytes) == (True, True, 40)
+    # Once it is used, a value is one like any other.
+    assert cache.get(1, lambda: b"loaded again") == bytes(5)
+    for key in range(200, 300):
+        cache.get(key, lambda: bytes(10))
+    assert (1 in cache, 2 in cache, unused) == (False, True, [])
+    # Their part of the cache is limited, and the oldest one is evicted.
+    cache.load_in_advance(range(3, 7), lambda keys: [bytes(5) for _ in keys])
+    assert (2 in cache, 3 in cache, unused) == (False, True, [5])
+    assert cache.size_bytes <= 40
+    # A value that is needed again soon is protected as well.
+    cache.get(300, lambda: bytes(5))
+    cache.protect(300)
+    for key in range(400, 500):
+        cache.get(key, lambda: bytes(10))
+    assert (300 in cache, unused) == (True, [5, 5])
+    cache.forget(lambda key: key == 300)
+    assert 300 not in cache
+
+
+def test_request_joins_the_load_in_advance() -> None:
+    unused: list[int] = []
+    cache: ByteCache[int, bytes] = ByteCache(40, len, advance_bytes=20, on_unused=unused.append)
+    inside, release, loaded_keys = threading.Event(), threading.Event(), []
+
+    def slowly(keys: Sequence[int]) -> list[bytes]:
+        loaded_keys.extend(keys)
+        inside.set()
+        release.wait(5)
+        return [bytes(5) for _ in keys]
+
+    with ThreadPoolExecutor(3) as threads:
+        ahead = threads.submit(cache.load_in_advance, (1, 2), slowly)
+        inside.wait(5)
+        # Another load in advance does not wait for it.
+        cache.load_in_advance((1, 2), slowly)
+        read = threads.submit(cache.get, 1, lambda: b"loaded twice")
+        while not cache._loading[1].is_requested:
+            pass
+        release.set()
+        assert read.result(5) == bytes(5)
+        ahead.result(5)
+    assert loaded_keys == [1, 2]
+    # Key 1 was requested, so it does not count as unused: only key 2 has a protected place.
+    cache.load_in_advance(range(3, 7), lambda keys: [bytes(5) for _ in keys])
+    assert unused == [5]
 
 
 def test_a_failure_has_a_reason_and_a_message() -> None:

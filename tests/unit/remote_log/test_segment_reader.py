@@ -103,10 +103,10 @@ class CopiedSegment:
         records = [Record(None, VALUE, (), base + delta) for delta in range(RECORDS)]
         return build_batch(records, base_offset=base, leader_epoch=3)
 
-    def read(self, offset: int, max_bytes: int) -> list[int]:
+    def read(self, offset: int, max_bytes: int, position: int | None = None) -> list[int]:
         """Return the base offsets of the batches read."""
         data, next_offset, _ = SegmentReader(self.tier, self.caches, self.entry).read(
-            offset, max_bytes
+            offset, max_bytes, position
         )
         headers = [header for _, header in iter_headers(data)]
         assert headers[-1].next_offset == next_offset
@@ -176,6 +176,36 @@ def test_only_missing_chunks_are_requested(segment: CopiedSegment) -> None:
         number for first, count in segment.reads[before:] for number in range(first, first + count)
     ]
     assert sorted([*chunks, *requested]) == list(range(6))
+
+
+def test_read_from_a_known_position_loads_no_chunk_before_it(segment: CopiedSegment) -> None:
+    position = segment.positions[14]
+    first_chunk = position // PIECE_BYTES
+    assert segment.read(FIRST + 70, 80_000, position) == [FIRST + 70]
+    assert segment.reads == [(first_chunk, 1)]
+    # Without the position the walk begins at the last indexed batch, which is in another chunk.
+    segment.caches.forget(segment.entry.segment_id)
+    segment.reads.clear()
+    assert segment.read(FIRST + 70, 80_000) == [FIRST + 70]
+    assert segment.reads[0][0] < first_chunk
+    # A wrong position is not served as if it were the offset's.
+    with pytest.raises(ObjectDamaged):
+        segment.read(FIRST + 70, 80_000, segment.positions[13])
+
+
+def test_bytes_of_a_batch_that_does_not_fit_are_not_loaded(segment: CopiedSegment) -> None:
+    # Byte 800,000 is in chunk 3, and the last indexed batch before it begins in chunk 2.
+    limit = 800_000
+    last = max(position for position in segment.positions[3::4] if position < limit)
+    assert last // PIECE_BYTES < limit // PIECE_BYTES
+    offsets = segment.read(FIRST, limit, 0)
+    assert segment.reads == [(0, last // PIECE_BYTES + 1)]
+    # All batches that are loaded are returned, also those behind the indexed one.
+    loaded_end = (last // PIECE_BYTES + 1) * PIECE_BYTES
+    count = sum(position <= loaded_end for position in segment.positions) - 1
+    assert offsets == [FIRST + number * RECORDS for number in range(count)]
+    # A reader at the end of the segment loads all of it.
+    assert segment.read(FIRST + 50, 10**9, segment.positions[10])[-1] == FIRST + 95
 
 
 @pytest.mark.parametrize("from_offset", [FIRST + 20, FIRST + 22])
