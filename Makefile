@@ -19,7 +19,7 @@ ADDRESS ?= localhost:8000
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up cli spark plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-all bench-latency bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up cli spark plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-all bench-latency bench-cold bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -164,6 +164,12 @@ bench-all: bench bench-latency bench-failover
 	@for name in brokers latency failover; do \
 	  cp build/benchmarks/$$name-$$(git rev-parse --short=12 HEAD).json docs/benchmarks/results/$$name.json || exit 1; done
 	@$(BIN)/python -m tests.benchmarks.page docs/benchmarks
+
+# Reads of what only the tier has (a local MinIO), beside Apache Kafka with LocalTieredStorage. ONLY='readers 60' or 'produce'.
+# ROUNDS: of both (3). MEGABYTES: read by all readers together (480). SIDE=tidemark: without Apache Kafka.
+bench-cold: $(ALL)
+	@$(BIN)/python -m tests.benchmarks.cold_reads $(if $(ONLY),--only '$(ONLY)') $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	  $(if $(MEGABYTES),--megabytes $(MEGABYTES)) $(if $(SIDE),--side $(SIDE))
 
 # Clients and replication in clear and with TLS, compared with Apache Kafka.
 bench-encryption: $(ALL)

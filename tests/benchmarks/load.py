@@ -25,7 +25,8 @@ class ClientLoad:
 
     ``records``: number to produce, or of a topic to be read by a group. ``rate``: records a second,
     0: as fast as possible. ``trusted``: certificate for TLS. ``share``: (which, of how many)
-    clients, for partitions to be read.
+    clients, for partitions to be read. ``until``: end of each partition for ``readers``, which
+    read for ``seconds`` (0: once). ``fetch_bytes``: limit of one partition in a Fetch.
     """
 
     kind: str
@@ -40,6 +41,9 @@ class ClientLoad:
     members: int = 1
     share: tuple[int, int] = (0, 1)
     trusted: str = ""
+    until: Sequence[int] = ()
+    seconds: float = 0
+    fetch_bytes: int = 8_000_000
 
     def as_json(self) -> str:
         """For the command line."""
@@ -139,7 +143,7 @@ def _consumer(load: ClientLoad) -> Consumer:
             "group.id": f"bench-{load.topic}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "fetch.message.max.bytes": 8_000_000,
+            "fetch.message.max.bytes": load.fetch_bytes,
             "queued.max.messages.kbytes": 512_000 // load.members,
             # A client whose queue is full would rest for a second, how fast the broker may be.
             "fetch.queue.backoff.ms": 10,
@@ -197,6 +201,50 @@ def group(load: ClientLoad) -> Answer:
         "records": readers.records,
         "joined": readers.joined - began,
     }
+
+
+def readers(load: ClientLoad) -> Answer:
+    """Read the partitions up to ``until``, by ``members`` consumers that share them."""
+    counts = [0] * load.members
+    failures: list[str] = []
+    began = time.monotonic()
+
+    def read(which: int) -> None:
+        mine = range(which, load.partitions, load.members)
+        # With a time to read for, each reader restarts until it has passed.
+        try:
+            counts[which] = _read_up_to(load, mine)
+            while time.monotonic() - began < load.seconds:
+                counts[which] += _read_up_to(load, mine)
+        # A thread's error would only be printed.
+        except SystemExit as error:
+            failures.append(str(error))
+
+    # The clients' work is in C, so threads of one process suffice.
+    threads = [threading.Thread(target=read, args=(which,)) for which in range(load.members)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise SystemExit("; ".join(failures[:3]))
+    return {"began": began, "ended": time.monotonic(), "records": sum(counts)}
+
+
+def _read_up_to(load: ClientLoad, partitions: Sequence[int]) -> int:
+    """Read the partitions from their start up to ``load.until``; return the number of records."""
+    consumer = _consumer(load)
+    left = {number for number in partitions if load.until[number]}
+    consumer.assign([TopicPartition(load.topic, number, 0) for number in left])
+    deadline = time.monotonic() + _TIMEOUT_S
+    while left and time.monotonic() < deadline:
+        for message in _messages(consumer, 1.0):
+            if message.offset() + 1 >= load.until[message.partition()]:
+                left.discard(message.partition())
+    consumer.close()
+    if left:
+        raise SystemExit(f"partitions {sorted(left)} were not read to their end")
+    return sum(load.until[number] for number in partitions)
 
 
 class Readers:
@@ -263,6 +311,7 @@ KINDS: dict[str, Callable[[ClientLoad], Answer]] = {
     "fetch": fetch,
     "latency": latency,
     "group": group,
+    "readers": readers,
 }
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ class BenchmarkSide:
 
     ``pids``: their processes now; ``create``: create a topic with the given partitions and
     replicas, all led; ``delete``: request the deletion of a topic; ``restart``: stop broker 1, and
-    return the function that starts it again.
+    return the function that starts it again; ``metrics``: addresses of the brokers' metrics, none
+    for Apache Kafka; ``store_pids``: processes of the remote store.
     """
 
     name: str
@@ -49,6 +50,8 @@ class BenchmarkSide:
     delete: Callable[[str], object]
     restart: Callable[[], Callable[[], object]]
     stop: Callable[[], object]
+    metrics: Callable[[], Sequence[str]] = tuple
+    store_pids: Callable[[], Sequence[int]] = tuple
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def topic(self, partitions: int = 1, replicas: int = 1) -> str:
@@ -58,9 +61,16 @@ class BenchmarkSide:
         return name
 
 
-def start_kafka(folder: Path, brokers: int) -> BenchmarkSide:
-    """Apache Kafka, broker 1 its controller too."""
-    started = kafka.start(folder, kafka.KafkaOptions(brokers=brokers, java=kafka.STRONG))
+def start_kafka(folder: Path, brokers: int, *, tiered: bool = False) -> BenchmarkSide:
+    """Apache Kafka, broker 1 its controller too. ``tiered``: with LocalTieredStorage."""
+    options = kafka.KafkaOptions(
+        brokers=brokers,
+        java=kafka.STRONG,
+        tiered=tiered,
+        # Segments of a tiered topic leave the local log soon.
+        entries=kafka.QUICK if tiered else {},
+    )
+    started = kafka.start(folder, options)
     # Replication factors are the caller's. Kafka's defaults are of no account here.
     admin = AdminClient({"bootstrap.servers": started.bootstrap, "log_level": 1})
 
@@ -94,15 +104,20 @@ class _Recorded(LocalOwnBrokers):
         )
 
 
-def start_tidemark(folder: Path, brokers: int, *, recorded: bool = False) -> BenchmarkSide:
+def start_tidemark(
+    folder: Path, brokers: int, *, recorded: bool = False, tiered: bool = False
+) -> BenchmarkSide:
     """A whole local cluster; topics are untiered as Kafka's are.
 
     ``recorded``: brokers write their stalls beside their configuration files when they stop.
+    ``tiered``: the tier is a MinIO, and segments leave the local log soon.
     """
     layout = Layout(folder / "cluster")
     layout.create()
-    settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
-    entries = _UNLIMITED | _INTERVALS
+    settings = local_settings.choose(
+        layout, cluster="tidemark", tier="s3" if tiered else "directory"
+    )
+    entries = _UNLIMITED if tiered else _UNLIMITED | _INTERVALS
     cluster = LocalCluster(layout, settings, lambda _: None, entries=entries)
     if recorded:
         cluster.brokers = _Recorded(layout, settings, cluster.kubeconfig, entries)
@@ -120,9 +135,11 @@ def start_tidemark(folder: Path, brokers: int, *, recorded: bool = False) -> Ben
         _wait(led, f"{name} to be led")
 
     # Process ids change with a restart, so they are looked up each time.
-    def pids() -> list[int]:
-        found = (processes.find(layout, f"broker-{node}") for node in range(1, brokers + 1))
-        return [record.pid for record in found if record is not None]
+    def records(*names: str) -> list[processes.ProcessRecord]:
+        found = (processes.find(layout, name) for name in names)
+        return [record for record in found if record is not None]
+
+    names = [f"broker-{node}" for node in range(1, brokers + 1)]
 
     def restart() -> Callable[[], object]:
         cluster.stop_broker(1)
@@ -135,11 +152,13 @@ def start_tidemark(folder: Path, brokers: int, *, recorded: bool = False) -> Ben
     return BenchmarkSide(
         OURS,
         addresses.bootstrap,
-        pids,
+        lambda: [record.pid for record in records(*names)],
         create,
         lambda name: kube.delete("Topic", name),
         restart,
         stop,
+        lambda: [record.ready["metrics"] for record in records(*names)],
+        lambda: [record.pid for record in records("minio")],
     )
 
 
