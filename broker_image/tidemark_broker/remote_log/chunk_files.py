@@ -53,7 +53,7 @@ _CHECK_S = 1.0
 #: Writes pause for this time after a failure.
 _PAUSE_S = 30.0
 _LOG_INTERVAL_S = 600.0
-#: Limit of the wait for the list of files at the start, which takes a second for 100,000 of them.
+#: Limit of the wait for the list of files at the start, which takes 2 s for 100,000 of them.
 _LOAD_WAIT_S = 5.0
 #: Files for each chunk of the full size, because the last chunk of a segment is smaller.
 _FILES_PER_CHUNK = 2

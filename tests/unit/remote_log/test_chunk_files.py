@@ -4,7 +4,9 @@ import logging
 import random
 import shutil
 import subprocess
+import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -210,6 +212,36 @@ def test_torn_files_are_found(cache: Cache) -> None:
     assert len(cache.files) == 2
     assert cache.cached(*range(4)) == [0]
     assert len(cache.paths()) == 1
+
+
+#: Writes chunks until it is killed. The limit lets it evict and promote all the time.
+WRITER = """
+import sys
+from pathlib import Path
+from tests.unit.remote_log.test_chunk_files import Cache
+cache = Cache(Path(sys.argv[1]))
+print("started", flush=True)
+for number in range(10**9):
+    cache.read(number // 3 % 40, after_s=20)
+"""
+
+
+def test_killed_process_leaves_a_usable_cache(cache: Cache) -> None:
+    for seed in range(2):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(cache.folder)], stdout=subprocess.PIPE
+        )
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(random.Random(seed).uniform(0.05, 0.15))
+        writer.kill()
+        writer.communicate()
+        cache.start()
+        assert len(cache.paths()) == len(cache.files) <= 20
+        assert sum(path.stat().st_size for path in cache.paths()) == cache.files.size_bytes
+        # Each chunk is the right one, and most are there.
+        assert sum(cache.read(number) for number in range(40)) >= 10
+    assert cache.errors == 0
 
 
 def test_foreign_files_are_left_alone(cache: Cache) -> None:
