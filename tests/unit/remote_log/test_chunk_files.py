@@ -20,7 +20,8 @@ from tests.full_disk.disks import SIZE_BYTES, Disk
 from tests.unit.remote_log.test_segment_reader import FIRST, CopiedSegment
 from tidemark.metrics import tier_table
 from tidemark.metrics.metric import Metric
-from tidemark.tier.segments.integrity import PIECE_BYTES
+from tidemark.tier.segments.integrity import PIECE_BYTES, ObjectDamaged
+from tidemark_broker.remote_log import chunk_files
 from tidemark_broker.remote_log.chunk_files import AUX, ChunkFiles, ChunkKey
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
@@ -269,6 +270,20 @@ def test_only_one_file_of_a_chunk_is_kept(cache: Cache) -> None:
     assert cache.files.size_bytes == cache.paths()[0].stat().st_size
 
 
+def test_chunk_that_is_forgotten_during_its_write_leaves_no_file(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = chunk_files._private
+
+    def forget_and_create(path: str, flags: int) -> int:
+        cache.files.forget(SEGMENT)
+        return create(path, flags)
+
+    monkeypatch.setattr(chunk_files, "_private", forget_and_create)
+    cache.read(1)
+    assert (cache.cached(1), cache.paths(), cache.errors) == ([], [], 0)
+
+
 def test_forgotten_segment_is_deleted(cache: Cache) -> None:
     cache.read(1)
     other = ChunkKey(uuid.UUID(int=8), 0)
@@ -436,6 +451,19 @@ def test_damaged_file_is_read_from_the_store_again(cold: ColdReads, part: int) -
     assert cold.cache.errors == 1
     assert cold.all() == first
     assert cold.cache.errors == 1
+
+
+def test_valid_file_with_wrong_data_is_dropped_with_its_segment(cold: ColdReads) -> None:
+    """Damage that happened in memory, before the checksum was made."""
+    first = cold.all()
+    segment_id = cold.segment.entry.segment_id
+    cold.cache.files.forget(segment_id)
+    cold.cache.files.put(ChunkKey(segment_id, 0), bytes(PIECE_BYTES))
+    with pytest.raises(ObjectDamaged):
+        cold.all()
+    # The fetcher does this before it reads once more.
+    cold.segment.caches.forget(segment_id)
+    assert cold.all() == first
 
 
 def test_waiting_readers_share_one_request(cold: ColdReads) -> None:
