@@ -19,7 +19,7 @@ import re
 import struct
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple
@@ -155,10 +155,10 @@ class ChunkFiles:
                 self._remove(key)
             self._pause(error)
 
-    def forget(self, segment_id: uuid.UUID) -> None:
-        """Drop a segment's chunks, so that the store is read again."""
+    def forget(self, segment_ids: Collection[uuid.UUID]) -> None:
+        """Drop the chunks of damaged or deleted segments."""
         with self._lock:
-            for key in [key for key in self._queues if key.segment_id == segment_id]:
+            for key in [key for key in self._queues if key.segment_id in segment_ids]:
                 self._remove(key)
 
     def _open(self, key: ChunkKey, size_bytes: int | None) -> int | None:

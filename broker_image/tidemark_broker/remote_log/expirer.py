@@ -205,6 +205,9 @@ def delete_objects(
     """
     if not due:
         return due, None
+    # Deleted records do not stay on this broker's disk either. No manifest leads to them any more.
+    if shared.chunk_files is not None:
+        shared.chunk_files.forget({item.entry.segment_id for item in due})
     shared.metrics.add(tier_table.DELETE_REQUESTS, len(due))
     try:
         tier.segments.delete([item.entry for item in due])

@@ -117,7 +117,7 @@ class Caches:
     def forget(self, segment_id: uuid.UUID) -> None:
         """Drop a segment's entries that were damaged, so that the store is read again."""
         if self.files is not None:
-            self.files.forget(segment_id)
+            self.files.forget({segment_id})
         self.chunks.forget(lambda key: key[0] == segment_id)
         self.indexes.forget(lambda key: key == segment_id)
 

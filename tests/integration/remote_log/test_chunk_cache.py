@@ -104,6 +104,16 @@ async def test_damaged_file_is_never_served(make_cold: MakeHost, tmp_path: Path)
     assert host.gauge(tier_table.INTEGRITY_ERRORS) == 0
 
 
+async def test_deleted_segments_leave_the_cache(make_cold: MakeHost) -> None:
+    host = make_cold()
+    await host.read_tier(0, await copied(host))
+    assert host.gauge(tier_table.CHUNK_FILE_COUNT) > 0
+    host.config["retention.bytes"] = "1"
+    await host.apply()
+    await host.until(lambda: host.gauge(tier_table.CHUNK_FILE_COUNT) == 0)
+    assert host.live() == []
+
+
 async def test_size_without_a_path_is_refused(make_cold: MakeHost) -> None:
     with pytest.raises(ConfigError, match=r"requires tidemark\.remote\.chunk\.cache\.disk\.path"):
         make_cold(tidemark_remote_chunk_cache_disk_path="")

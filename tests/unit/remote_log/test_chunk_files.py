@@ -276,7 +276,7 @@ def test_chunk_that_is_forgotten_during_its_write_leaves_no_file(
     create = chunk_files._private
 
     def forget_and_create(path: str, flags: int) -> int:
-        cache.files.forget(SEGMENT)
+        cache.files.forget({SEGMENT})
         return create(path, flags)
 
     monkeypatch.setattr(chunk_files, "_private", forget_and_create)
@@ -288,7 +288,7 @@ def test_forgotten_segment_is_deleted(cache: Cache) -> None:
     cache.read(1)
     other = ChunkKey(uuid.UUID(int=8), 0)
     cache.files.put(other, b"other")
-    cache.files.forget(SEGMENT)
+    cache.files.forget({SEGMENT})
     assert cache.cached(1) == []
     assert cache.files.get(other) == b"other"
     assert len(cache.paths()) == 1
@@ -457,7 +457,7 @@ def test_valid_file_with_wrong_data_is_dropped_with_its_segment(cold: ColdReads)
     """Damage that happened in memory, before the checksum was made."""
     first = cold.all()
     segment_id = cold.segment.entry.segment_id
-    cold.cache.files.forget(segment_id)
+    cold.cache.files.forget({segment_id})
     cold.cache.files.put(ChunkKey(segment_id, 0), bytes(PIECE_BYTES))
     with pytest.raises(ObjectDamaged):
         cold.all()
