@@ -221,6 +221,12 @@ bench-failover: $(ALL)
 bench-restarts: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.restarts $(if $(RESTARTS),--restarts $(RESTARTS))
 
+# LAG: maximum lag in seconds (10). PROBES: of each topic (1000). RATE: MB/s under load (5). TIER=s3: on MinIO.
+.PHONY: bench-tier-lag
+bench-tier-lag: $(ALL)
+	@$(BIN)/python -m tests.benchmarks.tier_lag $(if $(LAG),--lag-s $(LAG)) $(if $(PROBES),--probes $(PROBES)) \
+	  $(if $(RATE),--rate $(RATE)) $(if $(TIER),--tier $(TIER))
+
 # TOPICS: number applied at once (1000). PROFILE=1: profile of the operator's main thread. LIMITS=1: the operator runs in a cgroup
 # with the limits of the chart (root); CPUS: its limit of cores, 0 for the request of the chart.
 bench-operator: $(ALL)

@@ -52,4 +52,7 @@ for _, name in ipairs({"FullyReplicated", "TieringSettled", "TierSwept", "Remote
     return health("Healthy", found[name])
   end
 end
+if is("TieringLagging", "True") then
+  return health("Healthy", found.TieringLagging)
+end
 return health("Healthy", outcome)

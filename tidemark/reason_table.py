@@ -206,6 +206,24 @@ TOPIC: ReasonTable = {
         "A disablement has made no progress for ten minutes.",
         "Start the brokers in the message, delete their Brokers, or delete the Topic.",
     ),
+    Reason.WITHIN_MAX_LAG: ReasonEntry(
+        "TieringLagging=False",
+        "Committed records are in the tier within spec.tiering.maxLag.",
+        _NOTHING,
+    ),
+    Reason.MAX_LAG_EXCEEDED: ReasonEntry(
+        "TieringLagging=True",
+        "Committed records have waited for the tier longer than spec.tiering.maxLag, or more of "
+        "them wait. They are lost if all replicas are.",
+        "Follow the message: repair the store, give the brokers more copier threads or quota, end "
+        "open transactions, or raise spec.tiering.maxLag.",
+    ),
+    Reason.COPYING_PAUSED: ReasonEntry(
+        "TieringLagging=True",
+        "spec.tiering.paused is true, so nothing is copied. Local data that is not in the tier "
+        "stays on the disks of the brokers.",
+        "Remove spec.tiering.paused.",
+    ),
     Reason.DISABLED: ReasonEntry(
         "TieringSettled=True",
         "Tiering is disabled. With policy Retain, data in the tier stays readable until its "
@@ -1051,6 +1069,12 @@ KAFKA: ReasonTable = {
         "spec.clientChanges is Refuse. Clients change topics at Apache Kafka's brokers, so the "
         "operator cannot refuse them.",
         "Restrict clients by ACLs of that cluster, and remove spec.clientChanges.",
+    ),
+    Reason.TIERING_FIELD_NOT_SUPPORTED: ReasonEntry(
+        "Stalled=True",
+        "spec.tiering.maxLag or spec.tiering.paused is set. Apache Kafka copies a segment once it "
+        "is closed.",
+        "Remove the field, and set segment.ms in spec.config to close segments earlier.",
     ),
     Reason.TIERING_ENABLED_EXTERNALLY: ReasonEntry(
         "Stalled=True",

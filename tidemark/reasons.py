@@ -45,6 +45,9 @@ class Reason(enum.StrEnum):
     ENABLED = "Enabled"
     DISABLING = "Disabling"
     NO_PROGRESS = "NoProgress"
+    WITHIN_MAX_LAG = "WithinMaxLag"
+    MAX_LAG_EXCEEDED = "MaxLagExceeded"
+    COPYING_PAUSED = "CopyingPaused"
     DISABLED = "Disabled"
     OBJECT_DAMAGED = "ObjectDamaged"
     AUDIT_PASSED = "AuditPassed"
@@ -201,6 +204,7 @@ class Reason(enum.StrEnum):
     TOPIC_MISSING = "TopicMissing"
     PARTITIONS_ADDED = "PartitionsAdded"
     CLIENT_CHANGES_NOT_REFUSED = "ClientChangesNotRefused"
+    TIERING_FIELD_NOT_SUPPORTED = "TieringFieldNotSupported"
     TIERING_ENABLED_EXTERNALLY = "TieringEnabledExternally"
     REASSIGNMENT_IN_PROGRESS = "ReassignmentInProgress"
 

@@ -20,7 +20,7 @@ from tidemark_broker.groups.core.values import GroupState
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.remote import RemoteSummary
+from tidemark_broker.replication.remote import RemoteSummary, WaitingRecords
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 
 
@@ -100,7 +100,22 @@ class _TopicSums:
     remote_bytes: int = 0
     remote_segments: int = 0
     remaining_bytes: int = 0
+    waiting_bytes: int = 0
+    #: Append time of the oldest record that waits for the tier, None if none waits.
+    waiting_since_ms: int | None = None
     errors: int = 0
+
+    def add_waiting(self, records: WaitingRecords) -> None:
+        """Add the records of one partition that wait for the tier."""
+        self.waiting_bytes += records.size_bytes
+        since_ms = self.waiting_since_ms
+        if since_ms is None or records.since_ms < since_ms:
+            self.waiting_since_ms = records.since_ms
+
+    def lag_seconds(self, now_ms: int) -> float:
+        """Return the age of the oldest record that waits for the tier."""
+        since_ms = self.waiting_since_ms
+        return 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000
 
     def add(self, partition: Partition, remote: RemoteSummary) -> None:
         """Add one partition to the sums.
@@ -164,6 +179,9 @@ def topic_metrics(manager: ReplicaManager, most: int = topic_table.TOPICS_MAX) -
     yield family(topic_table.REMOTE_BYTES, of_each(lambda topic: topic.remote_bytes))
     yield family(topic_table.REMOTE_SEGMENTS, of_each(lambda topic: topic.remote_segments))
     yield family(topic_table.REMAINING_BYTES, of_each(lambda topic: topic.remaining_bytes))
+    now_ms = manager.context.wall_ms()
+    yield family(topic_table.COPY_LAG_SECONDS, of_each(lambda topic: topic.lag_seconds(now_ms)))
+    yield family(topic_table.WAITING_BYTES, of_each(lambda topic: topic.waiting_bytes))
     yield family(topic_table.TIER_ERRORS, of_each(lambda topic: topic.errors))
     yield single(topic_table.LEFT_OUT, len(topics) - len(shown))
 
@@ -175,7 +193,11 @@ def _sums(manager: ReplicaManager) -> dict[str, _TopicSums]:
     for partition in manager.partitions:
         if partition.is_leader:
             summary = RemoteSummary() if remote is None else remote.summary(partition)
-            topics.setdefault(partition.topic, _TopicSums()).add(partition, summary)
+            sums = topics.setdefault(partition.topic, _TopicSums())
+            sums.add(partition, summary)
+            records = None if remote is None else remote.waiting(partition)
+            if records is not None:
+                sums.add_waiting(records)
     return topics
 
 

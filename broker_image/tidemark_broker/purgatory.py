@@ -37,6 +37,7 @@ class PartitionChange(enum.StrEnum):
     HIGH_WATERMARK = enum.auto()
     LOW_WATERMARK = enum.auto()
     SEGMENT_ROLLED = enum.auto()
+    CONFIG = enum.auto()
     REMOTE_READ = enum.auto()
 
 

@@ -245,6 +245,11 @@ CASES = {
         over=140,
         labels={"pod": "broker-1-0"},
     ),
+    "TidemarkTieringLagging": _bad_for_an_hour(
+        f'{_UNSETTLED}{{kind="Topic", condition="TieringLagging", reason="MaxLagExceeded"}}',
+        after=5,
+        reason="MaxLagExceeded",
+    ),
     "TidemarkTierPartitionInError": _bad_for_an_hour(
         'tidemark_broker_remote_partitions_in_error{pod="broker-1-0"}', after=15, pod="broker-1-0"
     ),

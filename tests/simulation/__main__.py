@@ -11,6 +11,7 @@ from tests.simulation.cluster import (
     BACKUPS,
     DOWN,
     HEADS,
+    LAG,
     MOVES,
     RESTORES,
     TORN,
@@ -50,6 +51,9 @@ def main() -> int:
         "--heads", action="store_true", help="heads of the tier go back to older versions"
     )
     kinds.add_argument(
+        "--lag", action="store_true", help="leaders close segments early for a maximum lag"
+    )
+    kinds.add_argument(
         "--tables", action="store_true", help="a topic and the table that it is exported to"
     )
     asked = parser.parse_args()
@@ -61,6 +65,7 @@ def main() -> int:
         (asked.down, DOWN),
         (asked.torn, TORN),
         (asked.heads, HEADS),
+        (asked.lag, LAG),
     )
     profile = next((item for is_asked, item in named if is_asked), None)
     # One seed prints its whole story, which a developer reads to find the cause.

@@ -72,7 +72,9 @@ USERS: Mapping[str, float] = {"delete records": 2, "delete again": 0.7, "tiering
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """``None``: drawn from the seed. ``fault_s``: mean time between faults."""
+    """``None``: drawn from the seed. ``fault_s``: mean time between faults. ``max_lag``: duration
+    within which records have to be in the tier, "" for none; segments are large then.
+    """
 
     trouble_s: float = 25.0
     steps_max: int = 400_000
@@ -80,6 +82,7 @@ class Profile:
     factor: int | None = None
     min_isr: int | None = None
     tiered: bool | None = None
+    max_lag: str = ""
     unclean: bool | None = None
     partitions: int = 1
     brokers: int = 3
@@ -184,6 +187,22 @@ HEADS = Profile(
         "bad store": 2,
     },
     users={"delete records": 2, "tiering": 1},
+)
+
+
+#: Leaders close segments early for a maximum lag, while they change and the store fails.
+LAG = Profile(
+    tiered=True,
+    max_lag="2s",
+    unclean=False,
+    faults={
+        "kill": 3,
+        "shut down": 2,
+        "power cut": 2,
+        "stall": 2,
+        "bad network": 1,
+        "bad store": 3,
+    },
 )
 
 
@@ -305,6 +324,10 @@ class SimulatedCluster:
             size = chance.choice(("1", "1000", "3000"))
             if config["retention.ms"] == "-1" or chance.random() < 0.8:
                 spec["tiering"] = {"enabled": True, "localRetention": {"size": size}}
+        # Only the maximum lag closes segments then.
+        if "tiering" in spec and profile.max_lag:
+            spec["tiering"]["maxLag"] = {"time": profile.max_lag}
+            config["segment.bytes"] = "100000"
         body = {"metadata": {"name": "t"}, "spec": spec}
         # The checks know what the topic allows, and excuse only that.
         facts = TopicFacts(

@@ -10,6 +10,7 @@ from tests.simulation.cluster import (
     BACKUPS,
     DOWN,
     HEADS,
+    LAG,
     MOVES,
     RESTORES,
     TORN,
@@ -23,7 +24,7 @@ EVENTS_SHOWN = 30
 #: Which faults a seed has where no kind is named: every second one the usual ones.
 _ROTATION = (
     *(Profile(), DOWN, Profile(), MOVES, Profile(), BACKUPS),
-    *(Profile(), RESTORES, Profile(), HEADS, Profile(), TORN),
+    *(Profile(), RESTORES, LAG, HEADS, Profile(), TORN),
 )
 
 

@@ -19,6 +19,11 @@ from tidemark.configuration.values import (
 )
 from tidemark.records.batch import TimestampType
 
+#: Keys of Tidemark alone, with fields of their own.
+MAX_LAG_MS = "tidemark.remote.copy.max.lag.ms"
+MAX_LAG_BYTES = "tidemark.remote.copy.max.lag.bytes"
+COPY_PAUSED = "tidemark.remote.copy.paused"
+
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 _DAY_MS = 24 * _HOUR_MS
@@ -144,6 +149,15 @@ TOPIC_KEYS = (
         "spec.tiering.localRetention.time", "log.local.retention.ms"),
     _field("remote.storage.enable", BOOLEAN, "false",
         "Copy closed segments to the remote tier.", "spec.tiering.enabled"),
+    _field(MAX_LAG_MS, long(1000), _NEVER,
+        "Time within which a committed record of a tiered topic is in the tier. The active segment "
+        "is closed at half of it.", "spec.tiering.maxLag.time", MAX_LAG_MS),
+    _field(MAX_LAG_BYTES, long(2 * 1024**2), _NEVER,
+        "Bytes of a tiered partition that may wait for the tier. The active segment is closed at "
+        "half of them.", "spec.tiering.maxLag.size", MAX_LAG_BYTES),
+    _field(COPY_PAUSED, BOOLEAN, "false",
+        "Copy nothing to the tier for now. Reads and expiration continue.",
+        "spec.tiering.paused"),
     _field("remote.log.disable.policy", one_of({"retain": "retain", "delete": "delete"}),
         "retain", "Handling of tiered data when tiering is disabled (KIP-950).",
         "spec.tiering.disablePolicy"),

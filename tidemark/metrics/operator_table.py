@@ -85,8 +85,8 @@ STALLED = gauge(
 )
 UNSETTLED = gauge(
     "tidemark_objects_unsettled",
-    "Objects with another condition in a bad state: Draining is True, or a "
-    "condition other than Ready is False.",
+    "Objects with another condition in a bad state: Draining or TieringLagging is "
+    "True, or another condition than Ready is False.",
     _KIND,
     Label(
         "condition",
@@ -101,6 +101,7 @@ UNSETTLED = gauge(
             "RemoteStorageReady",
             "TierIntegrity",
             "TierSwept",
+            "TieringLagging",
             "TieringSettled",
         ),
     ),

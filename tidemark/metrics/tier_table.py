@@ -85,6 +85,16 @@ COPY_LAG_SEGMENTS = gauge(
     f"{_TOPICS}remotecopylagsegments",
     "Closed segments of led partitions that are not in the tier yet.",
 )
+COPY_LAG_SECONDS = gauge(
+    f"{_OWN}copy_lag_seconds",
+    "Seconds since the append of the oldest committed record of a led partition that is not in the "
+    "tier, in the active segment too. 0 if all are in the tier.",
+)
+WAITING_BYTES = gauge(
+    f"{_OWN}waiting_bytes",
+    "Bytes of segments of led partitions with committed records that are not in the tier, active "
+    "segments included.",
+)
 DELETE_LAG_BYTES = gauge(
     f"{_TOPICS}remotedeletelagbytes", "Bytes in the tier that are marked for deletion."
 )

@@ -30,6 +30,17 @@ REMOTE_SEGMENTS = gauge("tidemark_topic_remote_segments", "Live segments in the 
 REMAINING_BYTES = gauge(
     "tidemark_topic_remaining_bytes", "Bytes in the tier that are still to be deleted.", _TOPIC
 )
+COPY_LAG_SECONDS = gauge(
+    "tidemark_topic_copy_lag_seconds",
+    "Seconds since the append of the oldest committed record that is not in the tier, of all "
+    "partitions. 0 if all are in the tier.",
+    _TOPIC,
+)
+WAITING_BYTES = gauge(
+    "tidemark_topic_waiting_bytes",
+    "Bytes of segments with committed records that are not in the tier, active segments included.",
+    _TOPIC,
+)
 TIER_ERRORS = gauge("tidemark_topic_tier_errors", "Partitions with a tier error.", _TOPIC)
 LEFT_OUT = gauge(
     "tidemark_topics_left_out", "Topics without metrics because the limit is exceeded."

@@ -233,7 +233,9 @@ class PartitionStatus:
     ``remaining_*``: what a disablement with Delete (or a topic deletion) still has to remove.
     ``error_reason``: CamelCase (``CustomMetadataTooLarge``, ``RemoteStorageUnavailable``) or empty.
     ``offline``: the replica was elected and does not lead yet (prefix rule); ``error_reason`` is
-    the cause, and only the offsets of its log are valid then.
+    the cause, and only the offsets of its log are valid then. ``lagging_since_ms``: append time of
+    the oldest committed record that is not in the tier, if the topic's maximum lag is exceeded or
+    copying is paused; -1 otherwise.
     """
 
     topic_id: uuid.UUID = wire("uuid")
@@ -253,6 +255,7 @@ class PartitionStatus:
     error_reason: str = wire("string")
     error_message: str = wire("string")
     offline: bool = wire("bool", default=False, tag=0)
+    lagging_since_ms: int = wire("int64", default=i64(-1), tag=1)
 
 
 @entity(_nested, BROKER_STATUS)

@@ -82,6 +82,7 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
         error_reason=reason,
         error_message=message[:_MESSAGE_MAX],
         offline=offline,
+        lagging_since_ms=-1 if offline else summary.lagging_since_ms,
     )
 
 

@@ -224,9 +224,10 @@ def append_as_follower(log: PartitionLog, data: Buffer, *, now_ms: int | None = 
         data, batches = _continuing(log, data, batches)
         _check_continues(log, batches[0])
         view, rolled = memoryview(data), False
-        # One fetch may span segments: split it, so that segment.bytes holds on followers too.
-        room = log.config.segment_bytes - log.segments.active.size_bytes
-        for first, last in runs_for_segments(batches, room, log.config.segment_bytes):
+        # One fetch may span segments: split it, so that its size limit holds on followers too.
+        segment_bytes = log.config.effective_segment_bytes
+        room = segment_bytes - log.segments.active.size_bytes
+        for first, last in runs_for_segments(batches, room, segment_bytes):
             run = batches[first:last]
             start = run[0].position
             buffers: list[Buffer] = [view[start : run[-1].end_position]]
@@ -359,6 +360,8 @@ def _append(
     rolled = _roll_if_due(log, batches[0], last, now_ms)
     active = log.segments.active
     assert batches[0].base_offset == active.next_offset, (batches[0], active.next_offset)
+    if not active.size_bytes:
+        active.first_append_ms = now_ms
     active.append(buffers, batches, log.config.index_interval_bytes)
     active.modified_ms = now_ms
     # Producers change only after the bytes are in the file.
@@ -387,7 +390,7 @@ def _roll_if_due(log: PartitionLog, first: BatchAt, last: BatchAt, now_ms: int) 
     if not active.size_bytes:
         return False
     if (
-        active.size_bytes > config.segment_bytes - last.end_position
+        active.size_bytes > config.effective_segment_bytes - last.end_position
         or _age_of(active, last.max_timestamp, now_ms) > config.effective_segment_ms
         or not active.has_room_for(last.last_offset, config.segment_index_bytes)
     ):

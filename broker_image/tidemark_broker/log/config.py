@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tidemark.configuration.table import TOPIC
+from tidemark.configuration.values import INT64_MAX
 from tidemark.records.batch import TimestampType
 
 #: ``local.retention.*`` = -2: the same as the topic-wide limit.
@@ -43,6 +44,10 @@ class LogConfig:
     flush_messages: int = _default("flush.messages")
     flush_ms: int = _default("flush.ms")
     unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
+    remote_storage_enable: bool = _default("remote.storage.enable")
+    tidemark_remote_copy_max_lag_ms: int = _default("tidemark.remote.copy.max.lag.ms")
+    tidemark_remote_copy_max_lag_bytes: int = _default("tidemark.remote.copy.max.lag.bytes")
+    tidemark_remote_copy_paused: bool = _default("tidemark.remote.copy.paused")
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> "LogConfig":
@@ -89,6 +94,40 @@ class LogConfig:
         """
         lag_ms = self.max_compaction_lag_ms if self.compacts else self.segment_ms
         return min(self.segment_ms, lag_ms)
+
+    @property
+    def effective_segment_bytes(self) -> int:
+        """Size at which a segment is closed.
+
+        A tiered log closes it at half of its maximum lag, because the next segment grows while this
+        one is uploaded.
+        """
+        if not self.remote_storage_enable:
+            return self.segment_bytes
+        return min(self.segment_bytes, self.tidemark_remote_copy_max_lag_bytes // 2)
+
+    @property
+    def limits_lag(self) -> bool:
+        """Whether the time or the bytes that may wait for the tier are limited."""
+        return self.limits_lag_time or self.limits_lag_bytes
+
+    @property
+    def limits_lag_bytes(self) -> bool:
+        """Whether the bytes that may wait for the tier are limited."""
+        return self.tidemark_remote_copy_max_lag_bytes < INT64_MAX
+
+    @property
+    def limits_lag_time(self) -> bool:
+        """Whether the time that a committed record may wait for the tier is limited."""
+        return self.tidemark_remote_copy_max_lag_ms < INT64_MAX
+
+    @property
+    def early_close_ms(self) -> int:
+        """Age of the oldest waiting record at which the leader closes the active segment.
+
+        It is half of the maximum lag. The other half is for the upload.
+        """
+        return self.tidemark_remote_copy_max_lag_ms // 2
 
     @property
     def deletes(self) -> bool:

@@ -190,6 +190,11 @@ class PartitionLog:
         return self.segments.size_bytes
 
     @property
+    def segment_count(self) -> int:
+        """Number of local segments, the active one included."""
+        return len(self.segments.items)
+
+    @property
     def is_unflushed(self) -> bool:
         """Whether some data of the log is not durable yet.
 

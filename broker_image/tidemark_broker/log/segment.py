@@ -62,6 +62,7 @@ class Segment:
         "created_ms",
         "descriptor",
         "directory",
+        "first_append_ms",
         "first_timestamp_ms",
         "index",
         "largest_timestamp_ms",
@@ -87,6 +88,8 @@ class Segment:
         self._times_saved = 0
         self.aborted = TransactionIndex(self.path(names.TRANSACTION_INDEX_SUFFIX))
         self.created_ms = created_ms
+        #: Time of the first append, NO_TIMESTAMP if this process has not made it.
+        self.first_append_ms = NO_TIMESTAMP
         #: Time of the last append.
         self.modified_ms = created_ms
         self.next_offset = base_offset
@@ -121,6 +124,7 @@ class Segment:
             next_base_offset=self.next_offset,
             size_bytes=self.size_bytes,
             largest_timestamp_ms=self.largest_timestamp_ms,
+            first_append_ms=self.first_append_ms,
             modified_ms=self.modified_ms,
             is_active=is_active,
             first_timestamp_ms=self.first_timestamp_ms,

@@ -62,6 +62,8 @@ class SegmentInfo:
     is_active: bool
     #: Largest timestamp of its first batch, or -1.
     first_timestamp_ms: int = NO_TIMESTAMP
+    #: Time of the first append, or -1 if the segment was opened with records.
+    first_append_ms: int = NO_TIMESTAMP
 
     @property
     def age_timestamp_ms(self) -> int:

@@ -14,25 +14,38 @@ from dataclasses import dataclass, replace
 from tidemark.logfiles.checkpoints import write_epochs
 from tidemark.metrics import tier_table
 from tidemark.tier.metadata import transitions
-from tidemark.tier.metadata.head import Head, IllegalTransition, ManifestFenced, TopicDeleted
+from tidemark.tier.metadata.head import (
+    PAGES_MAX,
+    Head,
+    IllegalTransition,
+    ManifestFenced,
+    TopicDeleted,
+)
 from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tier.open import Tier
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
 from tidemark.tier.segments.remote_storage_manager import Copied, SegmentData
 from tidemark.tier.segments.segment_origin import encode_origin
 from tidemark.tier.stores.objects import StoreError
-from tidemark_broker.log import PartitionLog, SegmentInfo, flushing, reading
+from tidemark_broker.log import PartitionLog, SegmentInfo, appending, flushing, reading
 from tidemark_broker.remote_log import eligibility
 from tidemark_broker.remote_log.eligibility import Blocked
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.tier_failure import CustomMetadataTooLarge, LocalDataMissing
 from tidemark_broker.remote_log.uploads import Upload
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.remote import WaitingRecords
 
 logger = logging.getLogger(__name__)
 
 #: Segments examined for the next copy: the one that contains the next offset to copy (or ends
 #: there), and the one after it.
 _CANDIDATES = 2
+#: Pages of a manifest (of 256 segments each) above which no segment is closed early. The rest is
+#: for segments of the usual size.
+_PAGES_WITH_SMALL_SEGMENTS = PAGES_MAX * 3 // 4
+#: Local segments of a log at which no segment is closed early: each has up to five files.
+_LOCAL_SEGMENTS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,35 @@ class Copier:
         # Two segments decide, however many the log has.
         segments = self._partition.log.segment_infos(next_copy_offset, _CANDIDATES)
         return eligibility.stable_from(segments, next_copy_offset)
+
+    def waiting(self) -> WaitingRecords | None:
+        """Return the committed records that are not in the tier; None if there are none."""
+        return waiting_records(self._partition, self._writer.head.next_copy_offset, _CANDIDATES)
+
+    @property
+    def may_close_early(self) -> bool:
+        """Whether log and manifest have room for many small segments.
+
+        Otherwise only ``segment.bytes`` and ``segment.ms`` close segments, because a full manifest
+        would end all copying.
+        """
+        has_pages = len(self._writer.head.pages) < _PAGES_WITH_SMALL_SEGMENTS
+        return has_pages and self._partition.log.segment_count < _LOCAL_SEGMENTS_MAX
+
+    def until_close_s(self, records: WaitingRecords) -> float:
+        """Return the seconds until the active segment must be closed for ``records``, so that they
+        are in the tier within the topic's maximum lag; 0 for now.
+        """
+        close_ms = self._partition.log.config.early_close_ms
+        age_ms = self._shared.context.wall_ms() - records.since_ms
+        # After a restart the age is unknown, and it is negative after a step of the clock.
+        if age_ms < 0 or not records.is_since_known:
+            return 0.0
+        return max(0.0, (close_ms - age_ms) / 1000)
+
+    def close_active(self) -> None:
+        """Close the active segment, so that it can be copied. An empty one stays."""
+        appending.roll(self._partition.log, self._shared.context.wall_ms())
 
     def _candidate(self) -> SegmentInfo | Blocked:
         log, next_copy_offset = self._partition.log, self._writer.head.next_copy_offset
@@ -229,6 +271,24 @@ class Copier:
             entry.end_offset_inclusive,
             entry.size_bytes,
         )
+
+
+def waiting_records(
+    partition: Partition, next_copy_offset: int, count: int | None = None
+) -> WaitingRecords | None:
+    """Return the committed records of a partition that are not in the tier; None if there are none.
+
+    ``next_copy_offset``: offset after the tier's last one. ``count``: number of segments to examine
+    from there, None for all. Two suffice for the time, all are needed for the bytes. Any thread may
+    call it.
+    """
+    log = partition.log
+    first_offset = max(next_copy_offset, log.log_start_offset)
+    return eligibility.waiting(
+        log.segment_infos(first_offset, count),
+        first_offset=first_offset,
+        high_watermark=log.high_watermark,
+    )
 
 
 def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:

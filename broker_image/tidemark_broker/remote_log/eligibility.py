@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark_broker.log import SegmentInfo
+from tidemark_broker.replication.remote import WaitingRecords
 
 
 class Blocked(enum.Enum):
@@ -69,6 +70,24 @@ def lag(segments: Sequence[SegmentInfo], next_copy_offset: int) -> CopyLag:
     first = first_ending_behind(segments, next_copy_offset)
     late = [segments[at] for at in range(first, len(segments)) if not segments[at].is_active]
     return CopyLag(len(late), sum(item.size_bytes for item in late))
+
+
+def waiting(
+    segments: Sequence[SegmentInfo], *, first_offset: int, high_watermark: int
+) -> WaitingRecords | None:
+    """Return the committed records from ``first_offset`` on, which is the first that is neither
+    deleted nor in the tier; None if there are none.
+    """
+    late = segments[first_ending_behind(segments, first_offset) :]
+    if high_watermark <= first_offset or not late:
+        return None
+    # A segment's first append is not later than that of any of its records.
+    oldest = late[0]
+    return WaitingRecords(
+        since_ms=oldest.modified_ms if oldest.first_append_ms < 0 else oldest.first_append_ms,
+        is_since_known=oldest.first_append_ms >= 0,
+        size_bytes=sum(item.size_bytes for item in late),
+    )
 
 
 def first_ending_behind(segments: Sequence[SegmentInfo], offset: int) -> int:

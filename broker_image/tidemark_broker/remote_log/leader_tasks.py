@@ -15,7 +15,8 @@ from tidemark.reasons import Reason
 from tidemark.tier.metadata.head import ManifestFenced, TopicDeleted
 from tidemark.tier.metadata.manifest import PageNotFound
 from tidemark.tier.stores.objects import StoreError
-from tidemark_broker.purgatory import PartitionChange
+from tidemark_broker.log import LogConfig
+from tidemark_broker.purgatory import DelayedOperationKey, PartitionChange
 from tidemark_broker.remote_log.copier import Copier
 from tidemark_broker.remote_log.disablement import delete_remote_part
 from tidemark_broker.remote_log.expirer import Expirer
@@ -119,7 +120,10 @@ class LeaderTasks:
             await self.writer.claim()
 
     async def _copy_once(self) -> None:
-        if not await self._copier.copy_next():
+        config = self.partition.log.config
+        if config.tidemark_remote_copy_paused:
+            await self._wait_for_config(config)
+        elif not await self._copier.copy_next():
             await self._wait_for_segment()
 
     async def _expire_once(self) -> None:
@@ -144,7 +148,7 @@ class LeaderTasks:
         """Wait until a segment may be eligible for a copy, at most one task interval.
 
         It waits for one of three events: the controller knows of the manifest, the closed segment
-        becomes stable, or a segment is rolled.
+        becomes stable, or the active segment is closed.
         """
         self._clear(COPY)
         partition, wait = self.partition, self.shared.wait
@@ -166,10 +170,53 @@ class LeaderTasks:
             )
             return
         # All closed segments are copied.
-        await wait(
-            [(PartitionChange.SEGMENT_ROLLED, partition.tp)],
-            lambda: self._copier.stable_from() is not None,
+        await self._wait_for_close()
+
+    async def _wait_for_close(self) -> None:
+        """Wait until the active segment is closed, and close it if the topic's maximum lag demands
+        it.
+
+        Only then: while a closed segment waits, another one would not be copied earlier, and an
+        unavailable store would fill the disk with small segments.
+        """
+        partition, copier = self.partition, self._copier
+        log, tp = partition.log, partition.tp
+        config, high_watermark = log.config, log.high_watermark
+        interval_s = self.shared.settings.interval_s
+        keys: list[DelayedOperationKey] = [
+            (PartitionChange.SEGMENT_ROLLED, tp),
+            (PartitionChange.CONFIG, tp),
+        ]
+        closes_early = config.limits_lag_time and copier.may_close_early
+        records = copier.waiting() if closes_early else None
+        if records is not None:
+            # Records that arrive meanwhile are younger, so nothing needs an earlier look.
+            due_s = copier.until_close_s(records)
+            if due_s <= 0:
+                copier.close_active()
+                return
+            interval_s = min(interval_s, due_s)
+        elif closes_early:
+            # The next committed record starts the time.
+            keys.append((PartitionChange.HIGH_WATERMARK, tp))
+        await self.shared.wait(
+            keys,
+            lambda: (
+                copier.stable_from() is not None
+                or log.config is not config
+                or (records is None and log.high_watermark > high_watermark)
+            ),
             interval_s,
+        )
+
+    async def _wait_for_config(self, config: LogConfig) -> None:
+        """Wait until the topic's configuration changes, at most one task interval."""
+        self._clear(COPY)
+        log = self.partition.log
+        await self.shared.wait(
+            [(PartitionChange.CONFIG, self.partition.tp)],
+            lambda: log.config is not config,
+            self.shared.settings.interval_s,
         )
 
     def _manifest_known(self) -> bool:

@@ -29,6 +29,7 @@ from tidemark.tiering import Tiering
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, topic_deletion
 from tidemark_broker.remote_log.chunk_files import ChunkFiles
+from tidemark_broker.remote_log.copier import waiting_records
 from tidemark_broker.remote_log.disablement import follow_disablement
 from tidemark_broker.remote_log.fetcher import RemoteFetcher
 from tidemark_broker.remote_log.head_writer import claiming, leader_term
@@ -54,6 +55,7 @@ from tidemark_broker.replication.remote import (
     RemoteSummary,
     RemoteUnavailable,
     TierEnd,
+    WaitingRecords,
 )
 from tidemark_broker.replication.threads import ThreadsBusy
 from tidemark_broker.replication.types import TopicIdPartition
@@ -287,7 +289,33 @@ class RemoteLogManager:
             highest_remote_offset=-1 if loaded is None else loaded.head.highest_remote_offset,
             error_reason="" if failure is None else failure.reason,
             error_message="" if failure is None else failure.message,
+            lagging_since_ms=self._lagging_since_ms(tasks),
         )
+
+    def waiting(self, partition: Partition) -> WaitingRecords | None:
+        """Return the committed records that wait for a copy; see :class:`RemoteLog`."""
+        tasks = self._tasks.get(_key(partition))
+        return None if tasks is None else _waiting(tasks)
+
+    def _lagging_since_ms(self, tasks: LeaderTasks) -> int:
+        """Return the append time of the oldest waiting record if that waits for too long, else -1.
+
+        While copying is paused every waiting record does.
+        """
+        config = tasks.partition.log.config
+        if not (config.limits_lag or config.tidemark_remote_copy_paused):
+            return -1
+        # Only a limit of bytes needs the figures of all segments.
+        records = _waiting(tasks, None if config.limits_lag_bytes else 2)
+        if records is None:
+            return -1
+        age_ms = self._context.wall_ms() - records.since_ms
+        is_late = (
+            config.tidemark_remote_copy_paused
+            or age_ms > config.tidemark_remote_copy_max_lag_ms
+            or records.size_bytes > config.tidemark_remote_copy_max_lag_bytes
+        )
+        return records.since_ms if is_late else -1
 
     def _failure_of(self, tasks: LeaderTasks) -> TierFailure | None:
         """Return the status failure: damage first, since it does not heal by itself."""
@@ -354,9 +382,15 @@ class RemoteLogManager:
             for tasks, behind in ((item, item.writer.head.next_copy_offset) for item in led)
             if tasks.term.tiering.copies
         ]
+        waiting = [records for tasks in led if (records := _waiting(tasks)) is not None]
+        now_ms = self._context.wall_ms()
         pools, status = self._shared.pools, self.status()
         files = self._shared.chunk_files
         return {
+            tier_table.COPY_LAG_SECONDS: max(
+                (max(0, now_ms - records.since_ms) / 1000 for records in waiting), default=0.0
+            ),
+            tier_table.WAITING_BYTES: sum(records.size_bytes for records in waiting),
             tier_table.COPY_LAG_BYTES: sum(lag.size_bytes for lag in lags),
             tier_table.COPY_LAG_SEGMENTS: sum(lag.segments for lag in lags),
             tier_table.DELETE_LAG_BYTES: sum(total.pending_bytes for total in totals),
@@ -411,6 +445,18 @@ def _chunk_files(
         chunk_bytes=settings.chunk_bytes,
         count=counters.add,
     )
+
+
+def _waiting(tasks: LeaderTasks, count: int | None = None) -> WaitingRecords | None:
+    """Return the committed records of a term that are not in the tier; see
+    :func:`waiting_records`.
+    """
+    if not tasks.term.tiering.copies:
+        return None
+    # While the store has not answered in this term, the replica's own knowledge counts.
+    loaded, log = tasks.writer.loaded, tasks.partition.log
+    known = log.highest_remote_offset + 1 if loaded is None else loaded.head.next_copy_offset
+    return waiting_records(tasks.partition, known, count)
 
 
 def _key(partition: Partition) -> TopicIdPartition:

@@ -101,7 +101,11 @@ class BootstrapPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSummary:
-    """Figures of one partition's tier for status; the reason is CamelCase or empty."""
+    """Figures of one partition's tier for status; the reason is CamelCase or empty.
+
+    ``lagging_since_ms``: append time of the oldest committed record that is not in the tier, if the
+    topic's maximum lag is exceeded or copying is paused; -1 otherwise.
+    """
 
     segments: int = 0
     size_bytes: int = 0
@@ -110,6 +114,21 @@ class RemoteSummary:
     highest_remote_offset: int = -1
     error_reason: str = ""
     error_message: str = ""
+    lagging_since_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRecords:
+    """Committed records that are not in the tier, in whole segments.
+
+    ``since_ms``: time of the append of the oldest. After a restart of the broker that time is not
+    known, and the time of the segment's last append is used instead. ``size_bytes``: bytes of the
+    segments that contain the records.
+    """
+
+    since_ms: int
+    is_since_known: bool
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +199,12 @@ class RemoteLog(Protocol[ReplicaT_contra]):
 
     def summary(self, partition: ReplicaT_contra) -> RemoteSummary:
         """Return figures for the status report, without I/O."""
+
+    def waiting(self, partition: ReplicaT_contra) -> WaitingRecords | None:
+        """Return the committed records of a led partition that wait for a copy, without I/O.
+
+        None if none waits or nothing is copied. Any thread may call it.
+        """
 
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
         """Set the accepted storage configuration (JSON, "" for none) and the identity that the

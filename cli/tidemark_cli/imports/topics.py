@@ -11,6 +11,7 @@ from typing import Any
 
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.configuration.table import TOPIC as TOPIC_KEYS
+from tidemark.configuration.topic_keys import MAX_LAG_MS
 from tidemark.wire.topics import Setting, SettingOperation
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.resources.names import API_VERSION, PAUSED_ANNOTATION
@@ -32,6 +33,8 @@ _BINARY = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 #: Value that means "no own limit", so the topic's total retention applies.
 _UNLIMITED = "-1"
 _LOCAL = ("local.retention.ms", "local.retention.bytes")
+#: Keys whose values become durations.
+_TIMES = ("local.retention.ms", MAX_LAG_MS)
 
 
 def is_internal(name: str) -> bool:
@@ -209,8 +212,8 @@ def _problem(name: str, value: str) -> str:
         return f"{name} {key.reason}"
     if not key.type.accepts(value):
         return f"{name} {value!r}: it {key.type.requirement}"
-    if name == "local.retention.ms" and not value.startswith("-") and _too_long(value):
-        return f"{name} {value} is too long for spec.tiering.localRetention.time"
+    if name in _TIMES and value != key.default and not value.startswith("-") and _too_long(value):
+        return f"{name} {value} is too long for {key.field}"
     return ""
 
 
@@ -223,15 +226,16 @@ def _too_long(value: str) -> bool:
 
 
 def _readable(tiering: Mapping[str, Any]) -> dict[str, Any]:
-    """Return local retention in readable units with exactly the same value."""
+    """Return local retention and maximum lag in readable units with exactly the same values."""
     block = dict(tiering)
-    local = dict(block.get("localRetention") or {})
-    if "time" in local:
-        local["time"] = duration_text(int(str(local["time"]).removesuffix("ms")))
-    if "size" in local:
-        local["size"] = size_text(int(local["size"]))
-    if local:
-        block["localRetention"] = local
+    for name in ("localRetention", "maxLag"):
+        limits = dict(block.get(name) or {})
+        if "time" in limits:
+            limits["time"] = duration_text(int(str(limits["time"]).removesuffix("ms")))
+        if "size" in limits:
+            limits["size"] = size_text(int(limits["size"]))
+        if limits:
+            block[name] = limits
     return block
 
 

@@ -39,6 +39,7 @@ _REPORTED: Mapping[str, Mapping[str, str]] = {
         "TierIntegrity": "False",
         "RemoteIntegrity": "False",
         "TieringSettled": "False",
+        "TieringLagging": "True",
         "FullyReplicated": "False",
         "ConfigEffective": "False",
     },

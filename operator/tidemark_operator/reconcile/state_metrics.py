@@ -19,6 +19,8 @@ from tidemark_operator.controller.tiering_disablement import pending, state_name
 from tidemark_operator.kube.kinds import WATCHED
 from tidemark_operator.reconcile.services import TermServices
 
+#: Conditions that are in a bad state while they are True.
+_BAD_IF_TRUE = ("Draining", "TieringLagging")
 #: Conditions that are not as they should be, and the metric that counts them. Reconciling and
 #: Registered add nothing to Ready.
 _WRONG = {
@@ -26,7 +28,7 @@ _WRONG = {
     ("Succeeded", "False"): operator_table.NOT_READY,
     ("Stalled", "True"): operator_table.STALLED,
     **{
-        (name, "True" if name == "Draining" else "False"): operator_table.UNSETTLED
+        (name, "True" if name in _BAD_IF_TRUE else "False"): operator_table.UNSETTLED
         for name in operator_table.UNSETTLED.labels[1].values
     },
 }

@@ -328,6 +328,40 @@ class LocalRetentionSpec(SpecModel):
     """Maximum size of local data per partition, such as 10Gi."""
 
 
+class MaxLagSpec(SpecModel):
+    """Committed records of a tiered topic that may be outside the tier: its recovery point if all
+    brokers are lost.
+
+    The active segment is closed at half of it, so a short time makes many small objects. Default:
+    tidemark.remote.copy.max.lag.ms and tidemark.remote.copy.max.lag.bytes of the Cluster, or the
+    closing of segments by segment.ms and segment.bytes.
+    """
+
+    time: Annotated[
+        Duration | None,
+        KubernetesSchema(
+            Rule(
+                rule=f"!{cel_is_duration('self')} || duration(self) >= duration('1s')",
+                message="maxLag.time must be at least 1s",
+            )
+        ),
+    ] = None
+    """Maximum time until a committed record is in the tier, such as 10s. At least 1s."""
+    size: Annotated[
+        Quantity | None,
+        KubernetesSchema(
+            Rule(
+                rule=(
+                    f"!{cel_is_quantity('string(self)')} || "
+                    "quantity(string(self)).compareTo(quantity('2Mi')) >= 0"
+                ),
+                message="maxLag.size must be at least 2Mi",
+            )
+        ),
+    ] = None
+    """Maximum bytes of a partition that are not in the tier, such as 64Mi. At least 2Mi."""
+
+
 class TopicTieringSpec(SpecModel):
     """Tiered storage of the topic."""
 
@@ -338,16 +372,11 @@ class TopicTieringSpec(SpecModel):
     retention ends. Delete deletes it. Default: remote.log.disable.policy of the Cluster, or Retain.
     """
     local_retention: LocalRetentionSpec | None = None
-
-    @property
-    def local_time(self) -> str | None:
-        """``localRetention.time``, None if unset."""
-        return self.local_retention.time if self.local_retention else None
-
-    @property
-    def local_size(self) -> str | None:
-        """``localRetention.size``, None if unset."""
-        return self.local_retention.size if self.local_retention else None
+    max_lag: MaxLagSpec | None = None
+    paused: bool | None = None
+    """Copy nothing to the tier for now. Reads, retention and deletions continue. Local data that is
+    not in the tier stays on the disks of the brokers. The condition TieringLagging shows the gap.
+    Default: false."""
 
 
 class TopicSpec(SpecModel):
@@ -429,7 +458,7 @@ class TieringStatus(ApiModel):
     remaining_bytes: Count | None = None
     summary: Annotated[str | None, Field(max_length=128)] = None
     """The state, or the reason of the first condition that reports trouble with the tier
-    (TieringSettled, TierIntegrity, RemoteIntegrity)."""
+    (TieringSettled, TierIntegrity, RemoteIntegrity, TieringLagging)."""
 
 
 class ReplicaCounts(ApiModel):

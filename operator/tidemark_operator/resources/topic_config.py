@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.configuration.table import TOPIC
+from tidemark.configuration.topic_keys import COPY_PAUSED, MAX_LAG_BYTES, MAX_LAG_MS
 from tidemark.tiering import Tiering
 from tidemark_operator.resources.scalars import duration_ms, quantity_bytes
 from tidemark_operator.resources.topic import TopicSpec
@@ -32,13 +33,20 @@ def kafka_config(spec: TopicSpec, defaults: Mapping[str, str] | None = None) -> 
 
 
 def _typed(spec: TopicSpec) -> dict[str, str]:
-    if spec.tiering is None:
+    tiering = spec.tiering
+    if tiering is None:
         return {"remote.storage.enable": "false"}
-    entries = {"remote.storage.enable": str(spec.tiering.enabled).lower()}
-    if spec.tiering.local_time is not None:
-        entries["local.retention.ms"] = str(duration_ms(spec.tiering.local_time))
-    if spec.tiering.local_size is not None:
-        entries["local.retention.bytes"] = str(quantity_bytes(spec.tiering.local_size))
+    entries = {"remote.storage.enable": str(tiering.enabled).lower()}
+    for block, time_key, size_key in (
+        (tiering.local_retention, "local.retention.ms", "local.retention.bytes"),
+        (tiering.max_lag, MAX_LAG_MS, MAX_LAG_BYTES),
+    ):
+        if block is not None and block.time is not None:
+            entries[time_key] = str(duration_ms(block.time))
+        if block is not None and block.size is not None:
+            entries[size_key] = str(quantity_bytes(block.size))
+    if tiering.paused:
+        entries[COPY_PAUSED] = "true"
     return entries
 
 
@@ -51,17 +59,21 @@ def spec_of_kafka_config(config: Mapping[str, str], tiering: Tiering) -> dict[st
     block: dict[str, Any] = {"enabled": tiering.copies}
     if tiering.policy_applies:
         block["disablePolicy"] = tiering.disable_policy.name.capitalize()
-    # -1 and -2 mean no limit of its own, which the field expresses by its absence.
-    local = {
-        field: config[key] + unit
-        for key, field, unit in (
-            ("local.retention.ms", "time", "ms"),
-            ("local.retention.bytes", "size", ""),
-        )
-        if config.get(key, "").isdigit()
-    }
-    if local:
-        block["localRetention"] = local
+    # -1, -2 and the largest number mean no limit of its own, which the field expresses by its
+    # absence.
+    for field, time_key, size_key in (
+        ("localRetention", "local.retention.ms", "local.retention.bytes"),
+        ("maxLag", MAX_LAG_MS, MAX_LAG_BYTES),
+    ):
+        limits = {
+            name: config[key] + unit
+            for key, name, unit in ((time_key, "time", "ms"), (size_key, "size", ""))
+            if config.get(key, "").isdigit() and config[key] != TOPIC[key].default
+        }
+        if limits:
+            block[field] = limits
+    if config.get(COPY_PAUSED) == "true":
+        block["paused"] = True
     return {"tiering": block, **({"config": plain} if plain else {})}
 
 

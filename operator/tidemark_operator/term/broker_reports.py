@@ -148,9 +148,12 @@ def _note_remaining(
     services.disablements.note_remaining(topic, remaining, now_ms=wall_ms())
 
 
-def _trouble(report: control.PartitionStatus) -> tuple[str, bool, bool]:
-    """Return the part of a report that is shown at once: errors, and that the tier is in use."""
-    return report.error_reason, report.offline, report.remote_segments > 0
+def _trouble(report: control.PartitionStatus) -> tuple[str, bool, bool, bool]:
+    """Return the part of a report that is shown at once: errors, a lag of the tier, and that the
+    tier is in use.
+    """
+    is_lagging = report.lagging_since_ms >= 0
+    return report.error_reason, report.offline, report.remote_segments > 0, is_lagging
 
 
 def _errors(health: BrokerHealth) -> tuple[str, ...]:

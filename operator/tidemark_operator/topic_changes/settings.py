@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.configuration.key import ConfigKey
 from tidemark.configuration.problems import PAGE, problems
 from tidemark.configuration.table import BROKER, CLUSTER, CLUSTER_DEFAULTS, DYNAMIC, TOPIC
+from tidemark.configuration.topic_keys import COPY_PAUSED, MAX_LAG_BYTES, MAX_LAG_MS
 from tidemark.wire.topics import Setting, SettingOperation
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.resources.topic_config import TYPED
@@ -176,12 +177,18 @@ def _tiering(
     block = dict(before or {"enabled": False})
     block["enabled"], policy = _switched(block, typed)
     _put(block, "disablePolicy", policy)
-    retention = dict(block.get("localRetention") or {})
-    if LOCAL_MS in typed:
-        _put(retention, "time", _local(LOCAL_MS, typed[LOCAL_MS], "ms"))
-    if LOCAL_BYTES in typed:
-        _put(retention, "size", _local(LOCAL_BYTES, typed[LOCAL_BYTES], ""))
-    _put(block, "localRetention", retention or None)
+    for field, time_key, size_key in (
+        ("localRetention", LOCAL_MS, LOCAL_BYTES),
+        ("maxLag", MAX_LAG_MS, MAX_LAG_BYTES),
+    ):
+        limits = dict(block.get(field) or {})
+        if time_key in typed:
+            _put(limits, "time", _limit(time_key, typed[time_key], "ms"))
+        if size_key in typed:
+            _put(limits, "size", _limit(size_key, typed[size_key], ""))
+        _put(block, field, limits or None)
+    if COPY_PAUSED in typed:
+        _put(block, "paused", typed[COPY_PAUSED] == "true" or None)
     # An empty block says the same as none, and is not written.
     return None if before is None and block == {"enabled": False} else block
 
@@ -193,9 +200,11 @@ def _put(block: dict[str, Any], name: str, value: object) -> None:
         block[name] = value
 
 
-def _local(name: str, value: str | None, unit: str) -> str | None:
-    """Return the value as the field has it; None means the topic's own retention."""
-    if value is None or value == _AS_TOTAL:
+def _limit(name: str, value: str | None, unit: str) -> str | None:
+    """Return the value as the field has it; None means the key's default: the topic's own
+    retention, or no maximum lag.
+    """
+    if value is None or value == TOPIC[name].default:
         return None
     if value.startswith("-"):
         text = f"invalid {name} {value}. Use a number, or {_AS_TOTAL} for the topic's own retention"

@@ -57,6 +57,12 @@ ACCEPTED: dict[str, Object] = {
     "local size as a bare number": tiered_topic(
         tiering={"enabled": True, "localRetention": {"size": 1048576}}
     ),
+    "maximum lag": tiered_topic(
+        tiering={"enabled": True, "maxLag": {"time": "1s", "size": "2Mi"}, "paused": True}
+    ),
+    "maximum lag as a bare number": tiered_topic(
+        tiering={"enabled": True, "maxLag": {"size": 2097152}}
+    ),
     "tiering off with compaction": topic(
         config={"cleanup.policy": "compact"}, tiering={"enabled": False}
     ),
@@ -314,6 +320,18 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "empty duration": (
         tiered_topic(tiering={"enabled": True, "localRetention": {"time": ""}}),
         "must be a duration such as 168h",
+    ),
+    "maximum lag below a second": (
+        tiered_topic(tiering={"enabled": True, "maxLag": {"time": "999ms"}}),
+        "maxLag.time must be at least 1s",
+    ),
+    "maximum lag of few bytes": (
+        tiered_topic(tiering={"enabled": True, "maxLag": {"size": "2097151"}}),
+        "maxLag.size must be at least 2Mi",
+    ),
+    "maximum lag as a key": (
+        topic(config={"tidemark.remote.copy.max.lag.ms": "10000"}),
+        "Set spec.tiering.maxLag.time",
     ),
     "days with a total": (
         tiered_topic(

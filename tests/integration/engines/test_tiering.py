@@ -6,7 +6,8 @@ import pytest
 
 from tests.conformance.local_cluster import wait
 from tests.integration.engines.driver import LONG_S, DrivenEngine, Spec
-from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST
+from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from tidemark_devcluster.settings import KAFKA
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 
@@ -62,6 +63,38 @@ def test_tiering_is_disabled_by_either_policy_and_enabled_again(engine: DrivenEn
     local = engine.offset(name, EARLIEST_LOCAL)
     engine.produce(name, b"6", b"7", b"8")
     wait(lambda: engine.offset(name, EARLIEST_LOCAL) > local, "copying to resume", LONG_S)
+
+
+def test_records_are_in_the_tier_within_the_maximum_lag(engine: DrivenEngine) -> None:
+    lag = {**TIERED, "maxLag": {"time": "4s"}}
+    name, spec = engine.create(1, 3, tiering=lag)
+    if engine.cluster.local.settings.engine == KAFKA:
+        message = engine.condition_message(name, "Stalled", "True", "TieringFieldNotSupported")
+        assert message.startswith("spec.tiering.maxLag.time has no effect with engine kafka")
+        engine.apply(name, {**spec, "tiering": TIERED})
+        engine.status(name, lambda _: True, type_="Stalled", is_="False")
+        return
+    engine.ready(name)
+    # Neither segment.ms nor segment.bytes would close this segment.
+    engine.produce(name, *VALUES)
+    wait(lambda: engine.offset(name, LATEST_TIERED) == len(VALUES) - 1, "the copy", 4.0)
+    engine.condition_message(name, "TieringLagging", "False", "WithinMaxLag")
+
+    engine.apply(name, {**spec, "tiering": {**lag, "paused": True}})
+    engine.condition_message(name, "TieringLagging", "True", "CopyingPaused")
+    engine.produce(name, b"6")
+    wait(
+        lambda: (
+            "partition 0"
+            in engine.condition_message(name, "TieringLagging", "True", "CopyingPaused")
+        ),
+        "the gap to be shown",
+        LONG_S,
+    )
+    assert engine.offset(name, LATEST_TIERED) == len(VALUES) - 1
+    engine.apply(name, spec)
+    wait(lambda: engine.offset(name, LATEST_TIERED) == len(VALUES), "copying to resume", LONG_S)
+    engine.condition_message(name, "TieringLagging", "False", "WithinMaxLag")
 
 
 def test_records_are_deleted_by_offset_and_time_and_to_the_end(engine: DrivenEngine) -> None:

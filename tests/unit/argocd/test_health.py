@@ -38,7 +38,8 @@ VERDICTS = {
     "Topic": {
         "Healthy": "Serving Settled Progressing Stalled AllInSync Enabled Disabled "
         "ReplicationFactorChanging Placeholders UnderMinIsr ReplicasBehind AuditPassed DamageFound "
-        "ManifestContradicts NotAudited AuditOutdated MinInsyncReplicasTooHigh",
+        "ManifestContradicts NotAudited AuditOutdated MinInsyncReplicasTooHigh "
+        "WithinMaxLag MaxLagExceeded CopyingPaused",
         "Progressing": "Pending BrokersMissing Placing LeadersStarting PartitionsOffline "
         "ElectionPending StorageFailed Deleting DeletionPending Adopting Rebuilding Disabling",
         "Suspended": "Paused",
@@ -99,7 +100,8 @@ VERDICTS = {
     "Topic, with engine kafka": {
         "Progressing": "KafkaUnavailable KafkaBusy Creating ReassignmentInProgress",
         "Degraded": "KafkaRejected ConfigRefused PolicyViolation NameRefused TopicMissing "
-        "TopicReplaced PartitionsAdded TieringEnabledExternally ClientChangesNotRefused",
+        "TopicReplaced PartitionsAdded TieringEnabledExternally ClientChangesNotRefused "
+        "TieringFieldNotSupported",
     },
     "Cluster, with engine kafka": {
         "Progressing": "EngineUnavailable",

@@ -106,6 +106,19 @@ def test_units_are_the_largest_that_fit() -> None:
             {"remote.storage.enable": "true", "local.retention.ms": "86400000"},
             {"enabled": True, "localRetention": {"time": "24h"}},
         ),
+        (
+            {
+                "remote.storage.enable": "true",
+                "tidemark.remote.copy.max.lag.ms": "10000",
+                "tidemark.remote.copy.max.lag.bytes": "67108864",
+                "tidemark.remote.copy.paused": "true",
+            },
+            {"enabled": True, "maxLag": {"time": "10s", "size": "64Mi"}, "paused": True},
+        ),
+        (
+            {"remote.storage.enable": "true", "tidemark.remote.copy.max.lag.ms": str(2**63 - 1)},
+            {"enabled": True},
+        ),
     ],
 )
 def test_kafkas_tiering_keys_become_fields(config: dict[str, str], tiering: object) -> None:

@@ -10,6 +10,7 @@ from tidemark.configuration import broker_keys, table
 from tidemark.configuration.key import ConfigKey
 from tidemark.configuration.layers import effective, topic_defaults
 from tidemark.configuration.problems import not_served, problems, served_names
+from tidemark.configuration.topic_keys import COPY_PAUSED, MAX_LAG_BYTES, MAX_LAG_MS
 from tidemark.configuration.values import Pattern
 from tidemark_broker.log import LogConfig
 
@@ -106,8 +107,15 @@ def test_every_problem_is_reported() -> None:
 def test_a_served_topic_key_is_read_by_the_log_and_nothing_else_is() -> None:
     """Otherwise a key would be admitted without effect, or be read and never admitted."""
     read = {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)}
-    local = {"local.retention.ms", "local.retention.bytes"}
-    assert read == {*served_names(table.TOPIC), *local}
+    by_field = {
+        "local.retention.ms",
+        "local.retention.bytes",
+        "remote.storage.enable",
+        MAX_LAG_MS,
+        MAX_LAG_BYTES,
+        COPY_PAUSED,
+    }
+    assert read == {*served_names(table.TOPIC), *by_field}
 
 
 @pytest.mark.parametrize("key", OWN, ids=lambda key: key.name)

@@ -649,6 +649,54 @@ def _report(*, segments: int = 0, error: str = "", remaining: int = 0) -> Partit
     )
 
 
+def test_lag_of_the_tier_is_shown_with_the_waiting_records() -> None:
+    lagging = {"tidemark.remote.copy.max.lag.ms": "10000"}
+    world = ControllerWorld(
+        brokers=_brokers(1, 2, 3),
+        topics=[topic(tiering_spec=ON, config=lagging)],
+        view=cluster(TIERED, **STORE),
+    )
+    key = numbered_uuid(1), 0
+    world.state.reports[key] = _report(segments=1)
+    result = world.reconcile()
+    assert ready(result)["TieringLagging"] == ("False", "WithinMaxLag")
+    assert messages(result)["TieringLagging"] == "committed records are in the tier within 10 s"
+    # Offsets 5 to 1,204 wait.
+    late = dataclasses.replace(
+        _report(segments=1), high_watermark=1205, highest_remote_offset=4, lagging_since_ms=T0 + 1
+    )
+    world.state.reports[key] = late
+    result = world.reconcile()
+    assert ready(result)["TieringLagging"] == ("True", "MaxLagExceeded")
+    message = messages(result)["TieringLagging"]
+    assert message.startswith("the maximum lag of 10 s is exceeded. Records of partition 0 from ")
+    assert "(about 1024 offsets). Check for a slow store" in message
+    assert result.status["tiering"]["summary"] == "MaxLagExceeded"
+    # A few more records do not change the status.
+    world.state.reports[key] = dataclasses.replace(late, high_watermark=1300)
+    assert world.reconcile().status == result.status
+    # An error of the leader is the cause.
+    world.state.reports[key] = dataclasses.replace(late, error_reason="StoreUnreachable")
+    assert (
+        "The condition TieringSettled has the cause"
+        in messages(world.reconcile())["TieringLagging"]
+    )
+
+
+def test_pause_of_copying_is_shown_without_a_maximum_lag() -> None:
+    paused = {"tidemark.remote.copy.paused": "true"}
+    world = ControllerWorld(
+        brokers=_brokers(1, 2, 3),
+        topics=[topic(tiering_spec=ON, config=paused)],
+        view=cluster(TIERED, **STORE),
+    )
+    result = world.reconcile()
+    assert ready(result)["TieringLagging"] == ("True", "CopyingPaused")
+    assert "No records wait. To resume, remove the field" in messages(result)["TieringLagging"]
+    world.state.put_topic(dataclasses.replace(world.view(), config={}))
+    assert "TieringLagging" not in ready(world.reconcile())
+
+
 def test_figures_are_written_once_a_minute_and_everything_else_at_once() -> None:
     world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)

@@ -65,7 +65,8 @@ def test_an_untiered_topic_has_what_its_manifest_names() -> None:
 def test_policies_are_expressed_by_kafkas_two_switches(
     tiering: Tiering, values: dict[str, str], absent: set[str]
 ) -> None:
-    found = of_topic(topic(local_retention_ms="5"), tiering)
+    own = {"tidemark_remote_copy_max_lag_ms": "10000", "tidemark_remote_copy_paused": "true"}
+    found = of_topic(topic(local_retention_ms="5", **own), tiering)
     assert (found.values, set(found.absent)) == (values, absent)
 
 

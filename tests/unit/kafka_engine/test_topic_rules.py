@@ -138,3 +138,13 @@ def test_client_changes_that_cannot_be_refused_are_reported_until_the_field_is_r
     assert "remove the field" in blocker.message
     removed = dataclasses.replace(refusing, refuses_client_changes=None)
     assert topic_rules.refusals(removed, 1, "") == []
+
+
+def test_tiering_fields_without_a_counterpart_are_reported_until_they_are_removed() -> None:
+    plain = desired_topic()
+    config = {**plain.config, "tidemark.remote.copy.max.lag.ms": "10000"}
+    (blocker,) = topic_rules.refusals(dataclasses.replace(plain, config=config), 1, "")
+    assert blocker.reason == "TieringFieldNotSupported"
+    assert blocker.message.startswith("spec.tiering.maxLag.time has no effect")
+    assert "set segment.ms in spec.config" in blocker.message
+    assert topic_rules.refusals(plain, 1, "") == []

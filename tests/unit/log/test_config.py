@@ -39,6 +39,21 @@ def test_keys_are_read_and_unknown_ones_ignored() -> None:
     assert config.unclean_leader_election_enable
 
 
+def test_maximum_lag_closes_segments_of_a_tiered_topic_at_its_half() -> None:
+    limits = {
+        "tidemark.remote.copy.max.lag.ms": "10000",
+        "tidemark.remote.copy.max.lag.bytes": "4194304",
+    }
+    tiered = LogConfig.of({**limits, "remote.storage.enable": "true"})
+    assert (tiered.limits_lag, tiered.early_close_ms) == (True, 5000)
+    assert tiered.effective_segment_bytes == 2097152
+    # segment.bytes stays the limit if it is lower, and of a topic without a tier.
+    small = LogConfig.of({**limits, "remote.storage.enable": "true", "segment.bytes": "1048576"})
+    assert small.effective_segment_bytes == 1048576
+    assert LogConfig.of(limits).effective_segment_bytes == 1_073_741_824
+    assert not LogConfig.of({"remote.storage.enable": "true"}).limits_lag
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

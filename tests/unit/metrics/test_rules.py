@@ -103,6 +103,7 @@ BY_CONDITION = {
     "RemoteIntegrity": ("TidemarkAuditFoundDamage",),
     "TierIntegrity": ("TidemarkTierDamaged",),
     "TierSwept": ("TidemarkTierOrphans",),
+    "TieringLagging": ("TidemarkTieringLagging",),
     "TieringSettled": ("TidemarkTierPartitionInError", "TidemarkTierCopiesFail"),
 }
 

@@ -17,10 +17,16 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.conversions import topic_info
-from tidemark_operator.resources.topic import LocalRetentionSpec, TopicSpec, TopicTieringSpec
+from tidemark_operator.resources.topic import (
+    LocalRetentionSpec,
+    MaxLagSpec,
+    TopicSpec,
+    TopicTieringSpec,
+)
 
 LOCAL = {"time": "1h", "size": "1Gi"}
-TIERED = {"enabled": True, "disablePolicy": "Retain", "localRetention": LOCAL}
+LAG = {"time": "10s", "size": "64Mi"}
+TIERED = {"enabled": True, "disablePolicy": "Retain", "localRetention": LOCAL, "maxLag": LAG}
 #: A field of ``spec`` -> another value, and whether brokers receive it beside the rows.
 FIELDS: dict[str, tuple[object, bool]] = {
     "topicName": ("other", True),
@@ -36,6 +42,10 @@ FIELDS: dict[str, tuple[object, bool]] = {
     "tiering.localRetention": (None, True),
     "tiering.localRetention.time": ("2h", True),
     "tiering.localRetention.size": ("2Gi", True),
+    "tiering.maxLag": (None, True),
+    "tiering.maxLag.time": ("20s", True),
+    "tiering.maxLag.size": ("32Mi", True),
+    "tiering.paused": (True, True),
 }
 #: A field of ``TopicState`` -> another value.
 STATE_FIELDS: dict[str, object] = {
@@ -48,7 +58,9 @@ STATE_FIELDS: dict[str, object] = {
 
 
 def _spec(path: str, value: object) -> dict[str, Any]:
-    spec: dict[str, Any] = {"tiering": {**TIERED, "localRetention": dict(LOCAL)}}
+    spec: dict[str, Any] = {
+        "tiering": {**TIERED, "localRetention": dict(LOCAL), "maxLag": dict(LAG)}
+    }
     node, names = spec, path.split(".")
     for name in names[:-1]:
         node = node[name]
@@ -74,6 +86,7 @@ def test_every_field_of_the_manifest_is_covered() -> None:
         ("", TopicSpec),
         ("tiering.", TopicTieringSpec),
         ("tiering.localRetention.", LocalRetentionSpec),
+        ("tiering.maxLag.", MaxLagSpec),
     ]
     # The names of all fields come from the models, so that a new field fails here.
     for prefix, model in models:

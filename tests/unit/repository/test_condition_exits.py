@@ -31,6 +31,7 @@ _OUTSIDE = "integration/operator/test_external_listeners.py::"
 _DELETIONS = "unit/operator_shell/test_record_deletion_reconciler.py::"
 _FAULTS = "integration/remote_log/test_store_faults.py::"
 _TIER_EXITS = "integration/remote_log/test_tier_exits.py::"
+_MAX_LAG = "integration/remote_log/test_max_lag.py::"
 _FILE_SYSTEM = _TIER_EXITS + "test_file_system_that_refuses_and_is_repaired"
 _OTHER_SERVER = _TIER_EXITS + "test_unsuitable_server_is_reported_and_can_be_replaced"
 _TAKE_OVER = _EXITS + "test_a_blocked_takeover_is_reported_until_it_is_repaired"
@@ -84,6 +85,8 @@ TAKEN = {
         + "test_min_insync_replicas_above_the_replication_factor_is_reported",
         "ReplicasBehind": _STATUS + "test_third_broker_completes_the_replicas",
         "Disabling": _STATUS + "test_disablement_from_start_to_end",
+        "MaxLagExceeded": _MAX_LAG + "test_slow_store_does_not_cause_more_segments",
+        "CopyingPaused": _MAX_LAG + "test_pause_stops_copying_until_it_is_removed",
         "ObjectDamaged": "integration/remote_log/test_damaged_objects.py::"
         "test_deleting_damaged_records_clears_the_status",
         **dict.fromkeys(
@@ -246,6 +249,8 @@ TAKEN = {
         "PartitionsAdded": _KAFKA_TOPICS + "test_partitions_are_added_and_never_removed",
         "ClientChangesNotRefused": "unit/kafka_engine/test_topic_rules.py::"
         "test_client_changes_that_cannot_be_refused_are_reported_until_the_field_is_removed",
+        "TieringFieldNotSupported": "unit/kafka_engine/test_topic_rules.py::"
+        "test_tiering_fields_without_a_counterpart_are_reported_until_they_are_removed",
         "TieringEnabledExternally": "integration/kafka_engine/test_tiering.py::"
         "test_topic_tiered_externally_is_reported_and_left_alone",
         "ReassignmentInProgress": "integration/kafka_engine/test_moves.py::"
@@ -277,6 +282,7 @@ NOT_TAKEN = {
                 "Progressing",
                 "AllInSync",
                 "Enabled",
+                "WithinMaxLag",
                 "Disabled",
                 "AuditPassed",
             ),

@@ -32,11 +32,18 @@ def test_spec_from_kafka_config_is_lossless(tiering: Tiering, block: dict[str, o
         "local.retention.ms": "1500",
         "remote.storage.enable": str(block["enabled"]).lower(),
         "retention.ms": "-1",
+        "tidemark.remote.copy.max.lag.bytes": "67108864",
+        "tidemark.remote.copy.max.lag.ms": "10000",
+        "tidemark.remote.copy.paused": "true",
     }
     # A key that this version does not support any more is dropped.
     made = spec_of_kafka_config({**config, "no.longer.there": "1"}, tiering)
     local = {"time": "1500ms", "size": "1048576"}
-    assert made == {"tiering": {**block, "localRetention": local}, "config": {"retention.ms": "-1"}}
+    lag = {"time": "10000ms", "size": "67108864"}
+    assert made == {
+        "tiering": {**block, "localRetention": local, "maxLag": lag, "paused": True},
+        "config": {"retention.ms": "-1"},
+    }
     counts = {"partitions": 1, "replicationFactor": 1, "clusterRef": {"name": "c"}}
     assert kafka_config(TopicSpec.model_validate({**counts, **made})) == config
 
@@ -51,9 +58,16 @@ def test_spec_overrides_cluster_defaults() -> None:
         config={"retention.ms": "5000", "segment.bytes": 1048576},
         tiering={"enabled": True, "localRetention": {"time": "1s", "size": "1Mi"}},
     )
+    # Defaults have the names of broker keys, where these differ.
     defaults = topic_defaults(
-        {"log.retention.ms": "9000", "log.local.retention.ms": "8000", "log.roll.ms": "7000"}
+        {
+            "log.retention.ms": "9000",
+            "log.local.retention.ms": "8000",
+            "log.roll.ms": "7000",
+            "tidemark.remote.copy.max.lag.ms": "10000",
+        }
     )
+    # The fields and spec.config win; other defaults stay.
     assert kafka_config(spec, defaults) == {
         "local.retention.bytes": "1048576",
         "local.retention.ms": "1000",
@@ -61,6 +75,7 @@ def test_spec_overrides_cluster_defaults() -> None:
         "retention.ms": "5000",
         "segment.bytes": "1048576",
         "segment.ms": "7000",
+        "tidemark.remote.copy.max.lag.ms": "10000",
     }
 
 

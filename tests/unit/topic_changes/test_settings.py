@@ -60,6 +60,32 @@ TIERING = {
         {"local_retention_bytes": "1000"},
         {"enabled": True, "localRetention": {"size": "1000"}},
     ),
+    "maximum lag": (
+        ON,
+        {
+            "tidemark_remote_copy_max_lag_ms": "10000",
+            "tidemark_remote_copy_max_lag_bytes": "67108864",
+        },
+        {"enabled": True, "maxLag": {"time": "10000ms", "size": "67108864"}},
+    ),
+    "no maximum lag": (
+        {"enabled": True, "maxLag": {"time": "10s", "size": "64Mi"}},
+        {
+            "tidemark_remote_copy_max_lag_ms": str(2**63 - 1),
+            "tidemark_remote_copy_max_lag_bytes": None,
+        },
+        ON,
+    ),
+    "copying pauses": (
+        ON,
+        {"tidemark_remote_copy_paused": "true"},
+        {"enabled": True, "paused": True},
+    ),
+    "copying resumes": (
+        {"enabled": True, "paused": True},
+        {"tidemark_remote_copy_paused": "false"},
+        ON,
+    ),
     "local limits as the topic's": (
         {"enabled": True, "localRetention": {"time": "1h", "size": "1"}},
         # -2 is Kafka's value for the same limit as in total.
@@ -80,6 +106,10 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "no boolean": ({"remote_storage_enable": "yes"}, "must be 'true' or 'false'"),
     "no policy": ({"remote_log_disable_policy": "keep"}, "must be one of"),
     "negative": ({"local_retention_ms": "-1"}, "Use a number, or -2"),
+    "below the minimum": (
+        {"tidemark_remote_copy_max_lag_ms": "999"},
+        "must be a whole number, at least 1000",
+    ),
     "not served": ({"compression_type": "zstd"}, "is not served, except with the value producer"),
 }
 

@@ -150,7 +150,22 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> FetchOutco
     # High watermark before log start, so that their order holds at every moment.
     _advance_high_watermark(partition, min(result.high_watermark, partition.next_offset))
     log_start.raise_to(partition, min(result.log_start_offset, partition.high_watermark))
+    _close_copied_segment(partition)
     return FetchOutcome.PROGRESS if result.records else FetchOutcome.IDLE
+
+
+def _close_copied_segment(partition: Partition) -> None:
+    """Close the active segment once the tier reaches into it, if the leader closes segments early.
+
+    A leader with a maximum lag closes segments by its own clock. A follower that did not would keep
+    one large segment, and would copy all of it again as the next leader.
+    """
+    log = partition.log
+    if not (log.config.limits_lag_time and partition.tiering.copies):
+        return
+    # A log that ends within the tier is still catching up with segments that are copied already.
+    if log.active_base_offset <= log.highest_remote_offset < log.next_offset:
+        appending.roll(log, partition.context.wall_ms())
 
 
 def _advance_high_watermark(partition: Partition, offset: int) -> None:

@@ -14,6 +14,7 @@ from tidemark.configuration.layers import effective
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
+from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted_replicas import Hosted, TakeoverTasks
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
@@ -216,6 +217,8 @@ class Placement:
                 logger.info("%s: configuration changed", partition.tp)
                 # A lower min.insync.replicas may release the high watermark.
                 isr_and_high_watermark.advance_high_watermark(partition)
+                # A copier may wait for less, or for nothing, now.
+                self._context.purgatory.notify((PartitionChange.CONFIG, partition.tp))
 
 
 def _name_taken(other: Partition) -> str:

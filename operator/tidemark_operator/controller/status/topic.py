@@ -43,6 +43,7 @@ from tidemark_operator.controller.status.offline_partitions import (
     storage_refuses,
 )
 from tidemark_operator.controller.status.remote_integrity import REMOTE_INTEGRITY, remote_integrity
+from tidemark_operator.controller.status.tier_lag import TIERING_LAGGING, tier_lag
 from tidemark_operator.controller.tiering_disablement import (
     DisablementProgress,
     changed_while_disabling,
@@ -317,13 +318,17 @@ def _conditions(
     # Conditions about data need placed partitions that are not being deleted.
     if decision.deletion is not None or not counted.rows:
         return main
+    tiering = decision.tiering_status.tiering
     settled = _settled(state, topic, decision, disablements)
+    fails = any(item.status == FALSE for item in settled)
+    lagging = tier_lag(topic, tiering, _reports(state, topic), fails=fails)
     audited = remote_integrity(state, topic, decision.tiering_status, now_ms=now_ms)
     damaged = _integrity(state, topic)
     return [
         *main,
         _replicated(counted, decision.resizing),
         *settled,
+        *lagging,
         *damaged,
         *audited,
         *_config_effective(topic),
@@ -651,13 +656,16 @@ def _first_error(state: ControllerState, topic: TopicInfo) -> PartitionStatus | 
 def _tiering_summary(conditions: Sequence[ConditionValue], status: PersistedTiering) -> str:
     """Return the state of tiering, or the reason of the first condition with trouble in the tier.
 
-    The order is the one of urgency: a disablement, errors of leaders, then the last audit.
+    The order is the one of urgency: a disablement, errors of leaders, the last audit, then a lag.
     """
     by_type = {item.type: item for item in conditions}
     for type_ in ("TieringSettled", "TierIntegrity", REMOTE_INTEGRITY):
         item = by_type.get(type_)
         if item is not None and item.status == FALSE:
             return str(item.reason)
+    lagging = by_type.get(TIERING_LAGGING)
+    if lagging is not None and lagging.status == TRUE:
+        return str(lagging.reason)
     return state_name(status.tiering.state)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from kio.schema.errors import ErrorCode
 
 from tidemark.annotations import ADOPT_TOPIC_ID
+from tidemark.configuration.table import TOPIC
+from tidemark.configuration.topic_keys import COPY_PAUSED, MAX_LAG_BYTES, MAX_LAG_MS
 from tidemark.ids import id_text
 from tidemark.kafka_client.values import NewTopic, RequestFailure, TopicView
 from tidemark.message_text import count, quoted
@@ -21,6 +23,8 @@ from tidemark_operator.engines.kafka import desired_configs
 from tidemark_operator.engines.kafka.cluster import FoundTopic
 
 _SHOWN = 5
+#: Keys of a Topic's tiering that Apache Kafka does not have.
+_ONLY_OWN_BROKERS = (MAX_LAG_MS, MAX_LAG_BYTES, COPY_PAUSED)
 #: Reasons of errors that a person has to fix; other errors are shown as they are.
 _REASONS = {
     ErrorCode.invalid_config: Reason.CONFIG_REFUSED,
@@ -209,6 +213,14 @@ def refusals(topic: TopicInfo, partitions: int, why_not_tiered: str) -> list[Blo
             "Apache Kafka's brokers. Restrict them by ACLs of that cluster, and remove the field"
         )
         found.append(Blocker(reason=Reason.CLIENT_CHANGES_NOT_REFUSED, message=text))
+    fields = [TOPIC[key].field for key in _ONLY_OWN_BROKERS if key in topic.config]
+    if fields:
+        text = (
+            f"{' and '.join(fields)} has no effect with engine kafka: Apache Kafka copies a "
+            "segment once it is closed. Remove it, and set segment.ms in spec.config to close "
+            "segments earlier"
+        )
+        found.append(Blocker(reason=Reason.TIERING_FIELD_NOT_SUPPORTED, message=text))
     return found
 
 

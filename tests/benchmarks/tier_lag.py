@@ -1,0 +1,196 @@
+"""``make bench-tier-lag``: seconds from the acknowledgement of a record until it is in the tier.
+
+Two topics on three brokers have the maximum lag ``--lag-s``. Each partition of the idle one
+receives a record from time to time. The other one is written to at a constant rate. A probe is a
+record (idle), or the end of the log at one look (load). It is in the tier once the tier's end, as
+ListOffsets reports it, has passed it. Printed are the distribution of each, and the segments and
+the PUT requests that they took. The exit status is an error if p99 exceeds the maximum lag.
+"""
+
+import argparse
+import random
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from tests.benchmarks.outages import distribution
+from tests.conformance.local_cluster import RunningCluster, run_cluster
+from tidemark.kafka_client.access import KafkaAccess
+from tidemark.kafka_client.blocking_client import BlockingKafkaClient
+from tidemark.kafka_client.values import LATEST, LATEST_TIERED
+
+_BROKERS = 3
+_IDLE_PARTITIONS, _LOADED_PARTITIONS = 40, 3
+_VALUE = random.Random(1).randbytes(1024)
+_POLL_S = 0.05
+#: Requests for a segment below the size of one part of an upload: two commits, two objects.
+_PUTS_OF_SEGMENT = 4
+_PART_BYTES = 8 << 20
+
+
+@dataclass(slots=True)
+class LagProbes:
+    """Probes of one topic. Offsets are exclusive, times are of :func:`time.monotonic`."""
+
+    topic: str
+    partitions: int
+    waiting: dict[int, deque[tuple[float, int]]] = field(init=False)
+    seconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.waiting = {partition: deque() for partition in range(self.partitions)}
+
+    def add(self, partition: int, offset: int, at_s: float) -> None:
+        """Add a probe: everything below ``offset`` is acknowledged at ``at_s``."""
+        self.waiting[partition].append((at_s, offset))
+
+    def look(self, client: BlockingKafkaClient) -> None:
+        """Finish the probes that are in the tier now."""
+        ends = client.list_offsets(self.topic, dict.fromkeys(self.waiting, LATEST_TIERED))
+        now_s = time.monotonic()
+        for partition, probes in self.waiting.items():
+            while probes and probes[0][1] <= ends[partition] + 1:
+                self.seconds.append(now_s - probes.popleft()[0])
+
+
+def probe_idle(probes: LagProbes, bootstrap: str, number: int, lag_s: float) -> None:
+    """Write single records to each partition, further apart than the maximum lag."""
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
+    acknowledged: deque[tuple[int, int, float]] = deque()
+
+    def delivered(error: object, message: object) -> None:
+        assert error is None, error
+        place = (message.partition(), message.offset() + 1)  # type: ignore[attr-defined]
+        acknowledged.append((*place, time.monotonic()))
+
+    # A random time for each record, so that copies do not come in waves.
+    period_s, now_s = 1.5 * lag_s, time.monotonic()
+    due = {part: now_s + random.uniform(0, period_s) for part in probes.waiting}
+    sent = 0
+    with BlockingKafkaClient(KafkaAccess(tuple(bootstrap.split(",")))) as client:
+        while len(probes.seconds) < number:
+            now_s = time.monotonic()
+            for partition, due_s in due.items():
+                if now_s >= due_s and sent < number:
+                    producer.produce(
+                        probes.topic, _VALUE, partition=partition, on_delivery=delivered
+                    )
+                    due[partition], sent = now_s + random.uniform(lag_s, 2 * lag_s), sent + 1
+            producer.poll(0)
+            while acknowledged:
+                probes.add(*acknowledged.popleft())
+            probes.look(client)
+            time.sleep(_POLL_S)
+
+
+def probe_load(probes: LagProbes, bootstrap: str, number: int, bytes_per_s: float) -> None:
+    """Write at a constant rate to all partitions; each look at a log end is a probe."""
+    stopping = threading.Event()
+    writer = threading.Thread(target=_write, args=(probes, bootstrap, bytes_per_s, stopping))
+    writer.start()
+    try:
+        with BlockingKafkaClient(KafkaAccess(tuple(bootstrap.split(",")))) as client:
+            known = dict.fromkeys(probes.waiting, 0)
+            looked_s = time.monotonic()
+            while len(probes.seconds) < number:
+                before_s, looked_s = looked_s, time.monotonic()
+                ends = client.list_offsets(probes.topic, dict.fromkeys(known, LATEST))
+                for partition, end in ends.items():
+                    # New records were acknowledged after the look before this one.
+                    if end > known[partition]:
+                        probes.add(partition, end, before_s)
+                        known[partition] = end
+                probes.look(client)
+                time.sleep(_POLL_S)
+    finally:
+        stopping.set()
+        writer.join()
+
+
+def _write(
+    probes: LagProbes, bootstrap: str, bytes_per_s: float, stopping: threading.Event
+) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5})
+    began_s, sent = time.monotonic(), 0
+    while not stopping.wait(0.01):
+        while sent * len(_VALUE) < (time.monotonic() - began_s) * bytes_per_s:
+            producer.produce(probes.topic, _VALUE, partition=sent % probes.partitions)
+            sent += 1
+            producer.poll(0)
+    producer.flush()
+
+
+def _measured(
+    cluster: RunningCluster, what: str, probes: LagProbes, work: Callable[[], None]
+) -> str:
+    """Run ``work`` and return a line of figures about its probes."""
+    began_s = time.monotonic()
+    work()
+    hours = (time.monotonic() - began_s) / 3600
+    status = cluster.kube.get("Topic", probes.topic) or {}
+    tier = (status.get("status") or {}).get("tiering") or {}
+    # The figures of a status are up to half a minute old.
+    segments, size = tier.get("remoteSegments", 0), tier.get("remoteBytes", 0)
+    mean = size / segments if segments else 0
+    parts = mean // _PART_BYTES + 2 if mean >= _PART_BYTES else 0
+    puts = segments * (_PUTS_OF_SEGMENT + parts)
+    return (
+        f"{what}  s {distribution(probes.seconds)}  probes {len(probes.seconds)}  "
+        f"segments/h for a partition {segments / hours / probes.partitions:.0f}  "
+        f"PUTs/h for a partition {puts / hours / probes.partitions:.0f}  "
+        f"bytes of a segment {mean:,.0f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-tier-lag", description=__doc__)
+    parser.add_argument("--lag-s", type=int, default=10, help="maximum lag in seconds")
+    parser.add_argument("--probes", type=int, default=1000, help="of each topic")
+    parser.add_argument("--rate", type=float, default=5.0, help="MB/s under load")
+    parser.add_argument("--tier", default="directory", choices=("directory", "s3"))
+    options = parser.parse_args()
+    tiering = {
+        "enabled": True,
+        "localRetention": {"time": "10m"},
+        "maxLag": {"time": f"{options.lag_s}s"},
+    }
+    config = {"retention.ms": "3600000"}
+    # One cluster for both topics, one after the other: the load must not delay the idle topic.
+    with (
+        tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder,
+        run_cluster(Path(folder) / "cluster", brokers=_BROKERS, tier=options.tier) as cluster,
+    ):
+        idle, loaded = (
+            LagProbes(
+                cluster.new_topic(
+                    partitions=partitions, replicationFactor=3, config=config, tiering=tiering
+                ),
+                partitions,
+            )
+            for partitions in (_IDLE_PARTITIONS, _LOADED_PARTITIONS)
+        )
+        bootstrap, number = cluster.bootstrap, options.probes
+        # Each line is printed as soon as it is known.
+        for what, probes, work in (
+            ("idle", idle, lambda: probe_idle(idle, bootstrap, number, options.lag_s)),
+            ("load", loaded, lambda: probe_load(loaded, bootstrap, number, options.rate * 1e6)),
+        ):
+            print(_measured(cluster, what, probes, work), flush=True)
+    # The command fails if the promise of the maximum lag does not hold.
+    late = [
+        probes.topic
+        for probes in (idle, loaded)
+        if sorted(probes.seconds)[int(len(probes.seconds) * 0.99) - 1] > options.lag_s
+    ]
+    if late:
+        raise SystemExit(f"p99 exceeds the maximum lag of {options.lag_s} s")
+
+
+if __name__ == "__main__":
+    main()

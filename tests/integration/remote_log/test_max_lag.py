@@ -1,0 +1,242 @@
+"""A topic's maximum lag: committed records are in the tier in time, although no segment is full."""
+
+import asyncio
+
+import pytest
+
+from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.tiered_cluster import TieredCluster
+from tests.integration.remote_log.tiered_host import TieredHost
+from tests.integration.remote_log.watched_store import BlockedCall, watched_leader
+from tidemark.metrics import tier_table
+from tidemark.tiering import DisablePolicy, TieringState
+from tidemark_broker.remote_log import copier
+from tidemark_broker.replication.partition import log_start
+
+MAX_LAG_MS = "tidemark.remote.copy.max.lag.ms"
+MAX_LAG_BYTES = "tidemark.remote.copy.max.lag.bytes"
+PAUSED = "tidemark.remote.copy.paused"
+#: A segment of this size never fills in these tests, and never becomes old enough either.
+ROOMY = {"segment.bytes": "104857600", "remote.storage.enable": "true"}
+LAG_MS = 1000
+RETAIN = DisablePolicy.RETAIN
+
+
+@pytest.fixture
+async def lagging_host(make_host: MakeHost) -> TieredHost:
+    """Return a host whose tasks look once an hour, so that only wake-ups can be in time."""
+    host = make_host(remote_log_manager_task_interval_ms=3_600_000)
+    host.config |= {**ROOMY, MAX_LAG_MS: str(LAG_MS)}
+    return host
+
+
+def segments(host: TieredHost) -> list[tuple[int, int]]:
+    """Return the bounds of the local segments, the active one last."""
+    return [(s.base_offset, s.next_base_offset) for s in host.partition.log.segment_infos()]
+
+
+def tier_end(host: TieredHost) -> int:
+    return host.partition.log.highest_remote_offset + 1
+
+
+async def within_lag(host: TieredHost, offset: int) -> None:
+    """Wait until the records below ``offset`` are in the tier, at most the maximum lag."""
+    await host.until(lambda: tier_end(host) >= offset, timeout_s=LAG_MS / 1000)
+
+
+async def test_records_of_an_idle_topic_are_copied_in_time(lagging_host: TieredHost) -> None:
+    host = lagging_host
+    await host.apply()
+    await host.produce(20)
+    await within_lag(host, 20)
+    assert host.live() == [(0, 19)]
+    # The empty active segment is not closed again, however long nothing is written.
+    await asyncio.sleep(1.5 * LAG_MS / 1000)
+    assert segments(host) == [(0, 20), (20, 20)]
+    # A later record starts the time again.
+    await host.produce(1)
+    await within_lag(host, 21)
+    assert host.live() == [(0, 19), (20, 20)]
+    assert host.summary.lagging_since_ms == -1
+
+
+async def test_records_are_copied_in_time_under_load(lagging_host: TieredHost) -> None:
+    host = lagging_host
+    await host.apply()
+    loop = asyncio.get_running_loop()
+    committed: list[tuple[float, int]] = []
+    lags: list[float] = []
+
+    def observe() -> None:
+        while committed and committed[0][1] <= tier_end(host):
+            lags.append(loop.time() - committed.pop(0)[0])
+
+    end_s = loop.time() + 4
+    while loop.time() < end_s:
+        await host.produce(20)
+        committed.append((loop.time(), host.partition.high_watermark))
+        await asyncio.sleep(0.01)
+        observe()
+    await within_lag(host, host.partition.high_watermark)
+    observe()
+    assert not committed
+    assert max(lags) < LAG_MS / 1000
+    # Half of the maximum lag is spent on filling a segment: eight of them, and one at each end.
+    assert 6 <= len(host.live()) <= 10
+
+
+async def test_record_of_an_open_segment_is_copied_once_the_topic_gets_a_maximum_lag(
+    lagging_host: TieredHost,
+) -> None:
+    host = lagging_host
+    del host.config[MAX_LAG_MS]
+    await host.apply()
+    await host.produce(20)
+    await asyncio.sleep(1.2 * LAG_MS / 1000)
+    assert tier_end(host) == 0
+    assert host.gauge(tier_table.COPY_LAG_SECONDS) >= LAG_MS / 1000
+    assert host.gauge(tier_table.WAITING_BYTES) == host.partition.log.size_bytes
+    host.config[MAX_LAG_MS] = str(LAG_MS)
+    await host.apply()
+    await within_lag(host, 20)
+    assert host.gauge(tier_table.COPY_LAG_SECONDS) == 0
+    assert host.gauge(tier_table.WAITING_BYTES) == 0
+
+
+async def test_slow_store_does_not_cause_more_segments(lagging_host: TieredHost) -> None:
+    host = lagging_host
+    upload = BlockedCall("put_stream", "data/")
+    await watched_leader(host, upload)
+    await host.produce(20)
+    await host.until(upload.begun.is_set)
+    # While one segment waits for the store, the others are not closed early.
+    for _ in range(4):
+        await host.produce(20)
+        await asyncio.sleep(0.75 * LAG_MS / 1000)
+    assert segments(host) == [(0, 20), (20, 100)]
+    # The oldest record was appended before the maximum lag: it is reported with its time.
+    assert 0 < host.summary.lagging_since_ms <= host.context.wall_ms() - LAG_MS
+    await upload.release()
+    await within_lag(host, 100)
+    assert host.live() == [(0, 19), (20, 99)]
+    assert host.summary.lagging_since_ms == -1
+
+
+async def test_log_with_many_segments_closes_none_early(
+    lagging_host: TieredHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = lagging_host
+    monkeypatch.setattr(copier, "_LOCAL_SEGMENTS_MAX", 2)
+    await host.apply()
+    await host.produce(20)
+    await within_lag(host, 20)
+    # The log has two segments now.
+    await host.produce(20)
+    await host.until(lambda: host.summary.lagging_since_ms > 0)
+    assert segments(host) == [(0, 20), (20, 40)]
+    # Local retention deletes the copied one, and the next look closes the other.
+    await host.upkeep.apply_retention()
+    host.config["flush.ms"] = "1000"
+    await host.apply()
+    await within_lag(host, 40)
+
+
+async def test_bytes_close_a_segment_at_half_of_the_maximum(host: TieredHost) -> None:
+    host.config |= {**ROOMY, MAX_LAG_BYTES: "8192"}
+    await host.apply()
+    await host.produce(300)
+    await host.copied()
+    sizes = [s.size_bytes for s in host.partition.log.segment_infos()]
+    assert len(sizes) > 5
+    assert max(sizes) <= 4096
+    assert host.summary.lagging_since_ms == -1
+
+
+async def test_nothing_is_closed_early_after_a_disablement(lagging_host: TieredHost) -> None:
+    host = lagging_host
+    await host.apply()
+    await host.produce(20)
+    await within_lag(host, 20)
+    await host.apply(
+        tiering_state=int(TieringState.DISABLING), tiered_epoch=1, disable_policy=int(RETAIN)
+    )
+    await host.acknowledged(1, RETAIN)
+    await host.produce(20)
+    await asyncio.sleep(1.2 * LAG_MS / 1000)
+    assert segments(host) == [(0, 20), (20, 40)]
+    assert tier_end(host) == 20
+    assert host.summary.lagging_since_ms == -1
+
+
+async def test_deleted_records_are_not_copied(lagging_host: TieredHost) -> None:
+    host = lagging_host
+    await host.apply()
+    await host.produce(20)
+    log_start.raise_to(host.partition, 20)
+    await asyncio.sleep(1.2 * LAG_MS / 1000)
+    assert segments(host)[-1] == (0, 20)
+    assert host.live() == []
+
+
+async def test_pause_stops_copying_until_it_is_removed(lagging_host: TieredHost) -> None:
+    host = lagging_host
+    await host.apply()
+    await host.produce(20)
+    await within_lag(host, 20)
+    host.config[PAUSED] = "true"
+    await host.apply()
+    began_ms = host.context.wall_ms()
+    await host.produce(20)
+    await asyncio.sleep(1.2 * LAG_MS / 1000)
+    # The gap is reported from its first record on. What is in the tier stays readable.
+    assert tier_end(host) == 20
+    assert host.summary.lagging_since_ms >= began_ms
+    assert await host.read_tier(0, 20) == [4, 9, 14, 19]
+    del host.config[PAUSED]
+    await host.apply()
+    await within_lag(host, 40)
+    assert host.summary.lagging_since_ms == -1
+
+
+async def test_restart_copies_records_of_unknown_age_at_once(
+    make_host: MakeHost, lagging_host: TieredHost
+) -> None:
+    host = lagging_host
+    await host.apply()
+    await host.produce(20)
+    row = host.row
+    await host.close()
+    restarted = make_host(remote_log_manager_task_interval_ms=3_600_000)
+    restarted.config |= {**ROOMY, MAX_LAG_MS: "3600000"}
+    restarted.row = row
+    await restarted.apply(leader_epoch=2)
+    await within_lag(restarted, 20)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+async def test_next_leader_copies_little_again(cluster: TieredCluster, *, idle: bool) -> None:
+    """The follower closes its segments when the tier reaches into them."""
+    cluster.config |= {**ROOMY, MAX_LAG_MS: str(LAG_MS)}
+    await cluster.push()
+    leader, follower = cluster.hosts[1], cluster.hosts[2]
+    for _ in range(20):
+        await leader.produce(20)
+        await asyncio.sleep(0.1)
+    if idle:
+        await within_lag(leader, 400)
+        await follower.until(lambda: tier_end(follower) == 400)
+        await follower.until(lambda: segments(follower)[-1] == (400, 400))
+    copied = tier_end(leader)
+    assert len(segments(follower)) > 2
+    await cluster.apply(leader=2, leader_epoch=2)
+    await follower.produce(20)
+    await within_lag(follower, 420)
+    again = min(start for start, end in objects(follower) if end >= copied)
+    # Without records after the tier's end no record is copied again. Otherwise it is a part of the
+    # segment that the former leader has copied last.
+    assert again == copied if idle else copied - 200 < again <= copied
+
+
+def objects(host: TieredHost) -> list[tuple[int, int]]:
+    """Return first and last offset of each segment as it is stored, without trimming."""
+    return [(entry.start_offset, entry.end_offset_inclusive) for entry in host.head().entries]
