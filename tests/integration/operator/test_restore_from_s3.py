@@ -62,6 +62,7 @@ async def restore(s3: dict[str, Any], *arguments: str, keys: bool = True) -> Res
     named = ["--endpoint", s3["endpoint"], "--buckets", s3["buckets"][0], "--prefix", s3["prefix"]]
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     env = {name: s3[key] if keys else None for name, key in zip(names, KEYS, strict=True)}
+    env["AWS_EC2_METADATA_DISABLED"] = "true"
     command = ["restore", *named, "--region", s3["region"], *arguments]
     return await asyncio.to_thread(CliRunner().invoke, app, command, env=env)
 
