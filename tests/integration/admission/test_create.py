@@ -71,6 +71,7 @@ ACCEPTED: dict[str, Object] = {
     "broker in a pod with everything": broker_in_a_pod(
         imagePullPolicy="Always",
         imagePullSecrets=[{"name": "registry"}],
+        serviceAccountName="brokers",
         storage={"size": "1Ti", "storageClassName": "fast"},
         listeners=[
             {"name": "IN", "port": 9092, "protocol": "PLAINTEXT"},
@@ -131,6 +132,20 @@ ACCEPTED: dict[str, Object] = {
         }
     ),
     "cluster with S3": cluster(remoteStorage=s3_storage(prefix="a/b")),
+    "S3 with the pods' identities": cluster(
+        remoteStorage={"s3": {"region": "x", "buckets": ["one-bucket"]}}
+    ),
+    "S3 with everything": cluster(
+        remoteStorage=s3_storage(
+            caSecretRef={"name": "ca"},
+            roleArn="arn:aws:iam::123456789012:role/path/tier",
+            encryption="SSE-KMS",
+            kmsKeyId="arn:aws:kms:eu-central-1:123456789012:key/k",
+            storageClass="STANDARD_IA",
+            addressing="virtualHost",
+            createBuckets=True,
+        )
+    ),
     "deletion in some partitions": record_deletion(
         partitions=[
             {"partition": 0, "beforeOffset": 7},
@@ -517,9 +532,25 @@ REFUSED: dict[str, tuple[Object, str]] = {
         cluster(remoteStorage=s3_storage(prefix="a/")),
         "spec.remoteStorage.s3.prefix",
     ),
-    "no credentials": (
-        cluster(remoteStorage={"s3": {"region": "x", "buckets": ["one-bucket"]}}),
-        "credentialsSecretRef: Required value",
+    "region with a host name": (
+        cluster(remoteStorage=s3_storage(region="x.example/")),
+        "spec.remoteStorage.s3.region",
+    ),
+    "role without an account": (
+        cluster(remoteStorage=s3_storage(roleArn="tier")),
+        "spec.remoteStorage.s3.roleArn",
+    ),
+    "unknown encryption": (
+        cluster(remoteStorage=s3_storage(encryption="AES256")),
+        'supported values: "SSE-S3", "SSE-KMS"',
+    ),
+    "key of KMS without SSE-KMS": (
+        cluster(remoteStorage=s3_storage(encryption="SSE-S3", kmsKeyId="k")),
+        "kmsKeyId needs encryption SSE-KMS",
+    ),
+    "archive as a storage class": (
+        cluster(remoteStorage=s3_storage(storageClass="GLACIER")),
+        "objects of this class cannot be read at once",
     ),
     "unknown cluster key": (
         cluster(config={"zookeeper.connect": "x"}),
