@@ -1,5 +1,6 @@
 """A broker's cache of remote chunks on disk, below a cache in memory that holds next to nothing."""
 
+import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -61,6 +62,23 @@ async def test_second_pass_makes_no_requests(make_cold: MakeHost) -> None:
     assert host.gauge(tier_table.CHUNK_FILE_MISSES) == 2 * segments
     assert host.gauge(tier_table.CHUNK_FILE_HITS) > 2 * segments
     assert host.gauge(tier_table.CHUNK_FILE_BYTES) > 0
+
+
+async def test_readers_of_minio_make_one_request_for_each_chunk(
+    make_cold: MakeHost, s3: dict[str, Any]
+) -> None:
+    """Eight consumers at the same time, and then eight more."""
+    host, requests = make_cold(), SegmentRequests()
+    host.store = {"s3": s3}
+    end = await copied(host)
+    watch(host, requests)
+    segments = len(host.live())
+    for _ in range(2):
+        # Different sizes, because requests of the same offset and size share one read anyway.
+        reads = [host.read_tier(0, end, max_bytes=1000 + size) for size in range(8)]
+        assert len({tuple(seen) for seen in await asyncio.gather(*reads)}) == 1
+        assert requests == {"get_range": segments, "get": segments}
+    assert host.gauge(tier_table.CHUNK_FILE_ERRORS) == 0
 
 
 async def test_restarted_broker_serves_from_the_cache(make_cold: MakeHost) -> None:

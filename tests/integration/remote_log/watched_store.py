@@ -11,7 +11,6 @@ from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
 from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager
-from tidemark.tier.stores.objects import NO_BUCKET
 
 Before = Callable[[str, str], None]
 
@@ -65,9 +64,11 @@ class BlockedCall:
 
 def watch(host: TieredHost, before: Before, **manifests: Any) -> None:
     """Run ``before`` ahead of every later call of the host's store."""
-    store: Any = WatchedStore(host.tier().store, before)
+    tier = host.tier()
+    store: Any = WatchedStore(tier.store, before)
+    buckets: Any = {name: WatchedStore(real, before) for name, real in tier.segments.stores.items()}
     made, topics = ManifestStore(store, **manifests), TopicCatalog(store)
-    storage = RemoteStorageManager({NO_BUCKET: store})
+    storage = RemoteStorageManager(buckets)
     host.remote._shared.guard._tier = Tier(store, made, storage, topics, TierReader(made, topics))
 
 
