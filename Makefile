@@ -166,10 +166,10 @@ bench-all: bench bench-latency bench-failover
 	@$(BIN)/python -m tests.benchmarks.page docs/benchmarks
 
 # Reads of what only the tier has (a local MinIO), beside Apache Kafka with LocalTieredStorage. ONLY='readers 60' or 'produce'.
-# ROUNDS: of both (3). MEGABYTES: read by all readers together (480). SIDE=tidemark: without Apache Kafka.
+# ROUNDS: of both (3). MEGABYTES: read by all readers together (480). SIDE=tidemark: without Apache Kafka. DISK=2000: MB of our disk cache.
 bench-cold: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.cold_reads $(if $(ONLY),--only '$(ONLY)') $(if $(ROUNDS),--rounds $(ROUNDS)) \
-	  $(if $(MEGABYTES),--megabytes $(MEGABYTES)) $(if $(SIDE),--side $(SIDE))
+	  $(if $(MEGABYTES),--megabytes $(MEGABYTES)) $(if $(SIDE),--side $(SIDE)) $(if $(DISK),--disk-cache $(DISK))
 
 # Clients and replication in clear and with TLS, compared with Apache Kafka.
 bench-encryption: $(ALL)

@@ -44,10 +44,6 @@ from tidemark.metrics.metric import Metric
 
 #: Errors of one measure: its client failed, or no broker answered.
 FAILURES = (subprocess.CalledProcessError, OSError)
-STARTS: Mapping[str, Callable[[Path], BenchmarkSide]] = {
-    KAFKA: lambda folder: start_kafka(folder, 1, tiered=True),
-    OURS: lambda folder: start_tidemark(folder, 1, tiered=True),
-}
 SEGMENT_BYTES = 8 << 20
 #: Default of consumers: ``max.partition.fetch.bytes``.
 _FETCH_BYTES = 1 << 20
@@ -59,11 +55,25 @@ class ColdSizes:
     """Size of a run. ``megabytes``: read by all readers together. ``rate``: records a second."""
 
     rounds: int = 3
+    #: Cache on our broker's disk, 0 for none.
+    disk_cache_megabytes: int = 0
     readers: Sequence[int] = (1, 10, 60)
     megabytes: int = 480
     rate: int = 1000
     seconds: float = 20
     warm_s: float = 2
+
+
+def start(name: str, folder: Path, sizes: ColdSizes) -> BenchmarkSide:
+    """Start one broker of a side, with remote storage."""
+    if name == KAFKA:
+        return start_kafka(folder, 1, tiered=True)
+    disk_bytes = sizes.disk_cache_megabytes << 20
+    entries = {
+        "tidemark.remote.chunk.cache.disk.bytes": str(disk_bytes),
+        "tidemark.remote.chunk.cache.disk.path": str(folder / "chunks"),
+    }
+    return start_tidemark(folder, 1, tiered=True, entries=entries if disk_bytes else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +255,12 @@ def one_round(
 ) -> None:
     """Take the measures of one side once, on a cluster of its own."""
     with tempfile.TemporaryDirectory(prefix="tidemark-cold-") as folder:
-        side = STARTS[side_name](Path(folder))
+        side = start(side_name, Path(folder), sizes)
         try:
+            # A JVM compiles hot code first.
+            warm = filled(side, 1, replace(sizes, megabytes=sizes.megabytes // 2), tiered=False)
+            load_process.run(warm)
+            side.delete(warm.topic)
             for measure in chosen:
                 load = os.getloadavg()[0]
                 try:
@@ -274,8 +288,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--side", choices=("both", "tidemark"), default="both")
     parser.add_argument("--rounds", type=int, default=ColdSizes().rounds)
     parser.add_argument("--megabytes", type=int, default=ColdSizes().megabytes)
+    parser.add_argument("--disk-cache", type=int, default=0, help="MB of our broker's disk cache")
     asked = parser.parse_args(arguments)
-    sizes = ColdSizes(rounds=asked.rounds, megabytes=asked.megabytes)
+    sizes = ColdSizes(
+        rounds=asked.rounds, megabytes=asked.megabytes, disk_cache_megabytes=asked.disk_cache
+    )
     chosen = [measure for measure in measures(sizes) if re.search(asked.only, measure.name)]
     if not chosen:
         parser.error(f"no measure has {asked.only!r}")

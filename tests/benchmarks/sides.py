@@ -105,22 +105,28 @@ class _Recorded(LocalOwnBrokers):
 
 
 def start_tidemark(
-    folder: Path, brokers: int, *, recorded: bool = False, tiered: bool = False
+    folder: Path,
+    brokers: int,
+    *,
+    recorded: bool = False,
+    tiered: bool = False,
+    entries: Mapping[str, str] | None = None,
 ) -> BenchmarkSide:
     """A whole local cluster; topics are untiered as Kafka's are.
 
     ``recorded``: brokers write their stalls beside their configuration files when they stop.
-    ``tiered``: the tier is a MinIO, and segments leave the local log soon.
+    ``tiered``: the tier is a MinIO, and segments leave the local log soon. ``entries``: of each
+    broker's configuration.
     """
     layout = Layout(folder / "cluster")
     layout.create()
     settings = local_settings.choose(
         layout, cluster="tidemark", tier="s3" if tiered else "directory"
     )
-    entries = _UNLIMITED if tiered else _UNLIMITED | _INTERVALS
-    cluster = LocalCluster(layout, settings, lambda _: None, entries=entries)
+    chosen = (_UNLIMITED if tiered else _UNLIMITED | _INTERVALS) | dict(entries or {})
+    cluster = LocalCluster(layout, settings, lambda _: None, entries=chosen)
     if recorded:
-        cluster.brokers = _Recorded(layout, settings, cluster.kubeconfig, entries)
+        cluster.brokers = _Recorded(layout, settings, cluster.kubeconfig, chosen)
     addresses = cluster.start(brokers=brokers)
     kube = cluster.kube()
 

@@ -439,7 +439,11 @@ class RemoteFetcher:
     ) -> None:
         """Load in advance what the reader of ``found`` will need next, in the fetcher's threads."""
         stream = self._read_ahead.after_read(
-            _key(partition), offset, found.next_offset, len(found.data)
+            _key(partition),
+            offset,
+            found.next_offset,
+            len(found.data),
+            is_last=found.next_offset > end.snapshot.head.highest_remote_offset,
         )
         stream.end = end.entry.segment_id, end.position
         if not self._read_ahead.protects(stream):

@@ -116,8 +116,19 @@ class ReadAhead:
         """Return the stream whose last read ended at ``offset``."""
         return self._streams.get((partition, offset))
 
-    def after_read(self, partition: Hashable, offset: int, next_offset: int, size: int) -> Stream:
-        """Return the stream of a read of ``size`` bytes from ``offset`` up to ``next_offset``."""
+    def after_read(
+        self,
+        partition: Hashable,
+        offset: int,
+        next_offset: int,
+        size: int,
+        *,
+        is_last: bool = False,
+    ) -> Stream:
+        """Return the stream of a read of ``size`` bytes from ``offset`` up to ``next_offset``.
+
+        ``is_last``: the tier has no later offset, so the stream ends.
+        """
         now_s = self._clock()
         self._expire(now_s)
         stream = self._streams.pop((partition, offset), None)
@@ -130,7 +141,12 @@ class ReadAhead:
             stream.advance(size, self._stream_bytes)
             self._sharing += stream.window > 0
         stream.used_s = now_s
-        self._add((partition, next_offset), stream)
+        # A reader that continues in the local log leaves its share to others at once.
+        if is_last:
+            self._sharing -= stream.window > 0
+            stream.window = 0
+        else:
+            self._add((partition, next_offset), stream)
         return stream
 
     def next_span(self, stream: Stream) -> Span | None:

@@ -168,6 +168,20 @@ def test_idle_readers_give_back_their_share() -> None:
     assert (len(ahead), ahead.share) == (1, 8 * MIB)
 
 
+def test_reader_at_the_end_of_the_tier_gives_back_its_share() -> None:
+    ahead = read_ahead()
+    readers = [SequentialReader(ahead, f"t-{number}") for number in range(4)]
+    for reader in readers * 2:
+        reader.read()
+    assert ahead.share == 4 * MIB
+    for reader in readers[1:]:
+        stream = ahead.after_read(
+            reader.partition, reader.offset, reader.offset + 1000, MIB, is_last=True
+        )
+        assert ahead.next_span(stream) is None
+    assert (len(ahead), ahead.share) == (1, 8 * MIB)
+
+
 def test_limit_of_zero_disables_read_ahead() -> None:
     ahead = read_ahead(stream_bytes=0)
     reader = SequentialReader(ahead)
