@@ -53,6 +53,10 @@ _CHECK_S = 1.0
 #: Writes pause for this time after a failure.
 _PAUSE_S = 30.0
 _LOG_INTERVAL_S = 600.0
+#: Files that are not read for this time are deleted. They may have records that were deleted in the
+#: tier by another broker, which no read leads to.
+_UNUSED_S = 7 * 86_400.0
+_UNUSED_CHECK_S = 3600.0
 #: Limit of the wait for the list of files at the start, which takes 2 s for 100,000 of them.
 _LOAD_WAIT_S = 5.0
 #: Files for each chunk of the full size, because the last chunk of a segment is smaller.
@@ -101,6 +105,7 @@ class ChunkFiles:
         self._loaded = Event()
         self._paused_until_s: float | None = None
         self._last_warning_s = -_LOG_INTERVAL_S
+        self._next_unused_check_s = now()
 
     @property
     def size_bytes(self) -> int:
@@ -238,14 +243,21 @@ class ChunkFiles:
     # ------------------------------------------------------------ the directory
 
     def check(self) -> None:
-        """Load the directory at the start and after a failure; then keep the reserve."""
+        """Load the directory if it is due, keep the reserve, and delete unused files."""
         paused_until_s = self._paused_until_s
         if not self._loaded.is_set() or (
             paused_until_s is not None and self._now() >= paused_until_s
         ):
             self.load()
+        # The log may have grown into the reserve since the last read.
         with contextlib.suppress(OSError):
             self._has_space(0)
+        now_s = self._now()
+        if now_s >= self._next_unused_check_s:
+            self._next_unused_check_s = now_s + _UNUSED_CHECK_S
+            with self._lock:
+                for key in self._queues.unused_since(now_s - _UNUSED_S):
+                    self._remove(key)
 
     def load(self) -> None:
         """Create the directory, and take over the files that are there.
@@ -259,11 +271,13 @@ class ChunkFiles:
                 queues: S3Fifo[ChunkKey] = S3Fifo(self._limit_bytes, self._limit_files)
                 self._queues = queues
                 # The order of the writes is that of the queues, except for repeated promotions.
-                for _, key, size, is_main in sorted(self._files()):
+                now_s, now_ns = self._now(), time.time_ns()
+                for written_ns, key, size, is_main in sorted(self._files()):
                     # Two files of a chunk have different sizes, because chunks once had another.
                     if queues.size_of(key) is not None:
                         self._remove(key)
-                    self._apply(queues.add(key, size, self._now(), main=is_main))
+                    used_s = now_s - max(0, now_ns - written_ns) / 1e9
+                    self._apply(queues.add(key, size, used_s, main=is_main))
             if self._paused_until_s is not None:
                 logger.info("the chunk cache in %s is used again", self._folder)
             self._paused_until_s = None

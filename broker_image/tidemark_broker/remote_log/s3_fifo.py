@@ -101,6 +101,10 @@ class S3Fifo(Generic[K]):
         if now_s - last_s >= _SAME_USE_S:
             self._uses[key] = min(uses + 1, _USES_MAX), now_s
 
+    def unused_since(self, time_s: float) -> list[K]:
+        """Return the entries without a use, or their arrival, since that time."""
+        return [key for key, (_, last_s) in self._uses.items() if last_s < time_s]
+
     def add(self, key: K, size_bytes: int, now_s: float, *, main: bool = False) -> QueueChanges[K]:
         """Add a new entry, and evict others until it fits.
 

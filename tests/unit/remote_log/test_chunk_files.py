@@ -1,6 +1,7 @@
 """The cache of remote chunks on disk: its limits, and what damages and failures of it cost."""
 
 import logging
+import os
 import random
 import shutil
 import subprocess
@@ -167,6 +168,26 @@ def test_restart_keeps_the_cache(cache: Cache) -> None:
     cache.start()
     assert cache.cached(*range(11)) == list(range(10))
     assert cache.files.size_bytes == 10 * FILE
+
+
+def test_unused_files_are_deleted_after_a_week(cache: Cache) -> None:
+    """Files may have records that were deleted in the tier."""
+    day_s = 86_400
+    cache.read(1)
+    cache.read(2)
+    # A restart does not start the week again.
+    written_s = time.time() - 6 * day_s
+    for number in (1, 2):
+        os.utime(cache.path(number), (written_s, written_s))
+    cache.start()
+    assert cache.cached(2) == [2]
+    cache.now_s += 1.5 * day_s
+    cache.files.check()
+    assert len(cache.paths()) == len(cache.files) == 1
+    assert cache.cached(1, 2) == [2]
+    cache.now_s += 7.5 * day_s
+    cache.files.check()
+    assert cache.paths() == []
 
 
 def test_restart_with_a_lower_limit_evicts_the_oldest_chunks(cache: Cache) -> None:
