@@ -127,6 +127,9 @@ metricsPort: {{ $pods.metricsPort }}
 {{- with $pods.config }}
 config: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with $pods.env }}
+env: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with $pods.resources }}
 resources: {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -153,11 +153,12 @@ def _environment(pod: BrokerPod, broker: PodBroker) -> Json:
 
     The order counts: a variable can refer to earlier ones.
     """
+    given = [variable.dump() for variable in pod.env]
     if not configuration.knows_node(pod):
-        return {}
+        return {"env": given} if given else {}
     address = {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.hostIP"}}}
     listeners = {"name": configuration.ADVERTISED, "value": configuration.advertised(pod, broker)}
-    return {"env": [{"name": configuration.NODE_ADDRESS, **address}, listeners]}
+    return {"env": [{"name": configuration.NODE_ADDRESS, **address}, listeners, *given]}
 
 
 def ports_of(pod: BrokerPod) -> dict[str, int]:

@@ -162,6 +162,23 @@ class PodChunkCache(SpecModel):
     """Size limit of the volume. The cache uses nine tenths of it."""
 
 
+class PodVariable(SpecModel):
+    """Environment variable with a value that is not secret."""
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=256, pattern="^[A-Za-z_][A-Za-z0-9_]*$"),
+        KubernetesSchema(
+            Rule(
+                # Such a variable would override a key of the configuration.
+                rule="!self.startsWith('TIDEMARK_') && self != 'NODE_ADDRESS'",
+                message="the variable is reserved for the operator. Set the key in config.",
+            )
+        ),
+    ]
+    value: Annotated[str, Field(max_length=4096)]
+
+
 class PodResources(SpecModel):
     """Resource requests and limits of the container."""
 
@@ -247,6 +264,10 @@ class BrokerPod(SpecModel):
         ),
     ] = Field(default_factory=dict)
     """Broker configuration that is not dynamic, by Kafka's keys. Values are strings."""
+    env: Annotated[
+        tuple[PodVariable, ...], Field(max_length=32), KubernetesSchema(**keyed_by("name"))
+    ] = ()
+    """Environment variables, such as HTTPS_PROXY for requests to the store."""
     resources: PodResources | None = None
     termination_grace_period_seconds: Annotated[
         int, Field(ge=30, le=3600), KubernetesSchema(format="int64")

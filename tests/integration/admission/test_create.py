@@ -72,6 +72,7 @@ ACCEPTED: dict[str, Object] = {
         imagePullPolicy="Always",
         imagePullSecrets=[{"name": "registry"}],
         serviceAccountName="brokers",
+        env=[{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
         storage={"size": "1Ti", "storageClassName": "fast"},
         listeners=[
             {"name": "IN", "port": 9092, "protocol": "PLAINTEXT"},
@@ -531,6 +532,10 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "prefix with a slash at its end": (
         cluster(remoteStorage=s3_storage(prefix="a/")),
         "spec.remoteStorage.s3.prefix",
+    ),
+    "variable that overrides the configuration": (
+        broker_in_a_pod(env=[{"name": "TIDEMARK_LISTENERS", "value": "x"}]),
+        "the variable is reserved for the operator",
     ),
     "region with a host name": (
         cluster(remoteStorage=s3_storage(region="x.example/")),

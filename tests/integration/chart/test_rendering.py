@@ -47,6 +47,7 @@ EVERYTHING: dict[str, Any] = ON_S3 | {
         "enabled": True,
         "listeners": {"OUTSIDE": {"port": 9093, "protocol": "SASL_SSL", "tlsSecret": "shown"}},
         "serviceAccount": {"create": True, "annotations": {"example.test/role": "brokers"}},
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
         "config": {"controlled.shutdown.max.ms": "20000"},
         "storage": {"size": "1Ti", "className": "fast"},
         "chunkCache": {"size": "50Gi"},
@@ -64,6 +65,7 @@ EVERYTHING: dict[str, Any] = ON_S3 | {
     "operator": {
         "replicas": 3,
         "logLevel": "DEBUG",
+        "env": [{"name": "NO_PROXY", "value": ".svc"}],
         "allowedEndpoints": ["169.254.1.1", "store.local"],
         "podAnnotations": {"example.test/a": "b"},
         "podLabels": {"example.test/c": "d"},
@@ -649,8 +651,11 @@ def test_accounts_for_cloud_identities_are_annotated_and_used(tmp_path: Path) ->
         "tidemark-brokers",
         False,
     )
+    (container,) = pod["containers"]
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
     operator = named(objects, "StatefulSet", "tidemark-operator")["spec"]["template"]["spec"]
     assert "--export-service-account=jobs" in operator["containers"][0]["args"]
+    assert operator["containers"][0]["env"] == [{"name": "NO_PROXY", "value": ".svc"}]
     # Without these values, pods have the namespace's default account.
     plain = Helm(tmp_path).template(CHART, IN_PODS, namespace="home")
     assert len(of_kind(plain, "ServiceAccount")) == 1

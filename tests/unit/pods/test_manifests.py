@@ -62,6 +62,12 @@ def test_pod_has_the_account_of_its_manifest_and_no_token() -> None:
     assert "serviceAccountName" not in template()["spec"]
 
 
+def test_pod_has_the_variables_of_its_manifest() -> None:
+    proxy = {"name": "HTTPS_PROXY", "value": "http://proxy:3128"}
+    assert template(env=[proxy])["spec"]["containers"][0]["env"] == [proxy]
+    assert "env" not in template()["spec"]["containers"][0]
+
+
 def test_signal_during_startup_ends_the_broker() -> None:
     """Process 1 of a namespace ignores signals before it has a handler."""
     assert template()["spec"]["shareProcessNamespace"] is True
