@@ -3,7 +3,7 @@ processes."""
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tidemark_devcluster.layout import Layout
 from tidemark_devcluster.settings import TIDEMARK
 from tidemark_devcluster.tier import storage
 from tidemark_kube.client import KubeClient
+from tidemark_operator.resources.names import GROUP, PLURALS, VERSION
 
 _numbers = itertools.count(1)
 
@@ -71,6 +72,14 @@ class RunningCluster:
         )
         self.wait_for_leaders(name)
         return name
+
+    def configure(self, config: Mapping[str, str | None]) -> None:
+        """Change keys of the Cluster's configuration; None removes one."""
+        place = f"namespaces/{self.kube.namespace}/{PLURALS['Cluster']}"
+        self.kube.merge_patch(
+            f"/apis/{GROUP}/{VERSION}/{place}/{self.local.settings.cluster}",
+            {"spec": {"config": dict(config)}},
+        )
 
     def wait_for_leaders(self, topic: str) -> None:
         """Until each leader has heard that it is one: of what a producer has in flight before that

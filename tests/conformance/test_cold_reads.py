@@ -2,8 +2,10 @@
 
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from default_clients import CLIENTS
 from local_cluster import RunningCluster, wait
 
-from tests.kafka_programs import java, kafka_jars
+from tests.kafka_programs import JAVA, kafka_jars
 from tests.suites.packages import Missing, go_program
 from tidemark.configuration.broker_keys import REMOTE_READERS
 from tidemark_devcluster import processes
-from tidemark_operator.resources.names import GROUP, PLURALS, VERSION
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 
@@ -27,71 +28,85 @@ BROKERS = (1, 2, 3)
 AVAILABLE = "tidemark_broker_remote_store_available"
 READ_BYTES = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
 
-#: Arguments: bootstrap address, topic. Result: offsets in the order of the records.
-Read = Callable[[str, str], list[int]]
-
 
 def _settings(bootstrap: str) -> dict[str, str | bool | int]:
     return {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
 
 
-def read_confluent(bootstrap: str, topic: str) -> list[int]:
-    consumer = Consumer(_settings(bootstrap))
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    offsets: list[int] = []
-    while len(offsets) < RECORDS:
-        for message in consumer.consume(1000, timeout=30):
-            assert message.error() is None, message.error()
-            offsets.append(message.offset())
-    consumer.close()
-    return offsets
+class ConfluentReader:
+    """librdkafka, with a small queue: most records are fetched only while the test reads."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        small = {"queued.max.messages.kbytes": 500, "fetch.max.bytes": 200_000}
+        small |= {"message.max.bytes": 100_000, "topic.metadata.refresh.interval.ms": 1000}
+        self._consumer = Consumer({**_settings(bootstrap), **small})
+        self._consumer.assign([TopicPartition(topic, 0, 0)])
+
+    def offsets(self) -> Iterator[int]:
+        """Yield the offset of each record."""
+        while messages := self._consumer.consume(1000, timeout=60):
+            for message in messages:
+                assert message.error() is None, message.error()
+                yield message.offset()
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
-def read_java(bootstrap: str, topic: str) -> list[int]:
-    said = java(
-        kafka_jars(),
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", bootstrap, "--topic", topic, "--partition", "0"),
-        *("--offset", "earliest", "--max-messages", str(RECORDS), "--timeout-ms", "60000"),
-        *("--formatter-property", "print.offset=true"),
-        *("--formatter-property", "print.value=false"),
+class ProgramReader:
+    """A client whose program prints records, and waits while the test does not read its output."""
+
+    def __init__(self, command: Sequence[str | Path]) -> None:
+        # Standard error is discarded: nothing reads it, and a full pipe would stop the program.
+        self._program = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+
+    def offsets(self) -> Iterator[int]:
+        """Yield the offset of each record."""
+        assert self._program.stdout is not None
+        for line in self._program.stdout:
+            offset, _, value = line.removeprefix(b"Offset:").partition(b"\t")
+            assert value.rstrip() == VALUE
+            yield int(offset)
+
+    def close(self) -> None:
+        self._program.kill()
+        self._program.communicate()
+
+
+def java_reader(bootstrap: str, topic: str) -> ProgramReader:
+    console = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+    return ProgramReader(
+        [
+            *(*JAVA, "-cp", f"{kafka_jars()}/*", console, "--bootstrap-server", bootstrap),
+            *("--topic", topic, "--partition", "0", "--offset", "earliest"),
+            *("--max-messages", str(RECORDS), "--timeout-ms", "60000"),
+            *("--formatter-property", "print.offset=true"),
+        ]
     )
-    lines = [line for line in said.splitlines() if line.startswith("Offset:")]
-    return [int(line.removeprefix("Offset:")) for line in lines]
 
 
-def read_franz(bootstrap: str, topic: str) -> list[int]:
+def franz_reader(bootstrap: str, topic: str) -> ProgramReader:
     try:
         program = go_program(CLIENTS / "go", "./cold")
     except Missing as error:
         pytest.skip(str(error))
-    done = subprocess.run(
-        [program, bootstrap, topic, str(RECORDS)],
-        check=True,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return [int(line) for line in done.stdout.splitlines()]
+    return ProgramReader([program, bootstrap, topic, str(RECORDS)])
 
 
-READERS: Mapping[str, Read] = {
-    "confluent-kafka": read_confluent,
-    "java": read_java,
-    "franz-go": read_franz,
+READERS: Mapping[str, Callable[[str, str], ConfluentReader | ProgramReader]] = {
+    "confluent-kafka": ConfluentReader,
+    "java": java_reader,
+    "franz-go": franz_reader,
 }
 
 
 @pytest.fixture(scope="module")
 def topic(cluster: RunningCluster) -> Iterator[str]:
     """A topic of three replicas whose first records are in the tier only."""
-    name = cluster.local.settings.cluster
-    path = (
-        f"/apis/{GROUP}/{VERSION}/namespaces/{cluster.kube.namespace}/{PLURALS['Cluster']}/{name}"
-    )
     # The setting of the whole cluster is taken back at the end.
-    cluster.kube.merge_patch(path, {"spec": {"config": {REMOTE_READERS: "any"}}})
+    cluster.configure({REMOTE_READERS: "any"})
     topic = cluster.new_topic(
         tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
         config={"segment.bytes": str(1024 * 1024), "retention.ms": "-1"},
@@ -106,7 +121,7 @@ def topic(cluster: RunningCluster) -> Iterator[str]:
         folder = cluster.log_folder(broker, topic)
         wait(lambda folder=folder: _first_local(folder) >= COLD, f"retention on {broker}")  # type: ignore[misc]
     yield topic
-    cluster.kube.merge_patch(path, {"spec": {"config": {REMOTE_READERS: None}}})
+    cluster.configure({REMOTE_READERS: None})
 
 
 def _first_local(folder: Path) -> int:
@@ -136,20 +151,79 @@ def wait_for_tier(cluster: RunningCluster) -> None:
         )
 
 
+@contextmanager
+def three_readers(
+    cluster: RunningCluster, topic: str, client: str
+) -> Iterator[tuple[list[Iterator[int]], dict[int, float]]]:
+    """Start three consumers, of which each has its first record from another replica.
+
+    Yield the offsets that each will return next, and the figures of before.
+    """
+    wait_for_tier(cluster)
+    before = {broker: read_bytes(cluster, broker) for broker in BROKERS}
+    readers = [READERS[client](cluster.bootstrap, topic) for _ in BROKERS]
+    try:
+        offsets = [reader.offsets() for reader in readers]
+        assert [next(reader) for reader in offsets] == [0, 0, 0]
+        assert all(served(cluster, before).values()), before
+        yield offsets, before
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def served(cluster: RunningCluster, before: Mapping[int, float]) -> dict[int, float]:
+    """Return the bytes that each broker has read from the tier since then."""
+    return {broker: read_bytes(cluster, broker) - before[broker] for broker in BROKERS}
+
+
+def read_on(readers: Sequence[Iterator[int]]) -> None:
+    """Read every other record once, in order, with all readers at the same time."""
+    with ThreadPoolExecutor(len(readers)) as threads:
+        for offsets in threads.map(lambda reader: list(islice(reader, RECORDS - 1)), readers):
+            assert offsets == list(range(1, RECORDS))
+
+
 @pytest.mark.parametrize("client", READERS)
 def test_three_consumers_read_cold_records_from_three_replicas(
     cluster: RunningCluster, topic: str, client: str
 ) -> None:
-    wait_for_tier(cluster)
+    with three_readers(cluster, topic, client) as (readers, before):
+        read_on(readers)
+        # Each broker has served one of them.
+        for broker, size in served(cluster, before).items():
+            assert COLD * len(VALUE) <= size < 1.5 * RECORDS * len(VALUE), (broker, size)
+
+
+@pytest.mark.parametrize("client", READERS)
+def test_consumers_return_to_the_leader_when_followers_may_not_serve_any_more(
+    cluster: RunningCluster, topic: str, client: str
+) -> None:
+    """Each follower redirects its consumer, which must neither loop, nor skip or repeat records."""
+    leader = cluster.view(topic).rows[0].leader
+    with three_readers(cluster, topic, client) as (readers, before):
+        cluster.configure({REMOTE_READERS: "leader"})
+        try:
+            # A connection of its own shows when the leader redirects no more.
+            wait(lambda: not is_redirected(cluster, topic), "brokers to have the setting")
+            read_on(readers)
+        finally:
+            cluster.configure({REMOTE_READERS: "any"})
+            wait(lambda: is_redirected(cluster, topic), "brokers to have the setting again")
+        for broker, size in served(cluster, before).items():
+            if broker != leader:
+                assert size < COLD * len(VALUE) / 2, (broker, size)
+
+
+def is_redirected(cluster: RunningCluster, topic: str) -> bool:
+    """Return whether one of three new consumers reads from a follower."""
+    leader = cluster.view(topic).rows[0].leader
     before = {broker: read_bytes(cluster, broker) for broker in BROKERS}
-    with ThreadPoolExecutor(3) as threads:
-        reads = [threads.submit(READERS[client], cluster.bootstrap, topic) for _ in BROKERS]
-        for read in reads:
-            assert read.result() == list(range(RECORDS))
-    # Each broker has served one of them.
-    for broker in BROKERS:
-        served_bytes = read_bytes(cluster, broker) - before[broker]
-        assert COLD * len(VALUE) <= served_bytes < 1.5 * RECORDS * len(VALUE), (broker, before)
+    for _ in BROKERS:
+        reader = ConfluentReader(cluster.bootstrap, topic)
+        assert next(reader.offsets()) == 0
+        reader.close()
+    return any(size for broker, size in served(cluster, before).items() if broker != leader)
 
 
 def test_consumer_continues_when_the_replica_that_serves_it_is_killed(

@@ -18,6 +18,7 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from tests import apache_kafka as kafka
 from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
+from tidemark.configuration.broker_keys import REMOTE_READERS, REMOTE_READERS_ANY
 from tidemark.tier.metadata.codec import decode_head
 from tidemark.tier.metadata.layout import HEADS_PREFIX, head_key, partition_of_head
 from tidemark.wire.blocking import BlockingConnection
@@ -94,6 +95,8 @@ class TidemarkTarget:
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
         self._local = cluster.local
+        # Followers serve what only the tier has, so faults of theirs are seen by consumers.
+        cluster.configure({REMOTE_READERS: REMOTE_READERS_ANY})
         self.bootstrap = cluster.bootstrap
         self.admin = _admin(self.bootstrap)
         self.nodes = (*(f"broker-{number}" for number in range(1, BROKERS + 1)), OPERATOR)

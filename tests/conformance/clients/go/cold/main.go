@@ -1,5 +1,5 @@
-// Command cold is franz-go that reads partition 0 of a topic from its start, "cold ADDRESS TOPIC COUNT". It prints the
-// offset of each record.
+// Command cold is franz-go that reads partition 0 of a topic from its start, "cold ADDRESS TOPIC COUNT". It prints each
+// record's offset and value.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 		fetches := client.PollFetches(context.Background())
 		fetches.EachError(func(_ string, _ int32, err error) { check(err) })
 		fetches.EachRecord(func(record *kgo.Record) {
-			fmt.Fprintln(out, record.Offset)
+			fmt.Fprintf(out, "%d\t%s\n", record.Offset, record.Value)
 			seen++
 		})
 	}
