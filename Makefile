@@ -221,7 +221,7 @@ bench-failover: $(ALL)
 bench-restarts: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.restarts $(if $(RESTARTS),--restarts $(RESTARTS))
 
-# LAG: maximum lag in seconds (10). PROBES: of each topic (1000). RATE: MB/s under load (5). TIER=s3: on MinIO.
+# LAG: maximum lag in seconds (10). PROBES: of each topic (1000). RATE: MB/s under load (10). TIER=s3: on MinIO.
 .PHONY: bench-tier-lag
 bench-tier-lag: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.tier_lag $(if $(LAG),--lag-s $(LAG)) $(if $(PROBES),--probes $(PROBES)) \

@@ -8,6 +8,7 @@ the PUT requests that they took. The exit status is an error if p99 exceeds the 
 """
 
 import argparse
+import math
 import random
 import tempfile
 import threading
@@ -21,17 +22,23 @@ from confluent_kafka import Producer
 
 from tests.benchmarks.outages import distribution
 from tests.conformance.local_cluster import RunningCluster, run_cluster
+from tidemark.ids import parse_id
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.blocking_client import BlockingKafkaClient
 from tidemark.kafka_client.values import LATEST, LATEST_TIERED
+from tidemark.tier.open import open_tier
+from tidemark_devcluster.tier import storage
 
 _BROKERS = 3
-_IDLE_PARTITIONS, _LOADED_PARTITIONS = 40, 3
-_VALUE = random.Random(1).randbytes(1024)
+_IDLE_PARTITIONS, _LOADED_PARTITIONS = 40, 1
+_VALUE = random.Random(1).randbytes(8192)
 _POLL_S = 0.05
-#: Requests for a segment below the size of one part of an upload: two commits, two objects.
-_PUTS_OF_SEGMENT = 4
+#: Minimum duration of the load, in maximum lags, so that the figures are those of a steady load.
+_LOADED_LAGS = 8
 _PART_BYTES = 8 << 20
+#: Requests of a segment of 1 GiB: its parts, begin and end of the upload, the auxiliary object, and
+#: two commits.
+_PUTS_OF_GIB = 128 + 5
 
 
 @dataclass(slots=True)
@@ -89,7 +96,9 @@ def probe_idle(probes: LagProbes, bootstrap: str, number: int, lag_s: float) -> 
             time.sleep(_POLL_S)
 
 
-def probe_load(probes: LagProbes, bootstrap: str, number: int, bytes_per_s: float) -> None:
+def probe_load(
+    probes: LagProbes, bootstrap: str, number: int, bytes_per_s: float, lag_s: float
+) -> None:
     """Write at a constant rate to all partitions; each look at a log end is a probe."""
     stopping = threading.Event()
     writer = threading.Thread(target=_write, args=(probes, bootstrap, bytes_per_s, stopping))
@@ -98,7 +107,8 @@ def probe_load(probes: LagProbes, bootstrap: str, number: int, bytes_per_s: floa
         with BlockingKafkaClient(KafkaAccess(tuple(bootstrap.split(",")))) as client:
             known = dict.fromkeys(probes.waiting, 0)
             looked_s = time.monotonic()
-            while len(probes.seconds) < number:
+            end_s = looked_s + _LOADED_LAGS * lag_s
+            while len(probes.seconds) < number or looked_s < end_s:
                 before_s, looked_s = looked_s, time.monotonic()
                 ends = client.list_offsets(probes.topic, dict.fromkeys(known, LATEST))
                 for partition, end in ends.items():
@@ -126,6 +136,12 @@ def _write(
     producer.flush()
 
 
+def _puts(log_bytes: int) -> int:
+    """Return the PUT requests of a segment: its upload, the auxiliary object, and two commits."""
+    parts = math.ceil(log_bytes / _PART_BYTES) + 2 if log_bytes >= _PART_BYTES else 1
+    return parts + 3
+
+
 def _measured(
     cluster: RunningCluster, what: str, probes: LagProbes, work: Callable[[], None]
 ) -> str:
@@ -133,18 +149,18 @@ def _measured(
     began_s = time.monotonic()
     work()
     hours = (time.monotonic() - began_s) / 3600
-    status = cluster.kube.get("Topic", probes.topic) or {}
-    tier = (status.get("status") or {}).get("tiering") or {}
-    # The figures of a status are up to half a minute old.
-    segments, size = tier.get("remoteSegments", 0), tier.get("remoteBytes", 0)
-    mean = size / segments if segments else 0
-    parts = mean // _PART_BYTES + 2 if mean >= _PART_BYTES else 0
-    puts = segments * (_PUTS_OF_SEGMENT + parts)
+    # The sizes of the objects determine the requests.
+    status = (cluster.kube.get("Topic", probes.topic) or {})["status"]
+    segments = open_tier(storage(cluster.local)).segments
+    listed = segments.list_topic(probes.topic, parse_id(status["topicId"]))
+    sizes = [found.size_bytes for found in listed if found.key.endswith(".log")]
+    puts = sum(map(_puts, sizes))
+    of_gib = puts / sum(sizes) * 2**30
     return (
         f"{what}  s {distribution(probes.seconds)}  probes {len(probes.seconds)}  "
-        f"segments/h for a partition {segments / hours / probes.partitions:.0f}  "
+        f"segments/h for a partition {len(sizes) / hours / probes.partitions:.0f}  "
         f"PUTs/h for a partition {puts / hours / probes.partitions:.0f}  "
-        f"bytes of a segment {mean:,.0f}"
+        f"PUTs/GiB {of_gib:,.0f} ({of_gib / _PUTS_OF_GIB:.2f} times those of segments of 1 GiB)"
     )
 
 
@@ -152,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-tier-lag", description=__doc__)
     parser.add_argument("--lag-s", type=int, default=10, help="maximum lag in seconds")
     parser.add_argument("--probes", type=int, default=1000, help="of each topic")
-    parser.add_argument("--rate", type=float, default=5.0, help="MB/s under load")
+    parser.add_argument("--rate", type=float, default=10.0, help="MB/s under load")
     parser.add_argument("--tier", default="directory", choices=("directory", "s3"))
     options = parser.parse_args()
     tiering = {
@@ -175,11 +191,11 @@ def main() -> None:
             )
             for partitions in (_IDLE_PARTITIONS, _LOADED_PARTITIONS)
         )
-        bootstrap, number = cluster.bootstrap, options.probes
+        bootstrap, number, rate = cluster.bootstrap, options.probes, options.rate * 1e6
         # Each line is printed as soon as it is known.
         for what, probes, work in (
             ("idle", idle, lambda: probe_idle(idle, bootstrap, number, options.lag_s)),
-            ("load", loaded, lambda: probe_load(loaded, bootstrap, number, options.rate * 1e6)),
+            ("load", loaded, lambda: probe_load(loaded, bootstrap, number, rate, options.lag_s)),
         ):
             print(_measured(cluster, what, probes, work), flush=True)
     # The command fails if the promise of the maximum lag does not hold.
