@@ -6,6 +6,7 @@ tests of one server go to the same process, one after the other, and the server 
 of them; every other test goes wherever there is room.
 """
 
+import contextlib
 import gc
 import itertools
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.apache_kafka import QUICK, KafkaOptions, running
+from tests.clouds import AzureServer, GcsServer, running_azurite, running_gcs
 from tests.effort import examples
 from tests.kafka_programs import kafka_jars
 from tests.leftover_sockets import collect_left_sockets
 from tests.lock_order import check_lock_order, end_check, reported
+from tests.suites.packages import Missing
 from tidemark_devcluster.controlplane.launcher import ControlPlane
 from tidemark_devcluster.controlplane.minio import MinioServer
 from tidemark_devcluster.kafka_nodes import KafkaNodes
@@ -46,6 +49,8 @@ SHARED = (
     "session",
     "kubernetes",
     "minio",
+    "azurite",
+    "gcs",
     "kafka",
 )
 
@@ -192,6 +197,28 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode
     )
     with running(tmp_path_factory.mktemp("apache-kafka"), wanted) as nodes:
         yield nodes
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """A running emulator of Azure Blob Storage. Skipped where there is no node."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_azurite(tmp_path_factory.mktemp("azurite")))
+        except Missing as missing:
+            pytest.skip(str(missing))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    """A running emulator of Google Cloud Storage. Skipped where it cannot be built."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_gcs(tmp_path_factory.mktemp("gcs")))
+        except Missing as missing:
+            pytest.skip(str(missing))
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -392,7 +392,8 @@ TIER: ReasonTable = {
     Reason.STORE_CREDENTIALS_MISSING: ReasonEntry(
         "TieringSettled=False",
         "The broker has no credentials for the store: there is no Secret, and its pod has no "
-        "identity on AWS, or STS refuses it. The message has each source that was tried.",
+        "identity in the cloud, or the cloud refuses it. The message has the sources that were "
+        "tried.",
         "Annotate the ServiceAccount of the brokers, correct the role's trust policy, or set "
         "credentialsSecretRef.",
     ),

@@ -93,7 +93,7 @@ _HELP = {
     "session-timeout-s": "seconds until a broker without heartbeats is fenced",
     "resync-s": "seconds between complete relists and reconciliations",
     "stand-still-s": "seconds without a reconciliation after which /healthz fails",
-    "allowed-endpoints": "comma-separated S3 endpoint hosts that may be link-local or cloud "
+    "allowed-endpoints": "comma-separated storage endpoint hosts that may be link-local or cloud "
     "metadata addresses (default: none)",
     "controller-addresses": "comma-separated host:port of each operator for broker pods; required "
     "for Brokers with workload Pod",

@@ -135,7 +135,7 @@ async def test_endpoint_message_does_not_reveal_the_service() -> None:
             text = await problem(f"http://127.0.0.1:{port}")
         said.add(text.replace(str(port), "PORT"))
     (only,) = said
-    assert "the endpoint does not respond like an S3 service" in only
+    assert "the endpoint does not respond like the configured store" in only
     assert "inside of the network" not in only
 
 

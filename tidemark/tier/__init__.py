@@ -2,7 +2,8 @@
 
 Four packages, and the modules that combine the first three:
 
-* ``stores``: object stores (a directory, S3), and the configuration of a remote store,
+* ``stores``: object stores (a directory, S3, Google Cloud Storage, Azure Blob Storage), and the
+  configuration of a remote store,
 * ``metadata``: keys of objects, topic objects, and a partition's manifest with its rules,
 * ``segments``: objects of one segment, with digests and auxiliary data,
 * ``maintenance``: sweeps, audits, repair of heads, and restore of topics.

@@ -1,9 +1,10 @@
 """Probe that tells whether a store honours conditional writes.
 
 Claims, commits and leases rely on compare-and-set. Many S3-compatible stores accept ``If-Match``
-and ``If-None-Match`` and ignore them. A delayed write then overwrites a newer one, and the head
-loses the commits in between. Only a probe, which writes an object of its own, detects that. It is
-repeated periodically, because the store's version or a proxy in front of it may change.
+and ``If-None-Match`` and ignore them, and so do emulators of other clouds. A delayed write then
+overwrites a newer one, and the head loses the commits in between. Only a probe, which writes an
+object of its own, detects that. It is repeated periodically, because the store's version or a proxy
+in front of it may change.
 """
 
 import contextlib
@@ -48,24 +49,30 @@ def check_conditional_writes(store: ObjectStore, *, now_ms: int) -> None:
         _probe(store, key)
     finally:
         # A delete that the store refuses (an object lock) says nothing about conditional writes. A
-        # later probe removes the object.
+        # later probe removes the objects.
         with contextlib.suppress(StoreUnavailable):
-            store.delete(key)
+            store.delete_many([key, _missing(key)])
 
 
 def _probe(store: ObjectStore, key: str) -> None:
-    where, never = store.describe(), Version('"00000000000000000000000000000000"')
-    # A write that expects a version must not create a missing object.
-    if _replaces(store, key, b"0", never):
-        raise NoConditionalWrites(where, "If-Match", "it created an object that must exist before")
+    where = store.describe()
     _creates(store, key, b"1")  # a lost answer looks like a conflict: the stored data decides
     first = store.get(key)
+    # A write that expects a version must not create a missing object. The version is one of the
+    # store, because each store has its own form of versions.
+    if _replaces(store, _missing(key), b"0", first.version):
+        raise NoConditionalWrites(where, "If-Match", "it created an object that must exist before")
     if _creates(store, key, b"2") or store.get(key).data != b"1":
         raise NoConditionalWrites(where, "If-None-Match", "it overwrote an object that exists")
     if not _replaces(store, key, b"3", first.version):
         raise NoConditionalWrites(where, "If-Match", "it refuses the version that it has")
     if _replaces(store, key, b"4", first.version) or store.get(key).data != b"3":
         raise NoConditionalWrites(where, "If-Match", "it overwrote a version that was not expected")
+
+
+def _missing(key: str) -> str:
+    """Return the key of an object that the probe does not create."""
+    return f"{key}-missing"
 
 
 def _creates(store: ObjectStore, key: str, data: bytes) -> bool:

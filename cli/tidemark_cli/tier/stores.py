@@ -42,12 +42,29 @@ class TierOptions:
 
     directory: DirOption = DEFAULT_DIR
     path: Annotated[str, typer.Option("--path", help="Directory of the tier, of any cluster.")] = ""
+    storage: Annotated[
+        str,
+        typer.Option(
+            "--storage",
+            help="Kind of the tier: s3, gcs or azure; not needed with --path or an S3 --endpoint.",
+        ),
+    ] = ""
     endpoint: Annotated[
-        str, typer.Option("--endpoint", help="S3 endpoint of the tier, such as http://s3:9000.")
+        str, typer.Option("--endpoint", help="Endpoint of the tier, such as http://s3:9000.")
     ] = ""
     buckets: Annotated[
         str,
         typer.Option("--buckets", help="Buckets of the tier in their order, separated by commas."),
+    ] = ""
+    account: Annotated[
+        str, typer.Option("--account", help="Storage account of a tier in Azure.")
+    ] = ""
+    containers: Annotated[
+        str,
+        typer.Option(
+            "--containers",
+            help="Containers of a tier in Azure in their order, separated by commas.",
+        ),
     ] = ""
     prefix: Annotated[str, typer.Option("--prefix", help="Prefix of the keys.")] = ""
     region: Annotated[str, typer.Option("--region", help="Region of the S3 store.")] = ""
@@ -71,8 +88,11 @@ class TierOptions:
     #: Options that name the tier, with the names that the data source has for them.
     NAMING: ClassVar[Mapping[str, str]] = {
         "path": "path",
+        "storage": "storage",
         "endpoint": "endpoint",
         "buckets": "buckets",
+        "account": "account",
+        "containers": "containers",
         "prefix": "prefix",
         "region": "region",
         "role_arn": "roleArn",
@@ -90,8 +110,8 @@ class TierOptions:
     def open(self) -> OpenTier:
         """Open the tier that is named, or that of the local cluster.
 
-        Exits with a hint if there is none. Credentials of S3 are those of the process: variables
-        such as AWS_ACCESS_KEY_ID, or its identity on AWS.
+        Exits with a hint if there is none. Credentials are those of the process: variables such as
+        AWS_ACCESS_KEY_ID, or its identity in the cloud.
         """
         # Without a named tier it is that of the local cluster.
         given = self.named()
@@ -104,6 +124,6 @@ class TierOptions:
             try:
                 store_id, cluster_id = read_identity(tier.store)
             except ObjectNotFound as error:
-                hint = "no tier is there; check --path, or --endpoint, --buckets and --prefix"
+                hint = "no tier is there; check --path, or --storage, --endpoint and --buckets"
                 fail(f"{error}: {hint}")
         return OpenTier(tier, config, store_id, cluster_id)

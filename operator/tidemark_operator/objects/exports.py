@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterable
 
 from tidemark.export_job import Hidden, OptionPlace, Order
 from tidemark.reasons import Reason
-from tidemark.tier.stores.config import OPTIONAL_CREDENTIALS, settings_of
+from tidemark.tier.stores.config import (
+    KINDS,
+    OPTIONAL_CREDENTIALS,
+    STORAGE,
+    location_of,
+    must_be_named,
+    settings_of,
+)
 from tidemark.tier.stores.s3_config import S3Config
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.external_listeners import text_of
@@ -260,28 +267,19 @@ class _Order:
 
         Credentials stay in their Secret.
         """
-        if storage.filesystem is not None:
-            self.source["path"] = storage.filesystem.path
-        if storage.s3 is None:
-            return
-        s3 = storage.s3
-        options = {
-            "endpoint": s3.endpoint,
-            "region": s3.region,
-            "buckets": ",".join(s3.buckets),
-            "prefix": s3.prefix,
-            **{name: str(value) for name, value in settings_of(storage.dump()).items()},
-        }
-        self.source |= {name: text for name, text in options.items() if text}
-        if s3.ca_secret_ref is not None:
-            ref = SecretKeyRef(name=s3.ca_secret_ref.name, key=_CA_KEY)
+        spec = storage.dump()
+        ((kind, fields),) = (location_of(spec) or {}).items()
+        for name, value in {**fields, **settings_of(spec)}.items():
+            self.source[name] = ",".join(value) if isinstance(value, list) else str(value)
+        if must_be_named(kind):
+            self.source[STORAGE] = kind
+        if storage.s3 is not None and storage.s3.ca_secret_ref is not None:
+            ref = SecretKeyRef(name=storage.s3.ca_secret_ref.name, key=_CA_KEY)
             self._file(OptionPlace.SOURCE, S3Config.ca_option, ref)
-        # Without a Secret, the job uses the identity of its own pod.
-        if s3.credentials_secret_ref is None:
-            return
-        # Credentials never go into the order itself, only their variables.
-        secret = s3.credentials_secret_ref.name
-        for name in S3Config.credential_names:
+        # Credentials never go into the order itself, only their variables. Without a Secret, the
+        # job uses the identity of its own pod.
+        secret = (spec[kind].get("credentialsSecretRef") or {}).get("name", "")
+        for name in KINDS[kind].credential_names if secret else ():
             optional = name in OPTIONAL_CREDENTIALS
             self._hide(OptionPlace.SOURCE, name, secret, name, optional=optional)
 

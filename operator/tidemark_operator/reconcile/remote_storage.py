@@ -55,8 +55,10 @@ class RemoteStorageProblem(Exception):
 
 
 _ACCESS_DENIED = Reason.STORE_ACCESS_DENIED
-#: Reasons that do not come from an S3 service or a folder.
-_NO_ANSWERS_OF_S3 = frozenset({Reason.STORE_UNREACHABLE, Reason.STORE_NOT_S3, Reason.STORE_ERROR})
+#: Reasons that do not come from a cloud's service or a folder.
+_NO_ANSWERS_OF_STORE = frozenset(
+    {Reason.STORE_UNREACHABLE, Reason.STORE_NOT_S3, Reason.STORE_ERROR}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +217,11 @@ def _shown(error: StoreUnavailable, terms: Terms) -> str:
     """
     if error.reason == _ACCESS_DENIED and terms.credentials_secret:
         return f"{error} (the credentials are in Secret {terms.credentials_secret})"
-    if terms.store_id or error.reason not in _NO_ANSWERS_OF_S3:
+    if terms.store_id or error.reason not in _NO_ANSWERS_OF_STORE:
         return str(error)
     logger.warning("remote storage was not accepted: %s", error)
     return (
-        "the endpoint does not respond like an S3 service. Check the endpoint "
+        "the endpoint does not respond like the configured store. Check the endpoint "
         "and the network (for details, see the operator's log)"
     )
 
@@ -232,7 +234,7 @@ def _check(text: str, terms: Terms) -> str:
     config = from_json(text)
     # Addresses first: nothing may be sent to a metadata service.
     for endpoint in config.endpoints():
-        _check_endpoint(endpoint, terms.allowed_endpoints)
+        _check_endpoint(config.kind, endpoint, terms.allowed_endpoints)
     ensure_place(config, create=terms.create, in_use=bool(terms.store_id))
     store = open_store(config)
     if not terms.store_id:
@@ -241,13 +243,13 @@ def _check(text: str, terms: Terms) -> str:
     return ensure_identity(store, terms.cluster_id, terms.store_id)
 
 
-def _check_endpoint(endpoint: S3Endpoint, allowed: frozenset[str]) -> None:
+def _check_endpoint(kind: str, endpoint: S3Endpoint, allowed: frozenset[str]) -> None:
     """Reject an address that hands out the machine's own credentials."""
     if endpoint.host in allowed:
         return
     if any(hands_out_credentials(address) for address in endpoint.addresses()):
         raise InvalidConfig(
-            f"remoteStorage: s3.endpoint: {endpoint.host} is a link-local or "
+            f"remoteStorage: {kind}.endpoint: {endpoint.host} is a link-local or "
             "metadata address. Use another one, or start the operator with "
             f"--allowed-endpoints={endpoint.host}"
         )

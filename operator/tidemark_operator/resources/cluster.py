@@ -65,6 +65,19 @@ Bucket = Annotated[
         )
     ),
 ]
+#: Cloud Storage, "About Cloud Storage buckets", without the names of domains.
+GcsBucket = Annotated[
+    str,
+    Field(min_length=3, max_length=63, pattern="^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$"),
+    KubernetesSchema(
+        Rule(
+            rule="!self.contains('..')",
+            message="a bucket name must not contain two consecutive dots",
+        )
+    ),
+]
+#: Azure, "Naming and referencing containers, blobs, and metadata".
+Container = Annotated[str, Field(min_length=3, max_length=63, pattern="^[a-z0-9](-?[a-z0-9])+$")]
 Prefix = Annotated[
     str,
     Field(max_length=256, pattern="^([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?$"),
@@ -160,6 +173,42 @@ class S3Storage(SpecModel):
     virtualHost at AWS."""
 
 
+class GcsStorage(SpecModel):
+    """Storage in Google Cloud Storage. Its buckets must exist."""
+
+    endpoint: Url | None = None
+    """URL of another server, such as an emulator. It needs credentialsSecretRef, unless it is a
+    host of googleapis.com. Default: Google's own."""
+    buckets: Annotated[
+        tuple[GcsBucket, ...], Field(min_length=1, max_length=16), KubernetesSchema(**SET)
+    ]
+    """Names of the buckets. Segments are distributed over all of them."""
+    prefix: Prefix | None = None
+    """Key prefix in each bucket, without a leading or trailing slash. Default: none."""
+    credentials_secret_ref: SecretRef | None = None
+    """Secret with the key serviceAccountKey, the JSON of a service account. Default: application
+    default credentials of the operator and of each broker, such as Workload Identity."""
+
+
+class AzureStorage(SpecModel):
+    """Storage in Azure Blob Storage. Its containers must exist."""
+
+    account: Annotated[str, Field(min_length=3, max_length=24, pattern="^[a-z0-9]+$")]
+    """Name of the storage account."""
+    endpoint: Url | None = None
+    """URL of the blob service, for other clouds and emulators. A host that does not begin with the
+    account's name gets the account in the path. Default: the account in Azure's public cloud."""
+    containers: Annotated[
+        tuple[Container, ...], Field(min_length=1, max_length=16), KubernetesSchema(**SET)
+    ]
+    """Names of the containers. Segments are distributed over all of them."""
+    prefix: Prefix | None = None
+    """Key prefix in each container, without a leading or trailing slash. Default: none."""
+    credentials_secret_ref: SecretRef | None = None
+    """Secret with the key credential: the key of the account, or a shared access signature.
+    Default: workload identity or managed identity of the operator and of each broker."""
+
+
 class FilesystemStorage(SpecModel):
     """Storage in a directory that all brokers mount."""
 
@@ -168,16 +217,19 @@ class FilesystemStorage(SpecModel):
 
 
 class RemoteStorage(SpecModel):
-    """Location of tiered segments. Set either s3 or filesystem."""
+    """Location of tiered segments. Set one of s3, gcs, azure and filesystem."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            rule="has(self.s3) != has(self.filesystem)",
-            message="remoteStorage needs exactly one of s3 and filesystem",
+            rule="[has(self.s3), has(self.gcs), has(self.azure), has(self.filesystem)]"
+            ".filter(given, given).size() == 1",
+            message="remoteStorage needs exactly one of s3, gcs, azure and filesystem",
         ),
     )
 
     s3: S3Storage | None = None
+    gcs: GcsStorage | None = None
+    azure: AzureStorage | None = None
     filesystem: FilesystemStorage | None = None
 
 
@@ -317,6 +369,27 @@ class AcceptedS3(ApiModel):
     prefix: Annotated[str, Field(max_length=256)] | None = None
 
 
+#: Name of a bucket or container, which was checked before.
+PlaceName = Annotated[str, Field(max_length=63)]
+
+
+class AcceptedGcs(ApiModel):
+    """Accepted storage in Google Cloud Storage."""
+
+    endpoint: Annotated[str, Field(max_length=1024)] | None = None
+    buckets: Annotated[tuple[PlaceName, ...], Field(max_length=16), KubernetesSchema(**ATOMIC)]
+    prefix: Annotated[str, Field(max_length=256)] | None = None
+
+
+class AcceptedAzure(ApiModel):
+    """Accepted storage in Azure Blob Storage."""
+
+    account: Annotated[str, Field(max_length=24)]
+    endpoint: Annotated[str, Field(max_length=1024)] | None = None
+    containers: Annotated[tuple[PlaceName, ...], Field(max_length=16), KubernetesSchema(**ATOMIC)]
+    prefix: Annotated[str, Field(max_length=256)] | None = None
+
+
 class AcceptedFilesystem(ApiModel):
     """Accepted filesystem storage."""
 
@@ -327,6 +400,8 @@ class AcceptedStorage(ApiModel):
     """Storage configuration in use, without credentials."""
 
     s3: AcceptedS3 | None = None
+    gcs: AcceptedGcs | None = None
+    azure: AcceptedAzure | None = None
     filesystem: AcceptedFilesystem | None = None
 
 
@@ -456,23 +531,30 @@ class ClusterStatus(ApiModel):
 _NO_TIERED_TOPICS = (
     "!has(oldSelf.spec.remoteStorage) || oldSelf.?status.tieredTopics.orValue(0) == 0"
 )
-_NEW_S3 = "self.spec.remoteStorage.s3"
-_OLD_S3 = "oldSelf.spec.remoteStorage.s3"
 
 
-def _same(field: str) -> str:
-    """Return CEL: an optional field of s3 is unchanged.
+def _keeps(kind: str, places: str, same: tuple[str, ...], *, required: str = "") -> str:
+    """Return CEL: a kind of storage is unchanged, or has more buckets.
 
-    Comparing optionals exceeds the cost budget.
+    ``places``: field with its buckets. ``same``: optional fields that must not change, compared one
+    by one because comparing optionals exceeds the cost budget. ``required``: such a field that is
+    always there.
     """
-    new, old = f"{_NEW_S3}.{field}", f"{_OLD_S3}.{field}"
-    return f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+    new, old = f"self.spec.remoteStorage.{kind}", f"oldSelf.spec.remoteStorage.{kind}"
+    unchanged = [
+        f"has({new}.{name}) == has({old}.{name}) && "
+        f"(!has({new}.{name}) || {new}.{name} == {old}.{name})"
+        for name in same
+    ]
+    if required:
+        unchanged.append(f"{new}.{required} == {old}.{required}")
+    kept = f"{old}.{places}.all(b, b in {new}.{places})"
+    return f"(!has({old}) || (has({new}) && {' && '.join([*unchanged, kept])}))"
 
 
-_KEEPS_S3 = (
-    f"(!has({_OLD_S3}) || (has({_NEW_S3}) && {_same('endpoint')} && {_same('prefix')} && "
-    f"{_OLD_S3}.buckets.all(b, b in {_NEW_S3}.buckets)))"
-)
+_KEEPS_S3 = _keeps("s3", "buckets", ("endpoint", "prefix"))
+_KEEPS_GCS = _keeps("gcs", "buckets", ("endpoint", "prefix"))
+_KEEPS_AZURE = _keeps("azure", "containers", ("endpoint", "prefix"), required="account")
 _KEEPS_FILESYSTEM = (
     "(!has(oldSelf.spec.remoteStorage.filesystem) || (has(self.spec.remoteStorage.filesystem) && "
     "self.spec.remoteStorage.filesystem.path == oldSelf.spec.remoteStorage.filesystem.path))"
@@ -514,11 +596,11 @@ class Cluster(Resource):
         Rule(
             rule=(
                 f"!has(self.spec.remoteStorage) || {_NO_TIERED_TOPICS} || "
-                f"({_KEEPS_S3} && {_KEEPS_FILESYSTEM})"
+                f"({_KEEPS_S3} && {_KEEPS_GCS} && {_KEEPS_AZURE} && {_KEEPS_FILESYSTEM})"
             ),
             message=(
-                "endpoint, prefix and path cannot change and no bucket can be "
-                "dropped while topics have data there. Disable tiering of "
+                "account, endpoint, prefix and path cannot change and no bucket or container "
+                "can be dropped while topics have data there. Disable tiering of "
                 "those topics first."
             ),
             field_path=".spec.remoteStorage",

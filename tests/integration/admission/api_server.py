@@ -242,6 +242,16 @@ def s3_storage(**changes: Any) -> Object:
     return {"s3": {**s3, **changes}}
 
 
+def gcs_storage(**changes: Any) -> Object:
+    """A valid ``remoteStorage`` of Google Cloud Storage."""
+    return {"gcs": {"buckets": ["one-bucket", "two_bucket"], **changes}}
+
+
+def azure_storage(**changes: Any) -> Object:
+    """A valid ``remoteStorage`` of Azure Blob Storage."""
+    return {"azure": {"account": "account1", "containers": ["one", "two"], **changes}}
+
+
 def user(**spec: Any) -> Object:
     """A valid User with a password that the operator makes."""
     return manifest("User", spec={"clusterRef": {"name": "demo"}, **spec})

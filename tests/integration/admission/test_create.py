@@ -9,6 +9,7 @@ from tests.integration.admission.api_server import (
     AdmissionApi,
     AdmissionRefused,
     Object,
+    azure_storage,
     broker,
     broker_in_a_pod,
     broker_pod,
@@ -16,6 +17,7 @@ from tests.integration.admission.api_server import (
     edited,
     export,
     external_listener,
+    gcs_storage,
     manifest,
     partition_slice,
     record_deletion,
@@ -147,6 +149,10 @@ ACCEPTED: dict[str, Object] = {
             createBuckets=True,
         )
     ),
+    "cluster with Google Cloud Storage": cluster(
+        remoteStorage=gcs_storage(prefix="a/b", credentialsSecretRef={"name": "keys"})
+    ),
+    "cluster with Azure": cluster(remoteStorage=azure_storage(endpoint="http://127.0.0.1:1")),
     "deletion in some partitions": record_deletion(
         partitions=[
             {"partition": 0, "beforeOffset": 7},
@@ -488,11 +494,27 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "two tiers": (
         cluster(remoteStorage={**s3_storage(), "filesystem": {"path": "/a"}}),
-        "remoteStorage needs exactly one of s3 and filesystem",
+        "remoteStorage needs exactly one of s3, gcs, azure and filesystem",
+    ),
+    "two clouds": (
+        cluster(remoteStorage={**gcs_storage(), **azure_storage()}),
+        "remoteStorage needs exactly one of s3, gcs, azure and filesystem",
+    ),
+    "container with two hyphens": (
+        cluster(remoteStorage=azure_storage(containers=["a--b"])),
+        "should match",
+    ),
+    "account with a hyphen": (
+        cluster(remoteStorage=azure_storage(account="my-account")),
+        "should match",
+    ),
+    "bucket in upper case": (
+        cluster(remoteStorage=gcs_storage(buckets=["Bucket"])),
+        "should match",
     ),
     "no tier in remoteStorage": (
         cluster(remoteStorage={}),
-        "remoteStorage needs exactly one of s3 and filesystem",
+        "remoteStorage needs exactly one of s3, gcs, azure and filesystem",
     ),
     "relative folder": (
         cluster(remoteStorage={"filesystem": {"path": "tier"}}),

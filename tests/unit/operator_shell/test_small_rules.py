@@ -235,6 +235,12 @@ def test_buckets_may_be_added_and_nothing_else_may_move() -> None:
     for why, change in cases.items():
         found = moved(here, location_of({"s3": S3 | change}) or {})
         assert (why in found) if why else found == ""
+    azure = {"account": "acc", "containers": ["a", "b"]}
+    there = location_of({"azure": azure}) or {}
+    assert "account" in moved(there, location_of({"azure": azure | {"account": "other"}}) or {})
+    assert "container b" in moved(
+        there, location_of({"azure": azure | {"containers": ["a"]}}) or {}
+    )
     folder = location_of({"filesystem": {"path": "/tier"}}) or {}
     assert "kind" in moved(here, folder)
     assert moved(folder, folder) == ""

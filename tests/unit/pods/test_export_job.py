@@ -32,6 +32,8 @@ S3 = {
         "credentialsSecretRef": {"name": "tier"},
     }
 }
+#: As much of a service account's JSON as is checked before its use.
+GCS_KEY = '{"client_email": "a", "private_key": "b", "private_key_id": "c"}'
 VALUE = {"secretKeyRef": {"name": "keys", "key": "token"}}
 
 
@@ -91,6 +93,42 @@ def variables(made: dict[str, Any]) -> dict[str, Any]:
 
 def order(made: dict[str, Any]) -> Order:
     return Order.of_json(variables(made)[ORDER_VARIABLE])
+
+
+@pytest.mark.parametrize(
+    ("storage", "options", "secrets"),
+    [
+        (
+            {"gcs": {"buckets": ["one", "two"], "credentialsSecretRef": {"name": "tier"}}},
+            {"storage": "gcs", "buckets": "one,two"},
+            {"serviceAccountKey"},
+        ),
+        (
+            {"azure": {"account": "acc", "containers": ["con"], "prefix": "p"}},
+            {"storage": "azure", "account": "acc", "containers": "con", "prefix": "p"},
+            set(),
+        ),
+        # Buckets without an endpoint are on AWS.
+        (
+            {"s3": {name: value for name, value in S3["s3"].items() if name != "endpoint"}},
+            {"region": "eu", "buckets": "one,two", "prefix": "p"},
+            {"accessKeyId", "secretAccessKey", "sessionToken"},
+        ),
+    ],
+)
+def test_the_job_receives_the_location_of_every_kind(
+    storage: dict[str, Any], options: dict[str, str], secrets: set[str]
+) -> None:
+    cluster = Cluster.parse({"spec": {"remoteStorage": storage}})
+    job = job_of(body(), cluster=cluster)
+    rest = {"topic": "Flights_2013", "tier": "auto", "bootstrap": "b1:9092"}
+    assert job.order.source == {**rest, **options}
+    assert {item.name for item in job.order.hidden} == secrets
+    # The job's own parser accepts them, with or without values of the Secret.
+    values = {"serviceAccountKey": GCS_KEY} | dict.fromkeys(secrets - {"serviceAccountKey"}, "x")
+    read = source_options.parse({**job.order.source, **{name: values[name] for name in secrets}})
+    assert read.storage is not None
+    assert read.storage.kind == next(iter(storage))
 
 
 def test_the_job_receives_the_topics_location_and_its_credentials() -> None:

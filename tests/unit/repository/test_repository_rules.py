@@ -25,7 +25,7 @@ BANNED = {
     r"(?m)^(<{7}|>{7}|={7})( |$)": "the one side or the other of the merge",
 }
 #: Lists of hashes, written by a program.
-GENERATED = re.compile(r"(^|/)(requirements([-/]\w+)?\.txt|go\.sum)$")
+GENERATED = re.compile(r"(^|/)(requirements([-/]\w+)?\.txt|go\.sum|package-lock\.json)$")
 #: Generated files, as large as the models or the list of promises make them.
 DEFINITIONS = re.compile(r"(^|/)crds/[\w.]+\.yaml$|^docs/(reference/resources|traceability)\.md$")
 FILE_BYTES_MAX, DEFINITION_BYTES_MAX = 64 * 1024, 128 * 1024

@@ -17,7 +17,7 @@ _POD = ("imagePullSecrets[]", "listeners[].tlsSecretRef")
 #: require that offer.
 FIELDS = {
     "Cluster": {
-        "remoteStorage.s3.credentialsSecretRef",
+        *(f"remoteStorage.{kind}.credentialsSecretRef" for kind in ("s3", "gcs", "azure")),
         "remoteStorage.s3.caSecretRef",
         "engine.kafka.tls.caSecretRef",
         "engine.kafka.tls.certificateSecretRef",

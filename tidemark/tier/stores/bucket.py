@@ -13,9 +13,10 @@ A cloud has a :class:`Dialect` (its versions and its error codes) and opens its 
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import obstore
@@ -62,7 +63,13 @@ _OF_ONE_KEY = frozenset(
 )
 #: Codes of a key management service have dots (AWS) or colons (MinIO).
 _CODE = re.compile(r"<Code>([\w.:]+)</Code>")
-_STATUS = re.compile(r"status code: (\d{3})")
+_STATUS = re.compile(r"(?:status |\()code: (\d{3})")
+#: Text of ``obstore`` for a range that it found to be beyond the end itself.
+_BEYOND_END = re.compile(r"Wanted range starting at \d+, but object was only \d+ bytes long")
+#: Text of ``obstore`` for a failed request that concerned several keys at once.
+_WHOLE_REQUEST = "performing POST "
+#: Texts of ``obstore`` for a token that could not be had before the request itself.
+_NO_TOKEN = re.compile("performing token request|token response body|federated token file")
 _Result = TypeVar("_Result")
 
 
@@ -80,6 +87,33 @@ class ErrorAdvice:
 OTHER_SERVER = "OtherServer"
 #: Code that is added to a failed connection.
 NO_ANSWER = "NoAnswer"
+#: Code that is added if no token for requests could be had.
+NO_TOKEN = "NoToken"
+
+#: Advice about errors that mean the same in every cloud.
+COMMON_ADVICE = (
+    ErrorAdvice(
+        frozenset({"NotImplemented", "501"}),
+        Reason.STORE_NOT_IMPLEMENTED,
+        "the store does not implement a request that Tidemark needs (conditional writes, listing, "
+        "multipart uploads): use another store or version",
+        False,
+    ),
+    ErrorAdvice(
+        frozenset({NO_TOKEN}),
+        Reason.STORE_CREDENTIALS_MISSING,
+        "neither the configuration nor the environment has credentials: give the pod or process an "
+        "identity of the cloud, or credentials (of a Cluster, in a Secret that "
+        "credentialsSecretRef names)",
+        True,
+    ),
+    ErrorAdvice(
+        frozenset({NO_ANSWER}),
+        Reason.STORE_UNREACHABLE,
+        "the endpoint does not answer: check that it runs, its address and the network",
+        True,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +122,13 @@ class Dialect:
 
     ``compared``: field of ``obstore``'s answers that a conditional write compares. ``advice``: what
     to do about known errors; the first match counts. ``keys_at_once``: keys in one bulk delete.
+    ``phrases``: error codes by a text that answers have instead.
     """
 
     compared: Literal["e_tag", "version"]
     advice: tuple[ErrorAdvice, ...]
     keys_at_once: int
+    phrases: Mapping[str, str] = field(default_factory=dict)
 
 
 class BucketStore:
@@ -112,9 +148,17 @@ class BucketStore:
         self._dialect = dialect
         self._where = where
         self._stream_attributes = stream_attributes
-        self._bucket = open_bucket(REQUEST_S)
+        self._open = open_bucket
+
+    # Opened by the first request, which translates the errors of unusable credentials.
+    @cached_property
+    def _bucket(self) -> "Bucket":
+        return self._open(REQUEST_S)
+
+    @cached_property
+    def _uploads(self) -> "Bucket":
         # Parts of an upload need more time than other requests, and time-outs belong to a client.
-        self._uploads = open_bucket(UPLOAD_S)
+        return self._open(UPLOAD_S)
 
     def get(self, key: str) -> VersionedObject:
         """Return the whole object."""
@@ -271,7 +315,7 @@ class BucketStore:
         try:
             return self._call("", delete)
         except StoreUnavailable as error:
-            if error.reason not in _OF_ONE_KEY:
+            if error.reason not in _OF_ONE_KEY or _WHOLE_REQUEST in str(error.__cause__):
                 raise
             return keys
 
@@ -380,7 +424,7 @@ def _translate(dialect: Dialect, where: str, key: str, error: Exception) -> Stor
     """
     # The server's own code decides first: ``obstore`` reports "not found" for a missing bucket,
     # too, and for every path of another kind of server.
-    answer = answer_codes(error)
+    answer = answer_codes(dialect, error)
     trouble = next((t for t in dialect.advice if answer & t.answers), None)
     if trouble is not None:
         message = f"{where}: {trouble.advice}"
@@ -400,19 +444,25 @@ def _translate(dialect: Dialect, where: str, key: str, error: Exception) -> Stor
     return StoreUnavailable(message, reason=Reason.STORE_ERROR, retriable=True)
 
 
-def answer_codes(error: Exception) -> frozenset[str]:
+def answer_codes(dialect: Dialect, error: Exception) -> frozenset[str]:
     """Return the error code and the HTTP status that an error of ``obstore`` contains.
 
     ``obstore`` has them only in its text. The text also contains names of objects, so only patterns
-    that no name can contain are searched. Two codes are added: OTHER_SERVER for a 404 without a
-    code, NO_ANSWER for a failed connection.
+    that no name can contain are searched. Codes are added: OTHER_SERVER for a 404 without a code,
+    NO_ANSWER for a failed connection, NO_TOKEN for a token service that failed.
     """
     text = str(error)
+    if _NO_TOKEN.search(text):
+        # Its status and its connection say nothing about the store.
+        return frozenset({NO_TOKEN})
     code, status = _CODE.search(text), _STATUS.search(text)
     found = {match[1] for match in (code, status) if match}
+    found |= {name for phrase, name in dialect.phrases.items() if phrase in text}
     # A cloud gives its 404 a code, for a missing object another one than for a missing bucket.
-    if isinstance(error, FileNotFoundError) and code is None:
+    if isinstance(error, FileNotFoundError) and found <= {"404"}:
         found.add(OTHER_SERVER)
+    if _BEYOND_END.search(text):
+        found.add("InvalidRange")
     if "- HTTP error: " in text:
         # The client's own text for a connection that failed.
         found.add(NO_ANSWER)

@@ -9,13 +9,16 @@ The configuration is written in several places, always with the same names:
       {"filesystem": {"path": "/srv/tier"}}
       {"s3": {"endpoint": "http://...", "region": "us-east-1", "buckets": ["b1", "b2"],
               "prefix": "prod", "accessKeyId": "...", "secretAccessKey": "..."}}
+      {"gcs": {"buckets": ["b1"], "prefix": "prod", "serviceAccountKey": "{...}"}}
+      {"azure": {"account": "a", "containers": ["c1"], "prefix": "prod", "credential": "..."}}
 
-* in the options of a Spark job, in one flat map.
+* in the options of a Spark job, in one flat map. The option ``storage`` names the kind; a directory
+  and an S3 endpoint need none.
 
 A kind has its names (``location_names``, ``credential_names``, ``setting_names`` for how requests
 are made, ``instruction_names`` for further fields of a manifest, and the option by which a job
-selects it), ``parse``, ``from_options``,
-``endpoints``, ``fields`` and ``moved``. This module opens and checks stores.
+selects it), ``parse``, ``from_options``, ``endpoints``, ``fields`` and ``moved``. This module opens
+and checks stores.
 """
 
 import json
@@ -24,9 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self, assert_never, get_args
 
+from tidemark.tier.stores.azure import azure_store
+from tidemark.tier.stores.azure_config import AzureConfig
+from tidemark.tier.stores.bucket import BucketStore
 from tidemark.tier.stores.config_fields import InvalidConfig, required_text
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark.tier.stores.endpoint import S3Endpoint
+from tidemark.tier.stores.gcs import gcs_store
+from tidemark.tier.stores.gcs_config import GcsConfig
 from tidemark.tier.stores.objects import NO_BUCKET, ObjectStore
 from tidemark.tier.stores.s3 import S3Store, ensure_buckets
 from tidemark.tier.stores.s3_config import S3Config
@@ -73,16 +81,19 @@ class FilesystemConfig:
         return "" if old["path"] == new["path"] else "filesystem.path changed"
 
 
-RemoteStorage = FilesystemConfig | S3Config
+RemoteStorage = FilesystemConfig | S3Config | GcsConfig | AzureConfig
 
 KINDS: Mapping[str, type[RemoteStorage]] = {kind.kind: kind for kind in get_args(RemoteStorage)}
+
+#: Option of a job that names the kind of storage.
+STORAGE = "storage"
 
 #: Names of the options by which a job locates a tier.
 OPTIONS = frozenset(
     name
     for kind in KINDS.values()
     for name in (*kind.location_names, *kind.credential_names, *kind.setting_names)
-) | {S3Config.ca_option}
+) | {S3Config.ca_option, STORAGE}
 
 
 #: Keys of a Secret with credentials that may be missing: of temporary ones only.
@@ -114,9 +125,16 @@ def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> Re
 
     Raises InvalidConfig.
     """
-    # The option with the location decides; credentials may come from the environment. Buckets
-    # without an endpoint are on AWS.
-    chosen = [kind for kind in KINDS.values() if kind.option[0] in given]
+    # The named kind, else the option with the location; credentials may come from the environment.
+    # Buckets without an endpoint are on AWS.
+    named = given.get(STORAGE, "")
+    if named and named not in KINDS:
+        raise InvalidConfig(f"the option 'storage' is {named!r}: name one of {', '.join(KINDS)}")
+    chosen = [
+        kind
+        for kind in KINDS.values()
+        if kind.kind == named or (not named and kind.option[0] in given)
+    ]
     if not chosen and "buckets" in given:
         chosen = [S3Config]
     if len(chosen) != 1:
@@ -125,6 +143,11 @@ def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> Re
     return chosen[0].from_options(
         {name: value for name, value in given.items() if name in OPTIONS}, environment
     )
+
+
+def must_be_named(kind: str) -> bool:
+    """Return whether a job's options must name the kind of storage."""
+    return KINDS[kind].option[0] == f"{STORAGE}={kind}"
 
 
 def location_of(spec: Mapping[str, object] | None) -> dict[str, dict[str, object]] | None:
@@ -167,6 +190,8 @@ def open_stores(config: RemoteStorage) -> dict[str, ObjectStore]:
             return {NO_BUCKET: DirectoryStore(config.path)}
         case S3Config():
             return {name: S3Store(config, name) for name in config.buckets}
+        case GcsConfig() | AzureConfig():
+            return {**_bucket_stores(config)}
         case _:
             assert_never(config)
 
@@ -174,8 +199,9 @@ def open_stores(config: RemoteStorage) -> dict[str, ObjectStore]:
 def ensure_place(config: RemoteStorage, *, create: bool, in_use: bool) -> None:
     """Check that the store's directory or buckets exist, and create missing buckets on request.
 
-    ``create``: create missing buckets. ``in_use``: the store has been used before. A missing bucket
-    for its metadata is then an error, because an empty new one would look like an empty tier.
+    ``create``: create missing buckets, of S3 only. ``in_use``: the store has been used before. A
+    missing bucket for its metadata is then an error, because an empty new one would look like an
+    empty tier.
     Blocks; raises StoreUnavailable.
     """
     match config:
@@ -183,8 +209,17 @@ def ensure_place(config: RemoteStorage, *, create: bool, in_use: bool) -> None:
             return  # never made here: a file system that is not mounted must not look empty
         case S3Config():
             ensure_buckets(config, create=create, in_use=in_use)
+        case GcsConfig() | AzureConfig():
+            for store in _bucket_stores(config).values():
+                store.probe()
         case _:
             assert_never(config)
+
+
+def _bucket_stores(config: GcsConfig | AzureConfig) -> dict[str, BucketStore]:
+    if isinstance(config, GcsConfig):
+        return {name: gcs_store(config, name) for name in config.buckets}
+    return {name: azure_store(config, name) for name in config.containers}
 
 
 def _options() -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Address of an S3 service: http or https, a host, optionally a port, and nothing else.
+"""Address of a store's service: http or https, a host, optionally a port, and nothing else.
 
 A manifest names an address that the operator and the brokers connect to. Anything beyond a plain
 address (user-info, a path, a query) is refused, so that the shown address is where requests are
@@ -9,6 +9,7 @@ decides whether they may be used.
 import ipaddress
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -47,9 +48,12 @@ class S3Endpoint:
         return [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
 
 
-def parse_endpoint(text: str) -> S3Endpoint:
-    """Parse an endpoint. Raises InvalidConfig unless it is scheme, host and optionally port."""
-    what = "remoteStorage: s3.endpoint must be http://host:port or https://host:port"
+def parse_endpoint(text: str, kind: str = "s3") -> S3Endpoint:
+    """Parse the endpoint of a kind of storage.
+
+    Raises InvalidConfig unless it is scheme, host and optionally port.
+    """
+    what = f"remoteStorage: {kind}.endpoint must be http://host:port or https://host:port"
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -62,7 +66,7 @@ def parse_endpoint(text: str) -> S3Endpoint:
         raise InvalidConfig(f"{what}; credentials belong in a Secret")
     # urlsplit drops an empty query or fragment, so the text itself is checked for them.
     if parts.path not in ("", "/") or parts.query or parts.fragment or "?" in text or "#" in text:
-        raise InvalidConfig(f"{what}, without a path; a folder in the bucket is s3.prefix")
+        raise InvalidConfig(f"{what}, without a path; a folder in the bucket is {kind}.prefix")
     host = parts.hostname or ""
     if not _is_host(host) or port == 0:
         raise InvalidConfig(what)
@@ -88,3 +92,18 @@ def _is_host(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def require_own_identity_host(endpoint: S3Endpoint, kind: str, suffixes: Sequence[str]) -> None:
+    """Check that a token of the machine's own identity may be sent to an endpoint.
+
+    A token that another server receives would give it access to the cloud. ``suffixes``: the
+    cloud's own hosts. Raises InvalidConfig.
+    """
+    if endpoint.scheme == "https" and endpoint.host.lower().endswith(tuple(suffixes)):
+        return
+    raise InvalidConfig(
+        f"remoteStorage: {kind}.endpoint: {endpoint} is not a host of the cloud, so it gets no "
+        "token of the machine's own identity. Set credentialsSecretRef (in a job: credentials), "
+        "or remove the endpoint"
+    )

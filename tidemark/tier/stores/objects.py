@@ -4,10 +4,10 @@ Guarantees of every implementation:
 
 * ``put`` and the other writes are atomic: a reader sees the whole object or none of it, and an
   acknowledged write is durable.
-* ``replace`` is compare-and-set on the object's *version*. A version is derived from the body (as
-  S3's ETag; the directory does the same on purpose, so that tests meet the same rules), so equal
-  bodies have equal versions. A body that is written by compare-and-set therefore contains a number
-  that only grows (a head's version).
+* ``replace`` is compare-and-set on the object's *version*, an opaque text. S3 and the directory
+  derive it from the body, so equal bodies have equal versions. A body that is written by
+  compare-and-set therefore contains a number that only grows (a head's version). Google Cloud
+  Storage (its generation) and Azure (its ETag) change it with every write, also of an equal body.
 * A conditional write that raises may still have happened, whatever the error: clients retry
   internally, and their own success then looks like a conflict. Only reading decides.
 * ``delete`` of a missing object succeeds.
@@ -110,7 +110,9 @@ class ObjectInfo:
 class UnfinishedUpload:
     """Parts of an object whose upload has not ended.
 
-    In S3 a multipart upload, in a directory a temporary file (whose key is unknown: empty).
+    In S3 a multipart upload, in a directory a temporary file (whose key is unknown: empty). Other
+    clouds have such uploads too, but the client cannot list them: Azure discards them after a week,
+    Google Cloud Storage by a lifecycle rule of the bucket.
     """
 
     key: str
@@ -162,7 +164,10 @@ class ObjectStore(Protocol):
         """Yield every object in the folder ``prefix`` (empty, or ending in ``/``) and below it."""
 
     def unfinished(self) -> Iterator[UnfinishedUpload]:
-        """Yield every upload that has begun and not ended, of any writer."""
+        """Yield every upload that has begun and not ended, of any writer.
+
+        Yields none where the store cannot list them.
+        """
 
     def abort(self, upload: UnfinishedUpload) -> None:
         """Drop the parts of an upload.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Config as _Config
 
 from tidemark.tier.stores.bucket import (
-    NO_ANSWER,
+    COMMON_ADVICE,
     OTHER_SERVER,
     BucketStore,
     Dialect,
@@ -81,7 +81,10 @@ class S3Store(BucketStore):
         try:
             return super()._call(key, operation)
         except StoreUnavailable as error:
-            if isinstance(error.__cause__, Exception) and answer_codes(error.__cause__) & _EXPIRED:
+            if (
+                isinstance(error.__cause__, Exception)
+                and answer_codes(_S3, error.__cause__) & _EXPIRED
+            ):
                 self._credentials.reject(credentials)
             # Credentials may have expired meanwhile: then this raises why there are no others.
             self._credentials.current()
@@ -226,24 +229,12 @@ _ERROR_ADVICE = (
         True,
     ),
     ErrorAdvice(
-        frozenset({"NotImplemented", "501"}),
-        Reason.STORE_NOT_IMPLEMENTED,
-        "the store does not implement a request that Tidemark needs (conditional writes, listing, "
-        "multipart uploads): use another store or version",
-        False,
-    ),
-    ErrorAdvice(
         frozenset({OTHER_SERVER}),
         Reason.STORE_NOT_S3,
         "what answers there is not an S3: correct the endpoint",
         False,
     ),
-    ErrorAdvice(
-        frozenset({NO_ANSWER}),
-        Reason.STORE_UNREACHABLE,
-        "the endpoint does not answer: check that it runs, its address and the network",
-        True,
-    ),
+    *COMMON_ADVICE,
 )
 
 _S3 = Dialect(

@@ -1,0 +1,190 @@
+"""Emulators of Google Cloud Storage and of Azure Blob Storage, with fresh buckets.
+
+Azurite is Microsoft's emulator. It checks credentials and conditions. The one of Google Cloud
+Storage is fake-gcs-server behind a program of ours (``emulators/gcs``), which adds requests of the
+XML API that it lacks. Both keep everything in memory.
+"""
+
+import base64
+import contextlib
+import datetime as dt
+import email.utils
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import secrets
+import sys
+import urllib.parse
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.suites.packages import go_program, npm_folder
+from tidemark_devcluster.controlplane.process import ServerProcess
+from tidemark_devcluster.ports import HOST, free_port
+
+_EMULATORS = Path(__file__).with_name("emulators")
+_START_S = 60.0
+_STOP_S = 10.0
+#: A version of the API that Azurite has.
+_API = "2021-08-06"
+
+
+@dataclass(frozen=True, slots=True)
+class GcsServer:
+    """Running emulator of Google Cloud Storage."""
+
+    endpoint: str
+    #: JSON of a service account, which the emulator does not check.
+    key: str = field(repr=False)
+
+    def fresh(self, buckets: int = 1, *, prefix: str = "tier-") -> dict[str, Any]:
+        """Return the ``remoteStorage.gcs`` of fresh buckets, key included.
+
+        ``prefix``: of their names. Buckets that begin with ``ignoring-`` ignore conditions.
+        """
+        names = [f"{prefix}{uuid.uuid4().hex[:12]}" for _ in range(buckets)]
+        for name in names:
+            body = json.dumps({"name": name})
+            _send(self.endpoint, "POST", "/storage/v1/b?project=p", body)
+        gcs = {"endpoint": self.endpoint, "buckets": names, "prefix": "some/prefix"}
+        return {**gcs, "serviceAccountKey": self.key}
+
+
+@dataclass(frozen=True, slots=True)
+class AzureServer:
+    """Running emulator of Azure Blob Storage with one account."""
+
+    endpoint: str
+    account: str
+    key: str = field(repr=False)
+
+    def fresh(self, containers: int = 1) -> dict[str, Any]:
+        """Return the ``remoteStorage.azure`` of fresh containers, key included."""
+        names = [f"tier-{uuid.uuid4().hex[:12]}" for _ in range(containers)]
+        for name in names:
+            self._create(name)
+        azure = {"account": self.account, "endpoint": self.endpoint, "containers": names}
+        return {**azure, "prefix": "some/prefix", "credential": self.key}
+
+    def signature(self, container: str, *, permissions: str = "racwdl", hours: int = 1) -> str:
+        """Return a shared access signature for a container."""
+        expires = dt.datetime.now(dt.UTC) + dt.timedelta(hours=hours)
+        expiry = expires.strftime("%Y-%m-%dT%H:%M:%SZ")
+        place = f"/blob/{self.account}/{container}"
+        # The fields of a service SAS in their order; what is not used is empty.
+        lines = [permissions, "", expiry, place, "", "", "", _API, "c", *[""] * 7]
+        query = {"sv": _API, "sr": "c", "sp": permissions, "se": expiry}
+        return urllib.parse.urlencode({**query, "sig": self._sign("\n".join(lines))})
+
+    def _create(self, container: str) -> None:
+        date = email.utils.formatdate(usegmt=True)
+        headers = f"x-ms-date:{date}\nx-ms-version:{_API}\n"
+        resource = f"/{self.account}/{self.account}/{container}\nrestype:container"
+        text = "PUT" + "\n" * 12 + headers + resource
+        _send(
+            self.endpoint,
+            "PUT",
+            f"/{self.account}/{container}?restype=container",
+            **{
+                "x-ms-date": date,
+                "x-ms-version": _API,
+                "Authorization": f"SharedKey {self.account}:{self._sign(text)}",
+            },
+        )
+
+    def _sign(self, text: str) -> str:
+        digest = hmac.new(base64.b64decode(self.key), text.encode(), hashlib.sha256).digest()
+        return base64.b64encode(digest).decode()
+
+
+@contextlib.contextmanager
+def running_gcs(folder: Path) -> Iterator[GcsServer]:
+    """Run the emulator of Google Cloud Storage. Raises :class:`~tests.suites.packages.Missing`."""
+    program = go_program(_EMULATORS / "gcs")
+    port = free_port(0)
+    with _running("gcs", [str(program), "-address", f"{HOST}:{port}"], folder, port) as endpoint:
+        yield GcsServer(endpoint, service_account_key())
+
+
+@contextlib.contextmanager
+def running_azurite(folder: Path) -> Iterator[AzureServer]:
+    """Run Azurite's blob service. Raises :class:`~tests.suites.packages.Missing`."""
+    package = npm_folder(_EMULATORS / "azurite") / "node_modules" / "azurite"
+    account, key = "tidemarktest", base64.b64encode(secrets.token_bytes(64)).decode()
+    port = free_port(0)
+    command = ["node", str(package / "dist" / "src" / "blob" / "main.js"), "--blobHost", HOST]
+    command += ["--blobPort", str(port), "--inMemoryPersistence", "--silent", "--disableTelemetry"]
+    # Newer clients name newer versions of the API.
+    command += ["--skipApiVersionCheck"]
+    accounts = {"AZURITE_ACCOUNTS": f"{account}:{key}"}
+    with _running("azurite", command, folder, port, accounts) as endpoint:
+        yield AzureServer(endpoint, account, key)
+
+
+def service_account_key() -> str:
+    """Return the JSON of a service account with a fresh key."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    account = {"type": "service_account", "client_email": "tier@project.iam", "private_key_id": "1"}
+    return json.dumps({**account, "private_key": pem.decode()})
+
+
+@contextlib.contextmanager
+def _running(
+    name: str,
+    command: list[str],
+    folder: Path,
+    port: int,
+    environ: dict[str, str] | None = None,
+) -> Iterator[str]:
+    """Run a server until the context ends, and return its address."""
+    endpoint = f"http://{HOST}:{port}"
+    # The supervisor ends the server if this process is killed.
+    supervised = [sys.executable, "-m", "tidemark_devcluster.controlplane.supervisor", *command]
+    process = ServerProcess.spawn(
+        name,
+        supervised,
+        errors=folder / "log" / f"{name}.log",
+        detached=False,
+        environ={**os.environ, **(environ or {})},
+    )
+    process.await_ready(lambda: _answers(port), timeout_s=_START_S)
+    try:
+        yield endpoint
+    finally:
+        process.stop(timeout_s=_STOP_S)
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/storage/v1/b?project=p")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def _send(endpoint: str, method: str, target: str, body: str = "", **headers: str) -> None:
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(endpoint).netloc, timeout=10)
+    try:
+        connection.request(method, target, body=body, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read().decode("utf-8", "replace")
+        assert answer.status < 300, f"{answer.status} for {method} {target}: {text}"
+    finally:
+        connection.close()
