@@ -1,14 +1,21 @@
 """Any S3 as remote store: its configuration."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self, cast
+from typing import ClassVar, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tidemark.tier.stores.aws_signature import AwsCredentials
-from tidemark.tier.stores.config_fields import InvalidConfig, optional_text, required_text
+from tidemark.tier.stores.config_fields import (
+    InvalidConfig,
+    moved_places,
+    optional_text,
+    place_names,
+    prefix_text,
+    required_text,
+)
 from tidemark.tier.stores.endpoint import S3Endpoint, parse_endpoint
 
 #: Region without a configured one, S3's first.
@@ -103,13 +110,13 @@ class S3Config:
                 required_text(fields, cls.kind, name)
         _check_settings(texts)
         return cls(
-            buckets=_buckets(fields.get("buckets")),
+            buckets=_buckets(fields),
             access_key_id=texts["accessKeyId"],
             secret_access_key=texts["secretAccessKey"],
             session_token=texts["sessionToken"],
             endpoint=texts["endpoint"],
             region=texts["region"] or REGION,
-            prefix=_prefix(optional_text(fields, cls.kind, "prefix", "").strip("/")),
+            prefix=prefix_text(fields, cls.kind),
             role_arn=texts["roleArn"],
             encryption=texts["encryption"],
             kms_key_id=texts["kmsKeyId"],
@@ -189,22 +196,9 @@ class S3Config:
 
     @staticmethod
     def moved(old: Mapping[str, object], new: Mapping[str, object]) -> str:
-        """Return why the location ``new`` is another store than ``old``, "" if it is the same.
-
-        Adding buckets is allowed. Removing one, or changing the first one, would lose objects.
-        """
-        for name in ("endpoint", "prefix"):
-            if old.get(name) != new.get(name):
-                return f"s3.{name} changed"
-        # Segments are in any of the buckets, metadata only in the first one.
-        kept = cast("Sequence[str]", old["buckets"])
-        present = cast("Sequence[str]", new["buckets"])
-        dropped = sorted(set(kept) - set(present))
-        if dropped:
-            return f"bucket {dropped[0]} was dropped"
-        if kept[0] != present[0]:
-            return f"bucket {kept[0]} holds the metadata and has to stay the first"
-        return ""
+        """Return why the location ``new`` is another store than ``old``, "" if it is the same."""
+        same = ("endpoint", "prefix")
+        return moved_places("s3", old, new, same=same, places="buckets", place="bucket")
 
 
 def _read_ca(path: str) -> str:
@@ -240,26 +234,15 @@ def _check_settings(texts: Mapping[str, str]) -> None:
         raise InvalidConfig(f"remoteStorage: s3.kmsKeyId needs s3.encryption {SSE_KMS}")
 
 
-def _buckets(value: object) -> tuple[str, ...]:
+def _buckets(fields: Mapping[str, object]) -> tuple[str, ...]:
     """Return the names of the buckets. Raises InvalidConfig for names that S3 does not allow."""
-    if not isinstance(value, list) or not value or not all(_is_name(name) for name in value):
-        raise InvalidConfig("remoteStorage: s3.buckets must name at least one bucket")
-    if len(set(value)) != len(value):
-        raise InvalidConfig("remoteStorage: s3.buckets names a bucket twice")
-    for name in value:
-        if not _BUCKET.fullmatch(name) or ".." in name or _IPV4.fullmatch(name):
-            raise InvalidConfig(
-                f"remoteStorage: s3.buckets: {name!r} is no name of a bucket: 3 to 63 lower-case "
-                "letters, digits, dots and hyphens, not an IP address"
-            )
-    return tuple(value)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _prefix(text: str) -> str:
-    if {".", ".."} & set(text.split("/")):
-        raise InvalidConfig("remoteStorage: s3.prefix must not contain . or .. as a folder")
-    return text
+    return place_names(
+        fields,
+        S3Config.kind,
+        "buckets",
+        place="bucket",
+        is_allowed=lambda name: (
+            bool(_BUCKET.fullmatch(name)) and ".." not in name and not _IPV4.fullmatch(name)
+        ),
+        allowed="3 to 63 lower-case letters, digits, dots and hyphens, not an IP address",
+    )
