@@ -33,7 +33,7 @@ from tests.benchmarks import load_process
 from tests.benchmarks.latency.requests import MODULE, OpenLoop, run
 from tests.benchmarks.load import RECORD_BYTES, ClientLoad
 from tests.benchmarks.processes import cpu_seconds, peak_resident_mb
-from tests.benchmarks.results import Figures, Results, one_line, sides_of
+from tests.benchmarks.results import SUSTAINED, Figures, Results, one_line, sides_of
 from tests.benchmarks.sides import KAFKA, OURS, BenchmarkSide, start_kafka, start_tidemark
 from tests.suites.packages import Missing, go_program
 from tidemark.kafka_client.access import KafkaAccess
@@ -218,14 +218,14 @@ def take_latency(side: BenchmarkSide, sizes: ColdSizes) -> Mapping[str, Figures]
     topic = side.topic()
     # Warm, as both sides are after the first requests.
     run(replace(loop, seconds=sizes.warm_s, warm_s=0), side.bootstrap, topic)
-    alone = run(loop, side.bootstrap, topic)[0].figures()
+    alone = _latencies(side, loop, topic)
     # They read for as long as records are produced, and a little longer.
     seconds = sizes.warm_s + sizes.seconds + 1
     answers: list[Mapping[str, float]] = []
     thread = Thread(target=lambda: answers.append(load_process.run(replace(cold, seconds=seconds))))
     thread.start()
     time.sleep(1)
-    beside = run(loop, side.bootstrap, topic)[0].figures()
+    beside = _latencies(side, loop, topic)
     thread.join()
     for name in (cold.topic, topic):
         side.delete(name)
@@ -237,6 +237,11 @@ def take_latency(side: BenchmarkSide, sizes: ColdSizes) -> Mapping[str, Figures]
         "produce alone": alone,
         f"produce beside {readers} cold readers": {**beside, **rate},
     }
+
+
+def _latencies(side: BenchmarkSide, loop: OpenLoop, topic: str) -> Figures:
+    requests, _ = run(loop, side.bootstrap, topic)
+    return {**requests.figures(), SUSTAINED: float(requests.is_sustained(loop.rate))}
 
 
 def measures(sizes: ColdSizes) -> Sequence[ColdMeasure]:
