@@ -10,6 +10,7 @@ All windows share a budget, so that readers do not evict each other's data befor
 number of streams is limited, and an idle one is dropped. Nothing here reads or waits.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
@@ -31,9 +32,19 @@ class Span(NamedTuple):
 class Stream:
     """State of one sequential reader. Positions are counted in bytes from the stream's start."""
 
-    __slots__ = ("_grown_at", "_last_bytes", "_loaded", "_read", "end", "used_s", "window")
+    __slots__ = (
+        "_grown_at",
+        "_last_bytes",
+        "_loaded",
+        "_read",
+        "end",
+        "number",
+        "used_s",
+        "window",
+    )
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, number: int) -> None:
+        self.number = number
         #: Bytes to keep loaded after the last read, 0 until a second read continues the first one.
         self.window = 0
         #: Time of the last read in seconds.
@@ -101,6 +112,7 @@ class ReadAhead:
         self._clock = clock
         #: Streams by partition and next offset, the least recently used first.
         self._streams: OrderedDict[tuple[Hashable, int], Stream] = OrderedDict()
+        self._numbers = itertools.count()
         #: Number of streams that have a window.
         self._sharing = 0
 
@@ -135,7 +147,9 @@ class ReadAhead:
         if stream is None:
             # Another request has shared the read, or the client repeats it: the stream is there
             # already, and has not advanced.
-            stream = self._streams.pop((partition, next_offset), None) or Stream(size)
+            stream = self._streams.pop((partition, next_offset), None) or Stream(
+                size, next(self._numbers)
+            )
         else:
             self._sharing -= stream.window > 0
             stream.advance(size, self._stream_bytes)
@@ -155,7 +169,12 @@ class ReadAhead:
 
     def protects(self, stream: Stream) -> bool:
         """Whether the budget has room for the data that the stream's next read begins with."""
-        return min(stream.window, self.share) >= self._unit_bytes
+        if stream.window < self._unit_bytes:
+            return False
+        # Above one unit for each stream, the same part of them keeps theirs. If all tried, each
+        # would evict the one of the stream that reads next.
+        units = self._total_bytes // self._unit_bytes
+        return self._sharing <= units or stream.number % self._sharing < units
 
     def _add(self, key: tuple[Hashable, int], stream: Stream) -> None:
         # A stream that has caught up with another one takes its place.
