@@ -147,7 +147,9 @@ async def test_bucket_is_created_only_if_the_manifest_requests_it(minio: MinioSe
     keys = {"accessKeyId": minio.access_key, "secretAccessKey": minio.secret_key}
     text = storage(minio.endpoint, bucket, **keys)
     # Without createBuckets a missing bucket is an error.
-    with pytest.raises(RemoteStorageProblem, match="does not exist: make it, or set createBuckets"):
+    with pytest.raises(
+        RemoteStorageProblem, match="does not exist: create it, or set createBuckets"
+    ):
         await accept(text, {}, TERMS)
     asked = Terms(cluster_id="c", store_id="", create=True, allowed_endpoints=frozenset())
     assert (await accept(text, {}, asked)).store_id

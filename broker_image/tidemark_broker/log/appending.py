@@ -224,7 +224,7 @@ def append_as_follower(log: PartitionLog, data: Buffer, *, now_ms: int | None = 
         data, batches = _continuing(log, data, batches)
         _check_continues(log, batches[0])
         view, rolled = memoryview(data), False
-        # One fetch may span segments: split it, so that its size limit holds on followers too.
+        # One fetch may span segments: split it, so that followers keep the size limit too.
         segment_bytes = log.config.effective_segment_bytes
         room = segment_bytes - log.segments.active.size_bytes
         for first, last in runs_for_segments(batches, room, segment_bytes):

@@ -53,8 +53,8 @@ _CHECK_S = 1.0
 #: Writes pause for this time after a failure.
 _PAUSE_S = 30.0
 _LOG_INTERVAL_S = 600.0
-#: Files that are not read for this time are deleted. They may have records that were deleted in the
-#: tier by another broker, which no read leads to.
+#: Files that are not read for this time are deleted. They may contain records that another broker
+#: has deleted from the tier, and no read requests them any more.
 _UNUSED_S = 7 * 86_400.0
 _UNUSED_CHECK_S = 3600.0
 #: Limit of the wait for the list of files at the start, which takes 2 s for 100,000 of them.
@@ -89,9 +89,9 @@ class ChunkFiles:
     ) -> None:
         """Prepare the cache; :meth:`load` reads the directory.
 
-        ``folder`` is of this broker alone. ``limit_bytes``: of all files. ``chunk_bytes``: of a
-        whole chunk, which decides how many files there may be. ``count`` increases a metric.
-        ``now`` returns monotonic seconds.
+        ``folder``: used by this broker only. ``limit_bytes``: limit of the size of all files.
+        ``chunk_bytes``: size of a whole chunk, from which the limit of the number of files follows.
+        ``count`` increases a metric. ``now`` returns monotonic seconds.
         """
         self._folder = folder
         self._limit_bytes = limit_bytes
@@ -143,7 +143,10 @@ class ChunkFiles:
         except (OSError, _Damaged) as error:
             # The chunk may have been evicted meanwhile, which is no failure.
             if self._drop(key):
-                self._warn(f"a cached chunk is read from the store again: {error_text(error)}")
+                self._warn(
+                    f"a chunk of segment {key.segment_id} is read from the store again: "
+                    f"{error_text(error)}"
+                )
         self._count(tier_table.CHUNK_FILE_MISSES if data is None else tier_table.CHUNK_FILE_HITS, 1)
         return data
 
@@ -153,7 +156,7 @@ class ChunkFiles:
         if self._paused_until_s is not None or not self._loaded.is_set():
             return
         try:
-            if size <= self._limit_bytes and self._has_space(size):
+            if size <= self._limit_bytes and self._keep_reserve(size):
                 self._write(key, size, data)
         except OSError as error:
             with self._lock:
@@ -251,7 +254,7 @@ class ChunkFiles:
             self.load()
         # The log may have grown into the reserve since the last read.
         with contextlib.suppress(OSError):
-            self._has_space(0)
+            self._keep_reserve(0)
         now_s = self._now()
         if now_s >= self._next_unused_check_s:
             self._next_unused_check_s = now_s + _UNUSED_CHECK_S
@@ -309,10 +312,10 @@ class ChunkFiles:
                     else:
                         yield status.st_mtime_ns, key, size, queue == _MAIN
 
-    def _has_space(self, size: int) -> bool:
-        """Return whether the file system has ``size`` bytes above its reserve.
+    def _keep_reserve(self, size: int) -> bool:
+        """Evict chunks if the file system has less than ``size`` bytes above its reserve.
 
-        Otherwise evict chunks until it would have. Raises OSError.
+        Return whether they were free before any eviction. Raises OSError.
         """
         figures = os.statvfs(self._folder)
         reserve = int(figures.f_blocks * figures.f_frsize * _FREE_SHARE)
@@ -361,7 +364,7 @@ def _read(descriptor: int, key: ChunkKey) -> bytes:
         header = file.read(_HEADER_BYTES) or b""
         data = file.readall()
     if len(header) < _HEADER_BYTES:
-        raise _Damaged(f"the file of {_name_of(key, _HEADER_BYTES)} ends in its header")
+        raise _Damaged("its file ends within the header")
     identity, (crc,) = header[: _IDENTITY.size], _CRC.unpack(header[_IDENTITY.size :])
     expected = _IDENTITY.pack(_MAGIC, key.segment_id.bytes, key.position, len(data))
     # A file of another chunk, or of another format, has other fields.

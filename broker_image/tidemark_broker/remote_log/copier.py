@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 #: Segments examined for the next copy: the one that contains the next offset to copy (or ends
 #: there), and the one after it.
-_CANDIDATES = 2
+CANDIDATES = 2
 #: Pages of a manifest (of 256 segments each) above which no segment is closed early. The rest is
 #: for segments of the usual size.
 _PAGES_WITH_SMALL_SEGMENTS = PAGES_MAX * 3 // 4
@@ -105,12 +105,12 @@ class Copier:
         """
         next_copy_offset = self._writer.head.next_copy_offset
         # Two segments decide, however many the log has.
-        segments = self._partition.log.segment_infos(next_copy_offset, _CANDIDATES)
+        segments = self._partition.log.segment_infos(next_copy_offset, CANDIDATES)
         return eligibility.stable_from(segments, next_copy_offset)
 
     def waiting(self) -> WaitingRecords | None:
         """Return the committed records that are not in the tier; None if there are none."""
-        return waiting_records(self._partition, self._writer.head.next_copy_offset, _CANDIDATES)
+        return waiting_records(self._partition, self._writer.head.next_copy_offset, CANDIDATES)
 
     @property
     def may_close_early(self) -> bool:
@@ -140,7 +140,7 @@ class Copier:
     def _candidate(self) -> SegmentInfo | Blocked:
         log, next_copy_offset = self._partition.log, self._writer.head.next_copy_offset
         return eligibility.next_segment(
-            log.segment_infos(next_copy_offset, _CANDIDATES),
+            log.segment_infos(next_copy_offset, CANDIDATES),
             next_copy_offset=next_copy_offset,
             log_start_offset=log.log_start_offset,
             last_stable_offset=log.last_stable_offset,

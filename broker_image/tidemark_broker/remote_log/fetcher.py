@@ -58,7 +58,7 @@ R = TypeVar("R")
 
 
 class RemoteFetcher:
-    """Reader of the tier. ``snapshot_of`` returns a leader's own view of the manifest, or None."""
+    """Reader of the tier for the consumers of this broker."""
 
     def __init__(
         self, shared: ManagerState, snapshot_of: Callable[[Partition], Snapshot | None]

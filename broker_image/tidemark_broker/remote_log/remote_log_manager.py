@@ -29,7 +29,7 @@ from tidemark.tiering import Tiering
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, topic_deletion
 from tidemark_broker.remote_log.chunk_files import ChunkFiles
-from tidemark_broker.remote_log.copier import waiting_records
+from tidemark_broker.remote_log.copier import CANDIDATES, waiting_records
 from tidemark_broker.remote_log.disablement import follow_disablement
 from tidemark_broker.remote_log.fetcher import RemoteFetcher
 from tidemark_broker.remote_log.head_writer import claiming, leader_term
@@ -306,7 +306,7 @@ class RemoteLogManager:
         if not (config.limits_lag or config.tidemark_remote_copy_paused):
             return -1
         # Only a limit of bytes needs the figures of all segments.
-        records = _waiting(tasks, None if config.limits_lag_bytes else 2)
+        records = _waiting(tasks, None if config.limits_lag_bytes else CANDIDATES)
         if records is None:
             return -1
         age_ms = self._context.wall_ms() - records.since_ms

@@ -96,13 +96,13 @@ class S3Fifo(Generic[K]):
         return key in self._main.keys
 
     def use(self, key: K, now_s: float) -> None:
-        """Count a use of an entry."""
+        """Count a use of an entry, unless another one has just been counted."""
         uses, last_s = self._uses[key]
         if now_s - last_s >= _SAME_USE_S:
             self._uses[key] = min(uses + 1, _USES_MAX), now_s
 
     def unused_since(self, time_s: float) -> list[K]:
-        """Return the entries without a use, or their arrival, since that time."""
+        """Return the entries that were neither added nor used since that time."""
         return [key for key, (_, last_s) in self._uses.items() if last_s < time_s]
 
     def add(self, key: K, size_bytes: int, now_s: float, *, main: bool = False) -> QueueChanges[K]:

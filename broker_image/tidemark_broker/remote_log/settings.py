@@ -76,7 +76,7 @@ class RemoteSettings:
 
     @property
     def read_ahead_total_bytes(self) -> int:
-        """Budget for data that is loaded in advance for all readers, a part of the chunk cache.
+        """Budget for data that is loaded in advance for all readers: half of the chunk cache.
 
         The other half remains for data that is in use, and for readers that follow each other.
         """

@@ -177,7 +177,7 @@ async def test_a_follower_without_its_leader_serves_nothing_from_the_tier(
     await leader.broker.replication_server.stop()
     began_s = follower.context.monotonic()
     # Its log start could be outdated from now on.
-    await follower.until(lambda: not follower.partition.hears_leader)
+    await follower.until(lambda: not follower.partition.has_leader_contact)
     assert follower.context.monotonic() - began_s < FOLLOWER_CONTACT_S + 1
     assert await sent_to(client) == LEADER
     # The leader does not choose it either, once it has seen no fetch for as long.
@@ -277,6 +277,6 @@ async def test_a_new_leader_redirects_to_the_former_one(
 ) -> None:
     await spread.apply(leader=FOLLOWER, leader_epoch=2)
     leader, follower = spread.hosts[FOLLOWER], spread.hosts[LEADER]
-    await follower.until(lambda: follower.partition.hears_leader)
+    await follower.until(lambda: follower.partition.has_leader_contact)
     assert await sent_to(await connect(leader), rack_id="a") == LEADER
     await read_all(await connect(follower), 400)

@@ -8,14 +8,12 @@ from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TieredHost
 from tests.integration.remote_log.watched_store import BlockedCall, watched_leader
+from tidemark.configuration.topic_keys import COPY_PAUSED, MAX_LAG_BYTES, MAX_LAG_MS
 from tidemark.metrics import tier_table
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.remote_log import copier
 from tidemark_broker.replication.partition import log_start
 
-MAX_LAG_MS = "tidemark.remote.copy.max.lag.ms"
-MAX_LAG_BYTES = "tidemark.remote.copy.max.lag.bytes"
-PAUSED = "tidemark.remote.copy.paused"
 #: A segment of this size never fills in these tests, and never becomes old enough either.
 ROOMY = {"segment.bytes": "104857600", "remote.storage.enable": "true"}
 LAG_MS = 1000
@@ -183,7 +181,7 @@ async def test_pause_stops_copying_until_it_is_removed(lagging_host: TieredHost)
     await host.apply()
     await host.produce(20)
     await within_lag(host, 20)
-    host.config[PAUSED] = "true"
+    host.config[COPY_PAUSED] = "true"
     await host.apply()
     began_ms = host.context.wall_ms()
     await host.produce(20)
@@ -192,7 +190,7 @@ async def test_pause_stops_copying_until_it_is_removed(lagging_host: TieredHost)
     assert tier_end(host) == 20
     assert host.summary.lagging_since_ms >= began_ms
     assert await host.read_tier(0, 20) == [4, 9, 14, 19]
-    del host.config[PAUSED]
+    del host.config[COPY_PAUSED]
     await host.apply()
     await within_lag(host, 40)
     assert host.summary.lagging_since_ms == -1

@@ -34,7 +34,7 @@ _TOKEN_BYTES_MAX = 64 << 10
 _CONTAINERS = "http://169.254.170.2"
 _INSTANCE = "http://169.254.169.254"
 _INSTANCE_IPV6 = "http://[fd00:ec2::254]"
-#: Agents of ECS and EKS, which answer in plain HTTP on the own machine.
+#: Agents of ECS and EKS, which answer in plain HTTP on this machine.
 _AGENTS = frozenset(map(ipaddress.ip_address, ("169.254.170.2", "169.254.170.23", "fd00:ec2::23")))
 _ROLES = "/latest/meta-data/iam/security-credentials/"
 
@@ -124,7 +124,7 @@ def _from_container(environment: Mapping[str, str], _sts: StsAccess) -> AwsCrede
         url = f"{_CONTAINERS}/{relative.lstrip('/')}"
     elif not url:
         raise _NotConfigured("AWS_CONTAINER_CREDENTIALS_FULL_URI is not set")
-    elif not _is_agent(url):
+    elif not _may_receive_token(url):
         raise _SourceFailed(
             f"{url} is neither https nor an agent on this machine: correct "
             "AWS_CONTAINER_CREDENTIALS_FULL_URI"
@@ -132,7 +132,9 @@ def _from_container(environment: Mapping[str, str], _sts: StsAccess) -> AwsCrede
     path = environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "")
     token = _token_in(path) if path else environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
     headers = {"Authorization": token} if token else {}
-    answer = _ok(_sent(HttpRequest(method="GET", url=url, headers=headers, proxied=False)), url)
+    answer = _require_ok(
+        _send(HttpRequest(method="GET", url=url, headers=headers, proxied=False)), url
+    )
     return _from_json(answer.body, url, f"the container's agent at {url}")
 
 
@@ -147,15 +149,15 @@ def _from_instance(environment: Mapping[str, str], _sts: StsAccess) -> AwsCreden
     def get(path: str, session: str) -> bytes:
         headers = {"X-aws-ec2-metadata-token": session}
         url = f"{address}{path}"
-        return _ok(
-            _sent(HttpRequest(method="GET", url=url, headers=headers, proxied=False)), url
+        return _require_ok(
+            _send(HttpRequest(method="GET", url=url, headers=headers, proxied=False)), url
         ).body
 
     # Version 2: a session first, which a forged request to this address cannot have.
     url = f"{address}/latest/api/token"
     lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
-    opened = _sent(HttpRequest(method="PUT", url=url, headers=lifetime, proxied=False))
-    session = _ok(opened, url).body.decode("ascii", "replace").strip()
+    opened = _send(HttpRequest(method="PUT", url=url, headers=lifetime, proxied=False))
+    session = _require_ok(opened, url).body.decode("ascii", "replace").strip()
     role = get(_ROLES, session).decode("utf-8", "replace").partition("\n")[0].strip()
     if not role:
         raise _SourceFailed(f"the machine has no role ({address}{_ROLES})")
@@ -193,7 +195,7 @@ def _from_sts(
         scope = SignatureScope(region=region, service="sts", now=time.gmtime())
         headers = signed_headers(signer, scope, "POST", url, body, headers)
     request = HttpRequest(method="POST", url=url, headers=headers, body=body, ca=sts.ca)
-    answer = _sent(request, _STS_LIMITS)
+    answer = _send(request, _STS_LIMITS)
     try:
         found = ElementTree.fromstring(answer.body)
     except ElementTree.ParseError as error:
@@ -246,7 +248,7 @@ def _token_in(path: str) -> str:
         raise _SourceFailed(f"the token in {path} cannot be read: {error}") from error
 
 
-def _is_agent(url: str) -> bool:
+def _may_receive_token(url: str) -> bool:
     """Return whether a token may be sent there: over TLS, or within this machine."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "https":
@@ -260,7 +262,7 @@ def _is_agent(url: str) -> bool:
     return address.is_loopback or address in _AGENTS
 
 
-def _sent(request: HttpRequest, limits: HttpLimits = _LOCAL_LIMITS) -> HttpResponse:
+def _send(request: HttpRequest, limits: HttpLimits = _LOCAL_LIMITS) -> HttpResponse:
     try:
         return exchange(request, limits)
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -268,7 +270,7 @@ def _sent(request: HttpRequest, limits: HttpLimits = _LOCAL_LIMITS) -> HttpRespo
         raise _SourceFailed(f"{request.url} does not answer: {what}") from error
 
 
-def _ok(answer: HttpResponse, url: str) -> HttpResponse:
+def _require_ok(answer: HttpResponse, url: str) -> HttpResponse:
     if answer.status != 200:
         text = answer.body[:200].decode("utf-8", "replace").strip()
         raise _SourceFailed(f"{url} answers {answer.status} {text}".strip())

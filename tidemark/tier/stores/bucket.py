@@ -53,7 +53,7 @@ RETRIES = 4
 _PART_BYTES = 8 << 20
 _UPLOADS_AT_ONCE = 4
 _LIST_CHUNK = 1000
-#: Nothing of ours lies there, so the answer is short.
+#: Folder without objects of Tidemark, so the answer is short.
 _NO_FOLDER = "probe"
 #: Single deletes refused in a row after which the store counts as failed.
 _REFUSED_IN_A_ROW_MAX = 100

@@ -1,6 +1,6 @@
 """One HTTP request on a connection of its own, for what ``obstore`` does not send.
 
-Time and size of an answer are limited. Like ``obstore``, requests take the proxy that HTTPS_PROXY,
+Time and size of an answer are limited. Like ``obstore``, requests use the proxy that HTTPS_PROXY,
 HTTP_PROXY, ALL_PROXY and NO_PROXY name.
 """
 
@@ -33,7 +33,7 @@ class HttpRequest:
     """A request. ``url`` is sent as it is: path and query must be quoted.
 
     ``ca``: certificates (PEM) of authorities that are trusted, too; "" for none.
-    ``proxied``: use the environment's proxy. Services of the own machine have none.
+    ``proxied``: use the environment's proxy. Services on this machine are reached without one.
     """
 
     method: str

@@ -76,7 +76,7 @@ class S3Store(BucketStore):
         abort_upload(self._config, self._name, upload)
 
     def _call(self, key: str, operation: Callable[[str], _Result]) -> _Result:
-        # Fetched here, ``obstore`` would report a failure of it in words of its own.
+        # Fetch them here, because ``obstore`` would report a failure in its own words.
         credentials = self._credentials.current()
         try:
             return super()._call(key, operation)
@@ -120,7 +120,7 @@ def ensure_buckets(config: S3Config, *, create: bool, in_use: bool) -> None:
         if in_use and bucket == config.buckets[0]:
             raise _missing(f"bucket {bucket} does not exist any more")
         if not create:
-            raise _missing(f"bucket {bucket} does not exist: make it, or set createBuckets: true")
+            raise _missing(f"bucket {bucket} does not exist: create it, or set createBuckets: true")
         _make(config, bucket)
 
 
@@ -139,11 +139,11 @@ def _make(config: S3Config, bucket: str) -> None:
         create_bucket(config, bucket)
     except OSError as error:
         raise StoreUnavailable(
-            f"bucket {bucket} cannot be made: {str(error)[:300]}",
+            f"bucket {bucket} cannot be created: {str(error)[:300]}",
             reason=Reason.STORE_ACCESS_DENIED,
             retriable=True,
         ) from error
-    logger.info("made bucket %s", bucket)
+    logger.info("created bucket %s", bucket)
 
 
 def _missing(message: str) -> StoreUnavailable:
@@ -231,7 +231,7 @@ _ERROR_ADVICE = (
     ErrorAdvice(
         frozenset({OTHER_SERVER}),
         Reason.STORE_NOT_S3,
-        "what answers there is not an S3: correct the endpoint",
+        "the server is not an S3 store: correct the endpoint",
         False,
     ),
     *COMMON_ADVICE,

@@ -18,7 +18,7 @@ from tidemark.tier.stores.config_fields import (
 )
 from tidemark.tier.stores.endpoint import S3Endpoint, parse_endpoint
 
-#: Region without a configured one, S3's first.
+#: Region if none is configured: the first one of S3.
 REGION = "us-east-1"
 #: Amazon S3, "Bucket naming rules".
 _BUCKET = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -104,7 +104,7 @@ class S3Config:
         }
         if texts["endpoint"]:
             parse_endpoint(texts["endpoint"])
-        # Keys are given together, or not at all: then the process's own identity is used.
+        # Both keys or none are required. Without keys the process's own identity is used.
         if any(texts[name] for name in cls.credential_names):
             for name in cls.credential_names[:2]:
                 required_text(fields, cls.kind, name)
@@ -174,7 +174,7 @@ class S3Config:
 
     def fields(self) -> dict[str, object]:
         """Return the fields that ``parse`` reads, the secret included."""
-        # What is not set is left out: a change of the text is a change of the store.
+        # Unset fields are left out, because a change of the text counts as a change of the store.
         optional = {
             "sessionToken": self.session_token,
             "roleArn": self.role_arn,

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Credentials are refreshed that long before they expire, or in the last quarter of a short life.
+#: Credentials are refreshed this long before they expire, or in the last quarter of a short life.
 REFRESH_BEFORE_S = 600.0
-#: Pause after a refresh that failed.
+#: Pause after a refresh that failed, while the held credentials are valid.
 RETRY_S = 10.0
+#: Pause without valid credentials. It is shorter, because all requests fail meanwhile.
+_FAILURE_S = 2.0
 #: ``obstore`` requests credentials again 300 s before they expire. It receives an early expiry, so
-#: that credentials which a store has rejected stay with it for a minute at most.
+#: that it keeps credentials which a store has rejected for a minute at most.
 _OBSTORE_S = 360.0
 
 
@@ -109,7 +111,7 @@ class CredentialProvider:
             fetched = self._fetch()
         except CredentialsMissing as error:
             if held is None or not _is_valid(held.credentials, now_s):
-                self._failure = error, now_s + min(RETRY_S, 2.0)
+                self._failure = error, now_s + _FAILURE_S
                 raise
             # A service that is down for a minute must not stop what still has credentials.
             logger.warning("the credentials cannot be refreshed yet: %s", error)

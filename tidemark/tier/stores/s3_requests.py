@@ -125,7 +125,7 @@ def parsed(body: bytes, bucket: str) -> ElementTree.Element:
         return ElementTree.fromstring(body)
     except ElementTree.ParseError as error:
         raise StoreUnavailable(
-            f"bucket {bucket}: what answers is not an S3: correct the endpoint",
+            f"bucket {bucket}: the server is not an S3 store: correct the endpoint",
             reason=Reason.STORE_NOT_S3,
             retriable=False,
         ) from error

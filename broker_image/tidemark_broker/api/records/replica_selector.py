@@ -35,7 +35,7 @@ NONE = -1
 #: for the response to arrive.
 RETURN_S = 65.0
 #: Seconds for which the leader keeps a connection that it has assigned to itself. Java clients and
-#: librdkafka return from another replica after as long.
+#: librdkafka return from another replica after the same time.
 STAY_S = 300.0
 
 
@@ -123,8 +123,7 @@ def redirected(
     )
     if node == NONE:
         return None
-    # The answer has the offsets of the partition, which the consumer needs for its lag.
-    return consumer_reads.empty_answer(partition)._replace(preferred_read_replica=node)
+    return consumer_reads.redirection(partition, node)
 
 
 def redirected_remote(
@@ -155,7 +154,7 @@ def redirected_remote(
     if node == own:
         return None
     call.services.remote_read_turns.redirects += 1
-    return consumer_reads.empty_answer(partition)._replace(preferred_read_replica=node)
+    return consumer_reads.redirection(partition, node)
 
 
 def remote_readers(
@@ -178,7 +177,7 @@ def _rack(cluster: MetadataCache, node: int) -> str | None:
 
 
 def _racks(cluster: MetadataCache, nodes: set[int], listener: str) -> Mapping[int, str | None]:
-    """Return the racks of the brokers that a client of the listener can reach."""
+    """Return the racks of those brokers that a client of the listener can reach."""
     return {
         node: row.rack
         for node in nodes

@@ -16,6 +16,7 @@ from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, log_start
 from tidemark_broker.replication.types import DeleteResult, TopicPartition
 
+#: Seconds between two checks of a pending deletion, in addition to its notifications.
 _LOOK_AGAIN_S = 1.0
 
 
@@ -67,7 +68,7 @@ async def wait_until_settled(
     # All wait together: one purgatory entry with the keys of every partition.
     pending = [deletion for deletion in deletions if deletion.pending]
     keys = [(PartitionChange.LOW_WATERMARK, item.tp) for item in pending]
-    # That a follower has not fetched for some time has no notification, so look again.
+    # There is no notification when a follower stops fetching, so check again at intervals.
     while pending:
         wait_s = min(timeout_s, _LOOK_AGAIN_S)
         timeout_s -= wait_s

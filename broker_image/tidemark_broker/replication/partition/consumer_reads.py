@@ -129,7 +129,7 @@ def fetch(
     # Local retention has deleted the local copy, but the tier may have the records (KIP-405).
     if offset < log.local_log_start_offset:
         # An outdated follower could serve records whose deletion was acknowledged.
-        if not partition.is_leader and not (remote_on_follower and partition.hears_leader):
+        if not partition.is_leader and not (remote_on_follower and partition.has_leader_contact):
             return to_leader(partition)
         return _not_here(partition, offset, max_bytes)
     # The consumer is at the end of the committed data: the caller waits for more.
@@ -164,6 +164,14 @@ def _not_led(partition: Partition, error: ErrorCode) -> FetchResult:
     )
 
 
+def redirection(partition: Partition, node: int) -> FetchResult:
+    """Return a result that names ``node`` as the preferred read replica (KIP-392).
+
+    It has the offsets of the partition, which the consumer needs for its lag.
+    """
+    return empty_answer(partition)._replace(preferred_read_replica=node)
+
+
 def to_leader(partition: Partition) -> FetchResult:
     """Redirect a consumer from this follower to the leader, which decides about the offset.
 
@@ -174,7 +182,7 @@ def to_leader(partition: Partition) -> FetchResult:
     """
     if partition.leader_id < 0:
         return _not_led(partition, ErrorCode.not_leader_or_follower)
-    return empty_answer(partition)._replace(preferred_read_replica=partition.leader_id)
+    return redirection(partition, partition.leader_id)
 
 
 def _out_of_range(partition: Partition) -> FetchResult:

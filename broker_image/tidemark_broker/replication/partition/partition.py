@@ -117,7 +117,7 @@ class Partition:
         self.view = view
         #: State of the leader epoch, None while this replica does not lead.
         self.leader: LeaderRole | None = None
-        #: Fetches from the leader that include this follower; None while they fail or do not.
+        #: Fetches from the leader that include this follower; None while they fail or leave it out.
         self.leader_rounds: FetchRounds | None = None
         #: Reason why the log may lack committed records, None if it is proven to have them
         #: (:mod:`prefix_rule`).
@@ -196,7 +196,7 @@ class Partition:
         return self.role is Role.LEADER
 
     @property
-    def hears_leader(self) -> bool:
+    def has_leader_contact(self) -> bool:
         """Whether this follower's last successful fetch from its leader is recent.
 
         Its log start is then not below one that a DeleteRecords has acknowledged
