@@ -87,14 +87,15 @@ class Client:
         """Principal and address. Clients with the same pair share fair-share limits."""
         return self.principal, self._host
 
-    def reads_here(self, partition: Hashable, now_s: float) -> bool:
-        """Return whether this broker serves the partition's remote records to the connection, or
-        may assign another replica (:mod:`replica_selector`).
+    def is_assigned_here(self, partition: Hashable, now_s: float) -> bool:
+        """Return whether this broker itself serves the partition's remote records to the client.
+
+        Otherwise it may assign another replica (:mod:`replica_selector`).
         """
         until_s = None if self._reads_here is None else self._reads_here.get(partition)
         return until_s is not None and now_s < until_s
 
-    def read_here(self, partition: Hashable, until_s: float) -> None:
+    def assign_here(self, partition: Hashable, until_s: float) -> None:
         """Serve the partition's remote records here until that time in monotonic seconds."""
         if self._reads_here is None:
             self._reads_here = Lru(_READS_HERE_MAX)

@@ -65,8 +65,6 @@ _CERTIFICATE = {
     "kafka.ssl.key.location": "user.key",
 }
 _CA = "kafka.ssl.ca.location"
-#: Key of a Secret with the certificates of authorities.
-_CA_KEY = "ca.crt"
 _PASSWORD = "password"
 #: File name of a schema, from which the job derives the schema's format.
 _DEFINITIONS = {
@@ -178,7 +176,7 @@ class _Unusable(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobDefaults:
-    """Settings of jobs whose Export has none; "": none here either."""
+    """Settings of jobs whose Export sets none. An empty one is not set here either."""
 
     image: str = ""
     service_account: str = ""
@@ -274,7 +272,7 @@ class _Order:
         if must_be_named(kind):
             self.source[STORAGE] = kind
         if storage.s3 is not None and storage.s3.ca_secret_ref is not None:
-            ref = SecretKeyRef(name=storage.s3.ca_secret_ref.name, key=_CA_KEY)
+            ref = SecretKeyRef(name=storage.s3.ca_secret_ref.name, key=S3Config.ca_secret_key)
             self._file(OptionPlace.SOURCE, S3Config.ca_option, ref)
         # Credentials never go into the order itself, only their variables. Without a Secret, the
         # job uses the identity of its own pod.

@@ -46,8 +46,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CHECK_TIMEOUT_S = 30.0
-#: Key of a Secret with the certificates of authorities.
-CA_KEY = "ca.crt"
 
 
 class RemoteStorageProblem(Exception):
@@ -92,8 +90,8 @@ async def resolve(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> str:
     keys = await _credentials(api, namespace, name, names) if name else {}
     trusted = str((spec[kind].get("caSecretRef") or {}).get("name") or "")
     if trusted:
-        certificates = await _credentials(api, namespace, trusted, (CA_KEY,))
-        keys[S3Config.ca_name] = certificates[CA_KEY]
+        certificates = await _credentials(api, namespace, trusted, (S3Config.ca_secret_key,))
+        keys[S3Config.ca_name] = certificates[S3Config.ca_secret_key]
     return json.dumps({kind: {**fields, **settings_of(spec), **keys}}, sort_keys=True)
 
 

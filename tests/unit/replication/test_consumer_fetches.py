@@ -24,7 +24,7 @@ from tidemark_broker.api.records.replica_selector import (
     NONE,
     RemoteReaders,
     preferred,
-    remote_readers,
+    serving_replicas,
 )
 from tidemark_broker.api.services import HandlerSettings, RemoteReadTurns
 from tidemark_broker.api.table import Call
@@ -330,7 +330,7 @@ def test_remote_reads_are_spread_over_the_consumers_rack(
     # Broker 4 has no rack.
     racks = {1: "a", 2: "b", 3: "a", 4: None}
     readers = RemoteReaders(rack, beyond_rack)
-    assert set(remote_readers(readers, racks=racks, own=1)) == chosen
+    assert set(serving_replicas(readers, racks=racks, own=1)) == chosen
 
 
 def test_consumers_of_remote_records_take_turns() -> None:
@@ -343,15 +343,15 @@ def test_consumers_of_remote_records_take_turns() -> None:
 
 def test_a_connection_remembers_where_it_reads_remote_records() -> None:
     client = Client("10.0.0.1:1", LISTENER)
-    assert not client.reads_here("p0", 0.0)
-    client.read_here("p0", until_s=10.0)
-    assert client.reads_here("p0", 9.9)
-    assert not client.reads_here("p0", 10.0)
+    assert not client.is_assigned_here("p0", 0.0)
+    client.assign_here("p0", until_s=10.0)
+    assert client.is_assigned_here("p0", 9.9)
+    assert not client.is_assigned_here("p0", 10.0)
     # The number of remembered partitions is bounded.
     for number in range(1_000):
-        client.read_here(number, until_s=10.0)
-    assert client.reads_here(999, 1.0)
-    assert not client.reads_here("p0", 1.0)
+        client.assign_here(number, until_s=10.0)
+    assert client.is_assigned_here(999, 1.0)
+    assert not client.is_assigned_here("p0", 1.0)
 
 
 @pytest.mark.parametrize("asks_for", ["all", "one", "none"])

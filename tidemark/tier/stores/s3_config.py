@@ -69,9 +69,11 @@ class S3Config:
         "storageClass",
         "addressing",
     )
-    #: Certificates of authorities: field with their text, and option of a job with their file.
+    #: Certificates of authorities: field with their text, option of a job with their file, and key
+    #: of a Secret with them.
     ca_name: ClassVar[str] = "ca"
     ca_option: ClassVar[str] = "caLocation"
+    ca_secret_key: ClassVar[str] = "ca.crt"
     instruction_names: ClassVar[tuple[str, ...]] = ("createBuckets",)
     option: ClassVar[tuple[str, str]] = ("endpoint", "S3")
 

@@ -137,7 +137,7 @@ def redirected_remote(
     if leader is None:
         return None
     key, now_s = (partition.topic_id, partition.partition), partition.context.monotonic()
-    if call.client.reads_here(key, now_s):
+    if call.client.is_assigned_here(key, now_s):
         return None
     # A follower must have fetched recently, because it refuses reads of the tier otherwise.
     able = {
@@ -148,16 +148,16 @@ def redirected_remote(
         and now_s - progress.last_fetch_s < FOLLOWER_CONTACT_S
     }
     racks = _racks(call.services.cluster, able | {own}, call.client.listener)
-    nodes = remote_readers(readers, racks=racks, own=own)
+    nodes = serving_replicas(readers, racks=racks, own=own)
     node = call.services.remote_read_turns.next(nodes, own)
-    call.client.read_here(key, now_s + (STAY_S if node == own else RETURN_S))
+    call.client.assign_here(key, now_s + (STAY_S if node == own else RETURN_S))
     if node == own:
         return None
     call.services.remote_read_turns.redirects += 1
     return consumer_reads.redirection(partition, node)
 
 
-def remote_readers(
+def serving_replicas(
     readers: RemoteReaders, *, racks: Mapping[int, str | None], own: int
 ) -> Collection[int]:
     """Return the replicas among which the consumer's reads of the tier are spread.
