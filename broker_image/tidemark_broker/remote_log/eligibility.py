@@ -81,8 +81,11 @@ def waiting(
     late = segments[first_ending_behind(segments, first_offset) :]
     if high_watermark <= first_offset or not late:
         return None
-    # A segment's first append is not later than that of any of its records.
     oldest = late[0]
+    # The records are missing in this log, for example because an older head was brought back.
+    if oldest.next_base_offset == oldest.base_offset:
+        return None
+    # A segment's first append is not later than that of any of its records.
     return WaitingRecords(
         since_ms=oldest.modified_ms if oldest.first_append_ms < 0 else oldest.first_append_ms,
         is_since_known=oldest.first_append_ms >= 0,

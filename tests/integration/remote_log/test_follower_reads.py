@@ -16,12 +16,13 @@ from tests.integration.remote_log.test_disabling import DELETE, DISABLING, RETAI
 from tests.integration.remote_log.test_transactions import abort, batch, send
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TieredHost
+from tests.integration.remote_log.watched_store import BlockedCall, watch
 from tidemark.configuration.broker_keys import REMOTE_READERS
 from tidemark.metrics import tier_table
 from tidemark.records.batch import iter_headers
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.replication.partition import log_start
-from tidemark_broker.replication.partition.leader import FOLLOWER_CONTACT_S
+from tidemark_broker.replication.partition.leader import FOLLOWER_CONTACT_S, LEADER_CONTACT_S
 
 Connect = Callable[[TieredHost], Awaitable[TierClient]]
 LEADER, FOLLOWER = 1, 2
@@ -212,6 +213,49 @@ async def test_no_deleted_record_is_served_after_the_acknowledgement(
     assert part.error_code is ErrorCode.offset_out_of_range
     (part,) = await client.fetch(52)
     assert (part.log_start_offset, offsets_of(part)[0]) == (52, 50)
+
+
+@pytest.mark.parametrize("replicas", [(LEADER, FOLLOWER), (LEADER,)])
+async def test_deletion_waits_for_a_follower_that_has_just_left(
+    spread: TieredCluster, connect: Connect, replicas: tuple[int, ...]
+) -> None:
+    """Only the controller cannot reach the follower. It is fenced and out of the ISR, or removed.
+
+    It serves the tier for a while after its last fetch, even if that did not name the idle
+    partition."""
+    leader, follower = spread.hosts[LEADER], spread.hosts[FOLLOWER]
+    role = leader.partition.leader
+    assert role is not None
+    # From here on a fetch names the partition only if the follower's log changes.
+    await leader.until(lambda: role.followers[FOLLOWER].local_log_start_offset > 0)
+    await asyncio.sleep(LEADER_CONTACT_S + 0.5)
+    fenced = replace(follower.state_of_broker(), fenced=True)
+    follower.state_of_broker = lambda: fenced  # type: ignore[method-assign]
+    client = await connect(follower)
+    # The follower does not apply the leader's response with the new log start.
+    async with follower.partition.lock:
+        assert await sent_to(client) == -1
+        log_start.delete_records(leader.partition, 52)
+        await leader.until(lambda: leader.partition.durable_log_start_offset == 52)
+        await spread.apply(LEADER, isr=(LEADER,), replicas=replicas)
+        assert follower.partition.has_leader_contact
+        assert log_start.low_watermark(leader.partition) < 52
+    await leader.until(lambda: log_start.low_watermark(leader.partition) == 52)
+    assert await sent_to(client) == LEADER
+
+
+async def test_a_slow_read_ends_with_a_redirection_if_the_leader_is_lost_meanwhile(
+    spread: TieredCluster, connect: Connect
+) -> None:
+    leader, follower = spread.hosts[LEADER], spread.hosts[FOLLOWER]
+    client, read = await connect(follower), BlockedCall("get", "data/")
+    watch(follower, read)
+    reading = asyncio.create_task(sent_to(client, wait_ms=15_000))
+    await follower.until(read.begun.is_set)
+    await leader.broker.replication_server.stop()
+    await follower.until(lambda: not follower.partition.has_leader_contact)
+    await read.release()
+    assert await reading == LEADER
 
 
 async def test_a_follower_serves_nothing_that_a_disablement_has_deleted(

@@ -1,18 +1,23 @@
 """A topic's maximum lag: committed records are in the tier in time, although no segment is full."""
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.orphans import swept_clean
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TieredHost
 from tests.integration.remote_log.watched_store import BlockedCall, watched_leader
 from tidemark.configuration.topic_keys import COPY_PAUSED, MAX_LAG_BYTES, MAX_LAG_MS
 from tidemark.metrics import tier_table
+from tidemark.tier.metadata.codec import encode_head
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.remote_log import copier
 from tidemark_broker.replication.partition import log_start
+from tidemark_broker.replication.remote import WaitingRecords
 
 #: A segment of this size never fills in these tests, and never becomes old enough either.
 ROOMY = {"segment.bytes": "104857600", "remote.storage.enable": "true"}
@@ -209,6 +214,41 @@ async def test_restart_copies_records_of_unknown_age_at_once(
     restarted.row = row
     await restarted.apply(leader_epoch=2)
     await within_lag(restarted, 20)
+
+
+async def test_empty_log_above_the_end_of_an_older_head_does_not_occupy_the_broker(
+    lagging_host: TieredHost,
+) -> None:
+    """The head was brought back by hand. The records between are in no local segment, and the
+    active one is empty, so there is nothing to close."""
+    host = lagging_host
+    host.config |= {"local.retention.ms": "1"}
+    await host.apply()
+    await host.produce(20)
+    await within_lag(host, 20)
+    (path,) = (host.tier_path / "heads").rglob("*.json")
+    older = host.head()
+    await host.produce(20)
+    await within_lag(host, 40)
+    await host.upkeep.apply_retention()
+    assert segments(host) == [(40, 40)]
+    path.write_bytes(encode_head(replace(older, version=host.head().version + 9, commit_id="x")))
+    await host.apply(leader_epoch=2)
+    # The loop still runs other tasks, and the copier waits.
+    await asyncio.sleep(0.5)
+    looks = 0
+    waiting = copier.waiting_records
+
+    def counted(*args: Any) -> WaitingRecords | None:
+        nonlocal looks
+        looks += 1
+        return waiting(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copier, "waiting_records", counted)
+        await asyncio.sleep(0.5)
+    assert looks <= 1
+    swept_clean(host)  # what the lost head had named
 
 
 @pytest.mark.parametrize("idle", [False, True])

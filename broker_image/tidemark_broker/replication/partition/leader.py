@@ -39,7 +39,7 @@ class LeaderRole:
 
     __slots__ = (
         "_rounds", "_started_s", "epoch", "epoch_start_offset", "followers", "node_id", "pending",
-        "row",
+        "removed", "row",
     )  # fmt: skip
 
     def __init__(
@@ -66,11 +66,15 @@ class LeaderRole:
         self.pending: tuple[int, ...] | None = None
         #: Time of the last request of each follower's fetch session.
         self._rounds: dict[int, FetchRounds] = {}
-        known = {} if before is None else before.followers
+        known = {} if before is None else {**before.removed, **before.progress()}
         # Log starts survive an epoch: the low watermark must not forget them.
         self.followers: dict[int, FollowerProgress] = {
             node: isr_decisions.at_new_epoch(known.get(node), in_isr=node in row.isr, now_s=now_s)
             for node in self._follower_ids(row)
+        }
+        #: Last progress of replicas that were removed from the partition.
+        self.removed: dict[int, FollowerProgress] = {
+            node: progress for node, progress in known.items() if node not in self.followers
         }
 
     def _follower_ids(self, row: control.PartitionState) -> list[int]:
@@ -86,10 +90,16 @@ class LeaderRole:
             self.pending = None
         self.stop_waiting_for(set(self.row.isr) - set(row.isr))
         self.row = row
+        # Read before the sessions below are dropped: a removed replica counts until its last round.
+        known = {**self.removed, **{node: self._progress_of(node) for node in self.followers}}
         self.followers = {
             node: self.followers.get(node)
             or isr_decisions.at_new_epoch(None, in_isr=node in row.isr, now_s=now_s)
             for node in self._follower_ids(row)
+        }
+        # A removed replica may serve reads of the tier until its command arrives.
+        self.removed = {
+            node: progress for node, progress in known.items() if node not in self.followers
         }
         self._rounds = {
             node: rounds for node, rounds in self._rounds.items() if node in self.followers
@@ -102,9 +112,9 @@ class LeaderRole:
         fetched at the log end without being able to follow, for example because its disk fails.
         """
         for node in nodes:
+            # Its session still counts, because it may serve reads of the tier (:mod:`log_start`).
             if node in self.followers:
                 self.followers[node] = isr_decisions.after_leaving(self.followers[node])
-            self._rounds.pop(node, None)
 
     def record_fetch(self, node: int, fetch: FollowerFetch) -> FollowerProgress:
         """Record a follower's fetch; return its former progress."""
@@ -132,15 +142,17 @@ class LeaderRole:
     def in_contact(self, now_s: float) -> Set[int]:
         """Return the followers that may serve reads of the tier to consumers, alive or not.
 
-        They have fetched recently, from this leader or from its predecessor.
+        They have fetched recently, from this leader or from its predecessor. A removed replica is
+        one of them until its command has arrived.
         """
-        if now_s - self._started_s < LEADER_CONTACT_S:
-            return self.followers.keys()
-        return {
+        nodes = {
             node
-            for node, progress in self.progress().items()
+            for node, progress in {**self.removed, **self.progress()}.items()
             if now_s - progress.last_fetch_s < LEADER_CONTACT_S
         }
+        if now_s - self._started_s < LEADER_CONTACT_S:
+            nodes |= self.followers.keys()
+        return nodes
 
     def _progress_of(self, node: int) -> FollowerProgress:
         progress, rounds = self.followers[node], self._rounds.get(node)

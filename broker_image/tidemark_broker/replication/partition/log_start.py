@@ -128,7 +128,8 @@ def low_watermark(partition: Partition) -> int:
     if leader is None:
         return UNKNOWN
     # Followers report their durable log start in each fetch.
-    reported = {node: progress.log_start_offset for node, progress in leader.followers.items()}
+    known = {**leader.removed, **leader.followers}
+    reported = {node: progress.log_start_offset for node, progress in known.items()}
     others = (_alive_followers(partition) | leader.electable) - {partition.context.node_id}
     if partition.tiering.reads_tier:
         others |= leader.in_contact(partition.context.monotonic())
