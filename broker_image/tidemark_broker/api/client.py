@@ -7,7 +7,6 @@ queries them once per request, and for a client with all permissions that is the
 from collections.abc import Callable, Hashable
 from typing import Self
 
-from tidemark.lru import Lru
 from tidemark.wire.framing import PRODUCE_KEY, peek_client_id, peek_key
 from tidemark.wire.receiver import Frame
 from tidemark.wire.users import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
@@ -64,7 +63,7 @@ class Client:
         self._permissions: Permissions | None = None
         #: Partitions whose remote records this broker serves itself, with the time in monotonic
         #: seconds until which it does. None before the first one.
-        self._reads_here: Lru[Hashable, float] | None = None
+        self._reads_here: dict[Hashable, float] | None = None
         #: Kafka principal, such as ``User:alice``.
         self.principal = principal
 
@@ -92,15 +91,23 @@ class Client:
 
         Otherwise it may assign another replica (:mod:`replica_selector`).
         """
-        until_s = None if self._reads_here is None else self._reads_here.get(partition)
+        known = self._reads_here
+        if known is None:
+            return False
+        until_s = known.get(partition)
+        if until_s is None and len(known) >= _READS_HERE_MAX:
+            # There is no room to remember a redirection, which could then be repeated in a loop.
+            until_s = next(iter(known.values()))
         return until_s is not None and now_s < until_s
 
     def assign_here(self, partition: Hashable, until_s: float) -> None:
         """Serve the partition's remote records here until that time in monotonic seconds."""
-        if self._reads_here is None:
-            self._reads_here = Lru(_READS_HERE_MAX)
-        self._reads_here.put(partition, until_s)
-        self._reads_here.evict()
+        known = self._reads_here = self._reads_here or {}
+        # The oldest assignment is the first one.
+        known.pop(partition, None)
+        known[partition] = until_s
+        if len(known) > _READS_HERE_MAX:
+            del known[next(iter(known))]
 
     @property
     def authorizer(self) -> Authorizer | None:

@@ -21,6 +21,8 @@ from tidemark.configuration.broker_keys import REMOTE_READERS
 from tidemark.metrics import tier_table
 from tidemark.records.batch import iter_headers
 from tidemark.wire.connection import KafkaConnection
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.records.replica_selector import RETURN_S
 from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.partition.leader import FOLLOWER_CONTACT_S, LEADER_CONTACT_S
 
@@ -135,6 +137,18 @@ async def test_a_consumer_that_returns_is_served_by_the_leader(
     for _ in range(3):
         assert await sent_to(client, rack_id="b") == -1
     assert await sent_to(await connect(leader), rack_id="b") == FOLLOWER
+
+
+def test_no_partition_of_a_connection_is_redirected_twice_however_many_it_reads() -> None:
+    """Partitions beyond the remembered ones are served here, until older redirections end."""
+    client, redirected = Client("127.0.0.1:1", "PLAINTEXT"), list[int]()
+    for now_s in range(3):
+        for partition in range(1_500):
+            if not client.is_assigned_here(partition, now_s):
+                redirected.append(partition)
+                client.assign_here(partition, now_s + RETURN_S)
+    assert redirected == list(range(1_000))
+    assert not client.is_assigned_here(1_400, RETURN_S)
 
 
 async def test_records_of_the_local_log_are_not_redirected(
