@@ -227,6 +227,10 @@ ON_PURPOSE = (
         "* v*", "*.configs.remote.log.disable.policy", "a key of ours (KIP-950)", theirs="None"
     ),
     Difference(
+        "* v*", "*.configs.tidemark.remote.copy.*", "a key of ours (spec.tiering.maxLag, paused)",
+        theirs="None"
+    ),
+    Difference(
         "*AlterConfigs v* to an unsupported disable policy", "*error_code", "KIP-950 "
         "specifies INVALID_REQUEST; Kafka does not know the key and answers INVALID_CONFIG",
         ours="invalid_request", theirs="invalid_config"
