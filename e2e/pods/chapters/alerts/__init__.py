@@ -36,6 +36,14 @@ NOT_HERE = {
     ),
     "TidemarkExportBehind": "the quarter of an hour is a constant of the operator",
     "TidemarkAuditFoundDamage": "it takes an audit, which needs Spark beside the pods",
+    "TidemarkTieringLagging": (
+        "it takes a topic with a maximum lag: tests/integration/remote_log/test_max_lag.py has a "
+        "slow store and sees the condition"
+    ),
+    "TidemarkChunkCacheFails": (
+        "it takes a cache on a file system that fails: tests/unit/remote_log/test_chunk_files.py "
+        "has one and counts its errors"
+    ),
 }
 
 
