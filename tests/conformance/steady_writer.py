@@ -57,6 +57,8 @@ def read(cluster: RunningCluster, topic: str) -> list[bytes]:
             assert message is not None, f"partition {partition} ends at {position} of {end}"
             value = message.value()
             assert isinstance(value, bytes)
+            # Values that come twice are twice in the log, or the consumer has gone back.
+            assert message.offset() >= position, f"offset {message.offset()} again, at {position}"
             found.append(value)
     consumer.close()
     return found
