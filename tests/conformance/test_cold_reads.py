@@ -226,6 +226,7 @@ def is_redirected(cluster: RunningCluster, topic: str) -> bool:
     return any(size for broker, size in served(cluster, before).items() if broker != leader)
 
 
+@pytest.mark.long
 def test_consumer_continues_when_the_replica_that_serves_it_is_killed(
     cluster: RunningCluster, topic: str
 ) -> None:
