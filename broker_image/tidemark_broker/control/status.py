@@ -180,7 +180,7 @@ class StatusReporter:
             current = fingerprint(partition)
             if before.get(partition) != current:
                 status = partition_status(partition)
-                if self._acknowledged.get((partition.topic_id, partition.partition)) != status:
+                if self._acknowledged.get(partition.key) != status:
                     changed.append(status)
                     continue
             # Stored only for acknowledged partitions. A lost report is therefore found again.
@@ -188,7 +188,7 @@ class StatusReporter:
         return changed[:PARTITIONS_MAX]
 
     def _forget_all_but(self, led: Iterable[Partition]) -> None:
-        keys = {(partition.topic_id, partition.partition) for partition in led}
+        keys = {partition.key for partition in led}
         for key in [key for key in self._acknowledged if key not in keys]:
             del self._acknowledged[key]
 

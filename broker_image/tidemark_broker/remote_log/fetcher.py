@@ -114,7 +114,7 @@ class RemoteFetcher:
         await self._shared.quotas.fetch.wait(deadline_s)
         self._shared.metrics.add(tier_table.FETCH_REQUESTS)
         snapshot = self._snapshot(partition)
-        stream = self._read_ahead.find(_key(partition), offset)
+        stream = self._read_ahead.find(partition.key, offset)
         begin = None if stream is None else stream.end
 
         def work(tier: Tier) -> tuple[RemoteRead, _ReadEnd]:
@@ -210,7 +210,7 @@ class RemoteFetcher:
         RemoteUnavailable for a retriable failure, and TimeoutError.
         """
         # A new object equals no other key, so the read is not shared.
-        key = object() if request_key is None else (_key(partition), request_key)
+        key = object() if request_key is None else (partition.key, request_key)
         if not partition.tiering.reads_tier:
             raise RemoteOffsetOutOfRange(f"{partition.tp}: its tier is not readable any more")
         try:
@@ -259,7 +259,7 @@ class RemoteFetcher:
         own = self._snapshot_of(partition)
         if own is not None:
             return own
-        known = self._snapshots.get(_key(partition))
+        known = self._snapshots.get(partition.key)
         if known is None or self._shared.context.monotonic() - known[0] > _SNAPSHOT_AGE_S:
             return None
         return known[1]
@@ -297,7 +297,7 @@ class RemoteFetcher:
         except ObjectNotFound as error:
             # A fresh manifest names an object that does not exist: this is damage.
             entry = fresh.find(offset)
-            if entry is not None and self.damages.miss(_key(partition), entry, offset, str(error)):
+            if entry is not None and self.damages.miss(partition.key, entry, offset, str(error)):
                 logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
             raise
 
@@ -305,7 +305,7 @@ class RemoteFetcher:
         snapshot = tier.reader.snapshot(
             partition.topic_id, partition.partition, partition.tier_position
         )
-        self._snapshots[_key(partition)] = (self._shared.context.monotonic(), snapshot)
+        self._snapshots[partition.key] = (self._shared.context.monotonic(), snapshot)
         # Snapshots are valid for a second only, so few are needed.
         while len(self._snapshots) > _SNAPSHOTS_MAX:
             self._snapshots.popitem(last=False)
@@ -343,7 +343,7 @@ class RemoteFetcher:
 
         found, end = self._checked(tier, partition, entry, offset, read)
         # A successful read clears damage that was recorded there.
-        self.damages.sound(_key(partition), entry, offset, found.next_offset)
+        self.damages.sound(partition.key, entry, offset, found.next_offset)
         return found, _ReadEnd(tier, snapshot, entry, end)
 
     def _checked(
@@ -370,7 +370,7 @@ class RemoteFetcher:
             return read(SegmentReader(tier, self.caches, entry))
         except ObjectDamaged as error:
             self.caches.forget(entry.segment_id)
-            if self.damages.add(_key(partition), entry, offset, str(error)):
+            if self.damages.add(partition.key, entry, offset, str(error)):
                 logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
             raise
 
@@ -439,7 +439,7 @@ class RemoteFetcher:
     ) -> None:
         """Load in advance what the reader of ``found`` will need next, in the fetcher's threads."""
         stream = self._read_ahead.after_read(
-            _key(partition),
+            partition.key,
             offset,
             found.next_offset,
             len(found.data),
@@ -515,10 +515,6 @@ def _newest_of(reader: SegmentReader, *, largest_ms: int, start_offset: int) -> 
 def _size_of(result: tuple[RemoteRead, _ReadEnd]) -> int:
     """Return the weight of a kept result; only reads are kept."""
     return len(result[0].data)
-
-
-def _key(partition: Partition) -> TopicIdPartition:
-    return partition.topic_id, partition.partition
 
 
 def _next_not_older(

@@ -168,7 +168,7 @@ class ReadAhead:
         return stream.next_span(self.share, self._unit_bytes)
 
     def protects(self, stream: Stream) -> bool:
-        """Whether the budget has room for the data that the stream's next read begins with."""
+        """Return whether the budget has room for the data at the beginning of the next read."""
         if stream.window < self._unit_bytes:
             return False
         # Above one unit for each stream, the same part of them keeps theirs. If all tried, each

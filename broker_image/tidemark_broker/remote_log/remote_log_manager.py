@@ -110,7 +110,7 @@ class RemoteLogManager:
 
     def on_leader(self, partition: Partition) -> None:
         """Start the tasks of the current term; those of another one end."""
-        key, term = _key(partition), leader_term(partition)
+        key, term = partition.key, leader_term(partition)
         present = self._tasks.get(key)
         if present is not None and present.term == term and not present.ended:
             return
@@ -122,7 +122,7 @@ class RemoteLogManager:
 
     def on_follower(self, partition: Partition) -> None:
         """End all tasks, because a follower runs none."""
-        self._stop(_key(partition))
+        self._stop(partition.key)
 
     def on_stop(self, partition: Partition) -> None:
         """End all tasks without waiting for the store.
@@ -130,8 +130,8 @@ class RemoteLogManager:
         A commit in progress ends by itself and notifies nothing, as after any change of term; the
         next claim fences it.
         """
-        self._stop(_key(partition))
-        self._fetcher.forget(_key(partition))
+        self._stop(partition.key)
+        self._fetcher.forget(partition.key)
 
     def on_tiering_change(self, partition: Partition) -> None:
         """Start a new term, if this replica leads."""
@@ -173,7 +173,7 @@ class RemoteLogManager:
         return await self._fetcher.bytes_below(partition, offset)
 
     def _snapshot_of(self, partition: Partition) -> Snapshot | None:
-        tasks = self._tasks.get(_key(partition))
+        tasks = self._tasks.get(partition.key)
         return None if tasks is None else tasks.writer.snapshot()
 
     # ------------------------------------------------------------ disablement, deletion
@@ -205,7 +205,7 @@ class RemoteLogManager:
             raise RemoteUnavailable(f"{partition.tp}: this replica has no role yet")
         # A request may arrive before the role change has started the tasks.
         self.on_leader(partition)
-        tasks = self._tasks.get(_key(partition))
+        tasks = self._tasks.get(partition.key)
         if tasks is None:
             raise RemoteUnavailable(f"{partition.tp}: it has nothing in the tier")
         # Acknowledged only once the manifest's head is claimed in this term, and with policy Delete
@@ -275,7 +275,7 @@ class RemoteLogManager:
 
         Only the leader knows them. A follower's summary has zeros.
         """
-        tasks = self._tasks.get(_key(partition))
+        tasks = self._tasks.get(partition.key)
         if tasks is None:
             return RemoteSummary()
         # Only the leader knows the tier's totals; followers report zeros.
@@ -294,7 +294,7 @@ class RemoteLogManager:
 
     def waiting(self, partition: Partition) -> WaitingRecords | None:
         """Return the committed records that wait for a copy; see :class:`RemoteLog`."""
-        tasks = self._tasks.get(_key(partition))
+        tasks = self._tasks.get(partition.key)
         return None if tasks is None else _waiting(tasks)
 
     def _lagging_since_ms(self, tasks: LeaderTasks) -> int:
@@ -326,7 +326,7 @@ class RemoteLogManager:
                 entry.end_offset_inclusive, entry.tiered_epoch
             )
 
-        return self._fetcher.damages.failure(_key(tasks.partition), is_live) or tasks.failure
+        return self._fetcher.damages.failure(tasks.partition.key, is_live) or tasks.failure
 
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
         """Apply the accepted storage configuration; see :class:`RemoteLog`."""
@@ -457,7 +457,3 @@ def _waiting(tasks: LeaderTasks, count: int | None = None) -> WaitingRecords | N
     loaded, log = tasks.writer.loaded, tasks.partition.log
     known = log.highest_remote_offset + 1 if loaded is None else loaded.head.next_copy_offset
     return waiting_records(tasks.partition, known, count)
-
-
-def _key(partition: Partition) -> TopicIdPartition:
-    return partition.topic_id, partition.partition

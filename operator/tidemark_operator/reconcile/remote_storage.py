@@ -53,10 +53,8 @@ class RemoteStorageProblem(Exception):
 
 
 _ACCESS_DENIED = Reason.STORE_ACCESS_DENIED
-#: Reasons that do not come from a cloud's service or a folder.
-_NO_ANSWERS_OF_STORE = frozenset(
-    {Reason.STORE_UNREACHABLE, Reason.STORE_NOT_S3, Reason.STORE_ERROR}
-)
+#: Reasons of errors that may come from another server than a store, or from none.
+_FROM_ELSEWHERE = frozenset({Reason.STORE_UNREACHABLE, Reason.STORE_NOT_S3, Reason.STORE_ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +213,7 @@ def _shown(error: StoreUnavailable, terms: Terms) -> str:
     """
     if error.reason == _ACCESS_DENIED and terms.credentials_secret:
         return f"{error} (the credentials are in Secret {terms.credentials_secret})"
-    if terms.store_id or error.reason not in _NO_ANSWERS_OF_STORE:
+    if terms.store_id or error.reason not in _FROM_ELSEWHERE:
         return str(error)
     logger.warning("remote storage was not accepted: %s", error)
     return (

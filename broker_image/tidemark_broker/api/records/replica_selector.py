@@ -136,7 +136,7 @@ def redirected_remote(
     leader, own = partition.leader, partition.context.node_id
     if leader is None:
         return None
-    key, now_s = (partition.topic_id, partition.partition), partition.context.monotonic()
+    key, now_s = partition.key, partition.context.monotonic()
     if call.client.is_assigned_here(key, now_s):
         return None
     # A follower must have fetched recently, because it refuses reads of the tier otherwise.

@@ -112,7 +112,7 @@ class ReplicaFetcher:
         If it was followed already, its backoff ends and the leader must answer.
         """
         self._drop(partition.tp)
-        key = _key(partition)
+        key = partition.key
         self.partitions[partition.tp] = self._by_key[key] = partition
         self._marked[partition.tp] = None
         self._handler.renew(key)
@@ -130,8 +130,8 @@ class ReplicaFetcher:
         partition = self.partitions.pop(tp, None)
         self._backoffs.pop(tp, None)
         if partition is not None:
-            del self._by_key[_key(partition)]
-            self._forgotten[_key(partition)] = None
+            del self._by_key[partition.key]
+            self._forgotten[partition.key] = None
 
     async def run(self) -> None:
         """Fetch from the leader until cancelled, with a new connection after each failure.
@@ -342,7 +342,7 @@ class ReplicaFetcher:
             self._changed.set()
 
         # The leader's session must not count it as fetched meanwhile.
-        self._forgotten[_key(partition)] = None
+        self._forgotten[partition.key] = None
         partition.leader_rounds = None
         self._from_tier.begin(partition, requested, result, ended)
 
@@ -357,13 +357,9 @@ class ReplicaFetcher:
             self._backoffs[tp] = backoff.failed(self._monotonic())
             # A partition in backoff is not fetched, so it leaves the session until the pause is
             # over.
-            self._handler.renew(_key(partition))
-            self._forgotten[_key(partition)] = None
+            self._handler.renew(partition.key)
+            self._forgotten[partition.key] = None
             partition.leader_rounds = None
         else:
             self._backoffs.pop(tp, None)
             partition.leader_rounds = self._rounds
-
-
-def _key(partition: Partition) -> TopicIdPartition:
-    return partition.topic_id, partition.partition

@@ -41,7 +41,7 @@ class Hosted:
 
     def drop(self, partition: Partition) -> None:
         """Unregister a replica that was removed or given up."""
-        self.by_key.pop((partition.topic_id, partition.partition), None)
+        self.by_key.pop(partition.key, None)
         of_topic = self.by_topic.get(partition.topic_id, {})
         of_topic.pop(partition.partition, None)
         if not of_topic:

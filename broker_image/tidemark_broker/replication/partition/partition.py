@@ -39,7 +39,7 @@ from tidemark_broker.replication.partition.state_file import StateWriter, Stored
 from tidemark_broker.replication.partition.storage_failures import StorageFailures
 from tidemark_broker.replication.remote import RemoteEnd, RemoteLog
 from tidemark_broker.replication.stall_detection import Stall
-from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 
 class Role(enum.Enum):
@@ -172,6 +172,11 @@ class Partition:
     def partition(self) -> int:
         """Number of the partition."""
         return self.tp.partition
+
+    @property
+    def key(self) -> TopicIdPartition:
+        """Topic id and number, which no other partition ever has again."""
+        return self.topic_id, self.tp.partition
 
     @property
     def topic_id(self) -> uuid.UUID:
