@@ -71,7 +71,8 @@ class TidemarkReader(DataSourceReader):
         with Survey(self._options) as survey:
             plan = plan_batch(survey, self._options, self._narrowing)
         freeze_loaded_objects()
-        return [TidemarkPartition(task, self._narrowing.since_ms) for task in plan.tasks]
+        groups = plan.groups(self._options.task_bytes)
+        return [TidemarkPartition(group, self._narrowing.since_ms) for group in groups]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the Arrow batches of one task."""

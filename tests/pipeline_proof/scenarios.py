@@ -493,7 +493,7 @@ class Proof:
         with Survey(parse(self.options)) as survey:
             part = survey.parts()[partition]
             extent = survey.extents([part])[part]
-            return survey.ranges(part, extent.log_start, extent.end)[1]
+            return tuple(survey.ranges(part, extent.log_start, extent.end)[1])
 
     def _refused(self, key: str) -> str:
         try:

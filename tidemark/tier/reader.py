@@ -33,6 +33,14 @@ class Snapshot:
         """Return the segments that answer the offsets [start, until) (``queries.plan``)."""
         return queries.plan(self.head, self.pages, start_offset, until_offset)
 
+    def iter_plan(self, start_offset: int, until_offset: int) -> Iterator[SegmentRange]:
+        """Yield the same one by one (``queries.iter_plan``)."""
+        return queries.iter_plan(self.head, self.pages, start_offset, until_offset)
+
+    def sizes(self, start_offset: int, until_offset: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (first offset, exclusive end, log bytes) of ranges (``queries.sizes``)."""
+        return queries.sizes(self.head, self.pages, start_offset, until_offset)
+
     def find(self, offset: int) -> SegmentEntry | None:
         """Return the segment that serves one offset, or None (``queries.find``)."""
         return queries.find(self.head, self.pages, offset)

@@ -130,7 +130,7 @@ OPTIONS = (
         "`timestamp < …` then ends a read as `timestamp >= …` starts it",
     ),
     Option("columns", "all", "columns to produce, separated by commas"),
-    Option("bytesPerTask", str(64 * _MIB), "minimum bytes of the tier that one task reads"),
+    Option("bytesPerTask", str(64 * _MIB), "bytes of the tier that one task reads, about"),
     Option("decodeThreads", "2", "threads of a task that decompress batches"),
     Option("maxOffsetsPerTrigger", "", "streaming: approximate offsets of a micro-batch"),
     Option("maxBytesPerTrigger", "", "streaming: approximate bytes of a micro-batch"),

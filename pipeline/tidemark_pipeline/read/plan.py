@@ -16,10 +16,18 @@ from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.read.filters import NO_NARROWING, Narrowing
 from tidemark_pipeline.read.options import OptionError, Options
 from tidemark_pipeline.read.positions import Extent, FixedOffset, NoSuchTime, offset_of
-from tidemark_pipeline.read.tasks import RemoteTask, TailTask, Task, bytes_of, cut
+from tidemark_pipeline.read.tasks import RemoteTask, Task, cut
 from tidemark_pipeline.read.topic_survey import Part, Survey
 
 logger = logging.getLogger(__name__)
+
+#: Most remote tasks of a plan, about: beyond it, tasks are larger than the options request. Spark's
+#: driver needs memory and time for each.
+_TASKS_MAX = 10_000
+#: Tasks below this size are read together.
+_SMALL_BYTES = 8 * 1024 * 1024
+#: Bytes of a record of which nothing is known but its offset.
+BYTES_ASSUMED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +59,45 @@ class ReadPlan:
 
     def lines(self) -> Iterator[str]:
         """Yield a log line for each partition: its offsets, and the work in tier and brokers."""
-        by_part: dict[Part, list[Task]] = {part: [] for part in self.read_ranges}
-        for placed in self.tasks:
-            by_part[placed.part].append(placed.task)
+        remote, size, tail = (dict.fromkeys(self.read_ranges, 0) for _ in range(3))
+        for part, task in ((planned.part, planned.task) for planned in self.tasks):
+            if isinstance(task, RemoteTask):
+                remote[part] += 1
+                size[part] += task.size_bytes
+            else:
+                tail[part] += task.end_offset - task.start_offset
         for part, read_range in self.read_ranges.items():
-            tasks = by_part[part]
-            remote = [task for task in tasks if isinstance(task, RemoteTask)]
-            size = sum(bytes_of(chosen) for task in remote for chosen in task.ranges)
-            tail = sum(t.end_offset - t.start_offset for t in tasks if isinstance(t, TailTask))
             end = ", where the tier ends" if self.ends_with_tier else ""
             yield (
                 f"{part.topic}-{part.partition}: offsets {read_range.start} to {read_range.end} "
-                f"(exclusive{end}): about {size} bytes of the tier in "
-                f"{count(len(remote), 'task')}, {count(tail, 'offset')} of brokers"
+                f"(exclusive{end}): about {size[part]} bytes of the tier in "
+                f"{count(remote[part], 'task')}, {count(tail[part], 'offset')} of brokers"
             )
+
+    def groups(self, task_bytes: int) -> Iterator[tuple[PlannedTask, ...]]:
+        """Yield the work of each Spark task: a planned task, or several small ones in a row.
+
+        A task costs about as much as reading a few megabytes, so small pieces of many partitions
+        are read by one.
+        """
+        most = min(task_bytes, _SMALL_BYTES)
+        group: list[PlannedTask] = []
+        size = 0
+        for planned in self.tasks:
+            planned_bytes = _size_of(planned.task)
+            if group and size + planned_bytes > most:
+                yield tuple(group)
+                group, size = [], 0
+            group.append(planned)
+            size += planned_bytes
+        if group:
+            yield tuple(group)
+
+
+def _size_of(task: Task) -> int:
+    if isinstance(task, RemoteTask):
+        return task.size_bytes
+    return (task.end_offset - task.start_offset) * BYTES_ASSUMED
 
 
 def explain(options: Options) -> str:
@@ -104,11 +137,17 @@ def plan_ranges(
     query's filters.
     """
     # Partitions without records to read need no manifest.
+    read = {part: at for part, at in read_ranges.items() if at.start < at.end}
+    task_bytes = options.task_bytes
+    # With a bound of time most of the tier may be left out, so its size says nothing.
+    if narrowing.since_ms is None and narrowing.until_ms is None:
+        found = (survey.sizes(part, at.start, at.end) for part, at in read.items())
+        tier_bytes = sum(size for ranges in found for _, _, size in ranges)
+        task_bytes = max(task_bytes, tier_bytes // _TASKS_MAX)
     tasks = [
         PlannedTask(part, task)
-        for part, read_range in read_ranges.items()
-        if read_range.start < read_range.end
-        for task in _tasks(survey, options, part, read_range, narrowing)
+        for part, read_range in read.items()
+        for task in _tasks(survey, options, part, read_range, narrowing, task_bytes)
     ]
     plan = ReadPlan(read_ranges, tasks, ends_with_tier=not survey.reads_brokers)
     for line in plan.lines():
@@ -176,7 +215,12 @@ def _narrowed(read_range: ReadRange, narrowing: Narrowing) -> ReadRange:
 
 
 def _tasks(
-    survey: Survey, options: Options, part: Part, read_range: ReadRange, narrowing: Narrowing
+    survey: Survey,
+    options: Options,
+    part: Part,
+    read_range: ReadRange,
+    narrowing: Narrowing,
+    task_bytes: int,
 ) -> Iterator[Task]:
     """Yield the tasks that read one partition: remote segments, and offsets on brokers.
 
@@ -203,7 +247,7 @@ def _tasks(
         read_range.end,
         ranges,
         brokers=survey.reads_brokers,
-        task_bytes=options.task_bytes,
+        task_bytes=task_bytes,
         since_ms=narrowing.since_ms,
         over_ms=None if until_ms is None or skew_ms is None else until_ms + skew_ms,
     )

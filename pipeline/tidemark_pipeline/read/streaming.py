@@ -33,6 +33,7 @@ from tidemark.log_lineage import ReadPosition, loss_text
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.read.options import BatchLimits, Options
 from tidemark_pipeline.read.plan import (
+    BYTES_ASSUMED,
     PlannedTask,
     ReadRange,
     plan_ranges,
@@ -40,7 +41,6 @@ from tidemark_pipeline.read.plan import (
     starting,
 )
 from tidemark_pipeline.read.positions import Extent
-from tidemark_pipeline.read.tasks import bytes_of
 from tidemark_pipeline.read.topic_survey import Part, Survey
 
 _STOP_POLL_S = 0.2
@@ -90,9 +90,9 @@ class StreamOffset:
 
 
 class TidemarkPartition(InputPartition):
-    """Task of a micro-batch."""
+    """Task of a read: one planned task, or several small ones."""
 
-    def __init__(self, planned: PlannedTask, since_ms: int | None = None) -> None:
+    def __init__(self, planned: Sequence[PlannedTask], since_ms: int | None = None) -> None:
         super().__init__(planned)
         self.planned = planned
         self.since_ms = since_ms
@@ -104,7 +104,8 @@ def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.R
         raise TypeError(f"{partition!r} was not planned by this source")
     from tidemark_pipeline.read.task_execution import read_planned  # on executors alone
 
-    yield from read_planned(options, partition.planned, partition.since_ms)
+    for planned in partition.planned:
+        yield from read_planned(options, planned, partition.since_ms)
 
 
 class TidemarkStreamReader(DataSourceStreamReader):
@@ -151,8 +152,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         lost = self._diverged(survey, behind if is_strict else parts, known)
         starts.update(lost)
         # Divide the batch's limits (bytes or offsets) among the partitions.
-        pending = {part: self._pending(survey, part, starts[part], ends[part]) for part in parts}
-        batch_ends = limited(pending, self._options.limits)
+        batch_ends = end_of_batch(survey, self._options.limits, starts, ends)
         # An unchanged offset keeps its stored leader epoch: nothing proves that the records below
         # it belong to a later one.
         moved = {
@@ -200,7 +200,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
             ends_at = until.positions[_key(part)].offset
             read_ranges[part] = self._read_range(part, extent, begins_at, ends_at)
         plan = plan_ranges(survey, self._options, read_ranges)
-        return [TidemarkPartition(task) for task in plan.tasks]
+        return [TidemarkPartition(group) for group in plan.groups(self._options.task_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the Arrow batches of one task."""
@@ -244,20 +244,6 @@ class TidemarkStreamReader(DataSourceStreamReader):
                 for part, extent in survey.extents(parts).items()
             }
         return {part: self._last.get(_key(part), 0) for part in parts}
-
-    def _pending(self, survey: Survey, part: Part, start: int, end: int) -> "PendingPartition":
-        # Bytes come from manifests, which are read only if a limit needs them.
-        if self._options.limits.bytes is None or end <= start:
-            return PendingPartition(start, end)
-        _, ranges = survey.ranges(part, start, end)
-        weights = [
-            Weight(
-                planned.to_offset_inclusive + 1,
-                bytes_of(planned) / (planned.to_offset_inclusive + 1 - planned.from_offset),
-            )
-            for planned in ranges
-        ]
-        return PendingPartition(start, end, weights)
 
     def _check_present(
         self, until: StreamOffset, parts: Mapping[tuple[str, int], Part], begin: StreamOffset
@@ -372,8 +358,6 @@ def _key(part: Part) -> tuple[str, int]:
 # segment.
 
 P = TypeVar("P", bound=Hashable)
-#: Bytes of a record in a partition of which the tier has no segment.
-_BYTES_ASSUMED = 1024.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +401,7 @@ class PendingPartition:
 
     def _steps(self) -> list[tuple[int, float]]:
         """Return the pending offsets as ranges: (exclusive end, approximate bytes of the range)."""
-        position, bytes_each = self.start, _BYTES_ASSUMED
+        position, bytes_each = self.start, float(BYTES_ASSUMED)
         steps: list[tuple[int, float]] = []
         for weight in self.weights:
             bytes_each = weight.bytes_each
@@ -430,6 +414,25 @@ class PendingPartition:
         if position < self.end:
             steps.append((self.end, (self.end - position) * bytes_each))
         return steps
+
+
+def end_of_batch(
+    survey: Survey, limits: BatchLimits, starts: Mapping[Part, int], ends: Mapping[Part, int]
+) -> dict[Part, int]:
+    """Return the end offset of each partition in the next batch, within the limits.
+
+    ``starts`` and ``ends``: the offsets that each partition has to read.
+    """
+    pending = {}
+    for part, start in starts.items():
+        # Bytes come from manifests, which are read only if a limit needs them.
+        needed = limits.bytes is not None and ends[part] > start
+        weights = [
+            Weight(until, size / (until - first))
+            for first, until, size in (survey.sizes(part, start, ends[part]) if needed else ())
+        ]
+        pending[part] = PendingPartition(start, ends[part], weights)
+    return limited(pending, limits)
 
 
 def limited(pending: Mapping[P, PendingPartition], limits: BatchLimits) -> dict[P, int]:

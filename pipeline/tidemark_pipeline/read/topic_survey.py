@@ -4,9 +4,10 @@ Either the tier alone provides them, or brokers do and the tier adds its ranges.
 once and heads are kept, so that a plan uses a consistent state.
 """
 
+import itertools
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -257,13 +258,51 @@ class Survey:
             return None
         return timestamp_lookup.find(self._tier, snapshot, timestamp_ms)
 
-    def ranges(self, part: Part, start: int, until: int) -> tuple[int, tuple[SegmentRange, ...]]:
+    def ranges(self, part: Part, start: int, until: int) -> tuple[int, Iterator[SegmentRange]]:
         """Return (start, segment ranges) of the tier from the start to ``until``.
 
-        The start is later than requested if the requested offset has expired meanwhile.
+        The start is later than requested if the requested offset has expired meanwhile. The ranges
+        are read from the manifest as they are consumed.
         """
-        answer = self._with_pages(part, lambda snapshot: tier_ranges(snapshot, start, until))
-        return (start, ()) if answer is None else answer
+
+        def begin(snapshot: Snapshot) -> tuple[int, SegmentRange | None, Iterator[SegmentRange]]:
+            found, ranges = tier_ranges(snapshot, start, until)
+            return found, next(ranges, None), ranges
+
+        answer = self._with_pages(part, begin)
+        if answer is None:
+            return start, iter(())
+        found, first, ranges = answer
+        if first is None:
+            return found, ranges
+        return found, itertools.chain([first], self._following(part, first, ranges, until))
+
+    def _following(
+        self, part: Part, first: SegmentRange, ranges: Iterator[SegmentRange], until: int
+    ) -> Iterator[SegmentRange]:
+        """Yield the ranges behind ``first``; a head that was replaced meanwhile is read again."""
+        last = first
+        for _ in range(_ATTEMPTS):
+            try:
+                for found in ranges:
+                    last = found
+                    yield found
+                return
+            except PageNotFound:
+                self._snapshots.pop(part, None)
+                snapshot = self._snapshot(part)
+                if snapshot is None:
+                    raise
+                _, ranges = tier_ranges(snapshot, last.to_offset_inclusive + 1, until)
+        yield from ranges
+
+    def sizes(self, part: Part, start: int, until: int) -> list[tuple[int, int, int]]:
+        """Return (first offset, exclusive end, bytes) of consecutive ranges of the tier.
+
+        A page of the manifest counts as one range, so a long manifest is not read for it.
+        """
+        answer = self._with_pages(part, lambda snapshot: list(snapshot.sizes(start, until)))
+        return answer or []
 
     def _with_pages(self, part: Part, look: Callable[[Snapshot], R | None]) -> R | None:
         """Return what ``look`` finds in the partition's manifest, None without a manifest."""
@@ -355,17 +394,17 @@ class Survey:
         return snapshot
 
 
-def tier_ranges(snapshot: Snapshot, start: int, until: int) -> tuple[int, tuple[SegmentRange, ...]]:
+def tier_ranges(snapshot: Snapshot, start: int, until: int) -> tuple[int, Iterator[SegmentRange]]:
     """Return the start of a read and the tier's ranges from there to ``until``.
 
-    The start is later than ``start`` if that has expired. Raises PageNotFound.
+    The start is later than ``start`` if that has expired. The ranges raise PageNotFound.
     """
     head = snapshot.head
     start = max(start, head.log_start_offset)
     first = head.remote_log_start_offset
     if first is None or max(start, first) >= until:
-        return start, ()
-    return start, snapshot.plan(max(start, first), until)
+        return start, iter(())
+    return start, snapshot.iter_plan(max(start, first), until)
 
 
 def _first_later(snapshot: Snapshot, epoch: int) -> int | None:

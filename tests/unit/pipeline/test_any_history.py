@@ -4,6 +4,7 @@ Copies overlap, leaders take over, segments expire, tiering is disabled with eit
 enabled again, and pages are sealed and dropped (invariants 4, 5 and 26).
 """
 
+import itertools
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -174,7 +175,17 @@ def read(
 ) -> list[int]:
     """Return the offsets of all tasks, in their order."""
     known: Any = pages
-    start, ranges = tier_ranges(Snapshot(head, head.version, known), first, until)
+    snapshot = Snapshot(head, head.version, known)
+    start, ranges = tier_ranges(snapshot, first, until)
+    # The sizes cover the same offsets without a gap, although most pages are not loaded.
+    covered = [
+        (part.from_offset, part.to_offset_inclusive + 1)
+        for part in tier_ranges(snapshot, first, until)[1]
+    ]
+    sizes = list(snapshot.sizes(start, until))
+    assert [at[0] for at in covered][:1] == [size[0] for size in sizes][:1]
+    assert [at[1] for at in covered][-1:] == [size[1] for size in sizes][-1:]
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(sizes))
     offsets: list[int] = []
     for task in (
         cut(0, start, until, ranges, brokers=True, task_bytes=task_bytes) if start < until else ()

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.tier.metadata.queries import SegmentRange
-from tidemark.tier.metadata.segment import new_segment
+from tidemark.tier.metadata.segment import Digests, SegmentState, new_segment
 from tidemark_pipeline.read.options import BatchLimits
+from tidemark_pipeline.read.plan import PlannedTask, ReadPlan
 from tidemark_pipeline.read.streaming import PendingPartition, Weight, limited
 from tidemark_pipeline.read.tasks import MissingOffsets, RemoteTask, TailTask, Task, cut
+from tidemark_pipeline.read.topic_survey import Part
 
 
 def segment(start: int, end_inclusive: int, size_bytes: int = 100) -> SegmentRange:
@@ -98,7 +100,7 @@ def test_a_hole_within_the_tier_is_read_from_no_replica(
 def test_segments_that_are_too_old_are_left_out() -> None:
     ranges = [segment(0, 9), segment(10, 19), segment(20, 29)]
     made = list(cut(0, 0, 35, ranges, brokers=True, task_bytes=10**6, since_ms=15))
-    assert made == [RemoteTask(0, (ranges[1], ranges[2])), TailTask(0, 30, 35)]
+    assert made == [RemoteTask.of(0, (ranges[1], ranges[2])), TailTask(0, 30, 35)]
 
 
 @given(
@@ -142,7 +144,61 @@ def test_time_limit_keeps_every_record_within_the_skew(
 def test_behind_a_segment_that_is_too_late_nothing_is_read() -> None:
     ranges = [segment(0, 9), segment(10, 19), segment(20, 29)]
     made = list(cut(0, 0, 35, ranges, brokers=True, task_bytes=10**6, over_ms=15))
-    assert made == [RemoteTask(0, (ranges[0], ranges[1]))]
+    assert made == [RemoteTask.of(0, (ranges[0], ranges[1]))]
+
+
+def large_segment(size_bytes: int) -> SegmentRange:
+    """Return a segment of 100 offsets whose parts can be verified alone."""
+    whole = segment(0, 99, size_bytes)
+    return replace(whole, entry=replace(whole.entry, digests=Digests(b"l" * 32, b"a" * 32)))
+
+
+@pytest.mark.parametrize(("mebibytes", "tasks"), [(31, 1), (32, 2), (64, 4), (1000, 15)])
+def test_a_large_segment_is_read_by_several_tasks(mebibytes: int, tasks: int) -> None:
+    """One partition may have most of a topic's bytes, in segments of up to 2 GiB."""
+    whole = large_segment(mebibytes << 20)
+    task_bytes = 16 << 20 if mebibytes < 100 else 64 << 20
+    made = tasks_of((0, 100, [whole]), task_bytes)
+    assert len(made) == tasks
+    assert [offset for task in made for offset in offsets_of(task)] == list(range(100))
+    # Without digests the reader of a part would read the whole segment.
+    plain = replace(whole, entry=replace(whole.entry, digests=None))
+    assert len(tasks_of((0, 100, [plain]), task_bytes)) == 1
+
+
+def test_a_segment_is_not_divided_into_tiny_parts() -> None:
+    assert len(tasks_of((0, 100, [large_segment(20 << 20)]), 1)) == 1
+
+
+@given(log=logs())
+def test_a_task_keeps_every_field_of_its_segments(
+    log: tuple[int, int, list[SegmentRange]],
+) -> None:
+    ranges = [*log[2], large_segment(5)]
+    entry = replace(
+        ranges[0].entry,
+        custom_metadata=b"c",
+        marked_at_ms=3,
+        state=SegmentState.COPY_FINISHED,
+        leader_epochs=((0, 0), (3, 5)),
+    )
+    ranges[0] = replace(ranges[0], entry=entry)
+    assert RemoteTask.of(0, ranges).ranges == tuple(ranges)
+
+
+def planned(partition: int, task: Task) -> PlannedTask:
+    return PlannedTask(Part("t", partition), task)
+
+
+def test_small_pieces_of_many_partitions_are_read_by_one_task() -> None:
+    small = [planned(n, TailTask(n, 0, 1024)) for n in range(20)]
+    large = planned(20, RemoteTask.of(20, [segment(0, 9, 100 << 20)]))
+    plan = ReadPlan({}, (*small, large), ends_with_tier=False)
+    # A record of brokers counts as 1 KiB, and pieces up to 8 MiB are grouped.
+    assert [len(group) for group in plan.groups(64 << 20)] == [8, 8, 4, 1]
+    assert [task for group in plan.groups(64 << 20) for task in group] == [*small, large]
+    # The option limits groups as well.
+    assert [len(group) for group in plan.groups(1)] == [1] * 21
 
 
 def test_a_part_of_a_segment_counts_by_its_share_of_the_bytes() -> None:

@@ -10,7 +10,7 @@ from small_tier import SmallTier
 from tidemark.records.batch import restamp
 from tidemark.tier.segments import integrity
 from tidemark_pipeline.errors import CorruptData
-from tidemark_pipeline.read import segment_reader, segment_window, timestamp_lookup
+from tidemark_pipeline.read import segment_reader, segment_window, tasks, timestamp_lookup
 from tidemark_pipeline.read.options import OptionError, parse
 from tidemark_pipeline.read.plan import explain, plan_batch
 from tidemark_pipeline.read.segment_reader import RecordSelection
@@ -65,6 +65,20 @@ def test_small_tasks_read_the_same_rows(small_tier: SmallTier) -> None:
         small_tier.copy(values(number * 7, 7))
     assert len(plan(small_tier, {"bytesPerTask": "1"})) == 5
     assert read(small_tier, bytesPerTask="1") == expected(0, 35)
+
+
+def test_parts_of_a_segment_give_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "LEAST_PART_BYTES", 1)
+    folder = tmp_path / "tier"
+    folder.mkdir()
+    tier = SmallTier(folder, with_indexes=True)
+    tier.copy(values(0, 60))
+    tier.copy(values(60, 60), batch_records=7)
+    assert len(plan(tier, {"bytesPerTask": "200"})) > 4
+    assert read(tier, bytesPerTask="200") == expected(0, 120)
+    assert read(tier, bytesPerTask="200", startingOffsets='{"0": 31}') == expected(31, 120)
 
 
 def test_batch_larger_than_a_piece_is_read_completely(

@@ -83,7 +83,9 @@ def decode_entry(
     fields: dict[str, object], topic: str, topic_id: uuid.UUID, partition: int
 ) -> SegmentEntry:
     """Inverse of ``encode_entry``. Raises ValueError, KeyError, TypeError."""
-    return _decode_entry(_Fields(fields, "entry"), (topic, topic_id, partition), FORMAT_VERSION)
+    return _decode_entry(
+        _Fields(dict(fields), "entry"), (topic, topic_id, partition), FORMAT_VERSION
+    )
 
 
 def encode_page(page: ManifestPage) -> bytes:
@@ -304,7 +306,8 @@ class _Fields:
     """JSON object that is read field by field, and that refuses fields that were not read."""
 
     def __init__(self, fields: dict[str, object], what: str) -> None:
-        self._fields = dict(fields)
+        """Take over ``fields``, which is emptied."""
+        self._fields = fields
         self._what = what
 
     def integer(self, name: str) -> int:

@@ -147,21 +147,65 @@ def plan(
     offset. Offsets beyond the end of the tier are left out, because brokers still have them. Raises
     TierOffsetOutOfRange if the tier no longer has the first offset.
     """
+    return tuple(iter_plan(head, pages, start_offset, until_offset))
+
+
+def iter_plan(
+    head: Head, pages: Pages, start_offset: int, until_offset: int
+) -> Iterator[SegmentRange]:
+    """Yield the ranges of :func:`plan` one by one, so that a long manifest is never in memory."""
     # Nothing of the range is in the tier. That is only an error if the records are expired.
     if until_offset <= start_offset or start_offset > head.highest_remote_offset:
         _check_not_expired(head, start_offset)
-        return ()
+        return
     first = head.remote_log_start_offset
     if first is None or start_offset < first:
         raise _out_of_range(head, start_offset, first)
-    ranges: list[SegmentRange] = []
     for entry in live_segments(head, pages, start_offset):
         if entry.from_offset >= until_offset:
             break
         # The first and the last segment may reach beyond the range.
         begin = max(entry.from_offset, start_offset)
-        ranges.append(SegmentRange(entry, begin, min(entry.end_offset_inclusive, until_offset - 1)))
-    return tuple(ranges)
+        yield SegmentRange(entry, begin, min(entry.end_offset_inclusive, until_offset - 1))
+
+
+def sizes(
+    head: Head, pages: Pages, start_offset: int, until_offset: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (first offset, exclusive end, log bytes) of consecutive ranges of the tier.
+
+    They cover the live offsets from ``start_offset`` to ``until_offset`` (exclusive), in order. A
+    range is one segment, and its size is its share of the segment's bytes. Behind the first page
+    that is loaded, a page that is wholly within the offsets is one range: its reference has the
+    sum, so it need not be loaded.
+    """
+    is_first = True
+    for ref in head.pages:
+        if _wholly_marked(head, ref) or ref.end_offset_inclusive < start_offset:
+            continue
+        if ref.start_offset >= until_offset:
+            return
+        # A page that is wholly within the offsets, and wholly live, counts by its sum.
+        within = ref.start_offset >= start_offset and ref.end_offset_inclusive < until_offset
+        if within and not is_first and _wholly_live(head, ref):
+            yield ref.start_offset, ref.end_offset_inclusive + 1, ref.size_bytes
+            continue
+        # Of the first page, and of those that reach beyond the offsets, each segment counts.
+        is_first = False
+        yield from _sizes(head, _entries(pages, ref), start_offset, until_offset)
+    yield from _sizes(head, head.entries, start_offset, until_offset)
+
+
+def _sizes(
+    head: Head, entries: tuple[SegmentEntry, ...], start_offset: int, until_offset: int
+) -> Iterator[tuple[int, int, int]]:
+    for entry in _live(head, entries, start_offset):
+        first = max(entry.from_offset, start_offset)
+        end = min(entry.end_offset_inclusive + 1, until_offset)
+        if first < end:
+            offsets = entry.end_offset_inclusive + 1 - entry.start_offset
+            # Records are assumed to be of equal size, since the indexes are not read.
+            yield first, end, entry.size_bytes * (end - first) // offsets
 
 
 def present_entries(head: Head, pages: Pages) -> Iterator[tuple[SegmentEntry, SegmentState]]:
