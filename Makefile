@@ -175,6 +175,11 @@ bench-cold: $(ALL)
 bench-encryption: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.encryption
 
+# Size and read rate of segments that are compressed and encrypted in a local MinIO, and a rotation of their key. ROUNDS=9
+.PHONY: bench-stored-forms
+bench-stored-forms: $(ALL)
+	@$(BIN)/python -m tests.benchmarks.stored_forms $(if $(ROUNDS),--rounds $(ROUNDS))
+
 # SEEDS: number of runs of the simulated cluster, of all kinds in turn. SEED=17: this run only, with its event log.
 # KIND: moves, backups, restores, down (etcd is restored while a broker is down), torn (the same, and another broker has lost its tail), heads, or tables (a topic and its table).
 SEEDS ?= 1000

@@ -378,6 +378,12 @@ TIER: ReasonTable = {
         "A segment is in a bucket that is no longer configured.",
         "Add that bucket to spec.remoteStorage.s3.buckets again.",
     ),
+    Reason.ENCRYPTION_KEY_MISSING: ReasonEntry(
+        "TieringSettled=False",
+        "A segment is encrypted with a key that is not among the encryption keys of the remote "
+        "storage. Nothing is lost.",
+        "Add the line of that key to the Secret of encryptionKeysSecretRef again.",
+    ),
     Reason.FOREIGN_CUSTOM_METADATA: ReasonEntry(
         "TieringSettled=False",
         "The custom metadata of a segment belongs to another storage manager.",

@@ -79,6 +79,7 @@ class Reason(enum.StrEnum):
     WRONG_STORE = "WrongStore"
     BUCKET_MISSING = "BucketMissing"
     BUCKET_NOT_CONFIGURED = "BucketNotConfigured"
+    ENCRYPTION_KEY_MISSING = "EncryptionKeyMissing"
     FOREIGN_CUSTOM_METADATA = "ForeignCustomMetadata"
     STORE_ACCESS_DENIED = "StoreAccessDenied"
     STORE_CREDENTIALS_MISSING = "StoreCredentialsMissing"

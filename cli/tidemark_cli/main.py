@@ -68,6 +68,10 @@ class Commands(LazyGroup):
             f"{_CLI}.tier.sweep:sweep",
             "Show orphans in the tier, and remove them with --delete.",
         ),
+        "rewrap": LazyCommand(
+            f"{_CLI}.tier.rewrap:rewrap",
+            "Encrypt the keys of segments in the tier with another key-encryption key.",
+        ),
         "restore": LazyCommand(
             f"{_CLI}.tier.restore:restore",
             "Recreate the topics of a lost cluster from its tier.",

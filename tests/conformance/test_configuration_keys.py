@@ -49,6 +49,7 @@ OURS = {
     "tidemark.remote.copy.max.lag.ms",
     "tidemark.remote.copy.max.lag.bytes",
     "tidemark.remote.copy.paused",
+    "tidemark.remote.compression",
 }
 #: Bounds that Kafka has not, though it means nothing by a lower value.
 BOUNDS = {"retention.bytes": "null"}

@@ -19,6 +19,7 @@ from tidemark.tier.metadata.head import ManifestPage, Mark, PageRef, new_head
 from tidemark.tier.metadata.segment import Digests, SegmentEntry, new_segment
 from tidemark.tier.segments import auxiliary
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
+from tidemark.tier.segments.frames import FrameWriter
 from tidemark.tiering import Tiering, TieringState
 
 _TOPIC_ID = uuid.UUID(int=1)
@@ -52,7 +53,10 @@ def sound() -> dict[str, bytes]:
         aborted=AbortedRanges((AbortedTxn(1, 10, 12, 10),), 15),
         pieces=(bytes(32),),
     )
+    frames = FrameWriter(None, is_compressed=True)
+    list(frames.encode([b"records"]))
     return {
+        "framed aux": auxiliary.pack(replace(aux, frames=frames.finish())),
         "head": codec.encode_head(head),
         "page": codec.encode_page(ManifestPage("p", "t", _TOPIC_ID, 0, entries)),
         "aux": auxiliary.pack(aux),
@@ -63,7 +67,7 @@ def make(rng: random.Random) -> tuple[str, bytes]:
     """Return kind and content of an object."""
     kind = rng.choice(sorted(sound()))
     data = sound()[kind]
-    if kind == "aux" or rng.random() < 0.4:
+    if kind.endswith("aux") or rng.random() < 0.4:
         return kind, spoil(rng, data)
     # Heads and pages are JSON: changing a value reaches more code than changing bytes, which mostly
     # breaks the syntax.

@@ -23,6 +23,7 @@ from tidemark.records.batch import TimestampType
 MAX_LAG_MS = "tidemark.remote.copy.max.lag.ms"
 MAX_LAG_BYTES = "tidemark.remote.copy.max.lag.bytes"
 COPY_PAUSED = "tidemark.remote.copy.paused"
+REMOTE_COMPRESSION = "tidemark.remote.compression"
 
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
@@ -167,6 +168,11 @@ TOPIC_KEYS = (
     _field("remote.log.delete.on.disable", BOOLEAN, "false",
         "Deletes the data in the tier, in Kafka.",
         "spec.tiering.enabled: false with disablePolicy: Delete"),
+    _served(REMOTE_COMPRESSION, one_of({"none": "none", "zstd": "zstd"}), "none",
+        "Compression of new segments in the tier. zstd: a segment is compressed if that makes its "
+        "first 256 KiB smaller by an eighth or more, so batches that producers have compressed "
+        "are stored as they are.",
+        REMOTE_COMPRESSION),
     _not_served("compression.gzip.level", _GZIP_LEVEL, "-1", _NO_RECOMPRESSION),
     _not_served("compression.lz4.level", integer(1, 17), "9", _NO_RECOMPRESSION),
     _not_served("compression.type", one_of(dict.fromkeys(_CODECS)), "producer", _NO_RECOMPRESSION,

@@ -33,4 +33,4 @@ def open_tier(config: RemoteStorage, *, page_cache_bytes: int = PAGE_CACHE_BYTES
     manifests = ManifestStore(store, page_cache_bytes=page_cache_bytes)
     topics = TopicCatalog(store)
     reader = TierReader(manifests, topics)
-    return Tier(store, manifests, RemoteStorageManager(buckets), topics, reader)
+    return Tier(store, manifests, RemoteStorageManager(buckets, config.key_ring), topics, reader)

@@ -48,6 +48,7 @@ class LogConfig:
     tidemark_remote_copy_max_lag_ms: int = _default("tidemark.remote.copy.max.lag.ms")
     tidemark_remote_copy_max_lag_bytes: int = _default("tidemark.remote.copy.max.lag.bytes")
     tidemark_remote_copy_paused: bool = _default("tidemark.remote.copy.paused")
+    tidemark_remote_compression: str = _default("tidemark.remote.compression")
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> "LogConfig":
@@ -128,6 +129,11 @@ class LogConfig:
         It is half of the maximum lag. The other half is for the upload.
         """
         return self.tidemark_remote_copy_max_lag_ms // 2
+
+    @property
+    def compresses_remote(self) -> bool:
+        """Whether segments are compressed when they are copied to the tier."""
+        return self.tidemark_remote_compression == "zstd"
 
     @property
     def deletes(self) -> bool:

@@ -318,7 +318,8 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
     if rows and rows[0][1] > segment.base_offset:
         # Records below the log start have lost their epochs, and are never read again.
         rows[0] = (rows[0][0], segment.base_offset)
-    return _Prepared(SegmentData(files.log, files.size_bytes, aux), tuple(rows))
+    data = SegmentData(files.log, files.size_bytes, aux, compress=log.config.compresses_remote)
+    return _Prepared(data, tuple(rows))
 
 
 def _with_origin(data: SegmentData, head: Head, entry: SegmentEntry) -> SegmentData:

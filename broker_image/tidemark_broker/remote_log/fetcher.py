@@ -25,6 +25,7 @@ from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segments.integrity import ObjectDamaged
+from tidemark.tier.stores.key_ring import EncryptionKeyMissing
 from tidemark.tier.stores.objects import ObjectNotFound, StoreError
 from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.lock_order import LockRank, ordered_lock
@@ -358,12 +359,16 @@ class RemoteFetcher:
 
         The damage may have been in the cache or in transit. If the second attempt fails too, it is
         in the store: the damage of ``offset`` is recorded for the partition's status, and
-        ObjectDamaged is raised.
+        ObjectDamaged is raised. A missing encryption key is recorded and raised, too.
         """
         try:
             return read(SegmentReader(tier, self.caches, entry))
         except ObjectDamaged as error:
             logger.info("%s: reading once more: %s", partition.tp, error)
+        except EncryptionKeyMissing as error:
+            if self.damages.lock_out(partition.key, entry, offset, str(error)):
+                logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
+            raise
         # The second attempt must not use the cached copy.
         self.caches.forget(entry.segment_id)
         try:
@@ -569,6 +574,12 @@ class Damages:
             f"records with a RecordDeletion before offset {entry.end_offset_inclusive + 1}"
         )
         return self._remember(key, _Damage(entry, offset, Reason.REMOTE_OBJECT_MISSING, text))
+
+    def lock_out(
+        self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str
+    ) -> bool:
+        """Record a segment whose encryption key is missing. Return whether it is new."""
+        return self._remember(key, _Damage(entry, offset, Reason.ENCRYPTION_KEY_MISSING, message))
 
     def _remember(self, key: TopicIdPartition, damage: _Damage) -> bool:
         """Record one damage; return whether its segment was not known as damaged."""

@@ -6,6 +6,10 @@ checked against the digests of its pieces when it arrives from the store. Return
 again batch by batch, with the offsets that lead to it (``tidemark.tier.segments.integrity``). Data
 that differs from what was copied raises :class:`ObjectDamaged`. All calls block and run in the
 fetcher's pool.
+
+The cache on disk has what the store has: of a compressed or encrypted segment its frames and its
+auxiliary object, so no record of an encrypted segment is written in the clear. The caches in memory
+have the log itself.
 """
 
 import struct
@@ -31,6 +35,7 @@ from tidemark.records.decode import UnpackLimits, decode_timestamps
 from tidemark.tier.metadata.cache import ByteCache
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
+from tidemark.tier.segments.frames import Frames
 from tidemark.tier.segments.integrity import (
     PIECE_BYTES,
     BatchLine,
@@ -38,6 +43,7 @@ from tidemark.tier.segments.integrity import (
     damaged,
     wrong_piece,
 )
+from tidemark.tier.stores.key_ring import EncryptionKeyMissing
 from tidemark_broker.remote_log.chunk_files import AUX, ChunkFiles, ChunkKey
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffset
@@ -48,20 +54,22 @@ _GLANCE = struct.Struct(">qi4xb6xi8xq")
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """Indexes of a segment, the digests of its log's pieces, and the aborted transactions with
-    records in it.
+    """Indexes of a segment, the digests of its log's pieces, the aborted transactions with records
+    in it, and the frames of its log.
     """
 
     offsets: OffsetIndex
     times: TimeIndex
     pieces: tuple[bytes, ...]
     aborted: tuple[AbortedTxn, ...] = ()
+    frames: Frames | None = None
 
     @property
     def size_bytes(self) -> int:
         """Approximate memory in bytes."""
         indexes = 8 * len(self.offsets) + 12 * len(self.times) + 200
-        return indexes + 80 * len(self.pieces) + 200 * len(self.aborted)
+        frames = 0 if self.frames is None else self.frames.memory_bytes
+        return indexes + 80 * len(self.pieces) + 200 * len(self.aborted) + frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,37 +246,44 @@ class SegmentReader:
         Adjacent chunks of the store are read in one request. The store's chunks are then cached.
         """
         size, files = self._caches.chunk_bytes, self._caches.files
+        frames = self._indexes().frames
         chunks: dict[int, bytes] = {}
         # Requests to an object store cost more than bytes, so adjacent chunks are combined.
         runs: list[list[int]] = []
         for number in numbers:
-            key = ChunkKey(self._entry.segment_id, number * size)
-            expected_bytes = min(size, self._entry.size_bytes - key.position)
-            cached = None if files is None else files.get(key, expected_bytes)
+            start, end = self._bounds(number)
+            key = ChunkKey(self._entry.segment_id, start)
+            cached = None if files is None else files.get(key, _stored_bytes(frames, start, end))
             if cached is not None:
-                chunks[number] = cached
+                chunks[number] = self._tier.segments.decode(self._entry, cached, start, end, frames)
             elif runs and number == runs[-1][-1] + 1:
                 runs[-1].append(number)
             else:
                 runs.append([number])
         for run in runs:
-            for number, chunk in zip(run, self._fetch_run(run[0], len(run)), strict=True):
+            for number, (chunk, stored) in zip(run, self._fetch_run(run), strict=True):
                 chunks[number] = chunk
                 if files is not None:
-                    files.put(ChunkKey(self._entry.segment_id, number * size), chunk)
+                    files.put(ChunkKey(self._entry.segment_id, number * size), stored)
         return [chunks[number] for number in numbers]
 
-    def _fetch_run(self, first: int, count: int) -> Iterator[bytes]:
-        """Read ``count`` adjacent chunks from chunk ``first`` on in one request, and check them.
-
-        Return the chunks in order. Raises ObjectDamaged if the object's length or a digest differs
-        from the manifest.
-        """
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """Return the start and the end of a chunk in the log."""
         size = self._caches.chunk_bytes
-        start, end = first * size, min((first + count) * size, self._entry.size_bytes)
-        data = self._tier.segments.fetch(self._entry, start, end)
+        return number * size, min((number + 1) * size, self._entry.size_bytes)
+
+    def _fetch_run(self, run: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
+        """Read adjacent chunks in one request, and check them.
+
+        Return each chunk and its stored form, in order. Raises ObjectDamaged if the object's length
+        or a digest differs from the manifest.
+        """
+        segments, frames = self._tier.segments, self._indexes().frames
+        start, end = self._bounds(run[0])[0], self._bounds(run[-1])[1]
+        stored = segments.fetch_stored(self._entry, start, end, frames)
         self._caches.count(tier_table.STORE_READS, 1)
-        self._caches.count(tier_table.STORE_READ_BYTES, len(data))
+        self._caches.count(tier_table.STORE_READ_BYTES, len(stored))
+        data = segments.decode(self._entry, stored, start, end, frames)
         # The object's length differs from the manifest's.
         if len(data) != end - start:
             raise self._damaged(
@@ -279,7 +294,14 @@ class SegmentReader:
             wrong = wrong_piece(data, start, self._indexes().pieces)
             if wrong is not None:
                 raise self._damaged(f"its digest differs at byte {wrong}")
-        return (data[begin : begin + size] for begin in range(0, len(data), size))
+        at = 0
+        for number in run:
+            begin, behind = self._bounds(number)
+            chunk = data[begin - start : behind - start]
+            size = _stored_bytes(frames, begin, behind)
+            # Without frames the chunk is its stored form.
+            yield chunk, chunk if frames is None else stored[at : at + size]
+            at += size
 
     def _load_about(self, offset: int, max_bytes: int, position: int | None) -> int:
         """Load what a read will need in one request, which the index shows except for a large
@@ -410,7 +432,15 @@ class SegmentReader:
         if data is None:
             data = segments.fetch_aux_bytes(self._entry)
             self._caches.count(tier_table.STORE_READS, 1)
-        aux = segments.parse_aux(self._entry, data)
+        try:
+            aux = segments.parse_aux(self._entry, data)
+        except EncryptionKeyMissing:
+            # Since it was cached, the store's object may have got the header of another key.
+            if not is_cached:
+                raise
+            data, is_cached = segments.fetch_aux_bytes(self._entry), False
+            self._caches.count(tier_table.STORE_READS, 1)
+            aux = segments.parse_aux(self._entry, data)
         if files is not None and not is_cached:
             files.put(key, data)
         try:
@@ -419,6 +449,7 @@ class SegmentReader:
                 TimeIndex.from_bytes(base, aux.time_index),
                 aux.pieces,
                 aux.aborted.transactions,
+                aux.frames,
             )
         except IndexFormatError as error:
             store = self._tier.segments.describe(self._entry)
@@ -427,3 +458,10 @@ class SegmentReader:
     def _damaged(self, problem: str) -> ObjectDamaged:
         store = self._tier.segments.describe(self._entry)
         return damaged(self._entry, self._entry.log_key, store, problem)
+
+
+def _stored_bytes(frames: Frames | None, start: int, end: int) -> int:
+    """Return the size of the stored form of the bytes ``start`` to ``end`` of a log."""
+    if frames is not None:
+        start, end = frames.stored_range(start, end)
+    return end - start

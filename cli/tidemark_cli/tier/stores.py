@@ -84,6 +84,10 @@ class TierOptions:
     kms_key_id: Annotated[
         str, typer.Option("--kms-key-id", help="Key of KMS, with --encryption SSE-KMS.")
     ] = ""
+    encryption_keys: Annotated[
+        str,
+        typer.Option("--encryption-keys", help="File with the keys that encrypt segments."),
+    ] = ""
 
     #: Options that name the tier, with the names that the data source has for them.
     NAMING: ClassVar[Mapping[str, str]] = {
@@ -100,6 +104,7 @@ class TierOptions:
         "ca": "caLocation",
         "encryption": "encryption",
         "kms_key_id": "kmsKeyId",
+        "encryption_keys": "encryptionKeysLocation",
     }
 
     def named(self) -> dict[str, str]:

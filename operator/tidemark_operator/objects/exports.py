@@ -17,6 +17,7 @@ from tidemark.tier.stores.config import (
     must_be_named,
     settings_of,
 )
+from tidemark.tier.stores.key_ring import KEYS_NAME, KEYS_OPTION
 from tidemark.tier.stores.s3_config import S3Config
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.external_listeners import text_of
@@ -274,6 +275,9 @@ class _Order:
         if storage.s3 is not None and storage.s3.ca_secret_ref is not None:
             ref = SecretKeyRef(name=storage.s3.ca_secret_ref.name, key=S3Config.ca_secret_key)
             self._file(OptionPlace.SOURCE, S3Config.ca_option, ref)
+        keys = (spec[kind].get("encryptionKeysSecretRef") or {}).get("name", "")
+        if keys:
+            self._file(OptionPlace.SOURCE, KEYS_OPTION, SecretKeyRef(name=keys, key=KEYS_NAME))
         # Credentials never go into the order itself, only their variables. Without a Secret, the
         # job uses the identity of its own pod.
         secret = (spec[kind].get("credentialsSecretRef") or {}).get("name", "")

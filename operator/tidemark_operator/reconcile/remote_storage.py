@@ -34,6 +34,7 @@ from tidemark.tier.stores.config import (
 )
 from tidemark.tier.stores.config_fields import InvalidConfig
 from tidemark.tier.stores.endpoint import S3Endpoint, hands_out_credentials
+from tidemark.tier.stores.key_ring import KEYS_NAME
 from tidemark.tier.stores.objects import ObjectStore, StoreError, StoreUnavailable
 from tidemark.tier.stores.s3_config import S3Config
 from tidemark_operator.clock import wall_ms
@@ -78,7 +79,7 @@ def credentials_secret(spec: Mapping[str, Any]) -> str:
 
 
 async def resolve(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> str:
-    """Return the JSON for the brokers, with the Secret's credentials.
+    """Return the JSON for the brokers, with the credentials and encryption keys of Secrets.
 
     Without a Secret, brokers use the identity of their own pods. Raises
     :class:`RemoteStorageProblem`.
@@ -86,10 +87,15 @@ async def resolve(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> str:
     ((kind, fields),) = (location_of(spec) or {}).items()
     name, names = credentials_secret(spec), credential_names(spec)
     keys = await _credentials(api, namespace, name, names) if name else {}
-    trusted = str((spec[kind].get("caSecretRef") or {}).get("name") or "")
-    if trusted:
-        certificates = await _credentials(api, namespace, trusted, (S3Config.ca_secret_key,))
-        keys[S3Config.ca_name] = certificates[S3Config.ca_secret_key]
+    # Further texts of Secrets, each with the key of the Secret that has it.
+    for reference, field, secret_key in (
+        ("caSecretRef", S3Config.ca_name, S3Config.ca_secret_key),
+        ("encryptionKeysSecretRef", KEYS_NAME, KEYS_NAME),
+    ):
+        secret = str((spec[kind].get(reference) or {}).get("name") or "")
+        if secret:
+            texts = await _credentials(api, namespace, secret, (secret_key,))
+            keys[field] = texts[secret_key]
     return json.dumps({kind: {**fields, **settings_of(spec), **keys}}, sort_keys=True)
 
 

@@ -129,7 +129,16 @@ class S3Addressing(enum.StrEnum):
     VIRTUAL_HOST = "virtualHost"
 
 
-class S3Storage(SpecModel):
+class EncryptableStorageSpec(SpecModel):
+    """Fields that every kind of storage has."""
+
+    encryption_keys_secret_ref: SecretRef | None = None
+    """Secret whose key encryptionKeys has the keys that encrypt segments before they are stored. A
+    line is an id, a colon, and 32 bytes in base64. The first line encrypts new segments, all lines
+    decrypt. Default: segments are not encrypted by brokers."""
+
+
+class S3Storage(EncryptableStorageSpec):
     """Storage on an S3-compatible service."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -173,7 +182,7 @@ class S3Storage(SpecModel):
     virtualHost at AWS."""
 
 
-class GcsStorage(SpecModel):
+class GcsStorage(EncryptableStorageSpec):
     """Storage in Google Cloud Storage. Its buckets must exist."""
 
     endpoint: Url | None = None
@@ -190,7 +199,7 @@ class GcsStorage(SpecModel):
     default credentials of the operator and of each broker, such as Workload Identity."""
 
 
-class AzureStorage(SpecModel):
+class AzureStorage(EncryptableStorageSpec):
     """Storage in Azure Blob Storage. Its containers must exist."""
 
     account: Annotated[str, Field(min_length=3, max_length=24, pattern="^[a-z0-9]+$")]
@@ -209,7 +218,7 @@ class AzureStorage(SpecModel):
     Default: workload identity or managed identity of the operator and of each broker."""
 
 
-class FilesystemStorage(SpecModel):
+class FilesystemStorage(EncryptableStorageSpec):
     """Storage in a directory that all brokers mount."""
 
     path: FolderPath

@@ -30,6 +30,7 @@ from tidemark.tier.segments.integrity import BatchLine, ObjectDamaged, damaged, 
 from tidemark.tier.segments.remote_storage_manager import (
     RemoteStorageManager,
     decode_custom_metadata,
+    stored_log_bytes,
 )
 from tidemark.tier.stores.config import RemoteStorage
 from tidemark.tier.stores.objects import ObjectNotFound
@@ -271,7 +272,7 @@ def _verify_segment(
     store = segments.describe(entry)
     line = BatchLine(entry, store)
     parts = (
-        segments.fetch(entry, begin, begin + _PART_BYTES)
+        segments.fetch(entry, begin, begin + _PART_BYTES, aux.frames)
         for begin in range(0, entry.size_bytes, _PART_BYTES)
     )
     for position, data, headers in verified_batches(entry, parts, aux.pieces, store):
@@ -289,12 +290,13 @@ def _check_sizes(
 ) -> None:
     """Compare the listed sizes of both objects with the manifest's. Raises ObjectDamaged."""
     log_bytes, aux_bytes = listed_bytes
-    if log_bytes != entry.size_bytes:
-        what = f"it has {log_bytes} bytes, the manifest says {entry.size_bytes}"
+    expected_bytes = stored_log_bytes(entry)
+    if log_bytes != expected_bytes:
+        what = f"it has {log_bytes} bytes, the manifest says {expected_bytes}"
         raise _damaged(segments, entry, entry.log_key, what)
     if entry.custom_metadata is None:
         return
-    _, stored_bytes = decode_custom_metadata(entry.custom_metadata)
+    stored_bytes = decode_custom_metadata(entry.custom_metadata).size_bytes
     if log_bytes + aux_bytes != stored_bytes:
         what = f"it has {aux_bytes} bytes, its copier wrote {stored_bytes - log_bytes}"
         raise _damaged(segments, entry, entry.aux_key, what)

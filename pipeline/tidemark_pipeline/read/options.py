@@ -63,6 +63,7 @@ OPTIONS = (
     Option("roleArn", "", "S3: role that is assumed with these credentials"),
     Option("addressing", "", "S3: `path` or `virtualHost`, place of the bucket's name in a URL"),
     Option("caLocation", "the system's", "S3: PEM file with the authority of the store"),
+    Option("encryptionKeysLocation", "", "file with the keys that encrypt segments"),
     Option("encryption", "", "S3: `SSE-S3` or `SSE-KMS`, for what is written"),
     Option("kmsKeyId", "", "S3: key of KMS, with `SSE-KMS`"),
     Option("storageClass", "", "S3: storage class of segments that are written"),

@@ -23,6 +23,7 @@ from tidemark.tier.metadata.queries import SegmentRange
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.frames import Frames
 from tidemark.tier.segments.integrity import BatchLine, ObjectDamaged, damaged
 from tidemark.tier.stores.objects import ObjectNotFound
 from tidemark_pipeline.errors import CorruptData, DataLoss
@@ -124,7 +125,7 @@ def _read_range(
     # last offset seen.
     line: BatchLine | None = None
     least = most = rows = reached = 0
-    pieces = _pieces(tier, entry, window)
+    pieces = _pieces(tier, entry, window, None if aux is None else aux.frames)
     for position, data, headers in batches_in(window, tier, entry, aux, pieces):
         # A transaction that was aborted before the first batch has no records in this read.
         if line is None and headers:
@@ -213,11 +214,13 @@ def _rows_planned(header: BatchHeader, source: ByteSource) -> tuple[int, int]:
     return max(0, header.count - not_requested), min(requested, header.count)
 
 
-def _pieces(tier: Tier, entry: SegmentEntry, window: Window) -> Iterator[bytes]:
+def _pieces(
+    tier: Tier, entry: SegmentEntry, window: Window, frames: Frames | None
+) -> Iterator[bytes]:
     """Yield the window's bytes in pieces; the next piece is fetched while the caller uses one."""
 
     def fetch(begin: int) -> bytes:
-        return tier.segments.fetch(entry, begin, min(begin + PIECE_BYTES, window.end))
+        return tier.segments.fetch(entry, begin, min(begin + PIECE_BYTES, window.end), frames)
 
     begins = range(window.begin, window.end, PIECE_BYTES)
     # A window of one piece needs no thread.

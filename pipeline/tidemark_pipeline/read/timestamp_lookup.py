@@ -71,7 +71,7 @@ def _batches_from(
         window = window_of(entry, aux, begin, entry.end_offset_inclusive)
     # The pieces are small: usually the first of them contains the record.
     parts = (
-        tier.segments.fetch(entry, begin, begin + _READ_BYTES)
+        tier.segments.fetch(entry, begin, begin + _READ_BYTES, None if aux is None else aux.frames)
         for begin in range(window.begin, window.end, _READ_BYTES)
     )
     # Header by header, so that the caller stops the download at its record.

@@ -228,7 +228,7 @@ def _stored(entry: SegmentEntry) -> tuple[str, int | None]:
     if entry.custom_metadata is None:
         return UNKNOWN, None
     try:
-        bucket, stored_bytes = decode_custom_metadata(entry.custom_metadata)
+        bucket, stored_bytes, _ = decode_custom_metadata(entry.custom_metadata)
     except StoreUnavailable:
         return UNKNOWN, None
     return bucket, stored_bytes if 0 <= stored_bytes < _BYTES_MAX else None

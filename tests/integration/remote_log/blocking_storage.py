@@ -17,6 +17,7 @@ from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
+from tidemark.tier.segments.frames import Frames
 from tidemark.tier.segments.remote_storage_manager import (
     Copied,
     RemoteStorageManager,
@@ -29,7 +30,7 @@ class BlockingStorage(RemoteStorageManager):
     """``begun``: entries whose upload, read or deletion has begun."""
 
     def __init__(self, real: RemoteStorageManager, kind: str) -> None:
-        super().__init__(real._buckets)
+        super().__init__(real.stores, real.keys)
         self._kind = kind
         self.begun: list[SegmentEntry] = []
         self.release = threading.Event()
@@ -38,9 +39,11 @@ class BlockingStorage(RemoteStorageManager):
         self._block("uploads", entry)
         return super().copy_segment(entry, data)
 
-    def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
+    def fetch_stored(
+        self, entry: SegmentEntry, start: int, end: int, frames: Frames | None
+    ) -> bytes:
         self._block("reads", entry)
-        return super().fetch(entry, start, end_exclusive)
+        return super().fetch_stored(entry, start, end, frames)
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
         self._block("deletions", *entries)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tidemark.tier.maintenance.sweep_lease import SweepLease, SweepRemainder
-from tidemark.tier.stores.config import location_of
+from tidemark.tier.stores.config import from_json, location_of
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_operator.kube.kinds import CLUSTER, SECRET, TOPIC, Kind
 from tidemark_operator.reconcile import remote_storage
@@ -160,6 +160,31 @@ async def test_without_a_secret_brokers_receive_no_keys(world: ShellWorld) -> No
     data = {name: base64.b64encode(value.encode()).decode() for name, value in keys.items()}
     world.server.create("user", SECRET, NAMESPACE, {"metadata": meta, "data": data})
     assert json.loads(await remote_storage.resolve(api, NAMESPACE, S3)) == {"s3": {**plain, **keys}}
+
+
+async def test_brokers_receive_the_encryption_keys_of_a_secret(world: ShellWorld) -> None:
+    """For each kind of storage; the status and the location have nothing of them."""
+    spec = {"filesystem": {"path": "/tier", "encryptionKeysSecretRef": {"name": "tier-keys"}}}
+    keys = f"k1: {'A' * 43}=\n"
+    meta = {"name": "tier-keys", "annotations": {OFFERED_ANNOTATION: "Cluster"}}
+    data = {"encryptionKeys": base64.b64encode(keys.encode()).decode()}
+    world.server.create("user", SECRET, NAMESPACE, {"metadata": meta, "data": data})
+    text = await remote_storage.resolve(world.services.client.api, NAMESPACE, spec)
+    assert json.loads(text) == {"filesystem": {"path": "/tier", "encryptionKeys": keys}}
+    assert from_json(text).key_ring.active_id == "k1"
+    assert location_of(spec) == {"filesystem": {"path": "/tier"}}
+
+
+async def test_unusable_encryption_keys_are_reported(world: ShellWorld, tmp_path: Path) -> None:
+    section = {**folder(tmp_path)["filesystem"], "encryptionKeysSecretRef": {"name": "tier-keys"}}
+    world.edit(CLUSTER, "main", remoteStorage={"filesystem": section})
+    meta = {"name": "tier-keys", "annotations": {OFFERED_ANNOTATION: "Cluster"}}
+    data = {"encryptionKeys": base64.b64encode(b"k1: too short").decode()}
+    world.server.create("user", SECRET, NAMESPACE, {"metadata": meta, "data": data})
+    await ClusterReconciler(world.services).reconcile(MAIN)
+    problem = world.services.state.cluster.storage_problem
+    assert "line 1 must have a colon and 32 bytes in base64" in problem
+    assert "too short" not in problem
 
 
 async def test_the_accepted_store_is_known_before_the_first_push_to_a_broker(

@@ -442,6 +442,18 @@ async def test_only_the_tier_is_queried_if_configured(world: ShellWorld) -> None
     assert order(world) == {"topic": "t", "tier": "remote", "path": "/tier"}
 
 
+async def test_job_reads_the_encryption_keys_of_the_tier_from_a_file(world: ShellWorld) -> None:
+    section = {"path": "/tier", "encryptionKeysSecretRef": {"name": "tier-keys"}}
+    world.edit(CLUSTER, "main", remoteStorage={"filesystem": section})
+    make_secret(world, "tier-keys", annotations={OFFERED_ANNOTATION: "Cluster"})
+    world.make_export(source={"tier": "remote"})
+    await reconcile(world)
+    assert [(file.option, file.secret, file.key) for file in world.jobs.wanted[X].files] == [
+        ("encryptionKeysLocation", "tier-keys", "encryptionKeys")
+    ]
+    assert order(world) == {"topic": "t", "tier": "remote", "path": "/tier"}
+
+
 async def test_an_export_that_is_deleted_ends_its_job(world: ShellWorld) -> None:
     await running(world)
     world.delete(EXPORT, "x")

@@ -21,6 +21,7 @@ from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
 from tidemark.tier.segments.remote_storage_manager import SegmentData
 from tidemark.tier.stores.config import FilesystemConfig
+from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
 from tidemark.tiering import Tiering, TieringState
 
 BY = Claim(1, 0)
@@ -52,7 +53,8 @@ class SmallTier:
     """One topic of one partition.
 
     Without ``with_digests``, entries are recorded in the manifest's first format. With
-    ``with_indexes``, the indexes contain every batch.
+    ``with_indexes``, the indexes contain every batch. ``compress`` and ``keys``: the form in which
+    segments are stored.
     """
 
     path: Path
@@ -60,6 +62,8 @@ class SmallTier:
     entries: list[SegmentEntry] = field(default_factory=list)
     with_digests: bool = True
     with_indexes: bool = False
+    compress: bool = False
+    keys: KeyRing = NO_KEYS
     name: str = "t"
     tier: Tier = field(init=False)
     loaded: LoadedHead = field(init=False)
@@ -68,7 +72,7 @@ class SmallTier:
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(BY.leader_epoch, 0)])
 
     def __post_init__(self) -> None:
-        self.tier = open_tier(FilesystemConfig(self.path))
+        self.tier = open_tier(self.storage)
         self.tier.topics.put(
             TopicObject(
                 topic_id=self.topic_id, name=self.name, cluster_id="c", partitions=1, config={}
@@ -86,6 +90,11 @@ class SmallTier:
                 log_start_offset=0,
             )
         )
+
+    @property
+    def storage(self) -> FilesystemConfig:
+        """Configuration of the tier, for jobs."""
+        return FilesystemConfig(self.path, key_ring=self.keys)
 
     def copy(
         self,
@@ -155,7 +164,9 @@ class SmallTier:
             producer_snapshot=b"",
             aborted=AbortedRanges(aborted),
         )
-        copied = self.tier.segments.copy_segment(entry, SegmentData(file, len(data), aux))
+        copied = self.tier.segments.copy_segment(
+            entry, SegmentData(file, len(data), aux, self.compress)
+        )
         custom = copied.custom_metadata
         digests = copied.digests if self.with_digests else None
         self.loaded = commit(

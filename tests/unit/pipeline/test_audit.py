@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import random
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tidemark.tier.maintenance.findings import Finding, FindingKind, of_line
 from tidemark.tier.metadata.queries import live_segments
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.stores.config import FilesystemConfig
+from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
 from tidemark_pipeline.audit.metrics_text import prometheus_text
 from tidemark_pipeline.audit.segments import AuditReport, AuditTask, plan, run_task
 
@@ -23,7 +25,7 @@ VALUES = [b"value-%d" % number for number in range(9)]
 def audited(small: SmallTier, task_bytes: int = 1) -> AuditReport:
     topic = small.tier.reader.find_topic("t")
     planned = plan(small.tier, topic, task_bytes)
-    storage = FilesystemConfig(small.path)
+    storage = small.storage
     return AuditReport.of(topic, planned, [run_task(storage, task) for task in planned.tasks])
 
 
@@ -71,6 +73,31 @@ def test_damage_to_an_object_is_found(small_tier: SmallTier, name: str) -> None:
     assert detail in finding.detail
     assert (finding.topic, finding.partition) == ("t", 0)
     assert (finding.start_offset, finding.end_offset_inclusive) == (9, 17)
+
+
+FORMS = {
+    "compressed": (True, NO_KEYS),
+    "encrypted": (False, KeyRing.parse(f"k: {'A' * 43}=")),
+    "compressed and encrypted": (True, KeyRing.parse(f"k: {'A' * 43}=")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_planted_change_of_a_stored_form_is_found(tmp_path: Path, form: str) -> None:
+    """``unit/tier/test_frames.py`` plants 1,000 of them in each form."""
+    compress, keys = FORMS[form]
+    small = SmallTier(_folder(tmp_path), compress=compress, keys=keys)
+    entry = small.copy([b"value %d, compressible" % number * 100 for number in range(200)])
+    assert audited(small).findings == ()
+    rng = random.Random(form)
+    for number in range(30):
+        path = data(small, entry.aux_key if number % 3 == 0 else entry.log_key)
+        body = path.read_bytes()
+        flip(path, rng.randrange(len(body)))
+        (finding,) = audited(small).findings
+        assert finding.kind is FindingKind.DAMAGED
+        path.write_bytes(body)
+    assert audited(small).findings == ()
 
 
 def test_segment_without_digests_is_checked_by_its_batches(tmp_path: Path) -> None:

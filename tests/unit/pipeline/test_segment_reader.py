@@ -1,5 +1,6 @@
 """A read of the tier gives every offset between start and end once (invariants 5, 26, 27)."""
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,10 @@ import pytest
 from small_tier import SmallTier
 
 from tidemark.records.batch import restamp
+from tidemark.tier.open import open_tier
 from tidemark.tier.segments import integrity
+from tidemark.tier.stores.config import FilesystemConfig
+from tidemark.tier.stores.key_ring import EncryptionKeyMissing, KeyRing
 from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.read import segment_reader, segment_window, tasks, timestamp_lookup
 from tidemark_pipeline.read.options import OptionError, parse
@@ -131,6 +135,33 @@ def test_segment_compacted_before_tiering_is_read(
     small_tier.copy(values(10, 10), gap_at=15)
     got = read(small_tier, startingOffsets=f'{{"0": {start}}}', endingOffsets=f'{{"0": {end}}}')
     assert got == [row for row in expected(start, end) if row[0] != 15]
+
+
+@pytest.mark.parametrize("form", ["compressed", "encrypted", "compressed and encrypted"])
+def test_any_stored_form_is_read_by_a_job_with_the_file_of_keys(tmp_path: Path, form: str) -> None:
+    (tmp_path / "tier").mkdir()
+    keys = tmp_path / "encryptionKeys"
+    keys.write_text(f"k1: {'A' * 43}=" if "encrypted" in form else "")
+    small = SmallTier(
+        tmp_path / "tier",
+        compress="compressed" in form,
+        keys=KeyRing.parse(keys.read_text()),
+        with_indexes=True,
+    )
+    # Two segments of about three pieces each, so that a part of a segment is a part of its frames.
+    rows = [(n, b"value %d, " % n * 500) for n in range(300)]
+    for first in (0, 150):
+        small.copy([value for _, value in rows[first : first + 150]])
+    # The tier as a job opens it, from its options.
+    options = {"topic": "t", "path": str(small.path), "encryptionKeysLocation": str(keys)}
+    small.tier = open_tier(pickle.loads(pickle.dumps(parse(options).storage)))
+    assert read(small) == rows
+    part = read(small, startingOffsets='{"0": 140}', endingOffsets='{"0": 260}')
+    assert part == rows[140:260]
+    if small.keys.active_id:
+        small.tier = open_tier(FilesystemConfig(small.path))
+        with pytest.raises(EncryptionKeyMissing, match="'k1'"):
+            read(small)
 
 
 class TestPartsOfSegments:

@@ -12,19 +12,24 @@ from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import HEADER_BYTES, iter_headers, set_max_timestamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import UnpackLimits
+from tidemark.tier.maintenance.rewrap import rewrap
 from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
+from tidemark.tier.segments.frames import Frames
 from tidemark.tier.segments.integrity import PIECE_BYTES, ObjectDamaged
 from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
 from tidemark.tier.stores.config import FilesystemConfig
+from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
 from tidemark_broker.log import unpack_limits
+from tidemark_broker.remote_log.chunk_files import ChunkFiles, ChunkKey
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffset
 
 FIRST, BATCHES, RECORDS = 1000, 20, 5
 VALUE = bytes(15_000)
+KEYS = KeyRing.parse(f"k1: {'A' * 43}=")
 ABORTED = (
     AbortedTxn(7, FIRST + 2, FIRST + 9, FIRST + 5),
     AbortedTxn(8, FIRST + 5, FIRST + 900, FIRST + 901),
@@ -36,10 +41,11 @@ class CountingStorage(RemoteStorageManager):
 
     reads: list[tuple[int, int]]
 
-    def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
-        data = super().fetch(entry, start, end_exclusive)
-        self.reads.append((start // PIECE_BYTES, -(-len(data) // PIECE_BYTES)))
-        return data
+    def fetch_stored(
+        self, entry: SegmentEntry, start: int, end: int, frames: Frames | None
+    ) -> bytes:
+        self.reads.append((start // PIECE_BYTES, -(-(end - start) // PIECE_BYTES)))
+        return super().fetch_stored(entry, start, end, frames)
 
 
 @dataclass
@@ -48,6 +54,8 @@ class CopiedSegment:
     batch is in the index."""
 
     folder: Path
+    compress: bool = False
+    keys: KeyRing = NO_KEYS
     entry: SegmentEntry = field(init=False)
     positions: Sequence[int] = field(init=False)
     tier: Tier = field(init=False)
@@ -64,7 +72,7 @@ class CopiedSegment:
             index.append(header.last_offset, position)
         (self.folder / "log").write_bytes(log)
         (self.folder / "tier").mkdir()
-        self.tier = open_tier(FilesystemConfig(self.folder / "tier"))
+        self.tier = open_tier(FilesystemConfig(self.folder / "tier", key_ring=self.keys))
         entry = new_segment(
             topic="t",
             topic_id=uuid.UUID(int=1),
@@ -88,10 +96,10 @@ class CopiedSegment:
             producer_snapshot=b"",
             aborted=AbortedRanges(ABORTED),
         )
-        data = SegmentData(self.folder / "log", len(log), aux)
+        data = SegmentData(self.folder / "log", len(log), aux, compress=self.compress)
         copied = self.tier.segments.copy_segment(entry, data)
         self.entry = replace(entry, custom_metadata=copied.custom_metadata, digests=copied.digests)
-        storage = CountingStorage(self.tier.segments._buckets)
+        storage = CountingStorage(self.tier.segments.stores, self.keys)
         storage.reads = self.reads
         self.tier = replace(self.tier, segments=storage)
         self.caches = Caches(RemoteSettings(chunk_bytes=1))
@@ -138,7 +146,15 @@ def segment(tmp_path: Path) -> CopiedSegment:
     return CopiedSegment(tmp_path)
 
 
-def test_adjacent_chunks_are_read_in_one_request(segment: CopiedSegment) -> None:
+@pytest.fixture(params=["as it is", "compressed", "encrypted", "compressed and encrypted"])
+def any_segment(request: pytest.FixtureRequest, tmp_path: Path) -> CopiedSegment:
+    """Segment in each form of storage."""
+    keys = KEYS if "encrypted" in request.param else NO_KEYS
+    return CopiedSegment(tmp_path, compress="compressed" in request.param, keys=keys)
+
+
+def test_adjacent_chunks_are_read_in_one_request(any_segment: CopiedSegment) -> None:
+    segment = any_segment
     size = segment.entry.size_bytes
     assert segment.read(FIRST, size) == list(range(FIRST, FIRST + 100, RECORDS))
     assert segment.reads == [(0, 6)]
@@ -163,7 +179,8 @@ def test_aborted_transactions_are_returned_for_the_records_read(
     assert [item.producer_id for item in reader.aborted(start, end)] == found
 
 
-def test_only_missing_chunks_are_requested(segment: CopiedSegment) -> None:
+def test_only_missing_chunks_are_requested(any_segment: CopiedSegment) -> None:
+    segment = any_segment
     # A batch in the middle: its chunks are cached and split the missing ones into two ranges.
     middle = FIRST + (2 * PIECE_BYTES // (segment.entry.size_bytes // BATCHES) + 1) * RECORDS
     segment.read(middle, 1)
@@ -280,3 +297,75 @@ def test_unreadable_records_of_a_client_are_not_damage(segment: CopiedSegment) -
     reader = SegmentReader(segment.tier, segment.caches, segment.entry)
     found = reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST + 1, unpack_limits())
     assert found == RemoteOffset(FIRST + 1, FIRST + BATCHES * RECORDS, 3)
+
+
+# ------------------------------------------------------------ the cache on disk
+
+
+def caches_on_disk(segment: CopiedSegment) -> Caches:
+    """Return caches that hold nothing in memory, with files below them."""
+    files = ChunkFiles(
+        segment.folder / "chunks",
+        limit_bytes=10**8,
+        chunk_bytes=PIECE_BYTES,
+        count=lambda _, __: None,
+    )
+    files.load()
+    settings = RemoteSettings(chunk_bytes=1, chunk_cache_bytes=1, index_cache_bytes=1)
+    return Caches(settings, files)
+
+
+def test_files_have_what_the_store_has(any_segment: CopiedSegment) -> None:
+    segment, size = any_segment, any_segment.entry.size_bytes
+    segment.caches = caches_on_disk(segment)
+    expected = segment.read(FIRST, size)
+    segment.reads.clear()
+    # Even without the objects, every read is served from the files.
+    for path in (segment.folder / "tier" / "data").rglob("*.*"):
+        path.unlink()
+    assert segment.read(FIRST, size) == expected
+    assert segment.read(FIRST + 50, 1) == [FIRST + 50]
+    assert segment.reads == []
+    # A log that is compressed and encrypted takes little space, and is not readable there.
+    kept = [path.read_bytes() for path in (segment.folder / "chunks").rglob("*.*")]
+    assert (sum(map(len, kept)) < size / 2) is segment.compress
+    is_plain = not segment.compress and segment.keys is NO_KEYS
+    assert any(VALUE[:1000] in data for data in kept) is is_plain
+
+
+def test_damaged_file_of_a_chunk_is_read_from_the_store(any_segment: CopiedSegment) -> None:
+    """A file with a valid checksum, and other bytes than the store's, has no bad effect."""
+    segment = any_segment
+    segment.caches = caches_on_disk(segment)
+    expected = segment.read(FIRST, segment.entry.size_bytes)
+    files = segment.caches.files
+    assert files is not None
+    key = ChunkKey(segment.entry.segment_id, 0)
+    stored = files.get(key)
+    assert stored is not None
+    files.forget({segment.entry.segment_id})
+    files.put(key, bytes([stored[0] ^ 1]) + stored[1:])
+    with pytest.raises(ObjectDamaged):
+        segment.read(FIRST, segment.entry.size_bytes)
+    # The fetcher's second attempt starts without the files.
+    segment.caches.forget(segment.entry.segment_id)
+    assert segment.read(FIRST, segment.entry.size_bytes) == expected
+
+
+def test_file_of_a_rotated_key_is_replaced(tmp_path: Path) -> None:
+    """The store has the new header, and the broker has only the new key."""
+    segment = CopiedSegment(tmp_path, keys=KEYS)
+    segment.caches = caches_on_disk(segment)
+    expected = segment.read(FIRST, 1)
+    new = KeyRing.parse(f"k2: {'B' * 42}A=")
+    both = replace(
+        segment.tier,
+        segments=RemoteStorageManager(segment.tier.segments.stores, KeyRing(new.keys + KEYS.keys)),
+    )
+    assert rewrap(both).rewrapped == 1
+    storage = CountingStorage(segment.tier.segments.stores, new)
+    storage.reads = segment.reads
+    segment.tier = replace(segment.tier, segments=storage)
+    segment.reads.clear()
+    assert segment.read(FIRST, 1) == expected
+    assert segment.reads == []

@@ -3,8 +3,11 @@
 The API server would silently drop an unknown kind or field.
 """
 
+import json
+
 import pytest
 
+from tests.helm import CHART
 from tidemark.tier.stores.config import KINDS, RemoteStorage
 from tidemark.tier.stores.s3_config import S3Config
 from tidemark_operator.resources import cluster
@@ -23,8 +26,21 @@ def _kinds(*path: str) -> dict[str, set[str]]:
 def test_a_manifest_has_the_fields_of_each_kind(kind: type[RemoteStorage]) -> None:
     secret = {"credentialsSecretRef"} if kind.credential_names else set()
     secret |= {"caSecretRef"} if kind is S3Config else set()
+    secret |= {"encryptionKeysSecretRef"}
     names = {*kind.location_names, *kind.setting_names, *kind.instruction_names, *secret}
     assert _kinds("spec", "remoteStorage")[kind.kind] == names
+
+
+def test_the_chart_admits_the_fields_of_a_manifest() -> None:
+    """Its schema refuses unknown fields. It has no directory, which pods would have to mount."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    spec = schema["properties"]["cluster"]["properties"]["spec"]
+    kinds = spec["properties"]["remoteStorage"]["properties"]
+    admitted = {kind: set(section["properties"]) for kind, section in kinds.items()}
+    manifest = _kinds("spec", "remoteStorage")
+    assert admitted == {kind: names for kind, names in manifest.items() if kind != "filesystem"}
+    # Without a Secret, pods use their own identity.
+    assert not any("credentialsSecretRef" in section["required"] for section in kinds.values())
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -19,6 +19,10 @@ FIELDS = {
     "Cluster": {
         *(f"remoteStorage.{kind}.credentialsSecretRef" for kind in ("s3", "gcs", "azure")),
         "remoteStorage.s3.caSecretRef",
+        *(
+            f"remoteStorage.{kind}.encryptionKeysSecretRef"
+            for kind in ("s3", "gcs", "azure", "filesystem")
+        ),
         "engine.kafka.tls.caSecretRef",
         "engine.kafka.tls.certificateSecretRef",
         "engine.kafka.sasl.credentialsSecretRef",

@@ -216,12 +216,13 @@ class TestBuckets:
 
 def test_custom_metadata_is_compact_and_names_the_bucket() -> None:
     custom = encode_custom_metadata(
-        "a-bucket-with-a-name-of-63-characters-which-is-the-longest-one", 2**40
+        "a-bucket-with-a-name-of-63-characters-which-is-the-longest-one", 2**40, 2**40
     )
-    assert decode_custom_metadata(custom)[1] == 2**40
+    assert decode_custom_metadata(custom).size_bytes == 2**40
     # KIP-917 limits custom metadata to 128 bytes by default.
     assert len(custom) <= 128
-    assert decode_custom_metadata(encode_custom_metadata("", 7)) == ("", 7)
+    assert decode_custom_metadata(encode_custom_metadata("", 7)) == ("", 7, None)
+    assert decode_custom_metadata(encode_custom_metadata("b", 7, 5)) == ("b", 7, 5)
     for foreign in (b"", b"\xff", b"[]", b"{}", b'{"n":"x"}', b'{"n":Infinity}'):
         with pytest.raises(StoreUnavailable, match="another storage manager"):
             decode_custom_metadata(foreign)

@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ from tidemark.tier.metadata.layout import head_key, page_key, page_name
 from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
-from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager
+from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
+from tidemark.tier.stores.key_ring import KeyRing
 from tidemark.tier.stores.objects import NO_BUCKET, StoreUnavailable, UnfinishedUpload
 
 NOW_MS = 1_000_000_000
@@ -158,6 +161,24 @@ def test_an_unreadable_head_keeps_every_object(place: Any, memory: Any) -> None:
     assert report.passed_over == 2  # the folders of data and of pages
     assert "is no manifest" in report.troubles[0]
     assert data_keys(memory) == sorted(kept)
+
+
+def test_an_orphan_of_a_missing_encryption_key_is_kept_and_reported(
+    place: Any, memory: Any, tmp_path: Path
+) -> None:
+    """Nothing of its partition is removed, because the object may prove that the head is old."""
+    tier_on(memory).manifests.create(place.head())
+    (tmp_path / "log").write_bytes(b"records")
+    aux = Aux(offset_index=b"", time_index=b"", leader_epochs=b"", producer_snapshot=b"")
+    ring = KeyRing.parse(f"k1: {'A' * 43}=")
+    entry = place.segment(0, 9, size_bytes=7)
+    RemoteStorageManager({"": memory}, ring).copy_segment(
+        entry, SegmentData(tmp_path / "log", 7, aux)
+    )
+    report = sweep(memory)
+    assert report.removed.count == 0
+    assert "'k1'" in report.troubles[0]
+    assert data_keys(memory) == [entry.aux_key, entry.log_key]
 
 
 def test_a_missing_page_keeps_every_object(place: Any, memory: Any) -> None:

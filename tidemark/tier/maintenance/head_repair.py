@@ -42,6 +42,7 @@ from tidemark.tier.metadata.manifest import HeadWentBack, LoadedHead, PageCache,
 from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
 from tidemark.tier.metadata.transitions import reference_of
 from tidemark.tier.open import Tier
+from tidemark.tier.segments.remote_storage_manager import stored_log_bytes
 from tidemark.tier.segments.segment_origin import SegmentOrigin, origin_version, read_origin
 from tidemark.tiering import Tiering
 
@@ -120,7 +121,8 @@ def check_against_objects(tier: Tier, topic_id: uuid.UUID, partition: int) -> Lo
     unnamed = set(copies).difference(_named(head, pages))
     # Each copy records the head's version at its start. Only unnamed copies are of interest.
     began = {
-        key: origin_version([tier.segments.stores[copies[key][0]]], key) or 0 for key in unnamed
+        key: origin_version([tier.segments.stores[copies[key][0]]], tier.segments.keys, key) or 0
+        for key in unnamed
     }
     newest = max(began, key=lambda key: (began[key], key), default="")
     # Unnamed copies of this version or an earlier one are leftovers of failed attempts.
@@ -342,8 +344,10 @@ class _StoredObjects:
         """Read an origin once: each page that is missing looks at all segments before it."""
         if key not in self._origins:
             bucket, log_bytes = self._copies[key]
-            store = self._tier.segments.stores[bucket]
-            self._origins[key] = read_origin(store, bucket, key, log_bytes)
+            segments = self._tier.segments
+            self._origins[key] = read_origin(
+                segments.stores[bucket], segments.keys, bucket, key, log_bytes
+            )
         return self._origins[key]
 
     def later_copies(self, head: Head) -> list[SegmentEntry]:
@@ -385,7 +389,7 @@ class _StoredObjects:
         try:
             for entry in queries.live_segments(head, self.pages):
                 _, log_bytes = self._copies.get(entry.key, ("", -1))
-                if log_bytes != entry.size_bytes:
+                if log_bytes != stored_log_bytes(entry):
                     what = "is missing" if log_bytes < 0 else f"has {log_bytes} bytes"
                     raise Irreparable(
                         f"{entry.log_key} with the offsets {entry.from_offset} to "

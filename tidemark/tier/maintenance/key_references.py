@@ -34,6 +34,7 @@ from tidemark.tier.metadata.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.metadata.queries import Pages
 from tidemark.tier.open import Tier
 from tidemark.tier.segments.segment_origin import origin_version
+from tidemark.tier.stores.key_ring import EncryptionKeyMissing
 
 _HEAD_READS = 3
 
@@ -153,10 +154,16 @@ class ReferenceClassifier:
         ``head``: the head as read. ``unnamed``: segments in the store that it does not name.
         """
         # A segment that was copied under a later head proves that this head is old.
-        began = {
-            name: origin_version(self._tier.segments.stores.values(), name)
-            for name in {place.name for place in unnamed}
-        }
+        segments = self._tier.segments
+        names = frozenset(place.name for place in unnamed)
+        try:
+            began = {
+                name: origin_version(segments.stores.values(), segments.keys, name)
+                for name in names
+            }
+        except EncryptionKeyMissing as error:
+            # Nothing is known about the partition without the key. The others are still swept.
+            return names, [str(error)]
         newest = max(began, key=lambda name: began[name] or 0, default="")
         version = began.get(newest) or 0
         if version > head.version:

@@ -1,11 +1,14 @@
 """Auxiliary object of a copied segment: indexes, snapshots and digests, packed into one object.
 
 Two objects per segment keep the cost of an upload low (stores charge by request). Layout, big
-endian: magic ``TMAX``, version u16 (2; 1 has no piece digests), number of sections u16; per section
-kind u16, reserved u16, length u32, CRC-32C u32; then the sections in that order. A reader checks
-every CRC and skips unknown kinds.
+endian: magic ``TMAX``, version u16 (2; 1 has no piece digests, 3 has frames), number of sections
+u16; per section kind u16, reserved u16, length u32, CRC-32C u32; then the sections in that order. A
+reader checks every CRC and skips unknown kinds.
 
-Piece digests are those of the segment's log, 32 bytes for each 256 KiB of it (``integrity``).
+Piece digests are those of the segment's log, 32 bytes for each 256 KiB of it (``integrity``). The
+table of frames is in segments that are compressed or encrypted (``frames``). A reader without it
+would take frames for records, so the version is 3 then. The object of an encrypted segment is
+encrypted as a whole (``sealing``).
 
 The aborted ranges are complete for the segment: every aborted transaction that overlaps it, and the
 first offset of one that is still open at its end. A reader therefore needs no other segment.
@@ -13,19 +16,23 @@ first offset of one that is still open at its end. A reader therefore needs no o
 
 import json
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import google_crc32c
 
 from tidemark.logfiles.transaction_index import AbortedTxn
+from tidemark.tier.segments.frames import Frames
 from tidemark.tier.segments.integrity import ObjectDamaged, split_pieces
+from tidemark.tier.segments.sealing import OpenedAux
 
 _MAGIC = b"TMAX"
-_VERSION = 2
+_VERSION = 3
+#: Version without frames. Versions of Tidemark that know no frames read it, too.
+_PLAIN_VERSION = 2
 _HEADER = struct.Struct(">4sHH")
 _SECTION = struct.Struct(">HHII")
 _OFFSET_INDEX, _TIME_INDEX, _LEADER_EPOCHS, _PRODUCER_SNAPSHOT, _ABORTED = 1, 2, 3, 4, 5
-_PIECES, _ORIGIN = 6, 7
+_PIECES, _ORIGIN, _FRAMES = 6, 7, 8
 _ABORTED_KEYS = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
 
 
@@ -53,6 +60,7 @@ class Aux:
     ``producer_snapshot``: the state at the segment's end. ``pieces``: digests of the log's pieces
     in order, empty if unknown. ``origin``: the manifest's entry of the copy and the head's version
     at that time (``segment_origin``), empty if an older version of Tidemark copied the segment.
+    ``frames``: table of the stored log's frames, None if the log is stored byte for byte.
     """
 
     offset_index: bytes
@@ -62,6 +70,7 @@ class Aux:
     aborted: AbortedRanges = AbortedRanges()
     pieces: tuple[bytes, ...] = ()
     origin: bytes = b""
+    frames: Frames | None = None
 
 
 def pack(aux: Aux) -> bytes:
@@ -74,9 +83,11 @@ def pack(aux: Aux) -> bytes:
         (_ABORTED, _encode_aborted(aux.aborted)),
         (_PIECES, b"".join(aux.pieces)),
         *(((_ORIGIN, aux.origin),) if aux.origin else ()),
+        *(((_FRAMES, aux.frames.encode()),) if aux.frames is not None else ()),
     )
     table = (_SECTION.pack(kind, 0, len(data), _crc(data)) for kind, data in sections)
-    header = _HEADER.pack(_MAGIC, _VERSION, len(sections))
+    version = _PLAIN_VERSION if aux.frames is None else _VERSION
+    header = _HEADER.pack(_MAGIC, version, len(sections))
     return b"".join((header, *table, *(data for _, data in sections)))
 
 
@@ -93,9 +104,18 @@ def unpack(data: bytes, where: str) -> Aux:
             aborted=_decode_aborted(sections[_ABORTED]),
             pieces=split_pieces(sections[_PIECES]) if version > 1 else (),
             origin=sections.get(_ORIGIN, b""),
+            frames=Frames.parse(sections[_FRAMES]) if version > 2 else None,
         )
     except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise AuxCorrupt(f"{where} is damaged or of another format ({error!r})") from error
+
+
+def unpack_opened(opened: OpenedAux, where: str) -> Aux:
+    """Return the content of an auxiliary object that was decrypted. Raises AuxCorrupt."""
+    aux = unpack(opened.packed, where)
+    if aux.frames is None or opened.key is None:
+        return aux
+    return replace(aux, frames=replace(aux.frames, key=opened.key))
 
 
 def _sections(data: bytes) -> tuple[int, dict[int, bytes]]:

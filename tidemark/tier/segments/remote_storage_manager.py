@@ -3,8 +3,12 @@
 Each segment has two objects, ``.log`` and ``.aux``. Copying is repeatable and overwrites; deleting
 a missing segment succeeds; a copy is readable when ``copy_segment`` returns.
 
+A log that compresses well, and every log of a store with encryption keys, is stored as ``frames``.
+The sizes of entries, positions and digests are those of the log itself.
+
 KIP-917: ``copy_segment`` returns custom metadata that is opaque to all other components, here
-compact JSON: ``{"b": bucket, "n": stored bytes, indexes included}`` (no ``b`` for a directory).
+compact JSON: ``{"b": bucket, "n": stored bytes, indexes included, "l": stored bytes of the log}``
+(no ``b`` for a directory, no ``l`` without frames).
 With several buckets a hash of the segment id selects one. The custom metadata decides where a
 segment is stored, whatever the configuration is later. A copy that was never finished has none, so
 its objects are deleted in every configured bucket. The caller checks the size of the metadata.
@@ -18,12 +22,22 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tidemark.reasons import Reason
 from tidemark.tier.metadata.layout import topic_data_prefix
 from tidemark.tier.metadata.segment import Digests, SegmentEntry
-from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt, pack, unpack
-from tidemark.tier.segments.integrity import LogDigest, damaged, digest_of, log_digest
+from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt, pack, unpack_opened
+from tidemark.tier.segments.frames import Frames, FrameWriter, is_compressible
+from tidemark.tier.segments.integrity import (
+    PIECE_BYTES,
+    LogDigest,
+    damaged,
+    digest_of,
+    log_digest,
+)
+from tidemark.tier.segments.sealing import DataKey, open_aux, seal_aux
+from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
 from tidemark.tier.stores.objects import (
     NO_BUCKET,
     DeletesRefused,
@@ -38,11 +52,15 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentData:
-    """Segment to copy: a closed, fsynced log file of ``size_bytes``, and its auxiliary data."""
+    """Segment to copy: a closed, fsynced log file of ``size_bytes``, and its auxiliary data.
+
+    ``compress``: compress the log if its first piece becomes notably smaller.
+    """
 
     log: Path
     size_bytes: int
     aux: Aux
+    compress: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +74,16 @@ class Copied:
 class RemoteStorageManager:
     """Storage manager over one store per bucket, in the configured order. Calls block.
 
-    Raises ObjectNotFound if a segment's object is missing, StoreUnavailable, ObjectDamaged.
+    Raises ObjectNotFound if a segment's object is missing, StoreUnavailable (EncryptionKeyMissing
+    if the key of an encrypted segment is), ObjectDamaged.
     """
 
-    def __init__(self, buckets: Mapping[str, ObjectStore]) -> None:
+    def __init__(self, buckets: Mapping[str, ObjectStore], keys: KeyRing = NO_KEYS) -> None:
+        """Use these stores. ``keys`` encrypt new segments; without keys they are in the clear."""
         if not buckets:
             raise ValueError("a storage manager needs at least one bucket")
         self._buckets = dict(buckets)
+        self.keys = keys
         self._names = tuple(buckets)
 
     @property
@@ -81,20 +102,68 @@ class RemoteStorageManager:
         bucket = self._choose(entry)
         store = self._buckets[bucket]
         digest = LogDigest()
+        key = DataKey.create(entry.key) if self.keys.active_id else None
         with data.log.open("rb", buffering=0) as log:
-            store.put_stream(entry.log_key, _parts(log.fileno(), data.size_bytes, digest))
+            parts = _parts(log.fileno(), data.size_bytes, digest)
+            # The first piece decides about all of them, so that the parts are read only once.
+            compress = data.compress and is_compressible(_first_piece(log.fileno(), data))
+            frames = FrameWriter(key, is_compressed=compress) if compress or key else None
+            store.put_stream(entry.log_key, parts if frames is None else frames.encode(parts))
         pieces = digest.finish()
-        aux = pack(replace(data.aux, pieces=pieces))
+        table = None if frames is None else frames.finish()
+        aux = pack(replace(data.aux, pieces=pieces, frames=table))
+        stored = aux if key is None else seal_aux(aux, key, self.keys)
         # The auxiliary object is last: a copy with both objects is complete.
-        store.put(entry.aux_key, aux)
-        custom = encode_custom_metadata(bucket, data.size_bytes + len(aux))
+        store.put(entry.aux_key, stored)
+        log_bytes = data.size_bytes if table is None else table.stored_bytes
+        custom = encode_custom_metadata(
+            bucket, log_bytes + len(stored), None if table is None else log_bytes
+        )
+        # The digests are those of the content, so a rotation leaves them valid.
         return Copied(custom, Digests(log_digest(pieces), digest_of(aux)))
 
-    def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
-        """Return bytes of the segment's log from position ``start``, cut off at its end."""
+    def fetch(
+        self, entry: SegmentEntry, start: int, end_exclusive: int, frames: Frames | None = None
+    ) -> bytes:
+        """Return bytes of the segment's log from position ``start``, cut off at its end.
+
+        ``frames``: of the segment's auxiliary object, which is read if they are needed and not
+        given.
+        """
         # The manifest's size bounds the read, whatever the object's size is.
         end = min(end_exclusive, entry.size_bytes)
-        return self._where(entry).get_range(entry.log_key, start, end) if start < end else b""
+        if start >= end:
+            return b""
+        if frames is None and _has_frames(entry):
+            frames = self.fetch_aux(entry).frames
+        stored = self.fetch_stored(entry, start, end, frames)
+        return self.decode(entry, stored, start, end, frames)
+
+    def fetch_stored(
+        self, entry: SegmentEntry, start: int, end: int, frames: Frames | None
+    ) -> bytes:
+        """Return the stored form of the bytes ``start`` to ``end`` of the segment's log.
+
+        These are the bytes themselves, or all frames with any of them.
+        """
+        if frames is not None:
+            start, end = frames.stored_range(start, end)
+        return self._where(entry).get_range(entry.log_key, start, end)
+
+    def decode(
+        self, entry: SegmentEntry, stored: bytes, start: int, end: int, frames: Frames | None
+    ) -> bytes:
+        """Return the bytes ``start`` to ``end`` of a log from what :meth:`fetch_stored` returned.
+
+        Raises ObjectDamaged if a frame differs from the stored one. Without frames, ``stored`` is
+        returned, which may be shorter.
+        """
+        if frames is None:
+            return stored
+        try:
+            return frames.decode(stored, start, end, entry.size_bytes)
+        except ValueError as error:
+            raise damaged(entry, entry.log_key, self.describe(entry), str(error)) from error
 
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
         """Return a segment's indexes, snapshots and digests as they were copied.
@@ -113,14 +182,22 @@ class RemoteStorageManager:
 
     def parse_aux(self, entry: SegmentEntry, data: bytes) -> Aux:
         """Return the content of a segment's auxiliary object. Raises ObjectDamaged."""
-        # Entries of the manifest's first format have no digest.
-        if entry.digests is not None and digest_of(data) != entry.digests.aux:
-            what = "its SHA-256 is not the manifest's"
-            raise damaged(entry, entry.aux_key, self.describe(entry), what)
+        where = self.describe(entry)
         try:
-            return unpack(data, "it")
+            opened = open_aux(data, entry.key, self.keys)
+        except ValueError as error:
+            raise damaged(entry, entry.aux_key, where, str(error)) from error
+        # Entries of the manifest's first format have no digest.
+        if entry.digests is not None and digest_of(opened.packed) != entry.digests.aux:
+            raise damaged(entry, entry.aux_key, where, "its SHA-256 is not the manifest's")
+        try:
+            aux = unpack_opened(opened, "it")
         except AuxCorrupt as error:
-            raise damaged(entry, entry.aux_key, self.describe(entry), str(error)) from error
+            raise damaged(entry, entry.aux_key, where, str(error)) from error
+        if aux.frames is not None and not aux.frames.fits(entry.size_bytes):
+            what = f"its table has {len(aux.frames.crcs)} frames, not those of the log"
+            raise damaged(entry, entry.aux_key, where, what)
+        return aux
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
         """Delete both objects of each segment; those of an unfinished copy in every bucket.
@@ -172,7 +249,7 @@ class RemoteStorageManager:
         """
         if entry.custom_metadata is None:
             return self._choose(entry)
-        bucket, _ = decode_custom_metadata(entry.custom_metadata)
+        bucket = decode_custom_metadata(entry.custom_metadata).bucket
         # Reading another bucket instead would report the segment as missing.
         if bucket not in self._buckets:
             raise StoreUnavailable(
@@ -220,22 +297,44 @@ def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[byte
         position += len(part)
 
 
-def encode_custom_metadata(bucket: str, stored_bytes: int) -> bytes:
-    """Return compact JSON; a directory has no bucket."""
+def _first_piece(descriptor: int, data: SegmentData) -> bytes:
+    try:
+        return os.pread(descriptor, min(PIECE_BYTES, data.size_bytes), 0)
+    except OSError as error:
+        raise ValueError(f"the file to be copied cannot be read: {error}") from error
+
+
+class StoredSegment(NamedTuple):
+    """Custom metadata of a segment.
+
+    ``bucket``: NO_BUCKET in a store without buckets. ``size_bytes``: of both objects.
+    ``log_bytes``: of the log's object, None if it is stored byte for byte.
+    """
+
+    bucket: str
+    size_bytes: int
+    log_bytes: int | None = None
+
+
+def encode_custom_metadata(bucket: str, stored_bytes: int, log_bytes: int | None = None) -> bytes:
+    """Return compact JSON of the fields of StoredSegment; a directory has no bucket."""
     fields: dict[str, str | int] = {"b": bucket} if bucket else {}
     fields["n"] = stored_bytes
+    if log_bytes is not None:
+        fields["l"] = log_bytes
     return json.dumps(fields, separators=(",", ":")).encode("utf-8")
 
 
-def decode_custom_metadata(data: bytes) -> tuple[str, int]:
-    """Return the bucket and the stored bytes from a segment's custom metadata (KIP-917).
+def decode_custom_metadata(data: bytes) -> StoredSegment:
+    """Return the content of a segment's custom metadata (KIP-917).
 
     Raises StoreUnavailable, not retriable, for metadata of another storage manager.
     """
-    # b: bucket, absent in a store without buckets. n: bytes of both objects.
+    # Another storage manager's metadata may be any bytes, so every failure means the same.
     try:
         fields = json.loads(data)
-        return str(fields.get("b", NO_BUCKET)), int(fields["n"])
+        log_bytes = int(fields["l"]) if "l" in fields else None
+        return StoredSegment(str(fields.get("b", NO_BUCKET)), int(fields["n"]), log_bytes)
     except (
         ValueError,
         KeyError,
@@ -250,3 +349,16 @@ def decode_custom_metadata(data: bytes) -> tuple[str, int]:
             reason=Reason.FOREIGN_CUSTOM_METADATA,
             retriable=False,
         ) from error
+
+
+def stored_log_bytes(entry: SegmentEntry) -> int:
+    """Return the size of a finished segment's log object. Raises StoreUnavailable."""
+    if entry.custom_metadata is None:
+        return entry.size_bytes
+    stored = decode_custom_metadata(entry.custom_metadata)
+    return entry.size_bytes if stored.log_bytes is None else stored.log_bytes
+
+
+def _has_frames(entry: SegmentEntry) -> bool:
+    custom = entry.custom_metadata
+    return custom is not None and decode_custom_metadata(custom).log_bytes is not None

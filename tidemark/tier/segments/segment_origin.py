@@ -16,9 +16,11 @@ from tidemark.ids import id_text, parse_id
 from tidemark.tier.metadata.codec import decode_entry, encode_entry
 from tidemark.tier.metadata.layout import AUX_SUFFIX
 from tidemark.tier.metadata.segment import Digests, SegmentEntry, SegmentState
-from tidemark.tier.segments.auxiliary import AuxCorrupt, unpack
+from tidemark.tier.segments.auxiliary import AuxCorrupt, unpack_opened
 from tidemark.tier.segments.integrity import digest_of, log_digest
 from tidemark.tier.segments.remote_storage_manager import encode_custom_metadata
+from tidemark.tier.segments.sealing import open_aux
+from tidemark.tier.stores.key_ring import KeyRing
 from tidemark.tier.stores.objects import ObjectNotFound, ObjectStore, ObjectTooLarge
 
 
@@ -45,48 +47,52 @@ def encode_origin(
 
 
 def read_origin(
-    store: ObjectStore, bucket: str, key: str, log_bytes: int
+    store: ObjectStore, keys: KeyRing, bucket: str, key: str, log_bytes: int
 ) -> tuple[SegmentOrigin, SegmentEntry] | None:
     """Read a copy's origin (entry and head version at its start) from its auxiliary object.
 
-    ``key``: of the segment, without suffix. ``log_bytes``: size of its log as listed. Returns the
-    origin, and the entry that a manifest would have for the finished copy. None if the copy is not
-    complete, or if the version of Tidemark that made it recorded no origin. Blocks. Raises
-    StoreUnavailable.
+    ``keys``: to decrypt it. ``key``: of the segment, without suffix. ``log_bytes``: size of its log
+    as listed. Returns the origin, and the entry that a manifest would have for the finished copy.
+    None if the copy is not complete, or if the version of Tidemark that made it recorded no origin.
+    Blocks. Raises StoreUnavailable, also if an encryption key is missing.
     """
     try:
         data = store.get(key + AUX_SUFFIX).data
-        aux = unpack(data, key)
+        opened = open_aux(data, key, keys)
+        aux = unpack_opened(opened, key)
         origin = _decode(aux.origin) if aux.origin else None
     except (ObjectNotFound, ObjectTooLarge, AuxCorrupt, ValueError, KeyError, TypeError):
         return None
     # The recorded entry must be of this object: a copied or cut object proves nothing.
-    if origin is None or origin.entry.key != key or origin.entry.size_bytes != log_bytes:
+    frames_bytes = None if aux.frames is None else aux.frames.stored_bytes
+    if origin is None or origin.entry.key != key:
+        return None
+    if log_bytes != (origin.entry.size_bytes if frames_bytes is None else frames_bytes):
         return None
     # The origin was written at the start of the copy, so the results of the copy are added.
     finished = replace(
         origin.entry,
         state=SegmentState.COPY_FINISHED,
-        custom_metadata=encode_custom_metadata(bucket, log_bytes + len(data)),
-        digests=Digests(log_digest(aux.pieces), digest_of(data)),
+        custom_metadata=encode_custom_metadata(bucket, log_bytes + len(data), frames_bytes),
+        digests=Digests(log_digest(aux.pieces), digest_of(opened.packed)),
     )
     return origin, finished
 
 
-def origin_version(stores: Iterable[ObjectStore], key: str) -> int | None:
+def origin_version(stores: Iterable[ObjectStore], keys: KeyRing, key: str) -> int | None:
     """Return the version of the head under which the copy of a segment started.
 
-    ``key``: of the segment, without suffix. 0 if its auxiliary object is missing or damaged,
-    because the segment is unreadable then. None if the object records no version. Blocks. Raises
-    StoreUnavailable.
+    ``keys``: to decrypt it. ``key``: of the segment, without suffix. 0 if its auxiliary object is
+    missing or damaged, because the segment is unreadable then. None if the object records no
+    version. Blocks. Raises StoreUnavailable, also if an encryption key is missing.
     """
     # The bucket of an unnamed segment is not known, so each one is tried.
     for store in stores:
         try:
-            aux = unpack(store.get(key + AUX_SUFFIX).data, key)
+            aux = unpack_opened(open_aux(store.get(key + AUX_SUFFIX).data, key, keys), key)
         except ObjectNotFound:
             continue
-        except (ObjectTooLarge, AuxCorrupt):
+        except (ObjectTooLarge, AuxCorrupt, ValueError):
             return 0
         try:
             return _decode(aux.origin).head_version if aux.origin else None

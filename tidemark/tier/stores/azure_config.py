@@ -16,6 +16,7 @@ from tidemark.tier.stores.config_fields import (
     required_text,
 )
 from tidemark.tier.stores.endpoint import S3Endpoint, parse_endpoint, require_own_identity_host
+from tidemark.tier.stores.key_ring import EncryptableStorage
 
 #: Hosts that may receive a token of the machine's own identity: Azure's clouds.
 _OWN_HOSTS = (
@@ -32,7 +33,7 @@ _VARIABLES = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AzureConfig:
+class AzureConfig(EncryptableStorage):
     """Containers of a storage account as remote store.
 
     ``endpoint`` empty: the account in Azure's public cloud. ``containers``: the first one has all

@@ -15,6 +15,9 @@ The configuration is written in several places, always with the same names:
 * in the options of a Spark job, in one flat map. The option ``storage`` names the kind; a directory
   and an S3 endpoint need none.
 
+Each kind also takes the keys that encrypt segments (``key_ring``): in a manifest the name of their
+Secret, in the JSON the text ``encryptionKeys``, in options the file ``encryptionKeysLocation``.
+
 A kind has its names (``location_names``, ``credential_names``, ``setting_names`` for how requests
 are made, ``instruction_names`` for further fields of a manifest, and the option by which a job
 selects it), ``parse``, ``from_options``, ``endpoints``, ``fields`` and ``moved``. This module opens
@@ -23,25 +26,27 @@ and checks stores.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self, assert_never, get_args
 
+from tidemark.error_text import error_text
 from tidemark.tier.stores.azure import azure_store
 from tidemark.tier.stores.azure_config import AzureConfig
 from tidemark.tier.stores.bucket import BucketStore
-from tidemark.tier.stores.config_fields import InvalidConfig, required_text
+from tidemark.tier.stores.config_fields import InvalidConfig, optional_text, required_text
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark.tier.stores.endpoint import S3Endpoint
 from tidemark.tier.stores.gcs import gcs_store
 from tidemark.tier.stores.gcs_config import GcsConfig
+from tidemark.tier.stores.key_ring import KEYS_NAME, KEYS_OPTION, EncryptableStorage, KeyRing
 from tidemark.tier.stores.objects import NO_BUCKET, ObjectStore
 from tidemark.tier.stores.s3 import S3Store, ensure_buckets
 from tidemark.tier.stores.s3_config import S3Config
 
 
 @dataclass(frozen=True, slots=True)
-class FilesystemConfig:
+class FilesystemConfig(EncryptableStorage):
     """Directory as remote store. ``path``: absolute, the same on every broker."""
 
     kind: ClassVar[str] = "filesystem"
@@ -93,7 +98,7 @@ OPTIONS = frozenset(
     name
     for kind in KINDS.values()
     for name in (*kind.location_names, *kind.credential_names, *kind.setting_names)
-) | {S3Config.ca_option, STORAGE}
+) | {S3Config.ca_option, KEYS_OPTION, STORAGE}
 
 
 #: Keys of a Secret with credentials that may be missing: of temporary ones only.
@@ -112,12 +117,14 @@ def from_json(text: str) -> RemoteStorage:
 def parse(sections: object) -> RemoteStorage:
     """Return the configuration in the object above. Raises InvalidConfig."""
     kind, fields = _section(sections)
-    return KINDS[kind].parse(fields)
+    ring = KeyRing.parse(optional_text(fields, kind, KEYS_NAME, ""))
+    return replace(KINDS[kind].parse(fields), key_ring=ring)
 
 
 def to_json(config: RemoteStorage) -> str:
     """Return the JSON above, secrets included."""
-    return json.dumps({config.kind: config.fields()})
+    keys = {KEYS_NAME: config.key_ring.to_text()} if config.key_ring.keys else {}
+    return json.dumps({config.kind: {**config.fields(), **keys}})
 
 
 def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> RemoteStorage:
@@ -140,9 +147,21 @@ def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> Re
     if len(chosen) != 1:
         choices = " or ".join(f"'{name}' ({what})" for name, what in _options())
         raise InvalidConfig(f"say where the tier is: either {choices}")
-    return chosen[0].from_options(
+    config = chosen[0].from_options(
         {name: value for name, value in given.items() if name in OPTIONS}, environment
     )
+    path = given.get(KEYS_OPTION, "")
+    return replace(config, key_ring=KeyRing.parse(_read_keys(path))) if path else config
+
+
+def _read_keys(path: str) -> str:
+    """Return the text of a file with encryption keys. Raises InvalidConfig."""
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, ValueError) as error:
+        raise InvalidConfig(
+            f"the encryption keys in {path} cannot be read: {error_text(error)}"
+        ) from error
 
 
 def must_be_named(kind: str) -> bool:

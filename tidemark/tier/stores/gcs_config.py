@@ -14,6 +14,7 @@ from tidemark.tier.stores.config_fields import (
     prefix_text,
 )
 from tidemark.tier.stores.endpoint import S3Endpoint, parse_endpoint, require_own_identity_host
+from tidemark.tier.stores.key_ring import EncryptableStorage
 
 _ENDPOINT = "https://storage.googleapis.com"
 #: Hosts that may receive a token of the machine's own identity.
@@ -26,7 +27,7 @@ _KEY_FIELDS = ("client_email", "private_key", "private_key_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GcsConfig:
+class GcsConfig(EncryptableStorage):
     """Buckets of Google Cloud Storage as remote store.
 
     ``endpoint`` empty: Google's own. ``buckets``: the first one has all metadata, segments are in

@@ -17,6 +17,7 @@ from tidemark.tier.stores.config_fields import (
     required_text,
 )
 from tidemark.tier.stores.endpoint import S3Endpoint, parse_endpoint
+from tidemark.tier.stores.key_ring import EncryptableStorage
 
 #: Region if none is configured: the first one of S3.
 REGION = "us-east-1"
@@ -47,7 +48,7 @@ class BucketAddress(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class S3Config:
+class S3Config(EncryptableStorage):
     """Buckets as remote store.
 
     ``endpoint`` empty: AWS in ``region``. ``buckets``: the first one has all metadata, segments are

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidemark.configuration.table import TOPIC
-from tidemark.configuration.topic_keys import COPY_PAUSED, MAX_LAG_BYTES, MAX_LAG_MS
+from tidemark.configuration.topic_keys import (
+    COPY_PAUSED,
+    MAX_LAG_BYTES,
+    MAX_LAG_MS,
+    REMOTE_COMPRESSION,
+)
 from tidemark.tiering import Tiering
 from tidemark_operator.controller.state.model import TopicInfo
 
@@ -24,7 +29,9 @@ LOCAL_RETENTION = ("local.retention.ms", "local.retention.bytes")
 #: KIP-73: ``partition:broker`` of throttled replicas.
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 #: Keys that only Tidemark's own brokers know.
-_NOT_KAFKAS = frozenset({"remote.log.disable.policy", MAX_LAG_MS, MAX_LAG_BYTES, COPY_PAUSED})
+_NOT_KAFKAS = frozenset(
+    {"remote.log.disable.policy", MAX_LAG_MS, MAX_LAG_BYTES, COPY_PAUSED, REMOTE_COMPRESSION}
+)
 _AS_TOTAL = "-2"
 
 

@@ -11,7 +11,12 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.configuration.table import TOPIC
-from tidemark.configuration.topic_keys import COPY_PAUSED, MAX_LAG_BYTES, MAX_LAG_MS
+from tidemark.configuration.topic_keys import (
+    COPY_PAUSED,
+    MAX_LAG_BYTES,
+    MAX_LAG_MS,
+    REMOTE_COMPRESSION,
+)
 from tidemark.ids import id_text
 from tidemark.kafka_client.values import NewTopic, RequestFailure, TopicView
 from tidemark.message_text import count, quoted
@@ -24,7 +29,7 @@ from tidemark_operator.engines.kafka.cluster import FoundTopic
 
 _SHOWN = 5
 #: Keys of a Topic's tiering that Apache Kafka does not have.
-_ONLY_OWN_BROKERS = (MAX_LAG_MS, MAX_LAG_BYTES, COPY_PAUSED)
+_ONLY_OWN_BROKERS = (MAX_LAG_MS, MAX_LAG_BYTES, COPY_PAUSED, REMOTE_COMPRESSION)
 #: Reasons of errors that a person has to fix; other errors are shown as they are.
 _REASONS = {
     ErrorCode.invalid_config: Reason.CONFIG_REFUSED,

@@ -1,0 +1,124 @@
+"""Compressed and encrypted segments of a broker: copies, reads, rotation, and a missing key."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.test_store_faults import all_is_well, copied_before
+from tests.integration.remote_log.test_tier_exits import until_reported
+from tests.integration.remote_log.tiered_cluster import TieredCluster
+from tests.integration.remote_log.tiered_host import TOPIC_ID, VALUE, TieredHost
+from tidemark.tier.maintenance.rewrap import rewrap
+from tidemark.tier.metadata import queries
+from tidemark.tier.segments.remote_storage_manager import stored_log_bytes
+from tidemark_broker.replication.remote import RemoteUnavailable
+
+OLD, NEW = (f"k{number}: {'A' * 41}{number}A=\n" for number in (1, 2))
+COMPRESSED = {"tidemark.remote.compression": "zstd"}
+
+
+def configure(host: TieredHost, keys: str) -> None:
+    """Give a host the encryption keys of this text. They reach it with the next states."""
+    ((kind, fields),) = host.store.items()
+    host.store = {kind: {**fields, "encryptionKeys": keys}}
+
+
+@pytest.mark.parametrize("store", ["directory", "minio"])
+async def test_records_are_read_back_from_compressed_and_encrypted_segments(
+    make_host: MakeHost, s3: dict[str, Any], store: str
+) -> None:
+    host = make_host()
+    if store == "minio":
+        host.store = {"s3": s3}
+    configure(host, OLD)
+    host.config |= COMPRESSED
+    await copied_before(host)
+    await all_is_well(host, 300)
+    tier = host.tier()
+    pages = tier.manifests.pages(TOPIC_ID, 0)
+    entries = list(queries.live_segments(host.head(), pages))
+    assert all(stored_log_bytes(entry) < 0.4 * entry.size_bytes for entry in entries)
+    for entry in entries:
+        stored = tier.store.get(entry.log_key).data
+        assert len(stored) == stored_log_bytes(entry)
+        assert VALUE[:20] not in stored
+
+
+async def test_segments_of_each_form_are_read_in_one_log(host: TieredHost) -> None:
+    """Neither setting applies to segments that are in the tier already."""
+    await copied_before(host)
+    host.config |= COMPRESSED
+    await host.apply()
+    await host.produce(100)
+    await host.copied()
+    configure(host, OLD)
+    await host.apply()
+    await host.produce(100)
+    await host.copied()
+    configure(host, NEW + OLD)
+    await host.apply()
+    await host.produce(100)
+    await all_is_well(host, 600)
+
+
+async def test_missing_key_is_reported_and_recovers_once_it_is_back(host: TieredHost) -> None:
+    configure(host, OLD)
+    await copied_before(host)
+    await host.upkeep.apply_retention()
+    end = host.partition.log.local_log_start_offset
+    # The administrator replaces the key, and drops the old one too early.
+    configure(host, NEW)
+    await host.apply()
+    await host.until(lambda: not host.remote.status().error)
+    with pytest.raises(RemoteUnavailable, match=r"'k1'.*nothing is lost"):
+        await host.read_tier(0, end)
+    await until_reported(host, "EncryptionKeyMissing", "'k1'", "Add the line")
+    # New segments have the new key, and copying continues.
+    await host.produce(300)
+    await host.copied()
+    # The remedy of the message.
+    configure(host, NEW + OLD)
+    await host.apply()
+    await host.until(lambda: not host.remote.status().error)
+    assert await host.read_tier(0, end) == list(range(4, end, 5))
+    await host.until(lambda: not host.summary.error_reason)
+    await all_is_well(host, 600)
+
+
+async def test_old_key_is_not_needed_after_a_rotation(host: TieredHost) -> None:
+    configure(host, OLD)
+    await copied_before(host)
+    await host.upkeep.apply_retention()
+    end = host.partition.log.local_log_start_offset
+    configure(host, NEW + OLD)
+    await host.apply()
+    report = rewrap(host.tier())
+    assert report.rewrapped == len(host.live())
+    configure(host, NEW)
+    await host.apply()
+    await host.until(lambda: not host.remote.status().error)
+    assert await host.read_tier(0, end) == list(range(4, end, 5))
+    await host.produce(300)
+    await all_is_well(host, 600)
+
+
+async def test_replica_without_a_local_log_starts_from_encrypted_segments(
+    cluster: TieredCluster,
+) -> None:
+    for host in cluster.hosts.values():
+        configure(host, OLD)
+        host.config |= COMPRESSED
+    await cluster.apply()
+    leader = cluster.hosts[1]
+    await leader.produce(300)
+    await leader.copied()
+    await leader.upkeep.apply_retention()
+    # Producer state and leader epochs at the end of the tier are in an encrypted object.
+    await cluster.start(3)
+    configure(cluster.hosts[3], OLD)
+    await cluster.apply(replicas=(1, 2, 3))
+    await cluster.until_in_sync(1, 2, 3)
+    replica = cluster.hosts[3].partition
+    assert replica.log.local_log_start_offset == leader.partition.log.local_log_start_offset > 0
+    assert replica.log.epochs.entries == leader.partition.log.epochs.entries

@@ -1,0 +1,52 @@
+"""``tidemark rewrap`` on a directory, as docs/how-to/compress-and-encrypt.md describes it."""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from tests.unit.tier.conftest import TierPartition
+from tidemark.tier.identity import ensure_identity
+from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
+from tidemark.tier.stores.directory import DirectoryStore
+from tidemark.tier.stores.key_ring import KeyRing
+from tidemark_cli.main import app
+
+OLD, NEW = (f"k{number}: {'A' * 41}{number}A=\n" for number in (1, 2))
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["rewrap", *arguments])
+    return result.exit_code, result.output
+
+
+def test_keys_are_replaced_and_counted(tmp_path: Path) -> None:
+    tier, keys, log = tmp_path / "tier", tmp_path / "encryptionKeys", tmp_path / "log"
+    tier.mkdir()
+    log.write_bytes(b"records")
+    store = DirectoryStore(tier)
+    ensure_identity(store, "c", "")
+    aux = Aux(offset_index=b"", time_index=b"", leader_epochs=b"", producer_snapshot=b"")
+    RemoteStorageManager({"": store}, KeyRing.parse(OLD)).copy_segment(
+        TierPartition().segment(0, 9, size_bytes=7), SegmentData(log, 7, aux)
+    )
+    code, output = run("--path", str(tier), "--dry-run")
+    assert (code, "1 segment: key k1\n" in output) == (0, True), output
+    # Without the old key nothing is changed, and the message names it.
+    keys.write_text(NEW)
+    code, output = run("--path", str(tier), "--encryption-keys", str(keys))
+    assert (code, "'k1'" in output) == (1, True), output
+    keys.write_text(NEW + OLD)
+    code, output = run("--path", str(tier), "--encryption-keys", str(keys))
+    assert code == 0, output
+    assert "1 segment rewrapped, 0 bytes of logs read or written\n" in output
+    assert "1 segment: key k2, active\n" in output
+
+
+def test_unusable_keys_are_refused(tmp_path: Path) -> None:
+    ensure_identity(DirectoryStore(tmp_path), "c", "")
+    code, output = run("--path", str(tmp_path))
+    assert (code, "name the file with the keys" in output) == (1, True), output
+    missing = str(tmp_path / "none")
+    code, output = run("--path", str(tmp_path), "--encryption-keys", missing)
+    assert (code, "cannot be read" in output) == (1, True), output

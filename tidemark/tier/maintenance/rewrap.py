@@ -1,0 +1,103 @@
+"""Rotation of the key-encryption key: encrypt the keys of all segments with the active one.
+
+Only auxiliary objects change, by compare-and-set, and of those only the header (``sealing``). Logs
+are neither read nor written. An object that is deleted meanwhile stays deleted. The work can be
+interrupted at any point and repeated. It needs no manifest, no broker and no lease.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tidemark.tier.metadata.layout import AUX_SUFFIX, DATA_PREFIX
+from tidemark.tier.open import Tier
+from tidemark.tier.segments.sealing import HEADER_BYTES, is_sealed, key_id_of, rewrapped
+from tidemark.tier.stores.config_fields import InvalidConfig
+from tidemark.tier.stores.key_ring import EncryptionKeyMissing, KeyRing
+from tidemark.tier.stores.objects import (
+    ObjectNotFound,
+    ObjectStore,
+    ObjectTooLarge,
+    PreconditionFailed,
+)
+
+#: Segments between two calls of ``progress``.
+_PROGRESS_SEGMENTS = 1000
+#: Failures that a report names one by one.
+NAMED_MAX = 100
+
+
+@dataclass(slots=True)
+class RewrapReport:
+    """Result of a rotation.
+
+    ``segments``: by the id of the key-encryption key that they have at the end, "" for segments
+    that are not encrypted. ``rewrapped`` of them got the active key. ``failures``: messages about
+    segments that could not be changed; ``failed`` counts them all.
+    """
+
+    segments: Counter[str] = field(default_factory=Counter)
+    rewrapped: int = 0
+    failures: list[str] = field(default_factory=list)
+    failed: int = 0
+
+    @property
+    def examined(self) -> int:
+        """Number of segments that were examined."""
+        return self.segments.total() + self.failed
+
+    def fail(self, text: str) -> None:
+        """Record a segment that could not be changed."""
+        self.failed += 1
+        if len(self.failures) < NAMED_MAX:
+            self.failures.append(text)
+
+
+def rewrap(
+    tier: Tier, *, dry_run: bool = False, progress: Callable[[RewrapReport], None] = lambda _: None
+) -> RewrapReport:
+    """Give every encrypted segment of the tier the active key-encryption key. Blocks.
+
+    ``dry_run``: only count the segments by their keys. ``progress`` receives the report from time
+    to time. Raises StoreUnavailable if the store fails; a missing key is a failure of its segments.
+    Raises InvalidConfig without an active key.
+    """
+    report, keys = RewrapReport(), tier.segments.keys
+    if not dry_run and not keys.active_id:
+        raise InvalidConfig("there is no active encryption key: name the file with the keys")
+    for store in tier.segments.stores.values():
+        for number, key in enumerate(_auxiliary_keys(store), 1):
+            _rewrap_one(store, key, keys, report, dry_run=dry_run)
+            if number % _PROGRESS_SEGMENTS == 0:
+                progress(report)
+    return report
+
+
+def _auxiliary_keys(store: ObjectStore) -> Iterator[str]:
+    return (info.key for info in store.list(DATA_PREFIX) if info.key.endswith(AUX_SUFFIX))
+
+
+def _rewrap_one(
+    store: ObjectStore, key: str, keys: KeyRing, report: RewrapReport, *, dry_run: bool
+) -> None:
+    """Examine one auxiliary object, change its header if necessary, and count it."""
+    try:
+        # The header shows whether there is anything to do, so usually little is read.
+        header = store.get_range(key, 0, HEADER_BYTES)
+        if not is_sealed(header):
+            report.segments[""] += 1
+            return
+        key_id = key_id_of(header)
+        if dry_run or key_id == keys.active_id:
+            report.segments[key_id] += 1
+            return
+        before = store.get(key)
+        after = rewrapped(before.data, key.removesuffix(AUX_SUFFIX), keys)
+        store.replace(key, after, before.version)
+        report.segments[keys.active_id] += 1
+        report.rewrapped += 1
+    # Deleted since the listing. Another rotation may have been faster, with the same result.
+    except (ObjectNotFound, PreconditionFailed):
+        return
+    except (EncryptionKeyMissing, ObjectTooLarge, ValueError) as error:
+        report.fail(f"{key}: {error}")

@@ -1,0 +1,133 @@
+"""Key-encryption keys of a remote store: they encrypt the keys of segments.
+
+The keys are a text, in a Secret or in a file. Each line has the id of a key, a colon, and 32 random
+bytes in base64. The key of the first line is *active*: it encrypts the keys of new segments. The
+others decrypt those of older segments. Empty lines and lines that start with ``#`` are skipped.
+"""
+
+import base64
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from tidemark.reasons import Reason
+from tidemark.tier.stores.config_fields import InvalidConfig
+from tidemark.tier.stores.objects import StoreUnavailable
+
+#: Field with the text, also the key of a Secret; option of a job with the file of the text.
+KEYS_NAME = "encryptionKeys"
+KEYS_OPTION = "encryptionKeysLocation"
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+#: Size of an encrypted key: nonce, key and tag of AES-256-GCM.
+WRAPPED_BYTES = NONCE_BYTES + KEY_BYTES + TAG_BYTES
+#: Limits of a ring. An id has a field of fixed size in each segment's auxiliary object.
+ID_BYTES_MAX = 64
+_KEYS_MAX = 100
+_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{ID_BYTES_MAX - 1}}}")
+
+
+class EncryptionKeyMissing(StoreUnavailable):
+    """No key of the ring has the id that a segment names."""
+
+    def __init__(self, key_id: str, what: str) -> None:
+        super().__init__(
+            f"{what} is encrypted with key {key_id!r}, which is not among the encryption keys of "
+            f"the remote storage. Add the line of {key_id!r} to them again; nothing is lost",
+            reason=Reason.ENCRYPTION_KEY_MISSING,
+            retriable=False,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """Keys by id, the active one first; none if segments are not encrypted."""
+
+    keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text of the keys. Raises InvalidConfig, without any key."""
+        keys: dict[str, bytes] = {}
+        for number, line in enumerate(text.splitlines(), 1):
+            content = line.strip()
+            if not content or content.startswith("#"):
+                continue
+            key_id, _, encoded = (part.strip() for part in content.partition(":"))
+            if not _ID.fullmatch(key_id):
+                raise _invalid(number, "an id of up to 64 letters, digits, dots and hyphens")
+            key = _decoded(encoded)
+            if key is None:
+                raise _invalid(number, f"a colon and {KEY_BYTES} bytes in base64 after the id")
+            if key_id in keys:
+                raise _invalid(number, f"another id than {key_id!r}, which is used above")
+            keys[key_id] = key
+        if len(keys) > _KEYS_MAX:
+            raise InvalidConfig(f"remoteStorage: {KEYS_NAME} has more than {_KEYS_MAX} keys")
+        return cls(tuple(keys.items()))
+
+    @property
+    def active_id(self) -> str:
+        """Id of the key that encrypts the keys of new segments, "" for none."""
+        return self.keys[0][0] if self.keys else ""
+
+    def to_text(self) -> str:
+        """Return the text that ``parse`` reads."""
+        return "".join(f"{key_id}: {base64.b64encode(key).decode()}\n" for key_id, key in self.keys)
+
+    def wrap(self, data_key: bytes, context: bytes) -> bytes:
+        """Encrypt a segment's key with the active key. ``context`` is needed to decrypt it."""
+        nonce = os.urandom(NONCE_BYTES)
+        sealed = self._cipher(self.active_id, "a new segment").encrypt(nonce, data_key, context)
+        return nonce + bytes(sealed)
+
+    def unwrap(self, key_id: str, wrapped: bytes, context: bytes, what: str) -> bytes:
+        """Decrypt a segment's key. ``what`` names the segment in errors.
+
+        Raises EncryptionKeyMissing, and ValueError if the encrypted key was changed.
+        """
+        cipher = self._cipher(key_id, what)
+        nonce, sealed = wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:]
+        try:
+            return bytes(cipher.decrypt(nonce, sealed, context))
+        except InvalidTag as error:
+            raise ValueError(
+                f"its key cannot be decrypted with key {key_id!r}: the object was changed, or the "
+                "key has other bytes than when the object was written"
+            ) from error
+
+    def _cipher(self, key_id: str, what: str) -> AESGCM:
+        key = dict(self.keys).get(key_id)
+        if key is None:
+            raise EncryptionKeyMissing(key_id, what)
+        return AESGCM(key)
+
+
+#: Ring of a store whose segments are not encrypted.
+NO_KEYS = KeyRing()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptableStorage:
+    """Base of the configurations of remote stores, with the keys that encrypt segments."""
+
+    key_ring: KeyRing = NO_KEYS
+
+
+def _decoded(encoded: str) -> bytes | None:
+    """Return the bytes of a key, None if the text is not a key in base64."""
+    try:
+        key = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def _invalid(number: int, expected: str) -> InvalidConfig:
+    return InvalidConfig(f"remoteStorage: {KEYS_NAME}: line {number} must have {expected}")
