@@ -55,6 +55,7 @@ class OperatorSettings:
     lease_name: str = "tidemark-operator"
     lease_duration_s: float = 10.0
     session_timeout_s: float = 9.0
+    suspect_timeout_s: float = 2.0
     resync_s: float = 300.0
     stand_still_s: float = 120.0
     allowed_endpoints: frozenset[str] = frozenset()
@@ -70,6 +71,8 @@ class OperatorSettings:
             raise BadSettings("namespace is missing. Set the namespace to manage")
         if self.session_timeout_s < 1:
             raise BadSettings("session-timeout-s must be at least 1")
+        if self.suspect_timeout_s and self.suspect_timeout_s < 1:
+            raise BadSettings("suspect-timeout-s must be 0 or at least 1")
         try:
             LeaseTimes.of_duration(self.lease_duration_s)
         except ValueError as error:
@@ -91,6 +94,8 @@ _HELP = {
     "lease-name": "name of the Lease that elects the operator",
     "lease-duration-s": "seconds until another operator takes over from a dead one",
     "session-timeout-s": "seconds until a broker without heartbeats is fenced",
+    "suspect-timeout-s": "seconds until a broker without heartbeats is fenced from which another "
+    "broker cannot fetch either (0: only session-timeout-s applies)",
     "resync-s": "seconds between complete relists and reconciliations",
     "stand-still-s": "seconds without a reconciliation after which /healthz fails",
     "allowed-endpoints": "comma-separated storage endpoint hosts that may be link-local or cloud "

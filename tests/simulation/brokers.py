@@ -142,6 +142,7 @@ class _Heartbeats:
         self._stopping = False
         self.snapshot_controller_epoch = -1
         self.want_shut_down = False
+        self.unresponsive: tuple[int, ...] = ()
 
     def start(self) -> None:
         self._loop.call_soon(self._begin)
@@ -163,14 +164,15 @@ class _Heartbeats:
         last_s = self._loop.time()
         connection: Connection | None = None
         while not self._stopping:
+            self._clock.stall.beat(self._loop.time())
             try:
                 # A connection per failure: a reset is the usual way to learn that the controller is
                 # dead.
                 if connection is None:
                     connection = await Connection.connect(
-                        target.host, target.port, timeout_s=target.interval_s
+                        target.host, target.port, timeout_s=target.answer_s
                     )
-                answer = await connection.request(self._beat(), None, target.interval_s)
+                answer = await connection.request(self._beat(), None, target.answer_s)
                 last_s = self._loop.time()
                 # Answers are handled on the main loop, which may be stalled while heartbeats
                 # continue.
@@ -198,6 +200,8 @@ class _Heartbeats:
             loop_age_ms=self._clock.age_ms(),
             want_shut_down=self.want_shut_down,
             session_token=self._target.session_token,
+            interval_ms=round(self._target.interval_s * 1000),
+            unresponsive=self.unresponsive,
         )
 
     async def _pause(self, seconds: float) -> None:

@@ -125,6 +125,8 @@ class BrokerRegistrationResponse:
     ``Broker`` object has this id. ``session_token``: a secret of this session, which every other
     request of the session contains. ``wants_states``: report the replica states by
     ``ReplicaStates`` and register again; the ``error_code`` is NOT_CONTROLLER then.
+    ``suspect_timeout_ms``: silence after which a broker is fenced that others cannot fetch from
+    either, 0 for none.
     """
 
     error_code: int = wire("int16")
@@ -134,15 +136,18 @@ class BrokerRegistrationResponse:
     session_timeout_ms: int = wire("int32")
     session_token: bytes = wire("bytes", default=b"", tag=0, secret=True)
     wants_states: bool = wire("bool", default=False, tag=1)
+    suspect_timeout_ms: int = wire("int32", default=i32(0), tag=2)
 
 
 @entity(_request, BROKER_HEARTBEAT)
 class BrokerHeartbeatRequest:
-    """Heartbeat, sent every session_timeout / 4 by a thread of its own.
+    """Heartbeat, sent by a separate thread every quarter of the shorter timeout.
 
     ``loop_age_ms``: time since the main loop's last turn. ``snapshot_controller_epoch``: epoch of
     the full snapshot that has been applied (-1: none); only such a broker is unfenced.
     ``certificates``: digest of the certificates that the broker uses for new connections.
+    ``interval_ms``: pause between two heartbeats, 0 from a broker that does not know of the suspect
+    timeout. ``unresponsive``: leaders that owe this broker the response to a fetch.
     """
 
     broker_id: int = wire("int32")
@@ -152,6 +157,8 @@ class BrokerHeartbeatRequest:
     want_shut_down: bool = wire("bool")
     session_token: bytes = wire("bytes", default=b"", tag=0, secret=True)
     certificates: str = wire("string", default="", tag=1)
+    interval_ms: int = wire("int32", default=i32(0), tag=2)
+    unresponsive: tuple[int, ...] = wire("int32", default=(), tag=3)
 
 
 @entity(_response, BROKER_HEARTBEAT)

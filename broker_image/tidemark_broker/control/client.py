@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from math import inf
 
 from kio.schema.errors import ErrorCode
 
@@ -225,7 +226,7 @@ class ControlClient:
             stack.push_async_callback(requests.close)
             # Registration first: it returns the epoch and token with which the commands are
             # attached.
-            session_timeout_s = await self._register(requests)
+            timeouts_s = await self._register(requests)
             commands = await self._connect(address, "commands")
             stack.push_async_callback(commands.close)
             await self._attach(commands)
@@ -234,7 +235,7 @@ class ControlClient:
             # A disk may have failed while the registration was in progress. Its proof is void then.
             if self._has_lost_records:
                 raise SessionEnded("records were lost during the registration")
-            stack.callback(self._start_heartbeat(address, session_timeout_s).stop)
+            stack.callback(self._start_heartbeat(address, *timeouts_s).stop)
             # From here on the session counts as established.
             self.connected = True
             self._last_failed = None
@@ -284,10 +285,11 @@ class ControlClient:
             ended,
         )
 
-    async def _register(self, connection: KafkaConnection) -> float:
-        """Register this broker process with the controller. Return the session timeout in seconds.
+    async def _register(self, connection: KafkaConnection) -> tuple[float, float]:
+        """Register this broker process with the controller.
 
-        The response contains the broker epoch and the token of the session. Raises
+        Return the session timeout and the suspect timeout in seconds, infinite for none. The
+        response contains the broker epoch and the token of the session. Raises
         :class:`PreviousProcessAlive`, :class:`ControllerRefused` or :class:`SessionEnded` if the
         broker cannot join this controller.
         """
@@ -319,7 +321,11 @@ class ControlClient:
             raise SessionEnded("records were lost during the registration")
         self._session_token = answer.session_token
         self._note_registration(answer.broker_epoch, connection.peer)
-        return max(answer.session_timeout_ms, 1000) / 1000
+        suspect_s = max(answer.suspect_timeout_ms, 1000) / 1000
+        return (
+            max(answer.session_timeout_ms, 1000) / 1000,
+            suspect_s if answer.suspect_timeout_ms else inf,
+        )
 
     async def _request_registration(
         self, connection: KafkaConnection, me: ProcessIdentity
@@ -408,22 +414,26 @@ class ControlClient:
 
     # ------------------------------------------------------------ heartbeats
 
-    def _start_heartbeat(self, address: Address, session_timeout_s: float) -> HeartbeatThread:
+    def _start_heartbeat(
+        self, address: Address, session_timeout_s: float, suspect_timeout_s: float
+    ) -> HeartbeatThread:
         """Start and return the thread that sends the heartbeats of the session just registered.
 
         ``address`` is that of the controller. The caller stops the thread at the end of the
         session.
         """
+        target = HeartbeatTarget(
+            host=address[0],
+            port=address[1],
+            broker_id=self._identity.broker_id,
+            broker_epoch=self.broker_epoch,
+            session_token=self._session_token,
+            session_timeout_s=session_timeout_s,
+            suspect_timeout_s=suspect_timeout_s,
+            dialer=self._dialer,
+        )
         thread = HeartbeatThread(
-            HeartbeatTarget(
-                host=address[0],
-                port=address[1],
-                broker_id=self._identity.broker_id,
-                broker_epoch=self.broker_epoch,
-                session_token=self._session_token,
-                session_timeout_s=session_timeout_s,
-                dialer=self._dialer,
-            ),
+            target,
             self._clock,
             answered=lambda answer: self._heartbeat_answered(thread, answer),
             lost=lambda reason: self._heartbeat_lost(thread, reason),
@@ -433,7 +443,7 @@ class ControlClient:
         self._heartbeat = thread
         # Stall detection compares this start time with the time at which a stalled loop woke up.
         self._heartbeat_of_s = self._session_began_s
-        self._clock.stall.session_of(session_timeout_s)
+        self._clock.stall.limit(pause_max_s=target.pause_max_s, loop_max_s=session_timeout_s)
         thread.start()
         return thread
 
@@ -460,6 +470,8 @@ class ControlClient:
         # A late answer of an earlier session must not affect this one.
         if thread is not self._heartbeat:
             return
+        # For the next heartbeat: the thread must not read the fetchers itself.
+        thread.unresponsive = self._manager.unresponsive_leaders()
         try:
             check(answer.error_code, "heartbeat")
         except SessionEnded as error:
@@ -470,12 +482,12 @@ class ControlClient:
         self.fenced = answer.is_fenced
         if not answer.is_fenced:
             self.unfenced.set()
-        # If the event loop stalled for longer than the session timeout, the controller may have
-        # elected other leaders meanwhile. Only a session that started after the stall may confirm
+        # If this process was paused for long enough, the controller may have elected other leaders
+        # meanwhile. Only a session that started after the stall may confirm
         # this broker's roles, and only once this broker has applied that session's full snapshot.
         in_force = not answer.is_fenced and thread.snapshot_controller_epoch >= 0
         if in_force and not self._clock.stall.confirmed(self._heartbeat_of_s):
-            self._end_session(SessionEnded("the event loop did not turn for a whole session"))
+            self._end_session(SessionEnded("this process was paused for too long"))
             return
         # All leaders of this broker have moved away.
         if answer.should_shut_down:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from tidemark.tls.dialing import Dialer
 from tidemark.wire import control
@@ -35,8 +36,8 @@ _ANSWER_BYTES_MAX = 1024 * 1024
 class LoopClock:
     """Time of the event loop's last iteration; updated on the loop, read from any thread.
 
-    Each update is also passed to ``stall``, which detects that the loop stopped for a whole
-    session.
+    Each update is also passed to ``stall``, which detects that this process was paused for so long
+    that another leader may have been elected.
     """
 
     def __init__(self, stall: Stall | None = None) -> None:
@@ -57,8 +58,10 @@ class LoopClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatTarget:
-    """Destination of heartbeats, identity, and session length (heartbeats are sent four times
-    in it).
+    """Destination of heartbeats, identity, and the controller's timeouts.
+
+    ``suspect_timeout_s``: silence after which the controller fences this broker if another one
+    cannot fetch from it either.
     """
 
     host: str
@@ -67,21 +70,40 @@ class HeartbeatTarget:
     broker_epoch: int
     session_token: bytes
     session_timeout_s: float
+    suspect_timeout_s: float = inf
     dialer: Dialer
+
+    @property
+    def _shorter_s(self) -> float:
+        return min(self.session_timeout_s, self.suspect_timeout_s)
 
     @property
     def interval_s(self) -> float:
         """Pause between two heartbeats in seconds."""
+        return self._shorter_s / 4
+
+    @property
+    def answer_s(self) -> float:
+        """Time to wait for a response in seconds."""
         return self.session_timeout_s / 4
+
+    @property
+    def pause_max_s(self) -> float:
+        """Longest pause of this process, in seconds, in which the controller fences it surely not.
+
+        The controller's time counts from the last heartbeat, which precedes the pause by up to an
+        interval.
+        """
+        return self._shorter_s - self.interval_s
 
 
 class HeartbeatThread:
     """Thread that sends the heartbeats of one session to the controller.
 
     ``answered`` is called with each response, and ``lost`` with the reason if the controller
-    stopped answering, both on the thread of the event loop. ``snapshot_controller_epoch`` and
-    ``want_shut_down`` may be set from the loop at any time. :meth:`kick` sends the next heartbeat
-    at once.
+    stopped answering, both on the thread of the event loop. ``snapshot_controller_epoch``,
+    ``want_shut_down`` and ``unresponsive`` may be set from the loop at any time. :meth:`kick` sends
+    the next heartbeat at once.
     """
 
     def __init__(
@@ -111,6 +133,8 @@ class HeartbeatThread:
         self.snapshot_controller_epoch = -1
         #: True to request that the controller moves leaders away (controlled shutdown).
         self.want_shut_down = False
+        #: Leaders that owe this broker the response to a fetch.
+        self.unresponsive: tuple[int, ...] = ()
         #: As in the last response.
         self._is_fenced = True
 
@@ -145,9 +169,12 @@ class HeartbeatThread:
         last_answer_s = time.monotonic()
         while not self._stopping.is_set():
             began_s = time.monotonic()
+            # An attempt counts, too: an unreachable controller is no pause of this process.
+            self._clock.stall.beat(began_s)
             try:
                 with self._connect() as connection:
                     while not self._stopping.is_set():
+                        self._clock.stall.beat(time.monotonic())
                         self._beat(connection)
                         last_answer_s = time.monotonic()
                         # Wakes at a kick, and at once if the controller closes the connection.
@@ -173,7 +200,7 @@ class HeartbeatThread:
             self._target.host,
             self._target.port,
             client_id=f"broker-{self._target.broker_id}-heartbeat",
-            timeout_s=self._target.interval_s,
+            timeout_s=self._target.answer_s,
             frame_bytes_max=_ANSWER_BYTES_MAX,
             dialer=self._target.dialer,
         )
@@ -193,9 +220,11 @@ class HeartbeatThread:
                 loop_age_ms=self._clock.age_ms(),
                 want_shut_down=self.want_shut_down,
                 certificates=self._target.dialer.files.contexts().digest,
+                interval_ms=round(self._target.interval_s * 1000),
+                unresponsive=self.unresponsive,
             ),
             control.BrokerHeartbeatResponse,
-            self._target.interval_s,
+            self._target.answer_s,
         )
         # Read by ``_pause_s``: heartbeats are more frequent while unfencing is expected.
         self._is_fenced = answer.is_fenced

@@ -1,45 +1,53 @@
-"""Stall detection: a leader that was paused for longer than its session may be superseded.
+"""Stall detection: a leader that was paused for long enough may be superseded.
 
 The controller has given up on it meanwhile, and its last known roles may be outdated. An append
 with acks=1 would be truncated later, and a consumer could read another leader's past. So the broker
 serves nothing as leader until the controller has confirmed its roles. That takes a full snapshot of
 a session that started after the pause, and a heartbeat of that session with the answer "not
-fenced". Only the broker's own pause counts (time in which the loop did not run). An unreachable
-controller stops no broker: all continue with the last persisted ISR.
+fenced". Only the broker's own pause counts: the whole process was paused, or its loop was blocked
+for a whole session. An unreachable controller stops no broker: all continue with the last persisted
+ISR.
 """
 
+from itertools import pairwise
 from math import inf
+
+#: Heartbeats that are remembered: more than are sent in a session.
+_BEATS_MAX = 32
 
 
 class Stall:
-    """Rules with the time as an argument, in monotonic seconds. Owned by the loop thread."""
+    """Rules with the time as an argument, in monotonic seconds.
 
-    __slots__ = ("_session_s", "_turned_s", "_woke_s")
+    Owned by the loop's thread, except :meth:`beat`.
+    """
+
+    __slots__ = ("_beats_s", "_loop_max_s", "_pause_max_s", "_turned_s", "_woke_s")
 
     def __init__(self) -> None:
-        self._session_s = inf
+        self._loop_max_s = self._pause_max_s = inf
         self._turned_s = inf
+        #: Times of the last heartbeats, replaced as a whole by their thread.
+        self._beats_s: tuple[float, ...] = ()
         self._woke_s: float | None = None
 
-    @property
-    def _silent_from_s(self) -> float:
-        """Time of the last turn plus a session.
+    def limit(self, *, pause_max_s: float, loop_max_s: float) -> None:
+        """Set the longest times in seconds in which the controller elects no other leader.
 
-        That turn counts even if the session's length became known after it.
+        ``pause_max_s``: of a pause of the whole process. ``loop_max_s``: of a blocked loop, while
+        heartbeats are sent. Until they are known nothing counts as a stall. The turn
+        before counts.
         """
-        return self._turned_s + self._session_s
+        self._pause_max_s, self._loop_max_s = pause_max_s, loop_max_s
 
-    def session_of(self, session_s: float) -> None:
-        """Set the session timeout of the controller.
-
-        Until it is known nothing counts as a stall.
-        """
-        self._session_s = session_s
+    def beat(self, now_s: float) -> None:
+        """Record an attempt to send a heartbeat. Called from any one thread."""
+        self._beats_s = (*self._beats_s[1 - _BEATS_MAX :], now_s)
 
     def turned(self, now_s: float) -> None:
-        """Record a turn of the loop. After a gap longer than a session the stall begins."""
-        # The gap exceeds the session: the controller may have elected another leader.
-        if now_s > self._silent_from_s:
+        """Record a turn of the loop. After a gap longer than a limit the stall begins."""
+        # The controller may have elected another leader meanwhile.
+        if self._has_stalled(now_s):
             self._woke_s = now_s
         self._turned_s = now_s
 
@@ -47,7 +55,19 @@ class Stall:
         """Return whether the broker must not serve as leader, even in the turn in which it
         wakes up.
         """
-        return self._woke_s is not None or now_s > self._silent_from_s
+        return self._woke_s is not None or self._has_stalled(now_s)
+
+    def _has_stalled(self, now_s: float) -> bool:
+        """Return whether the time since the last turn contains a stall."""
+        gap_s = now_s - self._turned_s
+        # Nearly always: this is called for each request.
+        if gap_s <= self._pause_max_s:
+            return False
+        # A blocked loop does not stop heartbeats, so the controller keeps the session.
+        beats = (beat_s for beat_s in self._beats_s if beat_s > self._turned_s)
+        moments = sorted((self._turned_s, *beats, now_s))
+        pause_s = max(after - before for before, after in pairwise(moments))
+        return gap_s > self._loop_max_s or pause_s > self._pause_max_s
 
     def confirmed(self, session_began_s: float) -> bool:
         """Record a confirmation of this broker's roles by a session that started at

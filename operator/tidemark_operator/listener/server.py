@@ -199,18 +199,22 @@ class ControlServer:
         session_timeout_s: float,
         known: Iterable[tuple[int, int, bool]],
         searches: BrokerSearches,
+        *,
+        suspect_timeout_s: float,
     ) -> None:
         """Start to serve as the controller. Called in the main loop; takes effect in the thread.
 
         ``known``: (broker id, broker epoch, fenced) of each registration. The time of their
         sessions restarts now. ``searches``: brokers that looked for a controller here before the
-        term.
+        term. ``suspect_timeout_s``: see :class:`BrokerSessions`.
         """
         brokers = list(known)
 
         def begin() -> None:
             """Replace the sessions; runs in the listener's thread."""
-            sessions = BrokerSessions(session_timeout_s, TICK_S, searches)
+            sessions = BrokerSessions(
+                session_timeout_s, TICK_S, searches, suspect_timeout_s=suspect_timeout_s
+            )
             for broker_id, broker_epoch, fenced in brokers:
                 sessions.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
             # Command connections of a former term carry a former controller epoch.
@@ -446,7 +450,8 @@ class ControlServer:
                 raise ConnectionAbortedError(f"broker {broker_id} is no longer registered")
             term.requests[broker_id] = peer
             peer.has_secret = True
-            return dataclasses.replace(answer, session_token=token)
+            suspect_ms = round(term.sessions.suspect_timeout_s * 1000)
+            return dataclasses.replace(answer, session_token=token, suspect_timeout_ms=suspect_ms)
         return answer
 
     def _in_main(self, work: Coroutine[Any, Any, Response]) -> Awaitable[Response]:

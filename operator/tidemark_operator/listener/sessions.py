@@ -10,6 +10,8 @@
    read before any session expires.
 4. A broker whose main loop has been blocked for a whole session counts as dead, even if its
    heartbeat thread reports regularly.
+5. A broker that is silent and owes another broker the response to a fetch is suspected: two
+   independent observers miss it. It expires after the suspect timeout, which is shorter.
 
 A killed process is noticed sooner: the kernel closes its connections. A broker without any
 connection is under suspicion, and expires unless it reconnects within a short grace. A live one
@@ -51,6 +53,10 @@ class BrokerSession:
     is_fenced: bool = True
     should_shut_down: bool = False
     beat: Beat = Beat()
+    #: Pause between two of its heartbeats, 0 if it has not sent it.
+    interval_s: float = 0.0
+    #: Brokers that owe it the response to a fetch.
+    unresponsive: frozenset[int] = frozenset()
     expired: bool = False
     #: The broker has reached this controller, by any request.
     has_come: bool = False
@@ -70,13 +76,21 @@ class BrokerSessions:
     """Sessions of one controller term. Not locked: owned by the intake's thread."""
 
     def __init__(
-        self, session_timeout_s: float, tick_s: float, searches: BrokerSearches | None = None
+        self,
+        session_timeout_s: float,
+        tick_s: float,
+        searches: BrokerSearches | None = None,
+        *,
+        suspect_timeout_s: float = 0.0,
     ) -> None:
         """Start without sessions.
 
         ``searches`` names the brokers that looked for a controller before this term.
+        ``suspect_timeout_s``: silence after which a broker expires that others miss too, 0 for
+        none.
         """
         self.session_timeout_s = session_timeout_s
+        self.suspect_timeout_s = suspect_timeout_s
         self._tick_s = tick_s
         self._searches = searches or BrokerSearches()
         self._sessions: dict[int, BrokerSession] = {}
@@ -211,6 +225,9 @@ class BrokerSessions:
         # A heartbeat after the expiry is news as well: the broker is not dead.
         news = beat != session.beat or (session.expired and not stalled)
         session.beat = beat
+        session.interval_s = request.interval_ms / 1000
+        # Only ids of known brokers are kept, because the peer chooses their number.
+        session.unresponsive = frozenset(request.unresponsive) & self._sessions.keys()
         # A blocked main loop does not renew the session.
         if not stalled:
             session.last_seen_s = now_s
@@ -260,8 +277,26 @@ class BrokerSessions:
         for session in self._sessions.values():
             silent = now_s - session.last_seen_s > self.session_timeout_s
             gone = session.lost_s is not None and now_s - session.lost_s > GRACE_S
-            if not session.expired and (silent or gone):
+            if not session.expired and (silent or gone or self._is_missed(session, now_s)):
                 yield session
+
+    def _is_missed(self, session: BrokerSession, now_s: float) -> bool:
+        """Return whether a broker is silent for the suspect timeout, and another one misses it."""
+        suspect_s = self.suspect_timeout_s
+        # A broker that was silent before it reached this term has the time of rule 2. One whose
+        # heartbeats are rare, or that does not send their interval, is silent all the time.
+        if not (
+            session.has_come
+            and 0 < session.interval_s <= suspect_s / 2
+            and now_s - session.last_seen_s > suspect_s
+        ):
+            return False
+        # The other one must have been heard in this time: an old report proves nothing.
+        return any(
+            session.broker_id in other.unresponsive and now_s - other.last_seen_s <= suspect_s
+            for other in self._sessions.values()
+            if other is not session
+        )
 
     def _credit_stall(self, stall_s: float, now_s: float) -> None:
         for session in self._sessions.values():

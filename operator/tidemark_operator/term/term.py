@@ -211,7 +211,13 @@ class Term(EngineTerm):
             )
         # The wait for reports is set up before the listener lets brokers register.
         self._expect_reports(searches)
-        self._server.begin_term(services.state.controller_epoch, session_timeout_s, known, searches)
+        self._server.begin_term(
+            services.state.controller_epoch,
+            session_timeout_s,
+            known,
+            searches,
+            suspect_timeout_s=self._settings.suspect_timeout_s,
+        )
 
     def _expect_reports(self, searches: BrokerSearches) -> None:
         """Expect the first report of every broker that the slices may name.

@@ -117,7 +117,7 @@ async def test_leader_stalled_during_a_read_answers_nothing(
 
     async def change() -> None:
         stall = broker.manager.context.stall
-        stall.session_of(9.0)
+        stall.limit(pause_max_s=9.0, loop_max_s=9.0)
         # The loop was blocked for ten seconds with a session of nine.
         stall.turned(broker.manager.context.monotonic() - 10.0)
 

@@ -100,6 +100,10 @@ class BrokerPeer:
         self.want_shut_down = False
         #: Between two heartbeats, in seconds.
         self.heartbeat_s = 0.1
+        #: Leaders that this broker reports as unresponsive.
+        self.unresponsive: tuple[int, ...] = ()
+        #: The process hangs: its connections stay open, and it sends nothing.
+        self.is_paused = False
         self.remote_storage = ""
         self.store_id = ""
         self.brokers: dict[int, control.BrokerState] = {}
@@ -224,7 +228,8 @@ class BrokerPeer:
         connection = await self._connect(address)
         while True:
             with contextlib.suppress(ControllerRefused):
-                await self.heartbeat(connection)
+                if not self.is_paused:
+                    await self.heartbeat(connection)
             await asyncio.sleep(self.heartbeat_s)
 
     async def heartbeat(self, connection: ControllerConnection, loop_age_ms: int = 0) -> None:
@@ -238,6 +243,8 @@ class BrokerPeer:
                 loop_age_ms=loop_age_ms,
                 want_shut_down=self.want_shut_down,
                 session_token=self.session_token,
+                interval_ms=round(self.heartbeat_s * 1000),
+                unresponsive=self.unresponsive,
             ),
             control.BrokerHeartbeatResponse,
         )

@@ -9,6 +9,7 @@ from tidemark_operator.listener.sessions import GRACE_S, RETURN_S, BrokerSession
 from tidemark_operator.listener.standby_discovery import BrokerSearches, ControllerSearches
 
 TIMEOUT_S = 9.0
+SUSPECT_S = 2.0
 TICK_S = 0.25
 
 
@@ -17,7 +18,7 @@ OTHER = 99
 
 def sessions_of(*broker_ids: int, now_s: float = 0.0, reached: bool = True) -> BrokerSessions:
     """Return open sessions; ``reached``: another broker has sent a heartbeat."""
-    sessions = BrokerSessions(TIMEOUT_S, TICK_S)
+    sessions = BrokerSessions(TIMEOUT_S, TICK_S, suspect_timeout_s=SUSPECT_S)
     for broker_id in broker_ids:
         sessions.open(broker_id, broker_epoch=broker_id * 10, now_s=now_s)
     if reached:
@@ -38,13 +39,18 @@ def beat(
     snapshot: int = -1,
     shut_down: bool = False,
     loop_age_s: float = 0.0,
+    interval_s: float = 0.5,
+    unresponsive: tuple[int, ...] = (),
 ) -> tuple[BrokerSession, bool] | None:
+    # The broker epoch is ten times the id, as in every session here.
     request = BrokerHeartbeatRequest(
         broker_id=broker_id,
         broker_epoch=broker_id * 10,
         snapshot_controller_epoch=snapshot,
         want_shut_down=shut_down,
         loop_age_ms=round(loop_age_s * 1000),
+        interval_ms=round(interval_s * 1000),
+        unresponsive=unresponsive,
     )
     return sessions.heartbeat(request, now_s)
 
@@ -67,6 +73,56 @@ def test_a_silent_broker_expires_once_after_its_session() -> None:
     assert run_to(sessions, 9.0, 13.0) == [(1, 10)]
     assert not sessions.alive(1)
     assert sessions.alive(2)
+
+
+def test_a_silent_broker_that_another_one_misses_expires_after_the_suspect_timeout() -> None:
+    sessions = sessions_of(1, 2)
+    beat(sessions, 1, 0.0)
+    beat(sessions, 2, 1.5, unresponsive=(1, 77))
+    assert run_to(sessions, 0.0, SUSPECT_S) == []
+    assert run_to(sessions, SUSPECT_S, 2.5) == [(1, 10)]
+    # Ids of brokers that do not exist are not kept, however many a peer sends.
+    reporter = sessions.get(2, 20)
+    assert reporter is not None
+    assert reporter.unresponsive == {1}
+
+
+def test_a_broker_that_sends_heartbeats_is_not_suspected() -> None:
+    sessions = sessions_of(1, 2)
+    for number in range(20):
+        beat(sessions, 1, number / 2)
+        beat(sessions, 2, number / 2, unresponsive=(1,))
+        assert run_to(sessions, number / 2, (number + 1) / 2) == []
+
+
+def test_a_report_counts_only_while_its_broker_is_heard() -> None:
+    sessions = sessions_of(1, 2)
+    beat(sessions, 1, 0.0)
+    beat(sessions, 2, 0.0, unresponsive=(1,))
+    # The controller hears neither of them, so the report may be as old as the silence.
+    assert run_to(sessions, 0.0, TIMEOUT_S) == []
+
+
+def test_a_withdrawn_report_does_not_count() -> None:
+    sessions = sessions_of(1, 2)
+    beat(sessions, 1, 0.0)
+    beat(sessions, 2, 1.0, unresponsive=(1,))
+    beat(sessions, 2, 1.5)
+    assert run_to(sessions, 0.0, 3.0) == []
+
+
+def test_a_broker_of_an_earlier_version_has_the_whole_session() -> None:
+    sessions = sessions_of(1, 2)
+    # It sends a heartbeat every quarter of the session, and no interval.
+    beat(sessions, 1, 0.0, interval_s=0.0)
+    beat(sessions, 2, 2.0, unresponsive=(1,))
+    assert run_to(sessions, 0.0, 3.75) == []
+
+
+def test_silence_before_a_broker_reaches_the_term_is_no_suspicion() -> None:
+    sessions = sessions_of(1, 2)
+    beat(sessions, 2, 2.0, unresponsive=(1,))
+    assert run_to(sessions, 0.0, 3.75) == []
 
 
 def test_a_controller_that_no_broker_has_reached_fences_no_broker() -> None:

@@ -160,6 +160,44 @@ async def test_leader_state_without_new_records_reaches_the_follower(node: Nodes
     assert pair.followed(3).log.highest_remote_offset == 41
 
 
+async def test_a_leader_that_does_not_answer_is_overdue_until_it_answers(node: Nodes) -> None:
+    pair = await FetcherPair(node(1), node(2)).start()
+    assert not pair.fetcher.is_overdue
+    answers = pair.line.request
+    began, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def late(request: ReplicaFetchRequest, kind: type, timeout_s: float) -> Any:
+        began.set()
+        await may_answer.wait()
+        return await answers(request, kind, timeout_s)
+
+    pair.line.request = late  # type: ignore[method-assign]
+    # The leader owes a response, but for no time yet.
+    round_ = asyncio.create_task(pair.round())
+    await began.wait()
+    assert not pair.fetcher.is_overdue
+    pair.at(pair.one.now_s + 1)
+    assert pair.fetcher.is_overdue
+    may_answer.set()
+    await round_
+    assert not pair.fetcher.is_overdue
+
+
+async def test_a_leader_that_cannot_be_reached_is_overdue(node: Nodes) -> None:
+    pair = await FetcherPair(node(1), node(2)).start()
+    # No address of the leader is known here.
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await pair.fetcher._session()
+        pair.at(pair.one.now_s + 1)
+    assert pair.fetcher.is_overdue
+    # Without partitions nothing is requested, and nothing is owed.
+    for partition in pair.two.manager.partitions:
+        pair.fetcher.remove(partition.tp)
+    await pair.round()
+    assert not pair.fetcher.is_overdue
+
+
 async def test_a_follower_reports_its_own_changes(node: Nodes) -> None:
     pair = await FetcherPair(node(1), node(2)).start()
     await append(pair.led(5))

@@ -1,5 +1,5 @@
-"""A leader that was paused for longer than its session serves nothing until the controller confirms
-its state."""
+"""A leader that was paused for long enough serves nothing until the controller confirms its
+state."""
 
 from collections.abc import Callable
 
@@ -11,19 +11,19 @@ from tidemark_broker.replication.partition.consumer_reads import EARLIEST
 from tidemark_broker.replication.stall_detection import Stall
 
 Nodes = Callable[[int], ReplicaNode]
-SESSION_S = 9.0
+PAUSE_MAX_S, LOOP_MAX_S = 9.0, 30.0
 
 
 def awake_at(now_s: float) -> Stall:
     stall = Stall()
-    stall.session_of(SESSION_S)
+    stall.limit(pause_max_s=PAUSE_MAX_S, loop_max_s=LOOP_MAX_S)
     stall.turned(now_s)
     return stall
 
 
 def test_a_leader_is_silent_from_the_turn_in_which_it_wakes_up() -> None:
     stall = awake_at(100.0)
-    assert not stall.must_be_silent(100.0 + SESSION_S)
+    assert not stall.must_be_silent(100.0 + PAUSE_MAX_S)
     # The loop wakes up at 109.5 after a turn at 100. Requests of this very turn must already be
     # rejected.
     assert stall.must_be_silent(109.5)
@@ -58,11 +58,32 @@ def test_nothing_is_a_stall_before_a_session_and_a_turn() -> None:
 def test_the_turn_before_the_first_session_counts() -> None:
     stall = Stall()
     stall.turned(100.0)
-    stall.session_of(SESSION_S)
-    assert not stall.must_be_silent(100.0 + SESSION_S)
+    stall.limit(pause_max_s=PAUSE_MAX_S, loop_max_s=LOOP_MAX_S)
+    assert not stall.must_be_silent(100.0 + PAUSE_MAX_S)
     assert stall.must_be_silent(109.5)
     stall.turned(109.5)
     assert stall.must_be_silent(109.6)
+
+
+def test_a_blocked_loop_whose_heartbeats_continue_is_no_stall_within_its_limit() -> None:
+    stall = awake_at(100.0)
+    for now_s in range(102, 129, 2):
+        stall.beat(now_s)
+    # The controller receives heartbeats, so it elects no other leader.
+    assert not stall.must_be_silent(129.0)
+    # It does so if the loop is blocked for longer than its limit.
+    assert stall.must_be_silent(100.5 + LOOP_MAX_S)
+
+
+def test_a_pause_is_found_if_the_heartbeat_thread_wakes_up_first() -> None:
+    stall = awake_at(100.0)
+    stall.beat(101.0)
+    # The process was paused from 101 to 111.
+    stall.beat(111.0)
+    assert stall.must_be_silent(111.1)
+    stall.turned(111.1)
+    stall.beat(112.0)
+    assert stall.must_be_silent(112.0)
 
 
 async def test_a_stalled_leader_serves_no_request(node: Nodes) -> None:
@@ -72,10 +93,10 @@ async def test_a_stalled_leader_serves_no_request(node: Nodes) -> None:
     await one.append(3)
     await two.catch_up(one)
     stall = one.context.stall
-    stall.session_of(SESSION_S)
+    stall.limit(pause_max_s=PAUSE_MAX_S, loop_max_s=LOOP_MAX_S)
     stall.turned(one.now_s)
-    # The process was stopped for longer than its session. Another broker may lead by now.
-    one.now_s += SESSION_S + 1
+    # The process was stopped for so long that it may be superseded. Another broker may lead by now.
+    one.now_s += PAUSE_MAX_S + 1
     partition, expected = one.partition, ErrorCode.not_leader_or_follower
     assert (await produce.append(partition, batch(), acks=1, timeout_ms=0)).error is expected
     assert consumer_reads.fetch(partition, 0, max_bytes=1000, min_one=True).error is expected

@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 _CHECKPOINT_WAIT_S = 1.0
 #: Interval of the check for changes other than fetches (retention, a late checkpoint).
 CHECK_INTERVAL_S = 5.0
+#: Time beyond the wait of a fetch after which its response is overdue. With the wait and two
+#: heartbeats it is less than the controller's default suspect timeout.
+_OVERDUE_S = 0.25
 #: First pause while a leader has not taken its role: it usually does so within milliseconds.
 _LEADER_READY_S = 0.05
 _SESSION_ERRORS = frozenset(
@@ -101,10 +104,19 @@ class ReplicaFetcher:
         self._marked: dict[TopicPartition, None] = {}
         #: Partitions to remove from the leader's session with the next request.
         self._forgotten: dict[TopicIdPartition, None] = {}
+        #: Time since which the leader owes a response, in monotonic seconds; None if it owes none.
+        self._waits_since_s: float | None = None
         #: Time of the last successful request, for the partitions that it included.
         self._rounds = FetchRounds()
         #: Time of the last check of all partitions, in monotonic seconds.
         self._checked_s = float("-inf")
+
+    @property
+    def is_overdue(self) -> bool:
+        """Return whether the leader has not answered in time, or cannot be reached."""
+        since_s = self._waits_since_s
+        limit_s = self._limits.wait_max_ms / 1000 + _OVERDUE_S
+        return since_s is not None and self._monotonic() - since_s > limit_s
 
     def add(self, partition: Partition) -> None:
         """Follow a partition.
@@ -173,6 +185,7 @@ class ReplicaFetcher:
 
         Raises ConnectionError, OSError, TimeoutError or FrameError.
         """
+        self._begin_to_wait()
         endpoint = self._context.replicas.metadata.endpoint(self.leader_id)
         if endpoint is None:
             raise ConnectionError(f"broker {self.leader_id} has no known address")
@@ -200,14 +213,16 @@ class ReplicaFetcher:
         # All partitions are backing off, or are starting from the tier.
         if not session_partitions:
             self._handler.reset()
+            self._waits_since_s = None
             await self._pause(self._next_attempt_s())
             return
-        sent_s = self._monotonic()
+        sent_s = self._begin_to_wait()
         answer = await connection.request(
             request,
             ReplicaFetchResponse,
             self._limits.timeout_s + self._limits.wait_max_ms / 1000,
         )
+        self._waits_since_s = None
         if answer.error_code in _SESSION_ERRORS:
             logger.info("broker %d ended the fetch session; a full request follows", self.leader_id)
             self._handler.reset()
@@ -219,6 +234,13 @@ class ReplicaFetcher:
         self._handler.answered(answer.session_id)
         await self._apply(session_partitions, answer)
         self._rounds.last_s = sent_s
+
+    def _begin_to_wait(self) -> float:
+        """Return the present time. A response that is owed already stays owed since its request."""
+        now_s = self._monotonic()
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        return now_s
 
     def _next_attempt_s(self) -> float:
         """Return the seconds until a partition's backoff ends, at most ``replica.fetch.backoff.ms``

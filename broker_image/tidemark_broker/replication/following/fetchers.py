@@ -26,6 +26,12 @@ class Fetchers:
         """Number of followed partitions."""
         return len(self._leader_of)
 
+    def unresponsive(self) -> tuple[int, ...]:
+        """Return the leaders whose response to a fetch is overdue."""
+        return tuple(
+            leader_id for leader_id, (fetcher, _) in self._fetchers.items() if fetcher.is_overdue
+        )
+
     def follow(self, partition: Partition, leader_id: int) -> None:
         """Fetch a partition from ``leader_id`` from now on."""
         # Leave the former leader first, so that only one fetcher has the partition.

@@ -115,6 +115,10 @@ class ReplicaManager:
         """Number of assigned replicas whose storage does not open."""
         return len(self._placement.offline)
 
+    def unresponsive_leaders(self) -> tuple[int, ...]:
+        """Return the brokers that owe this one the response to a fetch."""
+        return self._fetchers.unresponsive()
+
     def failed_replicas(self) -> tuple[control.TopicPartitions, ...]:
         """Return the replicas whose storage fails now, by topic.
 

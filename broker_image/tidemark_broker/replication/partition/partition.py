@@ -304,7 +304,7 @@ class Partition:
         it.
         """
         context = self.context
-        # A broker that was paused for longer than its session may be superseded.
+        # A broker that was paused for long enough may be superseded.
         if self.role is not Role.LEADER or context.stall.must_be_silent(context.monotonic()):
             return ErrorCode.not_leader_or_follower
         return self._check_epoch(current_leader_epoch)
